@@ -1,4 +1,4 @@
-//! How a budget is cut into rounds.
+//! Divides a budget into rounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,35 +7,35 @@ use skein_placement::search::Search;
 
 use crate::request::Budget;
 
-/// How long threads go on by themselves. What they found is exchanged in between.
+/// How long threads run by themselves in a round. Between rounds they exchange what they found.
 const ROUND_TIME: Duration = Duration::from_millis(250);
-/// The same in steps, at most.
+/// The most steps of a round.
 const ROUND_STEPS_MAX: u64 = 500_000;
-/// A budget has at least so many rounds.
+/// The least number of rounds of a budget.
 const ROUNDS_MIN: u32 = 100;
-/// Steps between looks at the clock and at the cancel flag: some milliseconds.
+/// The steps between looks at the clock and at the cancel flag: some milliseconds.
 const STRIDE: u64 = 5_000;
 
-/// What a budget leaves.
+/// What is left of a budget.
 pub(crate) struct Clock {
     begin: Instant,
     stride: u64,
     budget: Budget,
-    /// Steps of earlier rounds.
+    /// The steps of earlier rounds.
     done: u64,
 }
 
-/// A round: until when it goes on, or how many steps it has.
+/// The end of a round: a time, or a number of steps.
 #[derive(Clone, Copy)]
 pub(crate) enum Round {
-    /// Until so long after the clock began.
+    /// The round ends this long after the clock began.
     Until(Duration),
-    /// `count` steps, `from` steps after the clock began.
+    /// The round has `count` steps. It begins `from` steps after the clock began.
     Steps { from: u64, count: u64 },
 }
 
 impl Clock {
-    /// Begins now. Where there are many guests, the clock is looked at less often.
+    /// Begins now. If there are many guests, the clock is looked at less often.
     pub(crate) fn start(budget: Budget, guests: usize) -> Clock {
         Clock { begin: Instant::now(), stride: STRIDE.max(guests as u64), budget, done: 0 }
     }
@@ -57,7 +57,7 @@ impl Clock {
         }
     }
 
-    /// Searches for a round, or until it is cancelled.
+    /// Runs a search for a round, or until it is cancelled.
     pub(crate) fn run(&self, search: &mut Search<'_>, round: Round, cancel: &AtomicBool) {
         let is_cancelled = || cancel.load(Ordering::Relaxed);
         match (round, self.budget) {

@@ -48,10 +48,11 @@ impl<'a> Driver<'a> {
         self.options.budget
     }
 
-    /// Repairs, and searches if the goal asks for that, within a budget. Returns a host for each guest.
+    /// Repairs, and then searches if the goal asks for that, within a budget. Returns a host for each guest.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    ///
+    /// The error of the operating system if it gives no thread.
     pub(crate) fn solve(&mut self, problem: &Problem, budget: Budget) -> io::Result<Vec<HostId>> {
         let begin = Instant::now();
         let mended = self.repair(problem, budget);
@@ -61,7 +62,7 @@ impl<'a> Driver<'a> {
         self.search(problem, &mended, budget.after(begin.elapsed()))
     }
 
-    /// Mends what is broken, on this thread.
+    /// Repairs what is broken, on this thread.
     fn repair(&mut self, problem: &Problem, budget: Budget) -> Vec<HostId> {
         let begin = Instant::now();
         let mut repair = Repair::new(problem, &problem.initial, self.options.seed);
@@ -80,7 +81,7 @@ impl<'a> Driver<'a> {
         repair.assignment().to_vec()
     }
 
-    /// Searches from an assignment, one search for each thread, each with a seed of its own.
+    /// Searches from an assignment: one search on each thread, each with a seed of its own.
     fn search(&mut self, problem: &Problem, from: &[HostId], budget: Budget) -> io::Result<Vec<HostId>> {
         let mut dice = Dice::new(self.options.seed);
         // The first thread's seed is the caller's.
@@ -110,7 +111,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// Runs a round of each search: the first on this thread, each other one on a thread of its own.
+/// Runs a round of each search: the first on this thread, each other on a thread of its own.
 fn run_round(searches: &mut [Search<'_>], clock: &Clock, round: Round, cancel: &AtomicBool) -> io::Result<()> {
     let Some((first, others)) = searches.split_first_mut() else { return Ok(()) };
     thread::scope(|scope| {
@@ -123,7 +124,7 @@ fn run_round(searches: &mut [Search<'_>], clock: &Clock, round: Round, cancel: &
     })
 }
 
-/// Gives all searches the best that one has found, and returns it.
+/// Gives all searches the best assignment that one has found, and returns it.
 fn exchange(searches: &mut [Search<'_>]) -> (Score, Vec<HostId>) {
     let best = searches.iter().min_by_key(|search| search.score()).expect("there is a thread");
     let (score, assignment) = (best.score(), best.assignment().to_vec());

@@ -1,18 +1,19 @@
-//! Solves a placement: gives `skein-placement`, which decides, threads, a clock and an end.
+//! Solves a placement: adds threads, a clock and an end to `skein-placement`, which decides.
 //!
 //! | module | does |
 //! |---|---|
 //! | [`request`] | what a caller asks for: a [`Task`], [`Options`] with their [`Budget`], and [`Progress`] on the way |
 //! | `driver` | one repair and one search, on all threads, within one budget |
-//! | `clock` | how a budget is cut into rounds |
-//! | `surviving` | several searches, where hosts may fail and their guests must find room |
+//! | `clock` | how a budget is divided into rounds |
+//! | `surviving` | several searches, if hosts may fail and their guests must find room |
 //! | [`proof`] | what HiGHS proves of a solution, with the feature `exact` |
-//! | [`solution`] | [`solve`], the way in, and what comes out |
+//! | [`solution`] | [`solve`], the entry point, and its result |
 //!
 //! A command calls [`solve`] with a file's problem, a controller with that of its live inventory: both are a
 //! [`Problem`](skein_placement::problem::Problem).
 //!
-//! Absent on purpose: files, output, signals, a global state. A caller that wants an end sets the flag that it gave.
+//! The crate has no files, output, signals or global state, on purpose. A caller that wants to end a search sets the
+//! flag that it passed.
 //!
 //! # Invariants
 //!

@@ -1,16 +1,17 @@
-//! What the best placement costs, by HiGHS, where it is built in.
+//! Proves what the best placement costs, by HiGHS, if that is built in.
 
 use std::time::Duration;
 
 use skein_placement::problem::{HostId, Problem};
 use thiserror::Error;
 
-/// What is known of the best placement. Nothing is proven of failures of hosts.
+/// What is known of the best placement. Failures of hosts are not part of the proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The best that is known, a host for each guest: it breaks nothing, if anything does not.
+    /// The best assignment that is known, a host for each guest. It breaks nothing if there is an assignment that
+    /// breaks nothing.
     pub assignment: Vec<HostId>,
-    /// What any that breaks nothing costs at least; None if there is none.
+    /// A lower bound of the cost of any assignment that breaks nothing. `None`: there is no such assignment.
     pub bound: Option<i64>,
 }
 
@@ -26,19 +27,21 @@ pub enum ProofError {
     Exact(#[from] skein_exact::ExactError),
 }
 
-/// Proves as much as it gets to in so much time, beginning at what is known.
+/// Proves as much as it can in the given time, beginning with what is known.
 ///
 /// # Errors
-/// See [`skein_exact::prove`].
+///
+/// Those of [`skein_exact::prove`].
 #[cfg(feature = "exact")]
 pub(crate) fn prove(problem: &Problem, known: &[HostId], time: Duration) -> Result<Proof, ProofError> {
     let skein_exact::Proof { assignment, bound, .. } = skein_exact::prove(problem, known, time)?;
     Ok(Proof { assignment, bound })
 }
 
-/// Says that nothing can be proven.
+/// Returns the error that nothing can be proven.
 ///
 /// # Errors
+///
 /// Always.
 #[cfg(not(feature = "exact"))]
 pub(crate) fn prove(_: &Problem, _: &[HostId], _: Duration) -> Result<Proof, ProofError> {

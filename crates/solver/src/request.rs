@@ -14,7 +14,7 @@ pub const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
 /// What is to be solved.
 #[derive(Clone, Debug)]
 pub struct Task<'a> {
-    /// Hosts, guests and rules, in numbers. Guests begin at [`Problem::initial`].
+    /// The hosts, guests and rules, in numbers. Guests begin at [`Problem::initial`].
     pub problem: &'a Problem,
     /// The failures of hosts that a solution should survive, if any.
     pub survival: Option<Survival>,
@@ -23,7 +23,7 @@ pub struct Task<'a> {
 /// Failures of hosts that a solution should survive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Survival {
-    /// How many hosts fail at once, and what each set of hosts costs that must not.
+    /// How many hosts fail at once, and what each set of hosts costs whose failure is not survived.
     pub rule: Survive,
     /// The hosts that can fail.
     pub hosts: Vec<HostId>,
@@ -45,30 +45,30 @@ impl<'a> From<&'a Compiled> for Task<'a> {
 /// How a task is solved.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long searches go on.
+    /// How long the searches run.
     pub budget: Budget,
-    /// Where randomness comes from: another seed finds another solution.
+    /// The seed of all randomness. Another seed finds another solution.
     pub seed: u64,
-    /// Threads that search, each from a seed of its own. They exchange what they find.
+    /// How many threads search, each from a seed of its own. They exchange what they find.
     pub threads: NonZeroUsize,
-    /// What is looked for.
+    /// What the search looks for.
     pub goal: Goal,
-    /// How long HiGHS may look for a proof after the search. None: nothing is proven. A search that was cancelled is
+    /// How long HiGHS may look for a proof after the search. `None`: nothing is proven. A search that was cancelled is
     /// not followed by a proof.
     pub proof: Option<Duration>,
 }
 
-/// How long searches go on.
+/// How long the searches run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// By the clock, all searches together: another run finds another solution.
+    /// The time of all searches together. Another run finds another solution.
     Time(Duration),
-    /// By steps of each thread, each search by itself: the same solution each time.
+    /// The steps of each thread in each search. Another run finds the same solution.
     Steps(u64),
 }
 
 impl Budget {
-    /// Returns what is left of the budget when so much time is gone.
+    /// Returns what is left of the budget after `elapsed`.
     pub(crate) fn after(self, elapsed: Duration) -> Budget {
         match self {
             Budget::Time(total) => Budget::Time(total.saturating_sub(elapsed)),
@@ -76,7 +76,7 @@ impl Budget {
         }
     }
 
-    /// Returns a part of the time. Steps are of each search and stay.
+    /// Returns a part of the budget's time. Steps are for each search and stay the same.
     pub(crate) fn part(self, part: f64) -> Budget {
         match self {
             Budget::Time(total) => Budget::Time(total.mul_f64(part)),
@@ -85,25 +85,25 @@ impl Budget {
     }
 }
 
-/// What is looked for.
+/// What the search looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// Nothing broken, with few moves.
+    /// A placement with nothing broken, with few moves.
     Mended,
-    /// The same, and then what costs less with as few.
+    /// The same, and then a lower cost with as few moves.
     Repaired,
-    /// And then what costs least, moves included.
+    /// The same, and then the lowest cost, moves included.
     Cheapest,
 }
 
-/// The best so far, while a search is under way.
+/// The best placement so far, while a search is under way.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// Since [`solve`](crate::solve) was called.
+    /// The time since [`solve`](crate::solve) was called.
     pub elapsed: Duration,
-    /// What the assignment breaks and costs in the search under way. Failures of hosts do not count yet; where they are
-    /// to be survived, later searches keep a part of each host free.
+    /// What the assignment breaks and costs in the search under way. Failures of hosts do not count yet. If they are to
+    /// be survived, later searches keep a part of each host free.
     pub score: Score,
-    /// A host for each guest.
+    /// The best assignment so far: a host for each guest.
     pub assignment: &'a [HostId],
 }

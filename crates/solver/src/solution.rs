@@ -1,4 +1,4 @@
-//! The way in, and what comes out.
+//! The entry point, and its result.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -13,16 +13,17 @@ use crate::proof::{Proof, ProofError, prove};
 use crate::request::{Options, Progress, Task};
 use crate::surviving::{self, Rank};
 
-/// What was found.
+/// A solution.
 #[derive(Debug)]
 pub struct Solution {
-    /// A host for each guest.
+    /// The host of each guest.
     pub assignment: Vec<HostId>,
     /// What the assignment breaks and costs, judged from scratch.
     pub verdict: Verdict,
-    /// How many sets of hosts must not fail, though the task asks for that. 0 if it does not.
+    /// How many sets of hosts must not fail, though the task asks for their failure to be survived. 0 if it does not
+    /// ask.
     pub failures: usize,
-    /// How long the search took. A proof comes on top.
+    /// How long the search took, without the proof.
     pub elapsed: Duration,
     /// Why the search ended.
     pub ending: Ending,
@@ -35,14 +36,14 @@ pub struct Solution {
 pub enum Ending {
     /// The budget was spent, or the goal reached.
     Done,
-    /// The caller cancelled it: the solution is the best so far.
+    /// The caller cancelled the search: the solution is the best so far.
     Cancelled,
 }
 
 /// Why there is no solution.
 #[derive(Debug, Error)]
 pub enum SolveError {
-    /// The problem is none.
+    /// The problem is not valid.
     #[error("the problem is flawed")]
     Flaw(#[from] Flaw),
     /// The operating system gives no thread.
@@ -55,12 +56,13 @@ pub enum SolveError {
 /// Calls `report` from the calling thread with the best so far, at most once in
 /// [`PROGRESS_PERIOD`](crate::PROGRESS_PERIOD), and never after it returns. All threads wait while `report` runs.
 ///
-/// Cancelling and the clock take effect within some milliseconds in a cluster of thousands of guests. Two steps are
-/// not interrupted: where failures are to be survived, trying them takes some seconds at most; and HiGHS looks at its
-/// own clock only (see [`Options::proof`]).
+/// Cancelling and the clock take effect within some milliseconds in a cluster of thousands of guests. Two steps are not
+/// interrupted: trying failures that are to be survived, which takes some seconds at most, and HiGHS, which looks at
+/// its own clock only (see [`Options::proof`]).
 ///
 /// # Errors
-/// The problem is flawed, or the operating system gives no thread.
+///
+/// [`SolveError`] if the problem is not valid, or the operating system gives no thread.
 pub fn solve(
     task: &Task<'_>,
     options: &Options,
@@ -74,7 +76,7 @@ pub fn solve(
     let (elapsed, mut rank) = (driver.elapsed(), Rank::of(task, &assignment));
     let time = options.proof.filter(|_| ending == Ending::Done);
     let proof = time.map(|time| prove(task.problem, &assignment, time));
-    // What is proven knows nothing of failures.
+    // The proof knows nothing of failures.
     if let Some(Ok(proof)) = &proof {
         let proven = Rank::of(task, &proof.assignment);
         if proven <= rank {
@@ -116,7 +118,7 @@ mod tests {
         problem
     }
 
-    /// A small cluster, each of whose hosts can fail.
+    /// Makes a small cluster, each of whose hosts can fail.
     fn small() -> (Problem, Survival) {
         let problem = fleet::fleet(6, 24, 3);
         let rule = Survive { failures: 1, strength: Strength::Hard };
@@ -218,7 +220,7 @@ mod tests {
                 });
                 assert!(found.elapsed < Duration::from_secs(10), "{:?}", found.elapsed);
                 assert_eq!(found.assignment.len(), problem.guests.len());
-                // A repair may have come to its end before.
+                // A repair may have ended before it was cancelled.
                 if goal == Goal::Cheapest {
                     assert_eq!(found.ending, Ending::Cancelled);
                     assert!(found.proof.is_none());

@@ -1,8 +1,8 @@
-//! Several searches, where hosts may fail and their guests must find room.
+//! Searches several times, if hosts may fail and their guests must find room.
 //!
-//! The search itself knows nothing of failures. Where what it finds does not survive them, it searches again with a
-//! part of each host kept free; and then guests are moved one by one. Each try is judged by the true problem, and the
-//! best is taken.
+//! The search itself knows nothing of failures. If its result does not survive them, it searches again with a part of
+//! each host kept free, and then guests are moved one by one. Each result is judged by the true problem, and the best
+//! is taken.
 
 use std::io;
 
@@ -14,18 +14,18 @@ use skein_placement::verdict::judge;
 use crate::driver::Driver;
 use crate::request::{Survival, Task};
 
-/// How much is kept free, as a part of what the guests of the failed hosts need on average.
+/// How much is kept free in each further search, as a part of what the guests of the failed hosts need on average.
 const SPARE_FACTORS: [f64; 3] = [1.0, 0.6, 1.4];
-/// What part of the time is for the first search, and for each further one.
+/// The part of the time for the first search, and for each further one.
 const FIRST_SEARCH_SHARE: f64 = 0.4;
 const FURTHER_SEARCH_SHARE: f64 = 0.2;
 
-/// How good an assignment is, failures of hosts among what counts. Less is better.
+/// How good an assignment is, with failures of hosts counted. Less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// What it breaks and costs, with the price of what it does not survive.
+    /// What the assignment breaks and costs, with the price of failures that it does not survive.
     score: Score,
-    /// Sets of hosts whose failure it does not survive.
+    /// How many sets of hosts there are whose failure it does not survive.
     pub(crate) failures: usize,
 }
 
@@ -42,7 +42,8 @@ impl Rank {
 /// Solves a task: by one search, or by several if failures are not survived.
 ///
 /// # Errors
-/// The operating system gives no thread.
+///
+/// The error of the operating system if it gives no thread.
 pub(crate) fn solve(task: &Task<'_>, driver: &mut Driver<'_>) -> io::Result<Vec<HostId>> {
     match &task.survival {
         None => driver.solve(task.problem, driver.budget()),
@@ -70,7 +71,7 @@ fn solve_surviving(task: &Task<'_>, survival: &Survival, driver: &mut Driver<'_>
     Ok(best.assignment)
 }
 
-/// An assignment, and how good it is.
+/// An assignment with its rank.
 struct Ranked {
     rank: Rank,
     assignment: Vec<HostId>,
@@ -81,7 +82,7 @@ impl Ranked {
         Ranked { rank: Rank::of(task, &assignment), assignment }
     }
 
-    /// Returns the other one if it is better.
+    /// Returns the better of the two.
     fn or(self, other: Ranked) -> Ranked {
         if other.rank < self.rank { other } else { self }
     }
