@@ -1,5 +1,5 @@
-//! `oracle CASES SEED`: how repair and search do beside the proven best, in so many small clusters from a seed on, and
-//! in those with each kind of rule.
+//! Compares repair and search with the proven best in small clusters, overall and by kind of rule: `oracle CASES SEED`
+//! tries this many cases, from a seed on.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use skein_exact::cases::case;
 use skein_exact::compare::{Grade, Tally, searched, tally};
 use skein_placement::problem::{Group, HostMoves, Problem, Strength};
 
-/// For one case. None takes a second, but on a machine with much else to do.
+/// The time for one case. No case takes a second, unless the machine has much else to do.
 const TIME: Duration = Duration::from_secs(60);
 const GRADES: [Grade; 7] =
     [Grade::Optimal, Grade::Near, Grade::Worse, Grade::Invalid, Grade::Infeasible, Grade::Unproven, Grade::Refuted];
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A kind of rule or of cost, and whether a problem has it.
+/// A kind of rule or of cost: its name, and whether a problem has it.
 type Kind = (&'static str, fn(&Problem) -> bool);
 
 const KINDS: [Kind; 16] = [
@@ -63,7 +63,8 @@ fn is_soft(strength: Option<Strength>) -> bool {
     matches!(strength, Some(Strength::Soft(_)))
 }
 
-/// How many of those that this holds for have each grade, and how many of those with a valid assignment are optimal.
+/// Prints, of the cases for which `has` holds, how many have each grade, and how many of those with a valid assignment
+/// are optimal.
 fn row(name: &str, tally: &Tally, has: impl Fn(&Problem) -> bool) {
     let count = |grade| tally.get(&grade).map_or(0, |seeds| seeds.iter().filter(|seed| has(&case(**seed))).count());
     let counts = GRADES.map(count);

@@ -1,4 +1,4 @@
-//! `prove MODEL ASSIGNMENT SECONDS`: the least that a placement of the ROADEF/EURO challenge 2012 costs, proven.
+//! Proves the least cost of a placement of the ROADEF/EURO challenge 2012: `prove MODEL ASSIGNMENT SECONDS`.
 //!
 //! ASSIGNMENT is where processes are at first, as in the challenge's files.
 

@@ -1,7 +1,8 @@
-//! Small clusters from a seed, with rules of all kinds: tight, and most of them feasible.
+//! Small clusters from a seed, with rules of all kinds. They have little room, and most of them are feasible.
 //!
-//! Each is made around an assignment that fits: capacities are what it uses and some more, and hard rules that it
-//! breaks are relaxed, but for a few. Where guests are at first is near it, and breaks something as a rule.
+//! Each case is made around an assignment that fits. Capacities are what the assignment uses and some more, and hard
+//! rules that it breaks are relaxed, except for a few. The initial placement of guests is near this assignment, and
+//! usually breaks something.
 
 use skein_placement::bits::Bits;
 use skein_placement::dice::Dice;
@@ -11,15 +12,15 @@ use skein_placement::problem::{
 };
 use skein_placement::verdict::{Breach, judge};
 
-/// Chance of a hard rule to stay, though the assignment that the case is made around breaks it.
+/// The chance of a hard rule to stay although the assignment around which the case is made breaks it.
 const CONTRARY_RULE_CHANCE: f64 = 0.03;
 
-/// The cluster of a seed: 2 to 6 hosts, 2 to 15 guests.
+/// Makes the cluster of a seed: 2 to 6 hosts, 2 to 15 guests.
 pub fn case(seed: u64) -> Problem {
     cluster(&mut Dice::new(seed), 6, 15)
 }
 
-/// A cluster of 2 to so many hosts, and 2 to so many guests.
+/// Makes a cluster of 2 to `hosts_max` hosts and 2 to `guests_max` guests.
 pub fn cluster(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem {
     let hosts = 2 + dice.below(hosts_max.saturating_sub(1));
     let count = 2 + dice.below(guests_max.saturating_sub(1));
@@ -67,7 +68,7 @@ pub fn cluster(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem 
     problem
 }
 
-/// The same, with groups that are apart from others or spread evenly, too, and needs that may be soft.
+/// Makes such a cluster in which groups can also be apart from others or spread evenly, and needs can be soft.
 pub fn cluster_with_pairs(dice: &mut Dice, hosts_max: usize, guests_max: usize) -> Problem {
     let mut problem = cluster(dice, hosts_max, guests_max);
     let groups = problem.groups.len();
@@ -92,7 +93,7 @@ pub fn cluster_with_pairs(dice: &mut Dice, hosts_max: usize, guests_max: usize) 
     problem
 }
 
-/// Of a few flavours.
+/// Draws guests of a few flavours.
 fn guests(dice: &mut Dice, count: usize, resources: usize) -> Vec<Guest> {
     let flavours = 2 + dice.below(4);
     let flavours: Vec<Guest> = (0..flavours)
@@ -112,7 +113,7 @@ fn guests(dice: &mut Dice, count: usize, resources: usize) -> Vec<Guest> {
     guests
 }
 
-/// Each guest where least is used, mostly.
+/// Places guests, mostly each where least is used.
 fn planted(dice: &mut Dice, hosts: usize, guests: &[Guest]) -> Vec<HostId> {
     let mut used = vec![0; hosts];
     let place = |guest: &Guest| {
@@ -124,7 +125,8 @@ fn planted(dice: &mut Dice, hosts: usize, guests: &[Guest]) -> Vec<HostId> {
     guests.iter().map(place).collect()
 }
 
-/// How much each host has and how much of it is safe: the same on all or not, of which 50 to 95 % is used.
+/// Draws how much each host has and how much of it is safe, either the same on all hosts or not. Of this 50 to 95 % is
+/// used.
 fn capacities(dice: &mut Dice, hosts: usize, guests: &[Guest], planted: &[HostId]) -> Vec<(Vec<i64>, Vec<i64>)> {
     let resources = guests[0].demand.len();
     let mut used = vec![vec![0; resources]; hosts];
@@ -157,7 +159,7 @@ fn set(dice: &mut Dice, hosts: usize) -> Bits {
     (0..hosts as HostId).filter(|_| dice.chance(0.7)).collect()
 }
 
-/// A group with one rule or two, and a few members: any, or of one host.
+/// Draws a group with one rule or two and a few members: any guests, or those of one host.
 fn group(dice: &mut Dice, problem: &mut Problem, id: usize, groups: usize) {
     let hosts = problem.hosts.len();
     let together = dice.chance(0.3);
@@ -185,7 +187,7 @@ fn group(dice: &mut Dice, problem: &mut Problem, id: usize, groups: usize) {
     });
 }
 
-/// Nobody is in two groups that are apart.
+/// Takes guests out of groups so that none is in two groups that are apart.
 fn part(problem: &mut Problem) {
     let avoids = |one: u32, other: u32| problem.groups[one as usize].avoids.iter().any(|avoid| avoid.of == other);
     for guest in &mut problem.guests {
@@ -199,7 +201,7 @@ fn part(problem: &mut Problem) {
     }
 }
 
-/// Makes most hard rules hold where all stay.
+/// Makes most hard rules hold with all guests where they are.
 fn relax(dice: &mut Dice, problem: &mut Problem) {
     let weight = Strength::Soft(1 + dice.below(100) as i64);
     for breach in judge(problem, &problem.initial).hard {
@@ -221,7 +223,7 @@ fn relax(dice: &mut Dice, problem: &mut Problem) {
                 problem.groups[group as usize].avoids.iter_mut().for_each(|avoid| avoid.strength = weight);
             }
             Breach::Among { group, .. } => problem.groups[group as usize].among.clear(),
-            // It has room for each.
+            // Each guest has a place, and there is room for it.
             Breach::Unplaced { .. } | Breach::Overload { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! How a heuristic does beside the proven best.
+//! Compares a heuristic with the proven best.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,29 +10,30 @@ use skein_placement::verdict::judge;
 
 use crate::{ExactError, Proof, cases, prove};
 
-/// How good an assignment is, from the best to what must not be.
+/// How good an assignment is, from the best to those that must not occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// It costs the least that any does.
+    /// The assignment costs the least possible.
     Optimal,
-    /// It is not valid, and none is.
+    /// The assignment is not valid, and no assignment is.
     Infeasible,
-    /// It costs at most 2 % more than any does.
+    /// The assignment costs at most 2 % more than the least possible.
     Near,
-    /// It costs more.
+    /// The assignment costs more than that.
     Worse,
-    /// It may cost more, or be invalid where something is valid: time was up.
+    /// The assignment may cost more, or be invalid though a valid one exists: time was up.
     Unproven,
-    /// It breaks hard rules though it need not.
+    /// The assignment breaks hard rules although it need not.
     Invalid,
-    /// It is better than what is proven to be the best: the proof is wrong.
+    /// The assignment is better than what is proven to be the best: the proof is wrong.
     Refuted,
 }
 
-/// Grades what a heuristic makes of a problem, which HiGHS has so much time for.
+/// Grades a heuristic's assignment for a problem. HiGHS gets this much time.
 ///
 /// # Errors
-/// See [`prove`].
+///
+/// Those of [`prove`].
 pub fn compare(
     problem: &Problem,
     time: Duration,
@@ -42,7 +43,7 @@ pub fn compare(
     Ok(grade(&best, cost(problem, &heuristic(problem))))
 }
 
-/// What an assignment costs, if it is valid.
+/// Returns what an assignment costs, if it is valid.
 fn cost(problem: &Problem, assignment: &[HostId]) -> Option<i64> {
     let is_host = |host: &HostId| *host == NOWHERE || (*host as usize) < problem.hosts.len();
     if assignment.len() != problem.guests.len() || !assignment.iter().all(is_host) {
@@ -52,7 +53,7 @@ fn cost(problem: &Problem, assignment: &[HostId]) -> Option<i64> {
     verdict.is_valid().then(|| verdict.cost.total())
 }
 
-/// By the proven best, and by what something else costs, if it is valid.
+/// Grades a cost by the proven best. `cost` is `None` if the assignment is not valid.
 fn grade(best: &Proof, cost: Option<i64>) -> Grade {
     match (best.bound, cost) {
         (None, None) => Grade::Infeasible,
@@ -67,26 +68,27 @@ fn grade(best: &Proof, cost: Option<i64>) -> Grade {
     }
 }
 
-/// Steps of the repair.
+/// The steps of the repair.
 const STEPS: u64 = 20_000;
-/// How often the clock would be looked at, and tries between.
+/// The slices of the search, and the tries in each: between them the clock would be looked at.
 const SLICES: u32 = 20;
 const TRIES: u64 = 20_000;
 
-/// What is found from some assignment on: it is repaired, and then searched for what costs less.
+/// Returns what is found from an assignment: it is repaired, and then searched for a lower cost.
 pub fn searched(problem: &Problem, from: &[HostId], seed: u64) -> Vec<HostId> {
     let mut search = Search::new(problem, &repair(problem, from, seed, STEPS), seed);
     (1..=SLICES).for_each(|slice| search.run(TRIES, f64::from(slice) / f64::from(SLICES)));
     search.assignment().to_vec()
 }
 
-/// The seeds of cases by how a heuristic did.
+/// The seeds of cases, by the heuristic's grade.
 pub type Tally = BTreeMap<Grade, Vec<u64>>;
 
 /// Grades a heuristic in the [case](cases::case) of each seed.
 ///
 /// # Errors
-/// See [`prove`].
+///
+/// Those of [`prove`].
 pub fn tally(
     seeds: Range<u64>,
     time: Duration,
@@ -106,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// None takes seconds, but on a machine with much else to do.
+    /// The time for one case. No case takes seconds, unless the machine has much else to do.
     const TIME: Duration = Duration::from_secs(600);
 
     fn count(tally: &Tally, grade: Grade) -> usize {

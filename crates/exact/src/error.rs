@@ -1,4 +1,4 @@
-//! Why there is no answer.
+//! The error of a proof.
 
 use skein_placement::problem::Flaw;
 use skein_placement::verdict::Breach;
@@ -7,55 +7,55 @@ use thiserror::Error;
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExactError {
-    /// The problem is none.
+    /// The problem is not valid.
     #[error("the problem is flawed")]
     Flaw(#[from] Flaw),
-    /// The start is no assignment of the problem.
+    /// The start is not an assignment of the problem.
     #[error("the start has {has} guests on hosts of {hosts}, where {wants} guests are on them or nowhere")]
     Start {
-        /// For how many guests it has a host that there is, or none.
+        /// How many guests have an existing host in the start, or none.
         has: usize,
         /// How many hosts there are.
         hosts: usize,
         /// How many guests there are.
         wants: usize,
     },
-    /// It is not for an exact solver.
+    /// The problem is too large for an exact solver.
     #[error(
         "a model of some {factors} factors, where {most} are allowed, is too large to be proven: \
          like this, {hosts} hosts with {guests} guests would do"
     )]
     TooLarge {
-        /// What guests that differ, hosts, resources and rules make.
+        /// The size of the model: what different guests, hosts, resources and rules make.
         factors: usize,
-        /// How many there may be.
+        /// The largest size.
         most: usize,
-        /// A number of hosts that would do, if all is as it is here, only less.
+        /// A number of hosts with which the problem would not be too large, in proportion.
         hosts: usize,
-        /// A number of guests on these.
+        /// The number of guests on these hosts.
         guests: usize,
     },
-    /// HiGHS gave up, which is a defect of the model made for it.
+    /// HiGHS gave up, which is a defect of the model that was made for it.
     #[error("HiGHS ended with '{status}'")]
     Solver {
-        /// In its words.
+        /// The status, in HiGHS's words.
         status: String,
     },
-    /// Amounts are so far apart that HiGHS's tolerances do not tell them.
+    /// Amounts differ so much that HiGHS's tolerances hide the small ones.
     #[error("HiGHS's answer breaks {} hard rules, at first {:?}: take larger units", hard.len(), hard.first())]
     Broken {
-        /// What the judge found.
+        /// The hard rules that are broken, by the judge.
         hard: Vec<Breach>,
     },
-    /// Amounts or costs are so far apart that HiGHS's tolerances do not tell them.
+    /// Amounts or costs differ so much that HiGHS's tolerances hide the small ones.
     #[error(
         "HiGHS says that {}, but something valid costs {cost}: take larger units or smaller weights",
         bound.map_or("nothing is valid".to_owned(), |bound| format!("what is valid costs {bound} at least"))
     )]
     Refuted {
-        /// What it says.
+        /// HiGHS's bound.
         bound: Option<i64>,
-        /// What the judge found.
+        /// The cost that the judge found.
         cost: i64,
     },
 }

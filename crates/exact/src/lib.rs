@@ -1,13 +1,15 @@
-//! The best placement of a small cluster, and the proof that it is: the oracle by which the search is measured.
+//! Finds the best placement of a small cluster, and proves that it is the best: the oracle by which the search is
+//! measured.
 //!
 //! | what | does |
 //! |---|---|
-//! | [`prove`] | asks HiGHS about one [`Problem`]; what it answers is judged by [`verdict::judge`], never believed |
-//! | [`cases`] | makes small, tight clusters from a seed |
-//! | [`compare`] | tells how a heuristic does beside the proven best, over many of them |
+//! | [`prove`] | asks HiGHS about one [`Problem`]; its answer is judged by [`verdict::judge`], never believed |
+//! | [`cases`] | makes small clusters with little room from a seed |
+//! | [`compare`] | compares a heuristic with the proven best, over many of them |
 //!
-//! It is in no program unless its feature `exact` is asked for: HiGHS is C++, takes minutes to build, and looks at the
-//! clock. It runs with one thread and a fixed seed, so that an answer is the same each time unless time was up.
+//! The crate is in a program only if its feature `exact` is asked for: HiGHS is C++, takes minutes to build, and looks
+//! at the clock. HiGHS runs with one thread and a fixed seed, so that an answer is the same each time unless time was
+//! up.
 
 #![forbid(unsafe_code)]
 
@@ -24,37 +26,39 @@ use skein_placement::problem::{HostId, NOWHERE, Problem};
 use skein_placement::score::Score;
 use skein_placement::verdict;
 
-/// What is known in the end.
+/// The result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// The best that is known, a host for each guest: what HiGHS found, or the start where that is as good.
+    /// The best assignment that is known, a host for each guest: what HiGHS found, or the start if that is as good.
     pub assignment: Vec<HostId>,
-    /// How good it is, from [`verdict::judge`].
+    /// The score of the assignment, from [`verdict::judge`].
     pub score: Score,
-    /// What any assignment that keeps all hard rules costs at least: HiGHS's bound, less what floating point may have
-    /// added, rounded up to a whole number. None if it is proven that no assignment does.
+    /// A lower bound of the cost of any assignment that keeps all hard rules: HiGHS's bound, less what floating point
+    /// may have added, rounded up to a whole number. `None`: it is proven that there is no such assignment.
     pub bound: Option<i64>,
 }
 
 impl Proof {
-    /// Whether it is proven that none is better. Where hard rules cannot be kept nothing is proven of how many are
-    /// broken.
+    /// Returns whether it is proven that no assignment is better. If hard rules cannot be kept, nothing is proven of
+    /// how many have to be broken.
     pub fn is_optimal(&self) -> bool {
         self.bound.is_some_and(|bound| self.score == Score::cost(bound))
     }
 
-    /// Whether it is proven that no assignment keeps all hard rules.
+    /// Returns whether it is proven that no assignment keeps all hard rules.
     pub fn is_infeasible(&self) -> bool {
         self.bound.is_none()
     }
 }
 
-/// Finds an assignment that keeps all hard rules and costs least, and proves it, as far as it gets in so much time.
+/// Finds an assignment that keeps all hard rules and costs least, and proves this as far as it can in the given time.
 /// HiGHS looks at the clock between steps, which take long in models of hundreds of thousands of factors: there it can
-/// be late by half.
+/// exceed the time by half.
 ///
 /// # Errors
-/// The problem is none, or the start is none of its; it is too large, or floating point numbers do not do for it.
+///
+/// [`ExactError`] if the problem is not valid, the start is not one of its assignments, the problem is too large, or
+/// floating point numbers are too coarse for it.
 pub fn prove(problem: &Problem, start: &[HostId], time: Duration) -> Result<Proof, ExactError> {
     problem.check()?;
     let hosts = problem.hosts.len();
@@ -91,10 +95,10 @@ mod tests {
     use super::*;
     use crate::cases::case;
 
-    /// None takes seconds, but on a machine with much else to do.
+    /// The time for one case. No case takes seconds, unless the machine has much else to do.
     const TIME: Duration = Duration::from_secs(600);
 
-    /// The least cost of a valid assignment, by trying them all.
+    /// Finds the least cost of a valid assignment, by trying them all.
     fn least(problem: &Problem) -> Option<i64> {
         let hosts = problem.hosts.len();
         let mut assignment = vec![0; problem.guests.len()];
@@ -150,7 +154,7 @@ mod tests {
         assert!(feasible > 60 && infeasible > 5, "{feasible} feasible, {infeasible} not");
     }
 
-    /// HiGHS called them proven with values that were not, or too low a bound, when it was told of a start.
+    /// HiGHS called values proven that were not, or gave too low a bound, when it was given a start.
     #[test]
     fn a_start_leads_to_no_wrong_bound() {
         assert_eq!([proven(&case(850)), proven(&case(2137))], [Some(230), Some(35)]);
@@ -163,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Hosts of 10 each, guests of 1 that are nowhere yet, no rules. No two guests are alike.
+    /// Makes hosts of 10 each, and guests of 1 that are nowhere yet, without rules. No two guests are alike.
     fn bare(hosts: usize, guests: usize) -> Problem {
         let guest = Guest { demand: vec![1], groups: Vec::new(), move_cost: 0, owners: None, preference: None };
         Problem {
@@ -204,7 +208,7 @@ mod tests {
             let bytes = |amounts: &mut Vec<i64>| amounts.iter_mut().for_each(|amount| *amount <<= 30);
             problem.hosts.iter_mut().for_each(|host| bytes(&mut host.capacity));
             problem.guests.iter_mut().for_each(|guest| bytes(&mut guest.demand));
-            // A byte more than what just fits does not.
+            // One byte more than what just fits does not fit.
             problem.guests[0].demand[0] += 1;
             problem.resources.iter_mut().for_each(|resource| resource.load_weight = 0);
             problem.balances.clear();

@@ -1,7 +1,8 @@
-//! A problem as a mixed-integer program, exactly as [`skein_placement::verdict`] reads it.
+//! Turns a problem into a mixed-integer program with exactly the meaning that [`skein_placement::verdict`] gives it.
 //!
-//! Guests that are alike in all that matters are one kind, of which so many are on each host: what rules, load and
-//! moves are about are counts. All that is not such a count is what a cost or a rule needs to be linear.
+//! Guests that are alike in all that matters are of one kind. The program's columns are how many of each kind are on
+//! each host: rules, load and moves are about these counts. All other columns are what a cost or a rule needs to be
+//! linear.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,33 +14,34 @@ use skein_placement::problem::{
 
 use crate::error::ExactError;
 
-/// Factors that are not 0: some gigabytes, and more than HiGHS gets through in an hour.
+/// The most factors that are not 0. They take some gigabytes, and HiGHS does not get through more in an hour.
 pub(crate) const FACTORS_MAX: usize = 1 << 24;
-/// Rows are scaled so that factors stay below this: HiGHS's tolerances are absolute.
+/// Rows are scaled so that factors stay below this, because HiGHS's tolerances are absolute.
 const FACTOR_MAX: i64 = 1 << 20;
-/// How far a bound may be wrong, and how far for each unit of it: HiGHS's dual tolerance is 1e-7, and sums of doubles
-/// of many terms are good for some 12 digits. Both stay below 1, a cost's unit, up to costs of 10^10.
+/// The possible error of a bound: a constant, and a part for each unit of the bound. HiGHS's dual tolerance is 1e-7,
+/// and sums of doubles of many terms are good for some 12 digits. Both stay below 1, a cost's unit, up to costs of
+/// 10^10.
 const BOUND_ERROR: (f64, f64) = (1e-4, 1e-11);
 
-/// What HiGHS says.
+/// The answer of HiGHS.
 pub(crate) struct Answer {
-    /// What it found, if anything.
+    /// The assignment that it found, if any.
     pub(crate) assignment: Option<Vec<HostId>>,
-    /// What anything costs at least; None if there is nothing.
+    /// A lower bound of the cost. `None`: there is no assignment.
     pub(crate) bound: Option<i64>,
 }
 
-/// Index of a column.
+/// The index of a column.
 type Var = usize;
-/// Factors of columns.
+/// The factors of columns.
 type Terms = BTreeMap<Var, i64>;
 
-/// Guests that are alike: what one may be, costs and uses, each does.
+/// Guests that are alike: they have the same owners, costs, demand and groups.
 struct Kind<'a> {
     of: &'a Guest,
     initial: HostId,
     members: Vec<GuestId>,
-    /// The count on each host, where it may be.
+    /// For each host where the guests may be, the column with their count there.
     on: BTreeMap<HostId, Var>,
 }
 
@@ -58,7 +60,7 @@ struct Mip<'a> {
     cols: Vec<Col>,
 }
 
-/// Solves it.
+/// Solves a problem in the given time.
 pub(crate) fn solve(problem: &Problem, time: Duration) -> Result<Answer, ExactError> {
     let kinds = kinds(problem);
     fits(problem, factors(problem, &kinds))?;
@@ -76,7 +78,7 @@ pub(crate) fn solve(problem: &Problem, time: Duration) -> Result<Answer, ExactEr
     mip.run(time)
 }
 
-/// Whether so many factors are few enough. They grow with hosts and with guests.
+/// Checks that the number of factors is not too large. It grows with hosts and with guests.
 fn fits(problem: &Problem, factors: usize) -> Result<(), ExactError> {
     if factors <= FACTORS_MAX {
         return Ok(());
@@ -87,7 +89,7 @@ fn fits(problem: &Problem, factors: usize) -> Result<(), ExactError> {
     Err(ExactError::TooLarge { factors, most: FACTORS_MAX, hosts, guests })
 }
 
-/// Guests by what they are like.
+/// Returns the kinds of guests.
 fn kinds(problem: &Problem) -> Vec<Kind<'_>> {
     let mut alike: BTreeMap<_, Vec<GuestId>> = BTreeMap::new();
     for (id, (guest, initial)) in (0..).zip(problem.guests.iter().zip(&problem.initial)) {
@@ -103,7 +105,8 @@ fn kinds(problem: &Problem) -> Vec<Kind<'_>> {
     alike.into_values().map(kind).collect()
 }
 
-/// How many there will be, and not many more: what each kind takes part in, on each host.
+/// Returns about how many factors there will be, and not many more: for each kind and host, what the kind takes part
+/// in.
 fn factors(problem: &Problem, kinds: &[Kind<'_>]) -> usize {
     let rules = |group: &Group| {
         usize::from(group.apart.is_some())
@@ -122,14 +125,14 @@ fn factors(problem: &Problem, kinds: &[Kind<'_>]) -> usize {
     kinds.iter().map(rows).fold(0, usize::saturating_add).saturating_mul(problem.hosts.len())
 }
 
-/// The least power of two that makes all of these small enough.
+/// Returns the lowest power of two that makes all of these factors small enough.
 fn unit(terms: &Terms) -> f64 {
     let most = terms.values().copied().map(i64::abs).max().unwrap_or(0);
     ((most / FACTOR_MAX + 1) as u64).next_power_of_two() as f64
 }
 
 impl Mip<'_> {
-    /// A column: a whole number.
+    /// Adds a column: a whole number from 0 to `most`.
     fn count(&mut self, most: i64, cost: i64) -> Var {
         self.cols.push(self.rows.add_integer_column(cost as f64, 0.0..=most as f64));
         self.cols.len() - 1
@@ -140,15 +143,16 @@ impl Mip<'_> {
         self.rows.add_row(..=most / unit, factors.collect::<Vec<_>>());
     }
 
-    /// What these make is at most so much.
+    /// Adds the row that a sum is at most `most`.
     fn at_most(&mut self, terms: &Terms, most: i64) {
         let unit = unit(terms);
-        // What these make is whole. Where it is scaled, half a unit more lets nothing in, and what just fits does.
+        // The sum is a whole number. If the row is scaled, half a unit more lets in nothing else, and makes sure of
+        // what just fits.
         let more = if unit > 1.0 { 0.5 } else { 0.0 };
         self.row(most as f64 + more, terms, unit);
     }
 
-    /// Whatever these make beyond so much costs.
+    /// Makes what a sum has beyond `most` cost.
     fn beyond(&mut self, terms: &Terms, most: i64, weight: i64) {
         if weight == 0 {
             return;
@@ -160,7 +164,7 @@ impl Mip<'_> {
         self.row(most as f64, &terms, unit);
     }
 
-    /// A rule: these make at most so much, or what is beyond costs.
+    /// Adds a rule: a sum is at most `most`, or what it has beyond costs.
     fn rule(&mut self, strength: Strength, terms: &Terms, most: i64) {
         match strength {
             Strength::Hard => self.at_most(terms, most),
@@ -168,7 +172,7 @@ impl Mip<'_> {
         }
     }
 
-    /// Every guest is on one host where it may be.
+    /// Puts every guest on one host where it may be.
     fn guests(&mut self) {
         for k in 0..self.kinds.len() {
             let (guest, count) = (self.kinds[k].members[0], self.kinds[k].count());
@@ -184,7 +188,7 @@ impl Mip<'_> {
         }
     }
 
-    /// What is used on each host, times a factor by resource.
+    /// Returns what is used on a host, times a factor for each resource.
     fn used(&self, host: HostId, factor: impl Fn(usize) -> i64) -> Terms {
         let resources = 0..self.problem.resources.len();
         let used = |kind: &Kind| -> i64 { resources.clone().map(|r| factor(r) * kind.of.demand[r]).sum() };
@@ -200,7 +204,7 @@ impl Mip<'_> {
                 self.beyond(&used, of.safe[r], resource.load_weight);
                 self.capacity(host, r, used);
             }
-            // target * (capacity1 - used1) - (capacity2 - used2), above 0
+            // This is ratio * (capacity1 - used1) - (capacity2 - used2), if above 0.
             for balance in problem.balances.iter().filter(|balance| balance.weight > 0) {
                 let factor = |r| i64::from(r == balance.second) - balance.ratio * i64::from(r == balance.first);
                 let most = of.capacity[balance.second] - balance.ratio * of.capacity[balance.first];
@@ -209,7 +213,8 @@ impl Mip<'_> {
         }
     }
 
-    /// Who leaves a host uses what is transient there still: what was there is there, whatever comes is more.
+    /// Limits what is used on a host. A guest that leaves its host still uses what is transient there: what was there
+    /// stays, and whatever comes is added.
     fn capacity(&mut self, host: HostId, r: usize, mut used: Terms) {
         let mut free = self.problem.hosts[host as usize].capacity[r];
         if self.problem.resources[r].transient {
@@ -223,7 +228,7 @@ impl Mip<'_> {
         self.at_most(&used, free);
     }
 
-    /// Those of each group that moved are no more than the most.
+    /// Makes the most moves of a group cost: no group moves more than this.
     fn group_moves(&mut self) {
         let problem = self.problem;
         let weight = problem.weights.group_move;
@@ -247,12 +252,12 @@ impl Mip<'_> {
         self.groups[id as usize].iter().map(|k| &self.kinds[*k])
     }
 
-    /// How many of a group are on a host.
+    /// Returns the members of a group on a host.
     fn on(&self, id: GroupId, host: HostId) -> Terms {
         self.members(id).filter_map(|kind| Some((*kind.on.get(&host)?, 1))).collect()
     }
 
-    /// How many of these are in each area of a level.
+    /// Returns the guests of these kinds in each area of a level.
     fn by_area<'k>(&self, kinds: impl Iterator<Item = &'k Kind<'k>>, level: usize) -> BTreeMap<u32, Terms> {
         let mut by_area: BTreeMap<u32, Terms> = BTreeMap::new();
         for (host, var) in kinds.flat_map(|kind| &kind.on) {
@@ -292,7 +297,7 @@ impl Mip<'_> {
         }
     }
 
-    /// For each host whether the group is there, at least; of which there is one.
+    /// Makes a column for each host that is 1 if the group is there. Their sum is at most 1, or each further host costs.
     fn together(&mut self, id: GroupId, strength: Strength) {
         let mut hosts = Terms::new();
         for host in 0..self.problem.hosts.len() as HostId {
@@ -303,7 +308,7 @@ impl Mip<'_> {
         self.rule(strength, &hosts, 1);
     }
 
-    /// Members are on a host only if one of these columns is 1.
+    /// Allows members on a host only if one of these columns is 1.
     fn only_if(&mut self, id: GroupId, host: HostId, any: &[Var]) {
         let row = |kind: &Kind| -> Option<Terms> {
             let any = any.iter().map(|var| (*var, -kind.count()));
@@ -313,13 +318,13 @@ impl Mip<'_> {
         rows.iter().for_each(|terms| self.at_most(terms, 0));
     }
 
-    /// There are enough areas where the group is.
+    /// Makes a group be in enough areas.
     fn spread(&mut self, id: GroupId, spread: &Spread) {
         let there = self.there(id, spread.level).into_values().map(|var| (var, -1)).collect();
         self.rule(spread.strength, &there, -i64::from(spread.areas_min));
     }
 
-    /// For each area where the group can be a column that can be 1 only if it is there.
+    /// Returns, for each area where the group can be, a column that can be 1 only if the group is there.
     fn there(&mut self, id: GroupId, level: usize) -> BTreeMap<u32, Var> {
         let mut there = BTreeMap::new();
         for (area, mut terms) in self.by_area(self.members(id), level) {
@@ -332,8 +337,8 @@ impl Mip<'_> {
         there
     }
 
-    /// No area has more members than the fewest and the skew, or what is beyond costs: the fewest are as many as these
-    /// have.
+    /// Limits each area to the fewest members and the skew, or makes what is beyond cost. The fewest are at most as
+    /// many as each area has.
     fn even(&mut self, id: GroupId, even: &Even) {
         let mut by_area = self.by_area(self.members(id), even.level);
         let members: i64 = self.members(id).map(Kind::count).sum();
@@ -348,14 +353,14 @@ impl Mip<'_> {
         }
     }
 
-    /// Of two groups one is not in an area, or each of both that is there but for one is a breach.
+    /// Keeps one of two groups out of each area, or makes each member there but one a breach.
     fn avoid(&mut self, id: GroupId, avoid: &Avoid) {
         let groups = [id, avoid.of];
         let most = groups.map(|group| self.members(group).map(Kind::count).sum::<i64>());
         let [ours, mut theirs] = groups.map(|group| self.by_area(self.members(group), avoid.level));
         for (area, ours) in ours {
             let Some(theirs) = theirs.remove(&area) else { continue };
-            // One of these can be 1 where its group is not.
+            // One of these two columns can be 1, and its group is not in the area then.
             let none = [self.count(1, 0), self.count(1, 0)];
             self.at_most(&none.iter().map(|var| (*var, 1)).collect(), 1);
             for ((terms, most), none) in [&ours, &theirs].into_iter().zip(most).zip(none) {
@@ -369,7 +374,7 @@ impl Mip<'_> {
         }
     }
 
-    /// Members are in an area only if what they need is, or that it is not costs.
+    /// Allows members in an area only if the group that they need is there, or makes its absence cost.
     fn need(&mut self, id: GroupId, need: &NeedsRule) {
         let there = self.there(need.of, need.level);
         let mut lacks: BTreeMap<u32, Var> = BTreeMap::new();
@@ -390,7 +395,7 @@ impl Mip<'_> {
         rows.iter().for_each(|terms| self.at_most(terms, 0));
     }
 
-    /// One of the sets is chosen, and all are in it.
+    /// Chooses one of the sets, and puts all members in it.
     fn among(&mut self, id: GroupId, group: &Group) {
         let sets: Vec<_> = group.among.iter().map(|set| (set, self.count(1, 0))).collect();
         self.at_most(&sets.iter().map(|(_, chosen)| (*chosen, 1)).collect(), 1);
@@ -401,7 +406,7 @@ impl Mip<'_> {
     }
 
     fn run(mut self, time: Duration) -> Result<Answer, ExactError> {
-        // HiGHS wants a column.
+        // HiGHS needs at least one column.
         self.count(0, 0);
         let failed = |status: &dyn std::fmt::Debug| ExactError::Solver { status: format!("{status:?}") };
         let mut model = std::mem::take(&mut self.rows).try_optimise(Sense::Minimise).map_err(|e| failed(&e))?;
@@ -411,18 +416,18 @@ impl Mip<'_> {
         model.set_option("random_seed", 0);
         model.set_option("time_limit", time.as_secs_f64());
         model.set_option("mip_rel_gap", 0.0);
-        // Costs are whole numbers. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call an assignment the best
-        // that was not; ERGO-Code/HiGHS#2033 advises against it.)
+        // Costs are whole numbers, so a gap of 0.5 is exact. (A mip_feasibility_tolerance of 1e-9 made HiGHS 1.16 call
+        // an assignment the best that was not; ERGO-Code/HiGHS#2033 advises against it.)
         model.set_option("mip_abs_gap", 0.5);
-        // It is not told of a start: with one, HiGHS 1.16 called values that break the model's rows the best, or less
-        // than any is.
+        // HiGHS is given no start: with one, HiGHS 1.16 called values the best that break the model's rows, or that are
+        // less than any solution.
         let solved = model.try_solve().map_err(|e| failed(&e))?;
         let bound = match solved.status() {
-            // No cost is below 0, so that nothing is unbounded.
+            // No cost is below 0, so nothing is unbounded.
             HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => None,
             HighsModelStatus::Optimal | HighsModelStatus::ReachedTimeLimit => {
                 let bound = solved.double_info_value(c"mip_dual_bound").map_err(|e| failed(&e))?;
-                // Where it has none it says -inf; but no cost is below 0.
+                // If HiGHS has no bound it says -inf. No cost is below 0, so 0 is a bound.
                 Some((bound - BOUND_ERROR.0 - BOUND_ERROR.1 * bound.abs()).max(0.0).ceil() as i64)
             }
             other => return Err(failed(&other)),
@@ -431,7 +436,7 @@ impl Mip<'_> {
         Ok(Answer { assignment: found.then(|| self.assignment(solved.get_solution().columns())), bound })
     }
 
-    /// Members of a kind one after the other, by host.
+    /// Returns the assignment of a solution: the members of a kind are placed one after the other, by host.
     fn assignment(&self, values: &[f64]) -> Vec<HostId> {
         let mut assignment = vec![NOWHERE; self.problem.guests.len()];
         for kind in &self.kinds {
