@@ -1,4 +1,4 @@
-//! The `skein` program: one module per subcommand, nothing but arguments and output here.
+//! The `skein` program. It has one module per subcommand, and only arguments and output are here.
 
 mod commands;
 
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where a command went that was this program's and is `skein-lab`'s now.
+/// Returns a sentence that names the `skein-lab` command, if a command has moved from this program to `skein-lab`.
 fn moved_to_lab(command: &str) -> Option<String> {
     let now = match command {
         "lab" => "skein-lab",

@@ -13,9 +13,9 @@ use tracing::warn;
 
 use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal};
 
-/// What this program is called with to be a [`skein_agent::keep_channels`].
+/// The argument with which this program becomes a [`skein_agent::keep_channels`].
 pub const KEEP_CHANNELS: &str = "keep-channels";
-/// What this program is called with to be a [`skein_agent::pack_pages`].
+/// The argument with which this program becomes a [`skein_agent::pack_pages`].
 pub const PACK_PAGES: &str = "pack-pages";
 
 /// The daemon of a host: runs its VMs, moves them to other hosts, and is where tunnels of other hosts lead to.
@@ -89,7 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         incoming: args.incoming.into(),
         ..MigrationLimits::default()
     };
-    // QEMUs are known by the paths of their sockets: one that begins here means another file elsewhere.
+    // QEMUs are known by the paths of their sockets, and a relative path means another file elsewhere.
     let absolute = |dir: PathBuf| path::absolute(&dir).with_context(|| format!("finding {}", dir.display()));
     let vms = VmSettings {
         dirs: Dirs { state: absolute(args.state)?, run: absolute(args.run)? },
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         limits,
         connections: args.connections.into(),
         plain_data: args.plain_data,
-        // This very program, also when it was replaced by another build.
+        // This very program, even after it was replaced by another build.
         keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
         packer_command: packer(),
     };
@@ -125,7 +125,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A migration takes some files for each channel, more than the usual limit of a shell allows of several.
+/// Raises the limit of open files. A migration takes some files for each channel, and several take more than the usual
+/// limit of a shell allows.
 fn allow_files() {
     let raised =
         getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
@@ -134,12 +135,13 @@ fn allow_files() {
     }
 }
 
-/// Starts this very program as a [`skein_agent::pack_pages`]; also by way of another program.
+/// Returns the command that starts this very program as a [`skein_agent::pack_pages`], directly or by way of another
+/// program.
 pub fn packer() -> Vec<OsString> {
     [format!("/proc/{}/exe", std::process::id()), PACK_PAGES.to_owned()].map(Into::into).into()
 }
 
-/// Where systemd started this, it hears how it stands (sd_notify(3)); elsewhere nobody does.
+/// Tells systemd the state of this program (sd_notify(3)), if systemd started it.
 fn tell_systemd(state: NotifyState) {
     if let Err(error) = sd_notify::notify(&[state]) {
         warn!("systemd cannot be told how the agent stands: {error}");

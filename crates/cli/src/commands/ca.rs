@@ -107,7 +107,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         Command::Show { path, json } => show(&args.dir, path, json)?,
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // `skein ca show | head` is no failure.
+        // A closed pipe is no failure, as in `skein ca show | head`.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("cannot print"),
         _ => Ok(()),
     }
@@ -159,8 +159,8 @@ fn issue(ca_dir: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::
     ))
 }
 
-/// Lets the CA know the certificate of an identity that was written elsewhere. False: it holds another whole identity
-/// of that host, key and all, which stays as it is.
+/// Gives the CA a copy of a certificate whose identity was written elsewhere. Returns `false` if the CA holds another
+/// whole identity of that host, with its key, which stays as it is.
 fn keep(ca_dir: &Path, dir: &Path, identity: &Identity) -> Result<bool, WriteError> {
     let own = hosts_dir(ca_dir).join(identity.host());
     if own.join(Identity::KEY_FILE).exists() {
@@ -182,7 +182,7 @@ fn renew(ca_dir: &Path, which: &str, days: u32) -> anyhow::Result<String> {
     Identity::save_certificate(&dir, &certificate)?;
     let info = CertificateInfo::parse(&certificate)?;
     let host = info.host().unwrap_or(which);
-    // The CA's copy of what was issued elsewhere.
+    // Updates the CA's copy of what was issued elsewhere.
     let own = hosts_dir(ca_dir).join(host);
     let copy = std::fs::read(own.join(Identity::CERTIFICATE_FILE)).ok().and_then(|pem| parse_pem(&pem).ok());
     if copy.is_some_and(|copy| copy[0] == earlier) {
@@ -198,7 +198,7 @@ fn renew(ca_dir: &Path, which: &str, days: u32) -> anyhow::Result<String> {
     ))
 }
 
-/// A certificate as `show` tells of it. The field names are the JSON's.
+/// A certificate, as `show` prints it. The field names are those of the JSON.
 #[derive(Serialize)]
 struct Shown {
     path: PathBuf,
@@ -268,15 +268,15 @@ fn show(ca_dir: &Path, path: Option<PathBuf>, json: bool) -> anyhow::Result<Stri
     Ok(text)
 }
 
-/// An identity's directory, or a CA's with all that it issued.
+/// Adds an identity's directory, or a CA's with all that it issued.
 fn show_dir(dir: &Path, all: &mut Vec<Shown>) -> anyhow::Result<()> {
     let host = dir.join(Identity::CERTIFICATE_FILE);
     let ca = dir.join(Identity::CA_FILE);
     let before = all.len();
     if host.exists() {
         show_file(&host, all)?;
-        // What only shows when the three files are seen together; dates are warned of already. A certificate alone is
-        // the CA's copy of what was issued elsewhere.
+        // Reports what only shows when the three files are read together; dates are warned of already. A certificate
+        // alone is the CA's copy of what was issued elsewhere.
         let alone = !ca.exists() && !dir.join(Identity::KEY_FILE).exists();
         if let (Some(shown), Err(error)) = (all.get_mut(before), Identity::load(dir))
             && shown.warning.is_none()
@@ -353,12 +353,12 @@ fn validity(info: &CertificateInfo) -> String {
     format!("valid until {}", info.not_after.strftime("%F"))
 }
 
-/// The `--dir` to repeat in a command that is shown, if it is not the default.
+/// Returns the `--dir` to repeat in a command that is shown, if it is not the default.
 fn option(dir: &Path) -> String {
     if dir == Path::new(DEFAULT_CA_DIR) { String::new() } else { format!(" --dir {}", quoted(dir)) }
 }
 
-/// A path as a shell takes it.
+/// Returns a path quoted for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);

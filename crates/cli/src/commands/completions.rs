@@ -14,7 +14,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command. `program`: all that there is to complete.
+/// Runs the command. `program` is the command whose arguments are completed.
 pub fn run(args: Args, program: &clap::Command) -> anyhow::Result<()> {
     super::text::print(&skein_terminal::completions("skein", program, args.shell))
 }

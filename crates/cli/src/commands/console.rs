@@ -1,4 +1,4 @@
-//! A terminal, or a pipe, joined to a VM's serial console.
+//! Joins a terminal, or a pipe, to a VM's serial console.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,15 +11,16 @@ use anyhow::Context;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
-/// Ctrl-], as in virsh and telnet.
+/// The key that leaves the console: Ctrl-], as in virsh and telnet.
 const ESCAPE: u8 = 0x1d;
-/// How often a signal is looked for.
+/// How often it is checked whether a signal came.
 const TICK_MS: u16 = 200;
-/// What the guest has not read yet. A serial port takes a few bytes at a time, and a guest may take none for minutes.
+/// The most input that is kept for a guest that has not read it yet. A serial port takes a few bytes at a time, and a
+/// guest may take none for minutes.
 const TYPED_BYTES_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 4096;
 
-/// A terminal in raw mode, until it is dropped.
+/// Puts a terminal into raw mode until this value is dropped.
 struct Raw<'a> {
     terminal: BorrowedFd<'a>,
     before: Termios,
@@ -37,13 +38,13 @@ impl<'a> Raw<'a> {
 
 impl Drop for Raw<'_> {
     fn drop(&mut self) {
-        // Fails only if the terminal is gone.
+        // This fails only if the terminal is gone.
         let _ = tcsetattr(self.terminal, SetArg::TCSADRAIN, &self.before);
     }
 }
 
-/// Joins standard input and output to the console at `socket`, until Ctrl-] is typed, the console closes, a signal
-/// comes, or, `linger` after the end of a pipe, the guest is silent.
+/// Joins standard input and output to the console at `socket`. Ends when Ctrl-] is typed, the console closes or a
+/// signal comes, or when the guest was silent for `linger` after the end of a pipe.
 pub fn run(name: &str, socket: &Path, linger: Duration) -> anyhow::Result<()> {
     let interrupt = skein_terminal::interrupt_flag()?;
     let hang_up = signal_hook::consts::SIGHUP;
@@ -69,7 +70,7 @@ pub fn run(name: &str, socket: &Path, linger: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connects; fails at once where the console's queue of waiting connections is full.
+/// Connects to a socket. Fails at once if the console's queue of waiting connections is full.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let console = skein_api::Client::new(path).connect().map_err(|error| match error {
         skein_api::CallError::NoAgent { source, .. } | skein_api::CallError::Forbidden { source, .. } => source,
@@ -92,7 +93,7 @@ fn join(
     let mut open = true;
     let mut heard = Instant::now();
     loop {
-        // A pipe waits until the guest has read; a terminal is always heard, for Ctrl-].
+        // A pipe is read only after the guest has read; a terminal is always read, for Ctrl-].
         let listen = open && (terminal || pending.len() < TYPED_BYTES_MAX);
         let wanted = if pending.is_empty() { PollFlags::POLLIN } else { PollFlags::POLLIN | PollFlags::POLLOUT };
         let mut fds = [PollFd::new(console.as_fd(), wanted), PollFd::new(stdin, PollFlags::POLLIN)];
@@ -123,9 +124,9 @@ fn join(
             }
         }
         if from_stdin {
-            // Past the standard library's buffer: poll(2) knows nothing of what is in that.
+            // This bypasses the standard library's buffer, whose content poll(2) does not see.
             let length = match nix::unistd::read(stdin, &mut chunk) {
-                // A terminal that was hung up.
+                // The terminal was hung up.
                 Err(nix::errno::Errno::EIO) => 0,
                 Err(nix::errno::Errno::EINTR | nix::errno::Errno::EAGAIN) => continue,
                 done => done?,
@@ -136,11 +137,11 @@ fn join(
             if pending.len() + keys.len() <= TYPED_BYTES_MAX + READ_BYTES {
                 pending.extend_from_slice(keys);
             } else {
-                // The guest does not read: what a person types on is lost, audibly.
+                // The guest does not read: what the person types from now on is lost. The bell says so.
                 let _ = out.write_all(b"\x07").and_then(|()| out.flush());
             }
             if escape.is_some() {
-                // What was typed before it, as far as the guest takes it now.
+                // Sends what was typed before it, as far as the guest takes it now.
                 let _ = console.write(&pending);
                 return Ok("Left.");
             }

@@ -1,4 +1,4 @@
-//! Watching a migration until it is over: bars on a terminal, lines in a pipe, JSON for programs.
+//! Follows a migration until it is over: bars on a terminal, lines in a pipe, JSON for programs.
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -18,26 +18,26 @@ use super::local::{
 };
 use super::text::{clean_line, count, print};
 
-/// How often a signal is looked for.
+/// How often it is checked whether a signal came.
 const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(100);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
-/// Between lines in a pipe, while nothing but figures changes.
+/// The time between two lines in a pipe while only figures change.
 const LINE_PERIOD: Duration = Duration::from_secs(5);
-/// NICs that get a bar of their own.
+/// The most NICs that get a bar of their own.
 const PATHS_SHOWN: usize = 16;
-/// While it lasts.
+/// What is shown while the guest is in doubt.
 const IN_DOUBT_TEXT: &str = "IN DOUBT, paused until the other host can be asked";
 
-/// How long what is waited for.
+/// How long to wait for each thing.
 #[derive(Clone, Copy)]
 struct FollowTimes {
-    /// For the first word: a check is made before it.
+    /// For the first reply: a check is made before it.
     first: Duration,
-    /// For the next one.
+    /// For each further reply.
     silence: Duration,
     /// For an agent that is started again (an upgrade, a crash).
     restart: Duration,
-    /// For a doubt to settle by itself, as most do once the network is back; after this somebody has to look.
+    /// For a doubt to settle by itself, as most do once the network is back. After this a person has to look.
     doubt: Duration,
 }
 
@@ -48,20 +48,20 @@ const FOLLOW_TIMES: FollowTimes = FollowTimes {
     doubt: Duration::from_secs(30),
 };
 
-/// What is followed.
+/// The migration that is followed.
 #[derive(Clone, Debug)]
 pub enum Opening {
-    /// A migration that is begun. The request has an id by which it is asked for again if its answer is lost; none: no
-    /// id is to be had, and it is asked for once.
+    /// A migration that is begun. The request has an id, by which it is asked for again if the answer is lost. `None`:
+    /// no id could be made, and the request is made only once.
     Begin(Request, Option<String>),
-    /// One that goes on.
+    /// A migration that is under way.
     Watch(Request),
 }
 
 impl Opening {
-    /// Returns a migration to begin, under an id of its own.
+    /// Returns a migration to begin, with an id of its own.
     pub fn begin(request: Request) -> Opening {
-        // The kernel makes one up for whoever reads this.
+        // The kernel makes a new UUID for each reader of this file.
         let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").ok();
         Opening::Begin(request, id.map(|id| id.trim().to_owned()).filter(|id| !id.is_empty()))
     }
@@ -73,31 +73,32 @@ impl Opening {
         }
     }
 
-    /// Whether it may be asked for again, though nobody knows what became of it.
+    /// Returns whether the request may be made again though it is not known whether the first one was received.
     fn may_be_repeated(&self) -> bool {
         !matches!(self, Opening::Begin(_, None))
     }
 }
 
-/// Asks for a migration, to begin or to be watched, and shows it until it is over.
+/// Asks for a migration, to begin or to watch it, and shows it until it is over.
 pub fn follow(client: &Client, opening: Opening, json: bool) -> anyhow::Result<ExitCode> {
     Follower::new(client, opening, json, FOLLOW_TIMES)?.run()
 }
 
-/// One who watches a migration.
+/// A follower of one migration.
 struct Follower<'a> {
     client: &'a Client,
     opening: Opening,
     json: bool,
     waits: FollowTimes,
     screen: Screen,
-    /// None while the agent is gone.
+    /// The conversation with the agent. `None`: the agent is gone.
     conversation: Option<Conversation>,
-    /// When the agent last said something.
+    /// When the agent last sent something.
     heard: Instant,
-    /// Since when the agent is gone, until it says something: that it takes a connection is not enough.
+    /// Since when the agent is gone. It counts as gone until it sends something: that it takes a connection is not
+    /// enough.
     lost: Option<Instant>,
-    /// What was last heard of the migration.
+    /// The last state of the migration that was received.
     known: Option<Box<Migration>>,
     /// Since when the guest is in doubt.
     doubt: Option<Instant>,
@@ -158,7 +159,11 @@ impl<'a> Follower<'a> {
         Ok(ExitCode::from(EXIT_IN_DOUBT))
     }
 
-    /// Looks for an agent that was gone. Errors: it is gone, or silent, for too long.
+    /// Looks for an agent that was gone.
+    ///
+    /// # Errors
+    ///
+    /// An error if the agent is gone, or silent, for too long.
     fn hear_nothing(&mut self) -> anyhow::Result<()> {
         let patience = if self.known.is_some() { self.waits.silence } else { self.waits.first };
         match self.lost {
@@ -187,7 +192,8 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Asks an agent that was gone for the rest, or once more for all; there is no conversation yet if it is not back.
+    /// Asks an agent that was gone for the rest, or for the whole migration once more. If the agent is not back, there
+    /// is no conversation yet.
     fn ask_again(&mut self) -> Result<(), CallError> {
         let asked = match &self.known {
             Some(migration) => self.client.ask(&Request::MigrationWatch { id: migration.id.to_string() }),
@@ -201,7 +207,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// The agent hung up.
+    /// Handles that the agent closed the connection.
     fn lose(&mut self, error: CallError) -> anyhow::Result<()> {
         let text = "the agent is gone; waiting for it to come back";
         match &self.known {
@@ -219,7 +225,7 @@ impl<'a> Follower<'a> {
         Ok(())
     }
 
-    /// Shows a reply. Returns the exit code if it was the last.
+    /// Shows a reply. Returns the exit code if the reply was the last.
     fn hear(&mut self, reply: Reply) -> anyhow::Result<Option<ExitCode>> {
         self.heard = Instant::now();
         self.lost = None;
@@ -262,7 +268,7 @@ impl<'a> Follower<'a> {
             self.screen.note(&migration, &format!("begun again, as {}", migration.id));
         }
         if migration.outcome == Some(Outcome::CalledOff) {
-            // It is told again and again until the next attempt has begun.
+            // The agent sends this again and again until the next attempt has begun.
             let is_told = |before: &Migration| is_same(before) && before.outcome == migration.outcome;
             if !self.known.as_ref().is_some_and(|before| is_told(before)) {
                 self.screen.note(&migration, &format!("called off: {}", clean_line(&reason(&migration))));
@@ -289,7 +295,7 @@ fn doubt_text(migration: &Migration) -> String {
     )
 }
 
-/// The last word on a migration.
+/// Returns the last sentence about a migration.
 pub fn end_text(migration: &Migration) -> String {
     let (vm, source, target) =
         (clean_line(&migration.vm), clean_line(&migration.source), clean_line(&migration.target));
@@ -325,7 +331,7 @@ pub fn end_text(migration: &Migration) -> String {
     }
 }
 
-/// Guests that the kernel killed meanwhile, at either host: a line for each.
+/// Returns a line for each guest that the kernel killed during the migration, at either host.
 fn killed_text(migration: &Migration) -> String {
     let notes = migration.events.iter().filter_map(|logged| match &logged.event {
         LogEntry::Note { text } if text.starts_with(KERNEL_KILLED) => Some(clean_line(text)),
@@ -334,32 +340,32 @@ fn killed_text(migration: &Migration) -> String {
     notes.map(|text| format!("meanwhile {text}\n")).collect()
 }
 
-/// `attempt 2 of 4`; none: there is but one.
+/// Returns `attempt 2 of 4`, or `None` if there is only one.
 pub fn attempt_words(migration: &Migration) -> Option<String> {
     let attempt = migration.attempt.filter(|attempt| attempt.of > 1)?;
     Some(format!("attempt {} of {}", attempt.number, attempt.of))
 }
 
-/// Whether the figures of the copy say something now.
+/// Returns whether the figures of the copy mean something now.
 fn copies(migration: &Migration) -> bool {
     use MigrationPhase::{Source, Target};
     let stage = migration.stage;
     matches!(stage, Some(Source(SourcePhase::Precopy | SourcePhase::Switchover) | Target(TargetPhase::Ready)))
 }
 
-/// `round 2, 1.2 GiB of 4 GiB left`.
+/// Returns `round 2, 1.2 GiB of 4 GiB left`.
 fn left_words(copy: &CopyProgress) -> String {
     format!("round {}, {} of {} left", copy.round, about_bytes(copy.remaining_bytes), about_bytes(copy.total_bytes))
 }
 
-/// `dirties 21 MB/s`; none: not known, or in the forecast.
+/// Returns `dirties 21 MB/s`, or `None` if the rate is unknown or part of the forecast.
 pub fn dirties(copy: &CopyProgress) -> Option<String> {
     let is_news = copy.dirty_bytes_per_s > 0 && !matches!(copy.converges, Some(Convergence::Never(_)));
     is_news.then(|| format!("dirties {}/s", decimal(copy.dirty_bytes_per_s as f64, "B")))
 }
 
-/// `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the last
-/// moments: what it has none of yet is left out.
+/// Returns `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the
+/// last moments. Figures that QEMU does not have yet are left out.
 fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {
@@ -375,19 +381,19 @@ fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> Str
     words.join(", ")
 }
 
-/// `converges in about 5 s`, `guest throttled by 45 %`.
+/// Returns `converges in about 5 s`, `guest throttled by 45 %`.
 pub fn copy_words(copy: &CopyProgress) -> Vec<String> {
     let throttled = (copy.throttle_percent > 0).then(|| format!("guest throttled by {} %", copy.throttle_percent));
     copy.converges.iter().map(Convergence::to_string).chain(throttled).collect()
 }
 
-/// `57 %`, of what was copied is on the wire; none if next to nothing is saved.
+/// Returns `57 %`, the part of the copied bytes that is on the wire, or `None` if next to nothing is saved.
 fn wire_words(copy: &CopyProgress) -> Option<String> {
     let share = copy.pages.as_ref()?.counts.wire_per_guest_byte()?;
     (share < 0.99).then(|| format!("{:.0} %", share * 100.0))
 }
 
-/// `57 % on the wire (20 % zero, 59 % compressed 3.4:1, 21 % as it is)`; none as there.
+/// Returns `57 % on the wire (20 % zero, 59 % compressed 3.4:1, 21 % as it is)`, or `None` if next to nothing is saved.
 fn kinds_words(copy: &CopyProgress) -> Option<String> {
     let wire = wire_words(copy)?;
     let counts = &copy.pages.as_ref()?.counts;
@@ -403,7 +409,7 @@ fn kinds_words(copy: &CopyProgress) -> Option<String> {
     Some(format!("{wire} on the wire ({})", kinds.into_iter().flatten().collect::<Vec<_>>().join(", ")))
 }
 
-/// What each NIC carries, over all its paths.
+/// Returns what each NIC carries, over all its paths.
 fn nics(paths: &[PathView]) -> Vec<(String, f64)> {
     let mut nics: Vec<(String, f64)> = Vec::new();
     for path in paths.iter().filter(|path| path.usable) {
@@ -417,7 +423,7 @@ fn nics(paths: &[PathView]) -> Vec<(String, f64)> {
     nics
 }
 
-/// A line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
+/// Returns a line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
 fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
         _ if migration.in_doubt => IN_DOUBT_TEXT.to_owned(),
@@ -451,12 +457,12 @@ struct Bars {
     head: ProgressBar,
     ram: ProgressBar,
     rate: ProgressBar,
-    /// Whether it converges, once that is known.
+    /// Whether the migration converges, once that is known.
     forecast: Option<ProgressBar>,
-    /// Where the bytes go, once there is something to say.
+    /// What became of the bytes, once there is something to show.
     pages: Option<ProgressBar>,
     paths: Vec<ProgressBar>,
-    /// The fastest that a path has been: the length of all paths' bars.
+    /// The highest rate that a path has had: the full length of all paths' bars.
     fastest: u64,
 }
 
@@ -466,15 +472,15 @@ impl Screen {
         Screen { json, bars: terminal.then(Bars::new), last_shown: None }
     }
 
-    /// Whether each change of phase is a line anyway.
+    /// Returns whether each change of phase is printed as a line anyway.
     fn tells_lines(&self) -> bool {
         !self.json && self.bars.is_none()
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     fn line(&self, text: &str) -> anyhow::Result<()> {
         match &self.bars {
-            // Fails only if the terminal is gone.
+            // This fails only if the terminal is gone.
             Some(bars) => {
                 let _ = bars.all.println(text);
                 Ok(())
@@ -483,7 +489,7 @@ impl Screen {
         }
     }
 
-    /// Something out of the ordinary. With JSON it goes past the output.
+    /// Prints something out of the ordinary. With JSON it goes to standard error.
     fn note(&self, migration: &Migration, text: &str) {
         let line = stamp(migration) + text;
         if self.json {
@@ -512,10 +518,10 @@ impl Screen {
         Ok(())
     }
 
-    /// Takes the bars away.
+    /// Removes the bars.
     fn close(&mut self) {
         let Some(bars) = self.bars.take() else { return };
-        // One that is only dropped is drawn once more.
+        // A bar that is only dropped would be drawn once more.
         let lines = [bars.head, bars.ram, bars.rate].into_iter().chain(bars.forecast).chain(bars.pages);
         lines.chain(bars.paths).for_each(|line| line.finish_and_clear());
         let _ = bars.all.clear();
@@ -593,7 +599,7 @@ impl Bars {
     }
 }
 
-/// As what the host takes part, in a word.
+/// Returns the word for a host's part in a migration.
 pub fn role(role: Role) -> &'static str {
     match role {
         Role::Source => "source",
@@ -638,7 +644,7 @@ mod tests {
         assert_eq!(words(Some(Convergence::Never(pace)), 45), both("800 Mb/s", never));
     }
 
-    /// Plays `script` to a connection, and then keeps silent, or is gone.
+    /// Makes an agent that plays `script` to a connection, and then stays silent or ends.
     fn agent(dir: &std::path::Path, script: &'static [&'static str], stays: bool) -> Client {
         use std::io::Write;
         let path = dir.join("agent.sock");

@@ -69,7 +69,8 @@ fn guests(facts: &HostFacts) -> usize {
     facts.vms.iter().filter(|vm| matches!(vm.presence, Presence::Guest)).count()
 }
 
-/// What bounds the RAM of a guest that comes: the check holds it against that. None: an agent that does not say.
+/// Returns the limit that bounds the RAM of a guest that comes. The check compares the guest with it. `None`: the agent
+/// does not report limits.
 fn tightest(facts: &HostFacts) -> Option<&RoomLimit> {
     let limits = facts.room.iter().flat_map(|room| &room.limits);
     limits.filter(|limit| limit.resource == Resource::Ram).min_by_key(|limit| limit.left())

@@ -1,4 +1,4 @@
-//! What the commands that ask this host's agent share: where it is, and the words for what it answers.
+//! What the commands that ask this host's agent share: the agent's address, and the words for its answers.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,17 +10,17 @@ use skein_api::{
 
 use super::text::{clean, count};
 
-/// How long the agent may think. A QEMU is started, or another host is asked and starts one to see what it can do: each
-/// has deadlines of its own, of some ten seconds.
+/// How long the agent may take. It may start a QEMU, or ask another host that starts one to see what it can do. Each of
+/// these has deadlines of its own, of some ten seconds.
 pub const AGENT_ANSWER_TIME: Duration = Duration::from_secs(90);
 
-/// Something blocks the migration, nothing was begun.
+/// Something blocks the migration, and nothing was begun.
 pub const EXIT_BLOCKED: u8 = 3;
-/// Called off: the guest goes on at the source.
+/// The migration was called off: the guest goes on at the source.
 pub const EXIT_CALLED_OFF: u8 = 4;
-/// The guest is paused, and somebody has to say where it runs.
+/// The guest is paused, and a person has to say where it runs.
 pub const EXIT_IN_DOUBT: u8 = 5;
-/// Ctrl-C: what was begun goes on. As shells have it, 128 and SIGINT.
+/// Ctrl-C was pressed: what was begun goes on. As in shells, the code is 128 and SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 /// The part of `--help` that scripts are written from.
@@ -43,18 +43,22 @@ pub struct LocalAgent {
 }
 
 impl LocalAgent {
-    /// Of this host's agent.
+    /// Returns a client of this host's agent.
     pub fn client(&self) -> Client {
         Client::new(&self.socket)
     }
 
-    /// Asks once, and waits for the answer.
+    /// Makes one request, and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] if the agent cannot be reached, does not answer in time, or refuses.
     pub fn call(&self, request: &Request) -> Result<Reply, CallError> {
         self.client().call(request, AGENT_ANSWER_TIME)
     }
 }
 
-/// Something else was answered than was asked.
+/// Returns the error that the agent answered something else than was asked.
 pub fn unexpected(reply: &Reply) -> CallError {
     CallError::Unexpected(match reply {
         Reply::Progress(_) => "progress",
@@ -71,7 +75,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
     })
 }
 
-/// Whether a VM runs, in a word.
+/// Returns the word for a VM's state.
 pub fn vm_state(state: VmState) -> &'static str {
     match state {
         VmState::Running => "running",
@@ -86,7 +90,7 @@ pub fn vm_state(state: VmState) -> &'static str {
     }
 }
 
-/// Where a migration stands, in a word.
+/// Returns the word for where a migration stands.
 pub fn migration_state(migration: &Migration) -> &'static str {
     match (migration.outcome, migration.in_doubt, migration.stage) {
         (Some(Outcome::Moved), ..) => "moved",
@@ -98,7 +102,7 @@ pub fn migration_state(migration: &Migration) -> &'static str {
     }
 }
 
-/// Why a migration was called off, with what is known beyond that; empty if it was not.
+/// Returns why a migration was called off, with the details that are known. The text is empty if it was not called off.
 pub fn reason(migration: &Migration) -> String {
     let detail = clean(&migration.detail);
     match (migration.why.map(FailureReason::words), detail.as_str()) {
@@ -108,7 +112,7 @@ pub fn reason(migration: &Migration) -> String {
     }
 }
 
-/// The host at the other end.
+/// Returns the name of the host at the other end.
 pub fn other_host(migration: &Migration) -> &str {
     match migration.role {
         Role::Source => &migration.target,
@@ -116,7 +120,7 @@ pub fn other_host(migration: &Migration) -> &str {
     }
 }
 
-/// How a migration stands, as an exit code.
+/// Returns the exit code for the state of a migration.
 pub fn exit_code(migration: &Migration) -> ExitCode {
     match (migration.outcome, migration.in_doubt) {
         (Some(Outcome::Moved), _) => ExitCode::SUCCESS,
@@ -127,7 +131,7 @@ pub fn exit_code(migration: &Migration) -> ExitCode {
     }
 }
 
-/// What a check found: all at once, and what follows from it.
+/// Returns all that a check found, and what follows from it.
 pub fn check_text(check: &CheckResult) -> String {
     let mut text: String = check.problems.iter().map(|problem| clean(&problem.to_string()) + "\n").collect();
     let (vm, to) = (clean(&check.vm), clean(&check.to));

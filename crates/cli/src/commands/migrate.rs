@@ -114,7 +114,7 @@ fn downtime_limit(text: &str) -> Result<u64, String> {
     DOWNTIME_LIMIT_RANGE_MS.contains(&ms).then_some(ms).ok_or_else(|| format!("it may be {least}ms to {most}ms"))
 }
 
-/// Whole seconds, rounded up.
+/// Parses a time into whole seconds, rounded up.
 fn deadline(text: &str) -> Result<u64, String> {
     let seconds = parse_millis(text).map_err(|error| error.to_string())?.div_ceil(1000);
     let most = DEADLINE_RANGE_S.end() / 86_400;

@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             if !yes {
                 confirm(&vm, &other)?;
             }
-            // The one that was shown, whatever else its VM's name has come to mean.
+            // This is the migration that was shown, even if the VM's name means another one by now.
             let id = migration.id.to_string();
             let migration = ask(local, &Request::MigrationResolve { id, other_host_is_off })?;
             if json { print_json(&migration)? } else { print(&resolved(&migration))? }
@@ -165,7 +165,7 @@ fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<Migration>> 
     }
 }
 
-/// Lets somebody say the other host's name, so that it was thought of.
+/// Asks the user to type the other host's name, so that the user has thought about it.
 fn confirm(vm: &str, other: &str) -> anyhow::Result<()> {
     const NAME_BYTES_MAX: u64 = 1024;
     if !std::io::stdin().is_terminal() {
@@ -204,13 +204,13 @@ fn downtime(migration: &Migration) -> String {
     migration.downtime_ms.map(duration).unwrap_or_default()
 }
 
-/// `copy`, or `copy, attempt 2 of 4`.
+/// Returns `copy`, or `copy, attempt 2 of 4`.
 fn state(migration: &Migration) -> String {
     let words = attempt_words(migration).map(|words| format!(", {words}")).unwrap_or_default();
     migration_state(migration).to_owned() + &words
 }
 
-/// `2 of 4, the next one in 1.5 s`; empty if there is but one.
+/// Returns `2 of 4, the next one in 1.5 s`, or an empty text if there is only one attempt.
 fn attempt(migration: &Migration) -> String {
     let Some(attempt) = migration.attempt.filter(|attempt| attempt.of > 1) else { return String::new() };
     let next = match attempt.next_in_ms {
@@ -295,7 +295,7 @@ fn shown(migration: &Migration, events: bool) -> String {
     text
 }
 
-/// Where the bytes went.
+/// Returns rows that say what became of the bytes.
 fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
     let counts = &pages.counts;
     let mut rows = vec![("transport", pages.transport.to_string()), ("placement", placement(pages))];
@@ -350,7 +350,7 @@ fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// How the pages came into the target's RAM, and what it cost to compare them.
+/// Describes how the pages came into the target's RAM, and how long comparing them took.
 fn placement(pages: &PageFigures) -> String {
     let why = &pages.why_not_direct;
     let mut words = match (pages.direct, &why[..]) {
@@ -366,7 +366,7 @@ fn placement(pages: &PageFigures) -> String {
     words
 }
 
-/// `2026-11-22 03:41:07.120  copying while it runs`.
+/// Returns a line for an event: `2026-11-22 03:41:07.120  copying while it runs`.
 fn event_line(logged: &LoggedEvent) -> String {
     let words = match &logged.event {
         LogEntry::Begun { vm, source, target, .. } => format!("asked for: {vm} from {source} to {target}"),

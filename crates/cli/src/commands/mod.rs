@@ -1,4 +1,4 @@
-//! One module per subcommand.
+//! The subcommands, one module each.
 
 pub mod agent;
 pub mod ca;

@@ -34,13 +34,21 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Loads the identity, or says how to get one.
+    /// Loads the identity.
+    ///
+    /// # Errors
+    ///
+    /// An error that says how to get an identity.
     pub fn load_identity(&self) -> anyhow::Result<Identity> {
         let dir = self.identity.display();
         Identity::load(&self.identity).with_context(|| format!("no usable identity in {dir}"))
     }
 
-    /// The NICs to use; each has to exist.
+    /// Returns the NICs to use.
+    ///
+    /// # Errors
+    ///
+    /// An error if a NIC does not exist.
     pub fn addresses(&self) -> anyhow::Result<skein_agent::Addresses> {
         let present = skein_host::nics().context("cannot list this host's NICs")?;
         for name in &self.nics {
@@ -52,13 +60,13 @@ impl SessionOptions {
         Ok(skein_agent::Addresses { nics: self.nics.clone() })
     }
 
-    /// See `--outage`.
+    /// Returns the time of `--outage`.
     pub fn outage(&self) -> Duration {
         Duration::from_secs(self.outage)
     }
 }
 
-/// Of `--transport`.
+/// Returns the parser of `--transport`.
 pub fn transport<T>() -> impl TypedValueParser<Value = T>
 where
     T: FromStr + Clone + Send + Sync + 'static,
@@ -67,11 +75,11 @@ where
     PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<T>())
 }
 
-/// Waits for a signal to end, and calls `status` now and then.
+/// Waits for a signal to end, and calls `status` in every period.
 pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")?;
     let (sender, signal) = sync_channel(1);
-    // It waits until the program ends; whoever asks for that is not kept waiting for the rest of a period.
+    // The thread waits until the program ends. When a signal comes, the caller does not wait for the rest of a period.
     let wait = move || signals.forever().next().map(|_| sender.send(()));
     std::thread::Builder::new().name("signals".into()).spawn(wait).context("cannot wait for signals")?;
     loop {
@@ -82,14 +90,18 @@ pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line of JSON.
+/// Prints a value as a line of JSON.
+///
+/// # Panics
+///
+/// If the value cannot be written as JSON, which is a defect.
 pub fn print_json(value: &impl serde::Serialize) {
     let mut line = serde_json::to_vec(value).expect("plain data always serialises");
     line.push(b'\n');
     print_bytes(&line);
 }
 
-/// Writes to standard output; a closed pipe is no error.
+/// Writes to standard output. A closed pipe is no error.
 pub fn print_bytes(bytes: &[u8]) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();

@@ -1,18 +1,19 @@
-//! How things are printed: tables, fields, moments.
+//! Prints tables, fields, and times.
 
 pub use skein_terminal::{clean, print};
 
-/// A value as indented JSON, to standard output.
+/// Prints a value as indented JSON to standard output.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// As [`clean`], in one line.
+/// Returns the same as [`clean`], in one line.
 pub fn clean_line(text: &str) -> String {
     clean(text).replace('\n', "; ")
 }
 
-/// Columns below their heads, two blanks apart; the last is as long as it is. An empty cell becomes a dash.
+/// Returns columns below their heads, two blanks apart. The last column is as wide as its cells. An empty cell becomes
+/// a dash.
 pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let cell = |text: &str| if text.is_empty() { "-".to_owned() } else { clean_line(text) };
     let rows: Vec<[String; N]> = rows.iter().map(|row| std::array::from_fn(|n| cell(&row[n]))).collect();
@@ -28,14 +29,14 @@ pub fn table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     text
 }
 
-/// Names and values, a line each, indented; those without a value are left out.
+/// Returns names and values, one line each, indented. Those without a value are left out.
 pub fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let shown = fields.iter().filter(|(_, value)| !value.is_empty());
     shown.map(|(name, value)| format!("  {name:width$}  {}\n", clean_line(value))).collect()
 }
 
-/// `2026-11-22T03:41:07.120Z` as `2026-11-22 03:41:07`; anything else as it is.
+/// Returns `2026-11-22T03:41:07.120Z` as `2026-11-22 03:41:07`, and any other text as it is.
 pub fn moment(rfc3339: &str) -> String {
     match rfc3339.get(..19) {
         Some(second) if second.is_ascii() && second.as_bytes()[10] == b'T' => second.replace('T', " "),
@@ -43,7 +44,7 @@ pub fn moment(rfc3339: &str) -> String {
     }
 }
 
-/// `1 error`, `2 errors`.
+/// Returns `1 error`, `2 errors`.
 pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             started(local, &Request::VmStart { from: vm_origin(&from)?, options }, json)?;
         }
         Command::Adopt { qmp, name, json } => {
-            // The agent's working directory is another.
+            // The agent's working directory is another one.
             let qmp = std::path::absolute(&qmp).with_context(|| format!("no such path: {}", qmp.display()))?;
             started(local, &Request::VmAdopt { qmp, name }, json)?;
         }
@@ -204,7 +204,7 @@ fn started(local: &LocalAgent, request: &Request, json: bool) -> anyhow::Result<
     if json { print_json(&vm) } else { print(&sentence(&vm)) }
 }
 
-/// A definition that is valid, or a name.
+/// Returns a valid definition, or a name.
 fn vm_origin(from: &str) -> anyhow::Result<VmOrigin> {
     let path = Path::new(from);
     let is_file = from == "-" || from.contains('/') || from.ends_with(".toml") || path.is_file();
@@ -223,7 +223,7 @@ fn vm_origin(from: &str) -> anyhow::Result<VmOrigin> {
     Ok(VmOrigin::Definition { file, text })
 }
 
-/// A text, no longer than is worth reading: the parser says so of a longer one.
+/// Reads a text up to a length that is worth reading. The parser reports a longer one.
 fn read_text(from: impl Read) -> std::io::Result<String> {
     let mut text = String::new();
     from.take(skein_inventory::TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text)?;
@@ -258,7 +258,7 @@ fn list(local: &LocalAgent, json: bool) -> anyhow::Result<()> {
     print(&table(["NAME", "STATE", "MEMORY", "CPUS", "QEMU", "MIGRATION", "NOTE"], &rows))
 }
 
-/// What a command made of a VM.
+/// Returns what a command made of a VM, as a sentence.
 fn sentence(vm: &VmView) -> String {
     let name = clean_line(&vm.name);
     let about = [
@@ -297,7 +297,7 @@ fn shown(vm: &VmView) -> String {
     shown
 }
 
-/// A drive with what is in it, and what that is an overlay of.
+/// Describes a drive with its image, and what that is an overlay of.
 fn shown_drive(Drive { name, image, backing }: &Drive) -> String {
     let image = image.as_deref().unwrap_or("empty");
     let images = [image].into_iter().chain(backing.iter().map(String::as_str)).collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Whether this host is a member of its cluster: identity, agent, the other hosts.
+//! Checks whether this host is a member of its cluster: identity, agent, and the other hosts.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,9 +14,9 @@ use super::finding::{Finding, bad, chain, ok, warn};
 use crate::commands::local::unexpected;
 use crate::commands::text::count;
 
-/// An agent answers what it knows by itself in no time.
+/// How long the agent may take to answer. It answers at once what it knows by itself.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// A file of hosts is shorter than this.
+/// A hosts file is shorter than this.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
 pub fn identity(dir: &Path) -> Finding {
@@ -25,7 +25,7 @@ pub fn identity(dir: &Path) -> Finding {
         Err(IdentityError::Read { path, source }) if source.kind() == ErrorKind::PermissionDenied => {
             return warn("identity", format!("{} is not open to this user", path.display()), "run this as root (sudo)");
         }
-        // Its words say what to do.
+        // The error's text says what to do.
         Err(error) => return bad("identity", chain(error), format!("see `skein ca show {}`", dir.display())),
     };
     let (host, day) = (identity.host(), identity.info().not_after.strftime("%F"));
@@ -39,7 +39,7 @@ pub fn identity(dir: &Path) -> Finding {
     }
 }
 
-/// What guests that come here get at most.
+/// Judges the room: the most that guests which come here can get.
 fn judge_room(room: &Room) -> Vec<Finding> {
     let mut findings = Vec::new();
     let bounds = room.limits.iter().filter(|limit| matches!(limit.resource, Resource::Ram | Resource::Commit));
@@ -72,9 +72,9 @@ fn judge_room(room: &Room) -> Vec<Finding> {
     findings
 }
 
-/// What the agent says, and its process.
+/// Returns the findings about the agent, and the number of its process.
 pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
-    // A connection without a request: only to see who listens.
+    // A connection without a request, only to see which process listens.
     let pid = client.connect().ok().and_then(|stream| getsockopt(&stream, PeerCredentials).ok()).map(|peer| peer.pid());
     let local = match client.call(&Request::HostShow { name: None }, ANSWER_TIME) {
         Ok(Reply::Host(host)) => host,
@@ -102,7 +102,7 @@ pub fn agent(client: &Client) -> (Vec<Finding>, Option<i32>) {
 
 fn unusable(error: CallError) -> Finding {
     match error {
-        // Its own words say what to do; the reason behind it (no such file) adds nothing.
+        // The error's own text says what to do. The cause behind it (no such file) adds nothing.
         CallError::NoAgent { ref path, ref source } => {
             let what = format!("none listens on {} ({})", path.display(), source.kind());
             bad("agent", what, "systemctl start skein-agent, or `skein agent`")
@@ -129,7 +129,7 @@ fn contacts(hosts: &[HostView]) -> Finding {
     ok("hosts", format!("{} known, {reached} in contact", count(others.len(), "other host")))
 }
 
-/// What is not as it should be on the way to the other hosts.
+/// Returns what is wrong on the way to the other hosts.
 fn network(hosts: &[HostView]) -> Vec<Finding> {
     let problems = hosts.iter().flat_map(|host| &host.problems);
     problems.map(|problem| warn("nic", &problem.what, &problem.cure)).collect()

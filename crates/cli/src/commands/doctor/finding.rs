@@ -1,25 +1,25 @@
-//! What was looked at, how it is, and what would mend it.
+//! A finding: what was checked, how it is, and what would mend it.
 
 use serde::Serialize;
 
-/// How it is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
     Ok,
-    /// Slow, or about to be bad.
+    /// Something is slow, or about to fail.
     Warn,
     /// Guests cannot be moved.
     Bad,
 }
 
-/// Something that was looked at.
+/// Something that was checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
     pub(super) topic: &'static str,
     pub(super) what: String,
-    /// Empty if there is nothing to mend.
+    /// What would mend it. Empty: there is nothing to mend.
     pub(super) cure: String,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn bad(topic: &'static str, what: impl Into<String>, cure: impl Into<
     Finding { severity: Severity::Bad, topic, what: what.into(), cure: cure.into() }
 }
 
-/// An error and its reasons, in a line.
+/// Returns an error and its causes in one line.
 pub(super) fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
     format!("{:#}", anyhow::Error::new(error))
 }

@@ -1,4 +1,4 @@
-//! What carries a migration: NICs, and the kernel's TCP.
+//! Checks what carries a migration: NICs, and the kernel's TCP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,9 +12,10 @@ use crate::commands::text::count;
 /// The kernel's own default for the largest send buffer (tcp_wmem of Documentation/networking/ip-sysctl.rst). A path
 /// has up to 2 MiB queued beyond what is on the way, over two connections; the kernel's count includes its overhead.
 const TCP_BUFFER_BYTES: u64 = 4 << 20;
-/// What the mover asks of its unix sockets: two full packets of multifd. The kernel doubles what it grants (socket(7)).
+/// The buffer that the mover asks of its unix sockets: two full packets of multifd. The kernel doubles what it grants
+/// (socket(7)).
 const UNIX_BUFFER_BYTES: u64 = 1 << 20;
-/// Slower links are found where nobody meant them.
+/// In Mbit/s: a slower link is usually not intended.
 const SLOW_MBIT: u32 = 1000;
 
 pub fn nics() -> Vec<Finding> {
@@ -24,8 +25,7 @@ pub fn nics() -> Vec<Finding> {
     }
 }
 
-/// The NICs that could carry a migration, in this order: of those that people plug cables into, and those with
-/// addresses.
+/// Judges the NICs that could carry a migration: those with addresses that other hosts can reach.
 fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
     let global = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_link_local(),
@@ -43,7 +43,7 @@ fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
         findings.push(warn("nic", format!("{} {what}", nic.name), cure.replace("NIC", &nic.name)));
     }
     for nic in &usable {
-        // A bond's or bridge's ports do the work.
+        // The ports of a bond or bridge do the work.
         let ports: Vec<&Nic> = nics.iter().filter(|port| port.master == Some(nic.index)).collect();
         let speed =
             nic.speed_mbit.or_else(|| ports.iter().filter(|port| port.up()).filter_map(|port| port.speed_mbit).max());
@@ -89,7 +89,7 @@ fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
     findings
 }
 
-/// NICs that share a subnet.
+/// Warns of NICs that share a subnet.
 fn subnets(nics: &[&Nic]) -> Vec<Finding> {
     let mut subnets: BTreeMap<(IpAddr, u8), Vec<&Nic>> = BTreeMap::new();
     for nic in nics {
@@ -147,7 +147,7 @@ pub fn tcp() -> Vec<Finding> {
     judge_tcp(|name| std::fs::read_to_string(format!("/proc/sys/net/{}", name.replace('.', "/"))).ok())
 }
 
-/// `read`: a setting below `net.`, as text.
+/// Judges the settings of TCP. `read` returns a setting below `net.`, as text.
 fn judge_tcp(read: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let last = |name: &str| read(name)?.split_whitespace().last()?.parse::<u64>().ok();

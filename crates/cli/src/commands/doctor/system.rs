@@ -1,4 +1,4 @@
-//! What guests and their agent stand on: disk, QEMU, KVM, memory, CPUs, limits, clock.
+//! Checks what guests and their agent depend on: disk, QEMU, KVM, memory, CPUs, limits, clock.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -13,24 +13,27 @@ use skein_units::{about_bytes, exact_bytes};
 
 use super::finding::{Finding, Severity, bad, chain, ok, warn};
 
-/// A journal is a few KiB for each migration under way, an event log the same for each that there was.
+/// The room that the state directory needs, and the room that is enough. A journal is a few KiB for each migration
+/// under way, and an event log is the same for each migration that there was.
 const ROOM_BYTES_LEAST: u64 = 16 << 20;
 const ROOM_BYTES_GOOD: u64 = 256 << 20;
-/// Two records are written while the guest stands still, one at each end.
+/// Writing a record slower than this is a warning. Two records are written while the guest stands still, one at each
+/// end.
 const SYNC_SLOW: Duration = Duration::from_millis(20);
-/// The oldest QEMU that was tried, and the newest.
+/// The oldest QEMU that was tried, and the major version of the newest.
 const QEMU_OLDEST: (u64, u64) = (7, 2);
 const QEMU_NEWEST_MAJOR: u64 = 10;
-/// Before this QEMU loses writes of emulated guests while it migrates them.
+/// QEMU before this version loses writes of emulated guests while it migrates them.
 const QEMU_TCG_MAJOR: u64 = 9;
-/// What it means to have no KVM.
+/// What it means if there is no KVM.
 const NO_KVM_TEXT: &str = "guests are emulated, many times slower";
-/// A migration has up to 128 connections, and two sockets for each of up to 66 streams; this is for ten.
+/// The least limit of open files. A migration has up to 128 connections, and two sockets for each of up to 66 streams.
+/// This is enough for ten migrations.
 const FILES_LEAST: u64 = 4096;
-/// And two threads for each connection and each stream.
+/// The least limit of tasks. A migration has two threads for each connection and each stream.
 const TASKS_LEAST: u64 = 4096;
 
-/// The agent's directory: room, and how long a record takes to get to the disk.
+/// Checks the agent's directory: its room, and how long a record takes to reach the disk.
 pub fn state(dir: &Path) -> Vec<Finding> {
     let shown = dir.display();
     let file = match Probe::create(dir) {
@@ -55,7 +58,7 @@ pub fn state(dir: &Path) -> Vec<Finding> {
     }
 }
 
-/// A file that is gone again when this is dropped.
+/// A file that is removed when this value is dropped.
 struct Probe {
     path: PathBuf,
     file: File,
@@ -68,8 +71,8 @@ impl Probe {
         Ok(Probe { path, file })
     }
 
-    /// Bytes free, whether it is only in memory, and how long a small record takes to be on the disk (of five, the
-    /// median).
+    /// Returns the free bytes, whether the file system is only in memory, and how long a small record takes to reach
+    /// the disk (the median of five).
     fn measure(&self) -> io::Result<(u64, bool, Duration)> {
         let system = fstatfs(&self.file)?;
         let room = system.blocks_available().saturating_mul(system.block_size().try_into().unwrap_or(0));
@@ -121,7 +124,7 @@ fn judge_state(dir: &Path, room: u64, memory: bool, sync: Duration) -> Vec<Findi
     findings
 }
 
-/// QEMU, and what runs guests' instructions.
+/// Checks QEMU, and what runs guests' instructions.
 pub fn hypervisor(program: Option<PathBuf>) -> Vec<Finding> {
     let program = program.or_else(|| std::env::var_os(skein_hypervisor::BINARY_VARIABLE).map(Into::into));
     let program = program.unwrap_or_else(|| "qemu-system-x86_64".into());
@@ -167,7 +170,7 @@ fn judge_kvm(tried: Result<(), KvmError>) -> Finding {
     }
 }
 
-/// Pages of guests' RAM.
+/// Checks the pages of guests' RAM.
 pub fn memory() -> Vec<Finding> {
     let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok();
     let mut findings: Vec<Finding> = setting.as_deref().and_then(judge_shmem).into_iter().collect();
@@ -184,14 +187,14 @@ pub fn memory() -> Vec<Finding> {
     findings
 }
 
-/// The size of a pool's pages in bytes, how many there are, and how many are free.
+/// Returns the size of a pool's pages in bytes, how many there are, and how many are free.
 fn pool_of(dir: &Path) -> Option<(u64, u64, u64)> {
     let kib: u64 = dir.file_name()?.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok();
     Some((kib.checked_mul(1024)?, number("nr_hugepages")?, number("free_hugepages")?))
 }
 
-/// `always within_size advise [never] deny force`, of Documentation/admin-guide/mm/transhuge.rst.
+/// Judges a setting like `always within_size advise [never] deny force`, of Documentation/admin-guide/mm/transhuge.rst.
 fn judge_shmem(setting: &str) -> Option<Finding> {
     let chosen = setting.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))?;
     Some(match chosen {
@@ -206,7 +209,7 @@ fn judge_shmem(setting: &str) -> Option<Finding> {
     })
 }
 
-/// Whether the CPUs are held back.
+/// Checks whether the CPUs are kept at a low frequency.
 pub fn cpu() -> Vec<Finding> {
     let cpus =
         fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten().map(|cpu| cpu.path().join("cpufreq"));
@@ -217,12 +220,13 @@ pub fn cpu() -> Vec<Finding> {
     judge_governors(governors.collect()).into_iter().collect()
 }
 
-/// Drivers and governors of all CPUs; nothing where they cannot be seen, as in most VMs.
+/// Judges the drivers and governors of all CPUs. There are none where they cannot be seen, as in most VMs.
 fn judge_governors(mut governors: Vec<(String, String)>) -> Option<Finding> {
     governors.sort();
     governors.dedup();
     let (driver, governor) = governors.first()?;
-    // Of these two drivers powersave is what follows the load (Documentation/admin-guide/pm/intel_pstate.rst).
+    // With these two drivers, powersave is the governor that follows the load
+    // (Documentation/admin-guide/pm/intel_pstate.rst).
     let slow = |(driver, governor): &(String, String)| {
         governor == "powersave" && driver != "intel_pstate" && !driver.starts_with("amd-pstate-epp")
     };
@@ -236,7 +240,8 @@ fn judge_governors(mut governors: Vec<(String, String)>) -> Option<Finding> {
     })
 }
 
-/// What the agent may open and start; without one, what this process may, which is what an agent started here would.
+/// Checks what the agent may open and start. Without an agent it checks this process, whose limits an agent started
+/// here would have.
 pub fn limits(agent: Option<i32>) -> Vec<Finding> {
     let process = agent.map_or("self".to_owned(), |pid| pid.to_string());
     let whose = if agent.is_some() { "the agent" } else { "an agent started from here" };
@@ -272,7 +277,7 @@ fn judge_limits(whose: &str, limits: &str, tasks: Option<&str>) -> Vec<Finding> 
     findings
 }
 
-/// The clock matters to certificates' dates and to the times in logs, to nothing else.
+/// Checks the clock, which matters only to the dates of certificates and to the times in logs.
 pub fn clock() -> Option<Finding> {
     Some(match skein_host::clock_synchronised()? {
         true => ok("clock", "is kept right"),

@@ -70,7 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read_history(path: &Path) -> anyhow::Result<History> {
-    // One that is empty was made by `mktemp` or `touch`.
+    // An empty file was made by `mktemp` or `touch`.
     if !path.exists() || std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0) {
         return Ok(History::default());
     }
@@ -80,7 +80,7 @@ fn read_history(path: &Path) -> anyhow::Result<History> {
     })
 }
 
-/// A line for each complaint; with since when if it is known what was before.
+/// Returns a line for each complaint, with since when if an earlier check is known.
 pub fn check_text(check: &Check, now: Option<u64>) -> String {
     let survived = check.survived.as_ref().map_or_else(String::new, survived);
     if check.complaints.is_empty() {
@@ -94,7 +94,7 @@ pub fn check_text(check: &Check, now: Option<u64>) -> String {
     };
     let lines: String = check.complaints.iter().map(line).collect();
     let cost = Unit::Seconds.text(check.cost);
-    // Only what may be is counted: a hard rule has no price.
+    // Only soft rules have a cost in the sum: a hard rule has no price.
     let sum = match check.is_valid() {
         true => format!("all of it costs {cost}"),
         false => format!("what is broken has no price; all else costs {cost}"),
@@ -102,7 +102,7 @@ pub fn check_text(check: &Check, now: Option<u64>) -> String {
     format!("{survived}{lines}{sum}\n")
 }
 
-/// What comes of failing hosts.
+/// Returns the result of letting hosts fail, in words.
 fn survived(told: &Survived) -> String {
     let Survived { failures, sets, tried, survived, impossible } = told;
     let hosts = if *failures == 1 { "any host".into() } else { format!("any {failures} hosts at once") };

@@ -1,4 +1,4 @@
-//! Cluster files, and placements that `solve` writes for `schedule`.
+//! Reads cluster files, and the placements that `solve` writes for `schedule`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::commands::text::clean_line;
 /// A cluster file.
 pub struct ClusterFile {
     pub path: PathBuf,
-    /// What it means.
+    /// The compiled cluster.
     pub compiled: Compiled,
 }
 
@@ -29,7 +29,7 @@ impl ClusterFile {
         Ok(ClusterFile { path: path.to_owned(), compiled })
     }
 
-    /// Which guest is called so.
+    /// Returns the guest with this name.
     pub fn guest(&self, name: &str) -> anyhow::Result<GuestId> {
         let names = &self.compiled.names;
         names.guest_named(name).with_context(|| {
@@ -50,7 +50,7 @@ impl ClusterFile {
         })
     }
 
-    /// What rules can never hold together, in lines.
+    /// Describes the rules that can never hold together, in lines.
     pub fn clashes(&self) -> String {
         let line = |clash: &cluster::Clash| {
             let rules = if clash.rules.is_empty() { String::new() } else { clash.rules.join(", ") + ": " };
@@ -60,17 +60,17 @@ impl ClusterFile {
     }
 }
 
-/// `; did you mean 'web1'?`, if there is one that is much like it.
+/// Returns `; did you mean 'web1'?` if there is a name that is much like this one.
 fn meant(name: &str, known: &[String]) -> String {
     let likeness = |known: &&String| (strsim::jaro_winkler(known, name) * 1000.0) as u32;
-    // Of those that are as like the first one.
+    // Of equally similar names the first one is taken.
     match known.iter().rev().max_by_key(likeness).filter(|close| likeness(close) > 700) {
         Some(close) => format!("; did you mean '{close}'?"),
         None => String::new(),
     }
 }
 
-/// Who is where, by name.
+/// A placement: the host of each guest, by name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placement {
@@ -79,7 +79,7 @@ pub struct Placement {
     placement: BTreeMap<String, Option<String>>,
 }
 
-/// A host for each guest. Of two, who is to say which is meant?
+/// Reads a host for each guest, and refuses a guest that occurs twice: it would not be clear which host is meant.
 fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Option<String>>, D::Error> {
     struct EachOnce;
 
@@ -112,7 +112,7 @@ impl Placement {
         Placement { placement: names.guests.iter().cloned().zip(assignment.iter().map(|at| host(*at))).collect() }
     }
 
-    /// Where another file of the cluster has its guests.
+    /// Returns the placement of guests in another file of the cluster.
     pub fn of(other: &ClusterFile) -> Placement {
         Placement::new(&other.compiled, &other.compiled.problem.initial)
     }
@@ -128,7 +128,7 @@ impl Placement {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// A host for each guest of a cluster; `path` is where this is from.
+    /// Returns the host of each guest of a cluster. `path` is the file of this placement.
     pub fn assignment(&self, source: &ClusterFile, path: &Path) -> anyhow::Result<Vec<HostId>> {
         let names = &source.compiled.names;
         let from = || path.display().to_string();

@@ -1,8 +1,8 @@
-//! How a command ends.
+//! The exit codes of the commands.
 
 use std::process::ExitCode;
 
-/// Something is broken, or a plan does not get everybody where they are to be.
+/// Something is broken, or a plan does not bring all guests to where they are to be.
 const EXIT_BROKEN: u8 = 3;
 
 /// The part of `--help` that scripts are written from.
@@ -13,7 +13,7 @@ Exit codes:
   2  wrong arguments
   3  something hard is broken, or left undone; it is told";
 
-/// Returns the exit code of a command that found nothing broken, or something.
+/// Returns the exit code for success if `is_good`, and else the one for something broken.
 pub(super) fn success_if(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
 }

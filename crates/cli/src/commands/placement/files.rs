@@ -1,4 +1,4 @@
-//! Files: read whole within bounds, written whole or not at all.
+//! Reads whole files within bounds, and writes files whole or not at all.
 
 use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,12 +7,12 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-/// No file of these formats is as large: that is a cluster of millions of guests.
+/// The most bytes of a file. No file of these formats is as large: that would be a cluster of millions of guests.
 const BYTES_MAX: u64 = 1 << 29;
-/// With what gzip begins (RFC 1952, section 2.3.1).
+/// The first bytes of a gzip file (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A text file, unpacked if it is gzip's.
+/// Reads a text file, and unpacks it if it is gzip's.
 pub fn read(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
@@ -40,7 +40,7 @@ fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
     }
 }
 
-/// Where output goes: refused if it is one of the inputs, which would be gone.
+/// Returns the file for the output. Refuses a file that is one of the inputs, as that would be overwritten.
 pub fn output<'a>(out: Option<&'a Path>, inputs: &[&Path]) -> anyhow::Result<Option<&'a Path>> {
     let Some(path) = out else { return Ok(None) };
     let real = |path: &Path| path.canonicalize().ok();
@@ -58,17 +58,17 @@ fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file, whole or not at all: a new one takes its place, with its mode. What is no file, a device or a pipe,
-/// is written to.
+/// Writes a file whole or not at all: a new file takes its place, with its mode. A device or a pipe is written to
+/// directly.
 pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = || -> std::io::Result<()> {
-        // Where links lead to: they stay what they are.
+        // Links are followed and stay what they are.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let there = std::fs::metadata(&path).ok();
         if there.as_ref().is_some_and(|there| !there.is_file()) {
             return File::options().write(true).open(&path)?.write_all(text.as_bytes());
         }
-        // A new one has what the user's umask leaves.
+        // A new file has the mode that the user's umask leaves.
         let mode = there.map(|there| there.permissions());
         let first = mode.clone().unwrap_or(Permissions::from_mode(0o666));
         let mut part = tempfile::Builder::new().permissions(first).tempfile_in(directory(&path))?;

@@ -13,7 +13,7 @@ use super::files;
 use super::screen::Screen;
 use crate::commands::text::{print, print_json, table};
 
-/// Files of a day, at most: each has four bytes a line.
+/// The most files of a day: each has four bytes a line.
 const TRACES_MAX: usize = 100_000;
 
 /// Play a recorded day to policies of dynamic optimisation, and measure what comes of it
@@ -77,7 +77,7 @@ impl Policy {
     }
 }
 
-/// A day, and what came of it.
+/// The result of a policy for a day.
 #[derive(Serialize)]
 struct Row {
     day: String,
@@ -105,7 +105,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Plays a day to each of some policies.
+/// Plays a day to some policies.
 pub fn play(day: &Path, setup: &Setup, kinds: &[Kind], interrupt: &AtomicBool) -> anyhow::Result<Vec<ReplayReport>> {
     let world = World::new(&read_day(day)?, setup).with_context(|| day.display().to_string())?;
     let mut screen = Screen::new();
@@ -121,7 +121,7 @@ pub fn play(day: &Path, setup: &Setup, kinds: &[Kind], interrupt: &AtomicBool) -
     kinds.iter().map(&mut played).collect()
 }
 
-/// The directories in one, or itself if there are none.
+/// Returns the directories in a directory, or the directory itself if there are none.
 pub fn days(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let paths = entries(dir)?;
     let days: Vec<PathBuf> = paths.iter().filter(|path| path.is_dir()).cloned().collect();
@@ -138,7 +138,7 @@ fn read_day(dir: &Path) -> anyhow::Result<Vec<Trace>> {
     let paths = entries(dir)?;
     ensure!(paths.len() <= TRACES_MAX, "{} has more than {TRACES_MAX} files", dir.display());
     let read = |path: &PathBuf| {
-        // Nobody may ever write to a pipe, and Ctrl-C is only looked at between steps.
+        // A pipe may never get a writer, and Ctrl-C is only noticed between steps.
         ensure!(
             path.is_file(),
             "{} is no regular file: a day has one for each machine, and nothing else",
@@ -149,7 +149,7 @@ fn read_day(dir: &Path) -> anyhow::Result<Vec<Trace>> {
     paths.iter().map(read).collect()
 }
 
-/// What is in a directory, in an order that is always the same.
+/// Returns the entries of a directory, in an order that is always the same.
 fn entries(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let read = || -> std::io::Result<Vec<PathBuf>> { std::fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect() };
     let mut paths = read().with_context(|| format!("cannot read the directory {}", dir.display()))?;
@@ -161,7 +161,7 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// As it is written in JSON.
+/// Returns the policy's name as it is in JSON.
 fn kind_name(kind: Kind) -> String {
     serde_json::to_value(kind).ok().and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or_default()
 }

@@ -1,14 +1,15 @@
-//! How far a search is: one line on a terminal, which is rewritten; a line now and then elsewhere. On standard error.
+//! Shows the progress of a search on standard error: one line on a terminal, which is rewritten, or else a line now and
+//! then.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Between lines where there is no terminal.
+/// The time between two lines if there is no terminal.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
 
-/// Where it is shown.
+/// Where progress is shown.
 pub struct Screen {
     bar: Option<ProgressBar>,
     line: Instant,
@@ -23,7 +24,7 @@ impl Screen {
         Screen { bar, line: Instant::now() }
     }
 
-    /// How it stands.
+    /// Shows the progress.
     pub fn show(&mut self, text: &str) {
         match &self.bar {
             Some(bar) => {

@@ -25,7 +25,7 @@ use super::words::{Judged, Outcome, Unit, beside};
 use super::{check as checked, files};
 use crate::commands::text::{clean, count, print, print_json};
 
-/// Moves that are told one by one, with why.
+/// The most moves that are printed one by one, with their reason.
 const MOVES_PRINTED_MAX: usize = 50;
 const SECONDS: u64 = 10;
 
@@ -108,7 +108,7 @@ pub struct SearchArgs {
 }
 
 impl SearchArgs {
-    /// The options of a search; `prove` seconds at most are for a proof.
+    /// Returns the options of a search. At most `prove` seconds are for a proof.
     fn resolve(&self, prove: Option<u64>) -> Options {
         let budget = match self.steps {
             Some(steps) => Budget::Steps(steps),
@@ -120,7 +120,7 @@ impl SearchArgs {
     }
 }
 
-/// One for each CPU.
+/// Returns one thread for each CPU.
 pub fn all_threads() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
@@ -166,7 +166,7 @@ impl Input {
         }
     }
 
-    /// What is to be said of an assignment; of a cluster also in its words.
+    /// Returns the outcome of an assignment, and for a cluster also its check.
     fn outcome(&self, assignment: &[HostId]) -> (Outcome, Option<Check>) {
         let verdict = judge(self.problem(), assignment);
         let Input::Cluster(source) = self else { return (Outcome { verdict, failures: 0 }, None) };
@@ -178,7 +178,7 @@ impl Input {
         (Outcome { verdict, failures }, Some(check))
     }
 
-    /// Whether failures of hosts that are not survived are breaches.
+    /// Returns whether failures of hosts that are not survived are breaches.
     fn has_to_survive(&self) -> bool {
         match self {
             Input::Cluster(source) => source.compiled.survive.is_some_and(|rule| rule.strength == Strength::Hard),
@@ -210,9 +210,9 @@ pub fn read_btrplace(path: &Path) -> anyhow::Result<btrplace::Instance> {
     btrplace::read(&files::read(path)?).with_context(|| path.display().to_string())
 }
 
-/// The way to an assignment, and how many guests do not get there.
+/// Returns how many guests do not get to their hosts, and the plan to an assignment.
 pub fn btrplace_plan(instance: &btrplace::Instance, assignment: &[HostId]) -> anyhow::Result<(usize, String)> {
-    // The order in which it comes: many thousands of moves leave no time for more.
+    // The first order is taken: many thousands of moves leave no time for more.
     let plan = plan(&instance.job(assignment), 1, 0).context("the moves cannot be planned")?;
     Ok((plan.left.len(), btrplace::write_plan(instance, &btrplace::moves(&plan))))
 }
@@ -223,7 +223,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let out = files::output(args.out.as_deref(), &inputs)?;
     let input = Input::read(&args.input)?;
     if out.is_some() {
-        // That it cannot be written is better known before the search than after.
+        // If it cannot be written, the user had better know before the search than after.
         input.solution(&input.problem().initial)?;
     }
     let options = args.options.resolve(args.prove);
@@ -240,7 +240,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(success_if(result.judged.is_valid()))
 }
 
-/// Searches, and shows how far it is.
+/// Searches, and shows the progress.
 fn searched(input: &Input, options: &Options) -> anyhow::Result<Solution> {
     let (interrupt, mut screen) = (skein_terminal::interrupt_flag()?, Screen::new());
     let valid = if input.has_to_survive() { "valid (failures of hosts not tried yet)" } else { "valid" };
@@ -256,14 +256,14 @@ fn searched(input: &Input, options: &Options) -> anyhow::Result<Solution> {
     Ok(solve(&input.task(), options, &interrupt, show)?)
 }
 
-/// What came of it.
+/// The result of a search.
 struct Solved<'a> {
     input: &'a Input,
     options: Options,
     found: &'a Solution,
     initial: Outcome,
     judged: Outcome,
-    /// Of what was found, in a cluster.
+    /// The check of what was found, for a cluster.
     check: Option<Check>,
 }
 
@@ -287,7 +287,7 @@ impl Solved<'_> {
         text
     }
 
-    /// What it takes at least to break nothing, or why something is always broken.
+    /// Returns what is needed at least to break nothing, or why something is always broken.
     fn least(&self) -> Result<Least, String> {
         let mut least = moves_min(self.input.problem());
         if least.is_impossible {
@@ -297,7 +297,7 @@ impl Solved<'_> {
         if let Some(why) = survived.and_then(|told| told.impossible.as_ref()).filter(|_| self.input.has_to_survive()) {
             return Err(format!("no placement survives all failures: {why}"));
         }
-        // The bound does not look at all rules. Where something is broken now it cannot stay so.
+        // The bound ignores some rules. If something is broken now, at least one move is needed.
         if least.moves + least.placements == 0 && !self.initial.is_valid() {
             least.moves = 1;
         }
@@ -309,7 +309,7 @@ impl Solved<'_> {
             Ok(least) => least,
             Err(why) => return format!("something is always broken: {why}"),
         };
-        // A bound tells nothing of whether it can be done.
+        // A bound does not say whether the moves are possible.
         let can = if self.judged.is_valid() { "takes" } else { "would take, if it can be," };
         let (moves, placements) = (count(least.moves, "move"), count(least.placements, "placement"));
         format!("to break nothing {can} {moves} and {placements} at least")
@@ -380,7 +380,7 @@ impl Solved<'_> {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error and its causes in one line.
 fn error_chain(error: &ProofError) -> String {
     let chain = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -390,7 +390,7 @@ fn plain(value: &impl Serialize) -> anyhow::Result<Value> {
     Ok(serde_json::to_value(value)?)
 }
 
-/// Who is somewhere else than before.
+/// Returns the guests that are on another host than before.
 fn moved(compiled: &Compiled, assignment: &[HostId]) -> Vec<GuestId> {
     let both = assignment.iter().zip(&compiled.problem.initial);
     (0..).zip(both).filter(|(_, (now, before))| now != before).map(|(guest, _)| guest).collect()

@@ -1,4 +1,4 @@
-//! Verdicts as people and programs read them.
+//! Puts verdicts into words for people and into JSON for programs.
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -6,17 +6,17 @@ use skein_placement::verdict::{Breach, Cost, Verdict};
 
 use crate::commands::text::table;
 
-/// What costs are counted in.
+/// The unit of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Of a challenge's own.
+    /// The unit of a challenge.
     Plain,
-    /// Of migration traffic: costs are millionths.
+    /// Seconds of migration traffic: costs are millionths of them.
     Seconds,
 }
 
 impl Unit {
-    /// An amount of it.
+    /// Returns a cost in this unit.
     pub fn text(self, cost: i64) -> String {
         match self {
             Unit::Plain => cost.to_string(),
@@ -25,23 +25,23 @@ impl Unit {
     }
 }
 
-/// All that is to be said of an assignment.
+/// The outcome of an assignment.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What it breaks and costs.
+    /// What the assignment breaks and costs.
     pub verdict: Verdict,
     /// How many failures of hosts are not survived, though each has to be.
     pub failures: u64,
 }
 
 impl Outcome {
-    /// Whether no hard rule is broken, `survive` among them, and every guest is somewhere.
+    /// Returns whether no hard rule is broken, `survive` among them, and every guest is on a host.
     pub fn is_valid(&self) -> bool {
         self.verdict.is_valid() && self.failures == 0
     }
 }
 
-/// Kinds of breaches, as JSON and as people call them.
+/// The kinds of breaches, with their names in JSON and for people.
 const KINDS: [(&str, &str); 11] = [
     ("unplaced", "guests on no host"),
     ("not_owner", "guests where they may not be"),
@@ -56,7 +56,7 @@ const KINDS: [(&str, &str); 11] = [
     ("survive", "failures not survived"),
 ];
 
-/// The last of them, of which the judge knows nothing.
+/// The last kind, which the judge does not know.
 const SURVIVE: usize = KINDS.len() - 1;
 
 fn kind(breach: &Breach) -> usize {
@@ -74,7 +74,7 @@ fn kind(breach: &Breach) -> usize {
     }
 }
 
-/// How often each kind of hard rule is broken.
+/// Returns how many breaches of each kind of hard rule there are.
 fn broken(outcome: &Outcome) -> [i64; KINDS.len()] {
     let mut counts = [0; KINDS.len()];
     outcome.verdict.hard.iter().for_each(|breach| counts[kind(breach)] += breach.count());
@@ -82,7 +82,7 @@ fn broken(outcome: &Outcome) -> [i64; KINDS.len()] {
     counts
 }
 
-/// What a cost is made of, as JSON and as people call it.
+/// Returns the parts of a cost, with their names in JSON and for people.
 fn parts(cost: &Cost) -> [(&'static str, &'static str, i64); 7] {
     [
         ("load", "load", cost.load),
@@ -95,7 +95,7 @@ fn parts(cost: &Cost) -> [(&'static str, &'static str, i64); 7] {
     ]
 }
 
-/// Two outcomes side by side; what is nothing in both is left out.
+/// Returns two outcomes side by side. What is 0 in both is left out.
 pub fn beside(before: &Outcome, after: &Outcome, unit: Unit) -> String {
     let mut rows = Vec::new();
     let mut row = |name: &str, cells: [String; 2]| {
@@ -123,9 +123,9 @@ pub fn beside(before: &Outcome, after: &Outcome, unit: Unit) -> String {
 #[derive(Serialize)]
 pub struct Judged {
     valid: bool,
-    /// By kind.
+    /// The number of breaches by kind.
     breaches: Value,
-    /// In all, and by what for.
+    /// The cost in all, and by cause.
     cost: Value,
     moves: usize,
 }

@@ -1,4 +1,4 @@
-//! BtrPlace's instances of 5,000 nodes and 30,000 VMs.
+//! Measures BtrPlace's instances of 5,000 nodes and 30,000 VMs.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::super::solve;
 use super::rows::Bench;
 
 const INSTANCES: [&str; 2] = ["li6-c100", "nr6-c100"];
-/// From the file on.
+/// The time for an instance, from reading its file on.
 const TIME: Duration = Duration::from_secs(5);
 
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Random small clusters, and the least that each can cost, by HiGHS.
+//! Compares the search with the proven lowest cost, by HiGHS, in random small clusters.
 
 use super::rows::Bench;
 
@@ -8,9 +8,9 @@ pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
     use skein_exact::compare::{Grade, searched, tally};
 
-    /// HiGHS gets so long for one; it takes milliseconds.
+    /// The time that HiGHS gets for one cluster. It needs milliseconds.
     const TIME: Duration = Duration::from_secs(60);
-    /// Cases between looks at whether to go on.
+    /// How many cases run between checks whether to go on.
     const MANY: u64 = 50;
     let cases = if bench.quick { 100 } else { 1000 };
     let mut counts = std::collections::BTreeMap::<Grade, usize>::new();

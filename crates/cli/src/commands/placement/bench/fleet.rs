@@ -1,4 +1,4 @@
-//! Made-up clusters of 1,000 hosts and 20,000 guests, in which a host fails or is overloaded.
+//! Measures made-up clusters of 1,000 hosts and 20,000 guests in which a host fails or is overloaded.
 
 use std::time::{Duration, Instant};
 
@@ -12,21 +12,21 @@ use super::rows::Bench;
 
 const HOSTS: usize = 1000;
 const GUESTS: usize = 20_000;
-/// Which host it is.
+/// The host that fails or is overloaded.
 const VICTIM: HostId = 17;
-/// Most memory of the process, in MiB.
+/// The most memory that the process may use, in MiB.
 const MEMORY_MAX: u64 = 500;
 
 /// What happens to the host.
 type Trouble = fn(&mut Problem, HostId);
 const TROUBLES: [(&str, Trouble); 2] = [("host failed", fleet::fail), ("host overloaded", fleet::overload)];
 
-/// Repair within a second.
+/// Measures the repair, which has to take at most a second.
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {
     within(bench, Goal::Mended, Duration::from_secs(1))
 }
 
-/// The whole cluster within five.
+/// Measures a new plan for the whole cluster, which has to take at most five seconds.
 pub fn replan(bench: &mut Bench) -> anyhow::Result<()> {
     within(bench, Goal::Cheapest, Duration::from_secs(5))
 }
@@ -58,13 +58,13 @@ fn within(bench: &mut Bench, goal: Goal, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the kernel measure the peak from now on (proc(5), clear_refs).
+/// Makes the kernel measure the peak from now on (proc(5), clear_refs).
 fn forget_peak() {
-    // Where it cannot, the peak is of the whole bench: too much, never too little.
+    // Where this is not possible, the peak is that of the whole bench: too much, never too little.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most memory that this process has had.
+/// Returns the most memory that this process has had, in MiB.
 fn peak_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,4 +1,4 @@
-//! `skein placement bench`: cases on public data, beside what others reached.
+//! `skein placement bench`: cases on public data, compared with what others reached.
 
 mod btrplace;
 mod exact;
@@ -63,7 +63,7 @@ struct Case {
     run: fn(&mut Bench) -> anyhow::Result<()>,
 }
 
-/// All of them, in the order in which they run.
+/// All cases, in the order in which they run.
 const CASES: [Case; 8] = [
     Case {
         name: "roadef-a",

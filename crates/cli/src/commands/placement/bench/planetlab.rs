@@ -1,14 +1,14 @@
-//! PlanetLab's days on 100 hosts, by each policy.
+//! Measures each policy on PlanetLab's days with 100 hosts.
 
 use skein_placement::policy::replay::{Kind, ReplayReport, Setup};
 
 use super::super::replay::{days, play};
 use super::rows::Bench;
 
-/// Minutes of an overload that a move could end, and moves of one guest, at most.
+/// The longest overload that a move could end, in minutes, and the most moves of one guest.
 const LONGEST_MIN: u32 = 10;
 const GUEST_MOVES_MAX: u32 = 3;
-/// Ours, and those that have to move and overload more.
+/// Skein's policy, and those that have to move and overload more.
 const KINDS: [Kind; 3] = [Kind::Ours, Kind::Greedy, Kind::Thresholds];
 
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! The ROADEF/EURO challenge 2012: instances as published, with what others reached in `anchors.csv`.
+//! Measures the ROADEF/EURO challenge 2012: instances as published, with what others reached in `anchors.csv`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,22 +14,22 @@ use super::rows::Bench;
 struct Anchor {
     name: String,
     initial: f64,
-    /// That any load costs, whatever is where.
+    /// The lower bound of the load's cost, whatever the assignment.
     bound: f64,
     /// The winner's average of 100 runs.
     s41: f64,
-    /// Multi-start iterated local search's average of 40 runs (Masson et al. 2013).
+    /// The average of 40 runs of multi-start iterated local search (Masson et al. 2013).
     msils: f64,
 }
 
 impl Anchor {
-    /// How far a cost is from the bound, in per cent of the initial cost.
+    /// Returns how far a cost is from the bound, in per cent of the initial cost.
     fn gap(&self, cost: f64) -> f64 {
         100.0 * (cost - self.bound) / self.initial
     }
 }
 
-/// The instances whose names begin so, of those with a model.
+/// Returns the instances with a model whose names begin with a prefix.
 fn anchors(dir: &Path, prefix: &str) -> anyhow::Result<Vec<Anchor>> {
     let path = dir.join("anchors.csv");
     let text = files::read(&path)?;
@@ -56,7 +56,7 @@ fn anchors(dir: &Path, prefix: &str) -> anyhow::Result<Vec<Anchor>> {
     Ok(all)
 }
 
-/// The cost that is found; infinite if anything is broken.
+/// Returns the cost that is found, which is infinite if anything is broken.
 fn cost(bench: &Bench, dir: &Path, name: &str) -> anyhow::Result<f64> {
     let file = |what: &str| dir.join(format!("{what}_{name}.txt"));
     let problem = solve::read_roadef(&file("model"), &file("assignment"))?;
@@ -65,7 +65,7 @@ fn cost(bench: &Bench, dir: &Path, name: &str) -> anyhow::Result<f64> {
     Ok(if verdict.is_valid() { verdict.cost.total() as f64 } else { f64::INFINITY })
 }
 
-/// Each instance of set A by itself.
+/// Measures each instance of set A.
 pub fn set_a(bench: &mut Bench) -> anyhow::Result<()> {
     let Some(dir) = bench.directory("roadef2012")? else { return Ok(()) };
     for anchor in anchors(&dir, "a")? {
@@ -76,7 +76,7 @@ pub fn set_a(bench: &mut Bench) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The sum over set B, the first instance apart.
+/// Measures the sum over set B without the first instance.
 pub fn set_b(bench: &mut Bench) -> anyhow::Result<()> {
     let Some(dir) = bench.directory("roadef2012")? else { return Ok(()) };
     let mut sums = [0.0; 3];

@@ -1,4 +1,4 @@
-//! What is measured, and with what.
+//! The rows of a bench, and what they are measured with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::super::screen::Screen;
 use super::super::solve::all_threads;
 use crate::commands::text::print;
 
-/// What was measured.
+/// One measurement.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) case: &'static str,
@@ -22,7 +22,7 @@ pub(super) struct Row {
     pub(super) measured: String,
     /// What others reached, or what is possible.
     pub(super) beside: String,
-    /// None if it is not judged.
+    /// Whether the figure was met. `None`: it is not judged.
     pub(super) met: Option<bool>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Tells a row.
+    /// Prints a row and keeps it.
     pub(super) fn row(
         &mut self,
         what: &str,
@@ -57,7 +57,7 @@ impl Bench {
         Ok(())
     }
 
-    /// A data set's directory, unless it is missing.
+    /// Returns a data set's directory, or `None` if it is missing.
     pub(super) fn directory(&mut self, name: &str) -> anyhow::Result<Option<PathBuf>> {
         let dir = self.data.join(name);
         if dir.is_dir() {
@@ -67,17 +67,17 @@ impl Bench {
         Ok(None)
     }
 
-    /// How long a search of 300 s is.
+    /// Returns how long a search of 300 s takes here.
     pub(super) fn long(&self) -> Duration {
         Duration::from_secs(if self.quick { 10 } else { 300 })
     }
 
-    /// Whether what was found in [`Bench::long`] tells anything of a figure for 300 s.
+    /// Returns whether a figure for 300 s was met, or `None` if [`Bench::long`] is too short to tell.
     pub(super) fn judged(&self, met: bool) -> Option<bool> {
         (!self.quick).then_some(met)
     }
 
-    /// Solves on all CPUs.
+    /// Solves a problem on all CPUs.
     pub(super) fn solve(&self, what: &str, problem: &Problem, goal: Goal, time: Duration) -> anyhow::Result<Solution> {
         let options =
             Options { budget: Budget::Time(time), seed: self.seed, threads: all_threads(), goal, proof: None };
@@ -91,13 +91,13 @@ impl Bench {
         Ok(found)
     }
 
-    /// An error once somebody has wanted it to end.
+    /// Returns an error once the user wants the bench to end.
     pub(super) fn go_on(&self) -> anyhow::Result<()> {
         if self.interrupt.load(Ordering::Relaxed) { bail!("interrupted") } else { Ok(()) }
     }
 }
 
-/// Files of a directory whose names begin so, by name.
+/// Returns the files of a directory whose names begin with a prefix, sorted by name.
 pub(super) fn files_in(dir: &Path, prefix: &str) -> anyhow::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! The plans of UCC'15, beside ours.
+//! Compares the plans of UCC'15 with Skein's.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use super::super::schedule::STEPS;
 use super::super::schedule::ucc15::Compared;
 use super::rows::{Bench, files_in};
 
-/// Names of sets, the folder of each, and with what its files begin.
+/// The name of each set, its folder, and the beginning of its files' names.
 const SETS: [(&str, &str, &str); 3] = [("random", "", "random."), ("energy", "energy", ""), ("capping", "", "capping")];
 
 pub fn run(bench: &mut Bench) -> anyhow::Result<()> {

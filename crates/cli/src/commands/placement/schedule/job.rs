@@ -1,12 +1,12 @@
-//! The way from one placement of a cluster to another, as a job.
+//! Makes the job that leads from one placement of a cluster to another.
 
 use skein_placement::cluster::Compiled;
 use skein_placement::cluster::model::HostState;
 use skein_placement::problem::HostId;
 use skein_placement::schedule::{ConcurrencyLimits, Job, Network, Port, Power};
 
-/// The job: each host is linked with the file's bandwidth both ways; how long guests take to start and hosts to boot is
-/// not in the file, and counts as nothing.
+/// Returns the job. Each host is linked with the file's bandwidth in both directions. How long guests take to start and
+/// hosts to boot is not in the file, and counts as nothing.
 pub fn job(compiled: &Compiled, goal: Vec<HostId>, states_at_end: &[HostState]) -> Job {
     let (hosts, guests) = (compiled.problem.hosts.len(), compiled.problem.guests.len());
     let power = compiled.names.states.iter().zip(states_at_end).map(|(now, then)| Power {

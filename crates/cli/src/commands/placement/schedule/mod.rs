@@ -72,7 +72,7 @@ pub struct Args {
     json: bool,
 }
 
-/// The best of so many orders; more hardly helps.
+/// How many orders are tried; more hardly helps.
 pub const STEPS: u64 = 3000;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -131,7 +131,7 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
     Ok(success_if(told.is_good()))
 }
 
-/// Makes a plan for a file of UCC'15, and sets the file's own beside it.
+/// Makes a plan for a file of UCC'15, and compares it with the file's own.
 fn of_ucc15(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
     let compared = Compared::new(path, args.seed, args.steps)?;
     if let Some(out) = out {
@@ -144,13 +144,13 @@ fn of_ucc15(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Exit
     Ok(success_if(compared.wrong() == 0))
 }
 
-/// The hard rules that are broken where guests are to be.
+/// Returns the hard rules that are broken where guests are to be.
 fn complaints(source: &ClusterFile, goal: &[HostId]) -> Vec<Complaint> {
     let (check, _) = check(&source.compiled, goal, &History::default(), 0);
     check.complaints.into_iter().filter(|complaint| complaint.hard).collect()
 }
 
-/// The state of each host in another file.
+/// Returns the state of each host in another file.
 fn states_in(source: &ClusterFile, other: &ClusterFile) -> anyhow::Result<Vec<HostState>> {
     let (ours, theirs) = (&source.compiled.names, &other.compiled.names);
     let state = |name: &String| {

@@ -1,4 +1,4 @@
-//! A plan, and what came of it, in the words of a cluster file.
+//! Reports a plan and its outcome in the words of a cluster file.
 
 use anyhow::anyhow;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use skein_placement::schedule::{Action, Job, JobFlaw, Left, Obstacle, Plan, ROUN
 
 use crate::commands::text::{count, table};
 
-/// What is told.
+/// What is reported.
 pub struct ScheduleReport<'a> {
     pub job: &'a Job,
     pub plan: &'a Plan,
@@ -19,7 +19,7 @@ pub struct ScheduleReport<'a> {
     pub then: &'a [Complaint],
 }
 
-/// A job that is none, by the names of its guests and hosts.
+/// Returns why a job is not valid, with the names of its guests and hosts.
 pub fn flaw(names: &Names, flaw: JobFlaw) -> anyhow::Error {
     match flaw {
         JobFlaw::Off { guest, host } => {
@@ -31,7 +31,7 @@ pub fn flaw(names: &Names, flaw: JobFlaw) -> anyhow::Error {
 }
 
 impl ScheduleReport<'_> {
-    /// Whether everybody gets where they are to be, and nothing is wrong on the way.
+    /// Returns whether all guests get to where they are to be, and nothing goes wrong on the way.
     pub fn is_good(&self) -> bool {
         self.plan.is_complete() && self.outcome.violations.is_empty() && self.then.is_empty()
     }
@@ -147,7 +147,7 @@ impl ScheduleReport<'_> {
         }
     }
 
-    /// What would get more guests where they are to be.
+    /// Returns what would bring more guests to where they are to be.
     fn helps(&self) -> String {
         let mut rules: Vec<String> = self.plan.helps.iter().map(|group| self.names.group(*group).to_string()).collect();
         rules.sort();
@@ -219,7 +219,7 @@ fn verb(action: Action) -> &'static str {
     }
 }
 
-/// What kept a step from starting before.
+/// Returns what kept a step from starting earlier.
 fn why(why: StepReason) -> &'static str {
     match why {
         StepReason::Memory => "room",

@@ -1,4 +1,4 @@
-//! The plans of UCC'15, beside ours.
+//! Compares the plans of UCC'15 with Skein's.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use skein_placement::schedule::{Plan, Waits, plan, waits};
 use super::super::files;
 use crate::commands::text::table;
 
-/// A file's plan and ours, carried out by the same simulator.
+/// A file's plan and Skein's, carried out by the same simulator.
 pub struct Compared {
     case: Case,
     plan: Plan,
-    /// Of the file's plan.
+    /// The outcome of the file's plan.
     pub theirs: Outcome,
-    /// Of ours.
+    /// The outcome of Skein's plan.
     pub ours: Outcome,
     took: Duration,
 }
@@ -34,12 +34,12 @@ impl Compared {
         Ok(Compared { case, plan, theirs, ours, took })
     }
 
-    /// The file with our plan instead of its own.
+    /// Returns the file with Skein's plan instead of its own.
     pub fn file(&self) -> String {
         self.case.write(&self.plan)
     }
 
-    /// What is wrong with our plan: violations, and what it leaves undone.
+    /// Returns how much is wrong with Skein's plan: violations, and what it leaves undone.
     pub fn wrong(&self) -> usize {
         self.ours.violations.len() + self.plan.left.len()
     }
@@ -79,8 +79,8 @@ impl Compared {
     }
 }
 
-/// What is best of the file's plan: by its order on the nodes alone, by that on the links, too, or not before its
-/// times.
+/// Returns the best outcome of the file's plan: by its order on the nodes alone, by its order on the links as well, or
+/// with no step before its time.
 fn theirs(case: &Case) -> Outcome {
     let mut by_links = case.plan.clone();
     let after = waits(&case.job, &by_links.steps, Waits::Links);
