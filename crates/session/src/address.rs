@@ -11,26 +11,26 @@ use crate::limits::{ADDRESSES_MAX, NIC_BYTES_MAX};
 pub struct NicAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Bits of its network.
+    /// How many bits of the address name its network.
     pub prefix: u8,
-    /// The NIC, by the name that its host gives it.
+    /// The NIC's name on its own host.
     pub nic: String,
-    /// The NIC or bond below it, if it is a VLAN, a bridge or the like.
+    /// The NIC or bond below this NIC, if this NIC is a VLAN, a bridge or the like.
     pub uplink: Option<String>,
-    /// Speed of its link in Mb/s, if its driver knows.
+    /// Speed of the NIC's link in Mb/s. `None`: its driver does not know.
     pub speed_mbit: Option<u32>,
-    /// Its largest packet in bytes; 0: not known.
+    /// The NIC's largest packet in bytes. 0: not known.
     pub mtu: u32,
 }
 
 impl NicAddress {
-    /// An address of a NIC of which nothing is known.
+    /// Returns an address whose NIC has no known uplink, speed or MTU.
     pub fn new(ip: IpAddr, prefix: u8, nic: &str) -> NicAddress {
         NicAddress { ip, prefix, nic: nic.to_owned(), uplink: None, speed_mbit: None, mtu: 0 }
     }
 }
 
-/// Whether what a peer says of its addresses keeps to the bounds.
+/// Returns whether the addresses that a peer announces keep to the bounds.
 pub(crate) fn are_sound(addresses: &[NicAddress]) -> bool {
     addresses.len() <= ADDRESSES_MAX
         && addresses.iter().all(|a| {
@@ -40,12 +40,13 @@ pub(crate) fn are_sound(addresses: &[NicAddress]) -> bool {
         })
 }
 
-/// The payload of an [`Addresses`](crate::frame::FrameKind::Addresses) frame.
+/// Returns the payload of an [`Addresses`](crate::frame::FrameKind::Addresses) frame.
 pub fn encode_addresses(addresses: &[NicAddress]) -> Vec<u8> {
     postcard::to_stdvec(addresses).expect("plain data always encodes")
 }
 
-/// Reads the payload of an [`Addresses`](crate::frame::FrameKind::Addresses) frame; none: it is none, or lies.
+/// Reads the payload of an [`Addresses`](crate::frame::FrameKind::Addresses) frame. Returns `None` if the payload does
+/// not decode, or if the addresses break a bound.
 pub fn decode_addresses(payload: &[u8]) -> Option<Vec<NicAddress>> {
     match postcard::take_from_bytes::<Vec<NicAddress>>(payload) {
         Ok((addresses, [])) if are_sound(&addresses) => Some(addresses),

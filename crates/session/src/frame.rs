@@ -1,4 +1,4 @@
-//! Frames: the bytes on a connection once its handshake is done (and in it).
+//! Frames: all bytes on a connection, from the handshake on.
 //!
 //! Every frame is a header of 20 bytes, big-endian, and a payload:
 //!
@@ -10,8 +10,8 @@
 //! | 8..16 | offset: see the kind |
 //! | 16..20 | bytes of payload |
 //!
-//! Totals instead of increments (credit, acknowledgement): repeating, losing or reordering them
-//! across connections does no harm.
+//! Credit and acknowledgement are totals, not increments: to repeat, lose or reorder them across connections does no
+//! harm.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -25,18 +25,18 @@ use crate::{ConnectionId, StreamId};
 /// Bytes of a frame's header.
 pub const HEADER_BYTES: usize = 20;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First on a connection, from who dialled it; payload: [`crate::handshake::Hello`].
+    /// The first frame on a connection, sent by the end that dialled. Payload: [`crate::handshake::Hello`].
     Hello = 1,
-    /// Its answer; payload: [`crate::handshake::Welcome`].
+    /// Accepts a [`Hello`](FrameKind::Hello). Payload: [`crate::handshake::Welcome`].
     Welcome = 2,
-    /// Its other answer, then the connection ends; offset: code, payload: reason.
+    /// Refuses a [`Hello`](FrameKind::Hello); the connection ends after this frame. Offset: code. Payload: reason.
     Refuse = 3,
-    /// First and last on a connection that is only to show whether packets of its size pass, and the same back;
-    /// payload: zeros.
+    /// Shows whether packets of its size pass the path; the peer answers with a frame of the same size. It is the first
+    /// and last frame on its connection. Payload: zeros.
     Probe = 4,
     /// Opens a stream; payload: the target's name (UTF-8).
     Open = 8,
@@ -44,19 +44,20 @@ pub enum FrameKind {
     Data = 9,
     /// No bytes of the stream follow from `offset` on.
     Fin = 10,
-    /// The stream is torn down in both directions; offset: code, payload: reason.
+    /// Tears the stream down in both directions. Offset: code. Payload: reason.
     Reset = 11,
-    /// The stream may be sent up to `offset`.
+    /// Allows the peer to send the stream up to `offset`.
     Credit = 12,
-    /// Of the connection named in `stream`, the frames up to byte `offset` have arrived.
+    /// Acknowledges all frames of the connection in `stream` that end at or before byte `offset`.
     Ack = 13,
-    /// To be answered at once; offset: any number.
+    /// Asks for a [`Pong`](FrameKind::Pong) at once. Offset: any number.
     Ping = 14,
-    /// The answer, with the ping's number.
+    /// Answers a [`Ping`](FrameKind::Ping). Offset: the ping's number.
     Pong = 15,
-    /// The sender's addresses have changed; offset: how often by now, payload: [`crate::address::NicAddress`]es.
+    /// Announces the sender's addresses after a change. Offset: how many changes there were so far. Payload:
+    /// [`crate::address::NicAddress`]es.
     Addresses = 16,
-    /// The session ends; offset: code, payload: reason.
+    /// Ends the session. Offset: code. Payload: reason.
     Bye = 17,
 }
 
@@ -68,7 +69,7 @@ impl FrameKind {
             .find(|kind| *kind as u8 == byte)
     }
 
-    /// Most payload bytes that a frame of this kind may have.
+    /// Returns the most payload bytes that a frame of this kind may have.
     fn payload_max(self) -> usize {
         match self {
             FrameKind::Hello | FrameKind::Welcome | FrameKind::Addresses => HELLO_BYTES_MAX,
@@ -80,54 +81,54 @@ impl FrameKind {
         }
     }
 
-    /// Whether the peer acknowledges it. Those that it does not are about the connection itself.
+    /// Returns whether the peer acknowledges frames of this kind. The others concern the connection itself.
     pub fn is_acknowledged(self) -> bool {
         !matches!(self, FrameKind::Ack | FrameKind::Ping | FrameKind::Pong)
     }
 }
 
-/// Bytes that are no frame.
+/// Why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// Unknown kind, or reserved bytes that are not zero.
+    /// The kind is unknown, or reserved bytes are not zero.
     #[error("not a frame: kind {0:#04x} (the other end speaks another protocol, or the stream is damaged)")]
     NotAFrame(u8),
-    /// A payload larger than its kind may have, or an empty data frame.
+    /// The payload is larger than the kind allows, or a data frame is empty.
     #[error("a {kind:?} frame claims {len} bytes of payload")]
     BadLength {
         /// The frame's kind.
         kind: FrameKind,
-        /// What it claims.
+        /// The payload's length that the header claims, in bytes.
         len: u32,
     },
-    /// An offset beyond what any stream can reach.
+    /// The offset is beyond what any stream can reach.
     #[error("a {kind:?} frame claims offset {offset}")]
     BadOffset {
         /// The frame's kind.
         kind: FrameKind,
-        /// What it claims.
+        /// The offset that the header claims.
         offset: u64,
     },
-    /// A payload that does not decode.
+    /// The payload does not decode.
     #[error("the payload of a {0:?} frame does not decode")]
     BadPayload(FrameKind),
 }
 
-/// A frame's header, checked.
+/// A frame's header, after its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The frame's kind.
     pub kind: FrameKind,
-    /// Stream or connection, see [`FrameKind`].
+    /// The stream or the connection: see [`FrameKind`].
     pub stream: u32,
-    /// See [`FrameKind`].
+    /// What the offset means depends on the kind: see [`FrameKind`].
     pub offset: u64,
     /// Bytes of payload that follow.
     pub len: u32,
 }
 
 impl Header {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.kind as u8;
@@ -137,7 +138,10 @@ impl Header {
         bytes
     }
 
-    /// Reads and checks a header; after it, `len` bytes are safe to allocate.
+    /// Reads and checks a header. After that it is safe to allocate `len` bytes.
+    ///
+    /// # Errors
+    /// Any [`FrameError`] but [`FrameError::BadPayload`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, FrameError> {
         let kind =
             FrameKind::from_byte(bytes[0]).filter(|_| bytes[1..4] == [0; 3]).ok_or(FrameError::NotAFrame(bytes[0]))?;
@@ -153,13 +157,13 @@ impl Header {
         Ok(Header { kind, stream, offset, len })
     }
 
-    /// Bytes of the whole frame.
+    /// Returns the bytes of the whole frame: header and payload.
     pub fn frame_bytes(&self) -> u64 {
         HEADER_BYTES as u64 + u64::from(self.len)
     }
 }
 
-/// The longest beginning of a reason that a frame may carry.
+/// Returns the longest beginning of a reason that fits a frame.
 pub fn truncated(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)]
 }
@@ -183,7 +187,9 @@ pub enum Frame {
 impl Frame {
     /// Makes a frame of a header and its payload (exactly `header.len` bytes).
     ///
-    /// Errors: [`FrameError::BadPayload`], also for the handshake's kinds, which have no place here.
+    /// # Errors
+    /// [`FrameError::BadPayload`] if the payload does not decode, and for the handshake's kinds, which are not part of
+    /// a session.
     pub fn parse(header: Header, payload: Bytes) -> Result<Frame, FrameError> {
         debug_assert_eq!(payload.len(), header.len as usize);
         let Header { kind, stream, offset, .. } = header;

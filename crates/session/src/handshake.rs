@@ -1,6 +1,7 @@
-//! What two ends tell each other before the first frame of a session.
+//! The handshake: what two ends tell each other before the first frame of a session.
 //!
-//! Cold messages, encoded with postcard. Every number and length in them is checked after decoding.
+//! These messages are rare, so they are encoded with postcard. Every number and length in them is checked after
+//! decoding.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -10,35 +11,35 @@ use crate::frame::{FrameKind, Header, truncated};
 use crate::limits::{HELLO_BYTES_MAX, PROTOCOL_VERSION};
 use crate::{ConnectionId, ConnectionKind, PathId, SessionId};
 
-/// First message on each connection, by who dialled it.
+/// The first message on each connection, sent by the end that dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`]; decoded first, so that others can be told apart.
+    /// [`PROTOCOL_VERSION`]. It is decoded first, so that other versions are recognised.
     pub version: u16,
-    /// The session to join, or none: a new one.
+    /// The session to join. `None`: begin a new one.
     pub session: Option<SessionId>,
     /// The connection's number.
     pub connection: ConnectionId,
     /// The path that the connection belongs to.
     pub path: PathId,
-    /// What it carries.
+    /// What the connection carries.
     pub kind: ConnectionKind,
     /// Whether bulk data is to travel without encryption.
     pub plain_data: bool,
-    /// Proof of membership on a connection without TLS; empty on others.
+    /// Proof of membership on a connection without TLS. Empty on connections with TLS.
     pub proof: Vec<u8>,
     /// Where the sender can be reached.
     pub addresses: Vec<NicAddress>,
 }
 
-/// The answer of who accepted it.
+/// The answer of the end that accepted the connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// [`PROTOCOL_VERSION`].
     pub version: u16,
     /// The session that the connection now belongs to.
     pub session: SessionId,
-    /// Key of the proofs on connections without TLS; empty where those are not allowed.
+    /// Key of the proofs on connections without TLS. Empty if this end does not allow such connections.
     pub plain_key: Vec<u8>,
     /// Where the sender can be reached.
     pub addresses: Vec<NicAddress>,
@@ -48,19 +49,19 @@ pub struct Welcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum RefuseCode {
-    /// Another [`PROTOCOL_VERSION`].
+    /// The ends have different [`PROTOCOL_VERSION`]s.
     Version = 1,
-    /// The session is not known (any more).
+    /// The session is not known, or no longer known.
     UnknownSession = 2,
     /// The limits on sessions or connections are reached.
     Busy = 3,
-    /// Something that this end does not allow.
+    /// The dialling end asked for something that the accepting end does not allow.
     NotAllowed = 4,
-    /// Anything else.
+    /// Any other reason.
     Other = 5,
 }
 
-/// A refused or unintelligible handshake.
+/// Why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HandshakeError {
     /// The other end speaks another version.
@@ -69,24 +70,24 @@ pub enum HandshakeError {
         PROTOCOL_VERSION
     )]
     Version {
-        /// Its version.
+        /// The other end's version.
         theirs: u16,
     },
-    /// The other end refused, and says why.
+    /// The other end refused, and said why.
     #[error("refused by the other end: {reason}")]
     Refused {
-        /// See [`RefuseCode`].
+        /// The code of the refusal: see [`RefuseCode`].
         code: u16,
-        /// In words.
+        /// The reason in words.
         reason: String,
     },
-    /// Bytes that are no handshake.
+    /// The bytes are not a handshake.
     #[error("the other end's handshake does not decode")]
     Garbage,
 }
 
 impl HandshakeError {
-    /// Whether the session that was to be joined is gone for good.
+    /// Returns whether the session that was to be joined is gone for good.
     pub fn is_unknown_session(&self) -> bool {
         matches!(self, HandshakeError::Refused { code, .. } if *code == RefuseCode::UnknownSession as u16)
     }
@@ -103,7 +104,7 @@ fn encode(kind: FrameKind, message: &impl Serialize) -> Vec<u8> {
     frame(kind, u64::from(PROTOCOL_VERSION), &payload)
 }
 
-/// Checks the version that every handshake frame carries in its header before anything else.
+/// Decodes a message. Checks first the version, which every handshake frame carries in its header.
 fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<T, HandshakeError> {
     if header.offset != u64::from(PROTOCOL_VERSION) {
         let theirs = u16::try_from(header.offset).map_err(|_| HandshakeError::Garbage)?;
@@ -116,12 +117,16 @@ fn decode<'a, T: Deserialize<'a>>(header: &Header, payload: &'a [u8]) -> Result<
 }
 
 impl Hello {
-    /// The frame that carries it.
+    /// Returns the frame that carries this message.
     pub fn encode(&self) -> Vec<u8> {
         encode(FrameKind::Hello, self)
     }
 
-    /// Reads one from its frame.
+    /// Reads a `Hello` from its frame.
+    ///
+    /// # Errors
+    /// [`HandshakeError::Version`] if the peer speaks another version; [`HandshakeError::Garbage`] if the frame is not
+    /// a sound `Hello`.
     pub fn decode(header: &Header, payload: &[u8]) -> Result<Hello, HandshakeError> {
         if header.kind != FrameKind::Hello {
             return Err(HandshakeError::Garbage);
@@ -133,12 +138,15 @@ impl Hello {
 }
 
 impl Welcome {
-    /// The frame that carries it.
+    /// Returns the frame that carries this message.
     pub fn encode(&self) -> Vec<u8> {
         encode(FrameKind::Welcome, self)
     }
 
-    /// Reads the answer to a [`Hello`]: a welcome, or the reason for none.
+    /// Reads the answer to a [`Hello`].
+    ///
+    /// # Errors
+    /// [`HandshakeError::Refused`] with the peer's reason if the answer is a refusal; otherwise as [`Hello::decode`].
     pub fn decode(header: &Header, payload: &[u8]) -> Result<Welcome, HandshakeError> {
         match header.kind {
             FrameKind::Welcome => {
@@ -155,7 +163,7 @@ impl Welcome {
     }
 }
 
-/// The frame that refuses a connection.
+/// Returns the frame that refuses a connection.
 pub fn encode_refuse(code: RefuseCode, reason: &str) -> Vec<u8> {
     frame(FrameKind::Refuse, code as u64, truncated(reason).as_bytes())
 }

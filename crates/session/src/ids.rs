@@ -1,19 +1,19 @@
-//! What names things: a newtype for each number, so that two of them cannot be swapped, and the kinds of ends and
+//! Identifiers: a newtype for each number, so that two of them cannot be swapped. Also the kinds of ends and of
 //! connections.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A stream of a session. Even: opened by the dialling end; odd: by the accepting end.
+/// A stream of a session. Even numbers: opened by the dialling end; odd: by the accepting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub u32);
 
-/// A connection of a session. Chosen by the dialling end, never used twice in a session.
+/// A connection of a session. The dialling end chooses the number and never uses it twice in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ConnectionId(pub u32);
 
-/// A path: one local address to one remote address. Chosen by the dialling end.
+/// A path: one local address to one remote address. The dialling end chooses the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathId(pub u32);
 
@@ -28,7 +28,7 @@ impl fmt::Debug for SessionId {
 }
 
 impl fmt::Display for SessionId {
-    /// The first 32 bits: enough to tell sessions apart in a log, too little to join one.
+    /// Writes the first 32 bits: enough to tell sessions apart in a log, too little to join one.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..4].iter().try_for_each(|b| write!(f, "{b:02x}"))
     }
@@ -39,15 +39,15 @@ impl fmt::Display for SessionId {
 pub enum Role {
     /// Dials connections; opens even streams.
     Dialer,
-    /// Accepts them; opens odd streams.
+    /// Accepts connections; opens odd streams.
     Acceptor,
 }
 
 /// What a connection carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConnectionKind {
-    /// Everything small: acknowledgements, credit, openings, urgent streams. One on each path.
+    /// Everything small: acknowledgements, credit, openings, urgent streams. Each path has one control connection.
     Control,
-    /// Bulk data. Several on each path.
+    /// Bulk data. Each path has several data connections.
     Data,
 }

@@ -1,19 +1,19 @@
 //! Which local and remote addresses make a path.
 //!
-//! Two NICs that share a subnet reach each other without a router. A NIC that shares none with the peer is
-//! tried against every NIC of the peer that is not reached otherwise: routes may exist. Each pair of NICs
-//! is one path, whatever number of addresses they have.
+//! Two NICs that share a subnet reach each other without a router. A NIC that shares no subnet with the peer is tried
+//! against every NIC of the peer that is not reached otherwise, because there may be routes. Each pair of NICs is one
+//! path, however many addresses they have.
 //!
-//! Of more pairs than a session may have paths, those are taken that matter, in this order:
+//! If there are more pairs than a session may have paths, pairs are taken in this order:
 //!
 //! 1. the pair on which the session began, and addresses that the configuration names;
-//! 2. each subnet in common by its best pair, if there are not too many: faults of one subnet then leave the others;
-//! 3. NICs that nothing uses yet, in common subnets before others, the fastest first; VLANs and bridges count as the
+//! 2. for each subnet in common its best pair, if there are not too many: faults of one subnet then leave the others;
+//! 3. NICs that no path uses yet: in common subnets before others, the fastest first. VLANs and bridges count as the
 //!    NIC below them;
-//! 4. NICs again, the least used first: a way round a NIC that fails.
+//! 4. NICs that have a path already, the least used first: a way round a NIC that fails.
 //!
-//! Pairs that were tried and never worked come after all others. The choice depends on nothing but its input, and not
-//! on the order of the addresses.
+//! Pairs that were tried and never worked come after all others. The choice depends only on its input, and not on the
+//! order of the addresses.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,35 +25,35 @@ use crate::limits::ADDRESSES_MAX;
 /// Most paths of a session: two for each of eight NICs.
 pub const PATHS_MAX: usize = 16;
 
-/// A NIC whose driver does not tell its speed counts as this fast: as what people plug in without a thought.
+/// Speed that is assumed of a NIC whose driver does not tell its speed: that of the cheapest NICs.
 const SPEED_UNKNOWN_MBIT: u32 = 1000;
 
 /// A path that may work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
-    /// This end.
+    /// This end's address.
     pub local: NicAddress,
-    /// The other end.
+    /// The other end's address.
     pub remote: NicAddress,
 }
 
-/// What stays of a [`Pair`] when its NICs' speeds change: the identity of a path.
+/// The identity of a path: what stays of a [`Pair`] when the speeds of its NICs change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ends {
     /// This end's address and NIC.
     pub local: (IpAddr, String),
-    /// The other end's.
+    /// The other end's address and NIC.
     pub remote: (IpAddr, String),
 }
 
 impl Pair {
-    /// The identity of the path.
+    /// Returns the identity of the path.
     pub fn ends(&self) -> Ends {
         let end = |address: &NicAddress| (address.ip, address.nic.clone());
         Ends { local: end(&self.local), remote: end(&self.remote) }
     }
 
-    /// Speed of the slower end in Mb/s, as far as it is known.
+    /// Returns the speed of the slower end in Mb/s. `None`: neither end's speed is known.
     pub fn speed_mbit(&self) -> Option<u32> {
         slower(self.local.speed_mbit, self.remote.speed_mbit)
     }
@@ -66,21 +66,21 @@ pub struct Preference {
     pub named: BTreeSet<IpAddr>,
     /// Pairs that were tried and never worked.
     pub failed: BTreeSet<Ends>,
-    /// A pair that is taken in any case, if it is one.
+    /// A pair that is chosen in any case, if it is among the candidates.
     pub first: Option<Ends>,
 }
 
-/// What is dialled, and what is not.
+/// Which pairs are dialled, and which are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
-    /// At most [`PATHS_MAX`], best first: the first few already use every NIC.
+    /// The pairs to dial: at most [`PATHS_MAX`], best first. The first few already use every NIC.
     pub pairs: Vec<Pair>,
-    /// For each local NIC without a path, and each uplink once, the best pair that would reach an uplink of the peer
-    /// that has no path either: speed that is not used. Best first.
+    /// Speed that is not used: for each local NIC without a path, and each uplink once, the best pair that would reach
+    /// an uplink of the peer that has no path either. Best first.
     pub left_out: Vec<Pair>,
 }
 
-/// A subnet: family, bits of its prefix, prefix.
+/// A subnet: whether it is IPv4, the bits of its prefix, the prefix.
 type Subnet = (bool, u8, u128);
 
 fn network(ip: IpAddr, prefix: u8) -> u128 {
@@ -95,7 +95,7 @@ fn subnet(address: &NicAddress) -> Subnet {
     (address.ip.is_ipv4(), address.prefix, network(address.ip, address.prefix))
 }
 
-/// Whether an address can be that of another host's NIC, or of this host's loopback.
+/// Returns whether an address can be that of another host's NIC, or of this host's loopback.
 pub fn is_routable(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_multicast() && !ip.is_unspecified(),
@@ -110,14 +110,14 @@ fn slower(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     }
 }
 
-/// The addresses to tell a peer: all, or of too many those that matter to it. `peer`: its addresses, as far as they are
-/// known; `pinned`: addresses that are told in any case.
+/// Returns the addresses to tell a peer: all, or if there are too many, those that matter to the peer. `peer`: its
+/// addresses, as far as they are known. `pinned`: addresses that are told in any case.
 pub fn announced(mut all: Vec<NicAddress>, peer: &[NicAddress], pinned: &[IpAddr]) -> Vec<NicAddress> {
     if all.len() <= ADDRESSES_MAX {
         return all;
     }
     let common: BTreeSet<Subnet> = peer.iter().map(subnet).collect();
-    // Two ends that both have too many keep the same subnets, where nothing else tells which.
+    // If both ends have too many addresses and nothing else decides, both keep the same subnets.
     all.sort_by_cached_key(|address| {
         let kept = pinned.contains(&address.ip) || address.ip.is_loopback();
         let speed = address.speed_mbit.unwrap_or(SPEED_UNKNOWN_MBIT);
@@ -128,21 +128,21 @@ pub fn announced(mut all: Vec<NicAddress>, peer: &[NicAddress], pinned: &[IpAddr
     all
 }
 
-/// A pair that may be chosen; numbers instead of names, since a host may have hundreds of NICs.
+/// A pair that may be chosen. It has numbers instead of names, since a host may have hundreds of NICs.
 struct Candidate {
     local: usize,
     remote: usize,
-    /// None: only a route may lead there.
+    /// The subnet in common. `None`: only a route may join the pair.
     subnet: Option<Subnet>,
-    /// Those of its addresses that the configuration names.
+    /// The addresses of the pair that the configuration names.
     named: [Option<IpAddr>; 2],
     failed: bool,
     speed: u32,
-    /// The NICs that carry it in the end, as indices of [`Load`].
+    /// The local and the remote uplink that carry the path, as indices of [`Load`].
     uplinks: (usize, usize),
 }
 
-/// Paths on each uplink of both ends.
+/// The number of paths on each uplink of both ends.
 #[derive(Default)]
 struct Load {
     local: Vec<usize>,
@@ -160,7 +160,7 @@ impl Load {
     }
 }
 
-/// Chooses the pairs worth dialling. Loopback addresses pair with each other only, for two ends on one host.
+/// Chooses the pairs worth dialling. Loopback addresses pair only with each other, for two ends on one host.
 pub fn choose(local: &[NicAddress], remote: &[NicAddress], preference: &Preference) -> Choice {
     let (local, remote) = (sorted(local), sorted(remote));
     let (candidates, mut load) = candidates(&local, &remote, preference);
@@ -203,7 +203,7 @@ fn sorted(addresses: &[NicAddress]) -> Vec<NicAddress> {
     sorted
 }
 
-/// All pairs of NICs that may work, each by its best addresses, and uplinks without load.
+/// Returns all pairs of NICs that may work, each by its best addresses, and uplinks without load.
 fn candidates(local: &[NicAddress], remote: &[NicAddress], preference: &Preference) -> (Vec<Candidate>, Load) {
     let own: BTreeSet<IpAddr> = local.iter().map(|a| a.ip).filter(|ip| !ip.is_loopback()).collect();
     let end = |addresses: &[NicAddress]| {
@@ -221,7 +221,7 @@ fn candidates(local: &[NicAddress], remote: &[NicAddress], preference: &Preferen
         .map(|ends| (&ends.local.0, &ends.local.1[..], &ends.remote.0, &ends.remote.1[..]))
         .collect();
     let named = |ip: IpAddr| preference.named.contains(&ip).then_some(ip);
-    // By the numbers of both NICs.
+    // The best candidate by the numbers of both NICs.
     let mut best: BTreeMap<(usize, usize), Candidate> = BTreeMap::new();
     let mut reached = (vec![false; local_nics], vec![false; remote_nics]);
     for direct in [true, false] {
@@ -263,7 +263,7 @@ fn candidates(local: &[NicAddress], remote: &[NicAddress], preference: &Preferen
     (candidates, Load { local: vec![0; local_uplinks], remote: vec![0; remote_uplinks] })
 }
 
-/// Names as numbers from 0 on.
+/// Numbers names from 0 on.
 #[derive(Default)]
 struct Numbers<'a>(BTreeMap<&'a str, usize>);
 
@@ -274,10 +274,11 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// See [`Choice::left_out`].
+/// Returns the pairs of [`Choice::left_out`].
 fn left_out(candidates: &[Candidate], mut left: Vec<usize>, mut load: Load) -> Vec<usize> {
     let any_direct = candidates.iter().any(|candidate| candidate.subnet.is_some());
-    // Where a subnet joins the hosts, what shares none rarely has a route: guests' networks, mostly.
+    // Where a subnet joins the hosts, a NIC that shares no subnet rarely has a route: mostly it is in a guests'
+    // network.
     left.retain(|at| !candidates[*at].failed && (candidates[*at].subnet.is_some() || !any_direct));
     left.sort_by_key(|at| (Reverse(candidates[*at].speed), *at));
     left.retain(|at| {
@@ -365,13 +366,13 @@ mod tests {
         );
     }
 
-    /// A NIC with an address in subnet `subnet`, on an uplink of its own.
+    /// Returns a NIC with an address in subnet `subnet`, on an uplink of its own.
     fn nic(end: u8, number: u8, subnet: u8, speed_mbit: Option<u32>) -> NicAddress {
         let ip = IpAddr::from([10, 0, subnet, 2 * number + end]);
         NicAddress { speed_mbit, ..NicAddress::new(ip, 24, &format!("e{number}")) }
     }
 
-    /// Two hosts with a NIC for each of these speeds, each in a subnet of its own.
+    /// Returns two hosts that have a NIC for each of these speeds, each in a subnet of its own.
     fn hosts(speeds: &[Option<u32>]) -> (Vec<NicAddress>, Vec<NicAddress>) {
         let host = |end| (0..).zip(speeds).map(|(i, speed)| nic(end, i, i, *speed)).collect();
         (host(0), host(1))
@@ -385,7 +386,7 @@ mod tests {
         let Choice { pairs, left_out } = choose(&a, &b, &Preference::default());
         assert_eq!((pairs.len(), pairs[0].speed_mbit()), (PATHS_MAX, Some(25_000)));
         assert_eq!(shown(&left_out), ["e3 10.0.3.6 > e3 10.0.3.7"]);
-        // Unless the configuration names it, or it is what the session began on; then another is.
+        // A pair that the configuration names, or on which the session began, is not left out; another pair is.
         let named = Preference { named: [b[3].ip].into(), ..Default::default() };
         let first = Preference { first: Some(left_out[0].ends()), ..Default::default() };
         for preference in [named, first] {
@@ -393,7 +394,7 @@ mod tests {
             assert_eq!(choice.pairs[0], left_out[0]);
             assert_eq!(choice.left_out[0].speed_mbit(), Some(1000));
         }
-        // What never worked makes room.
+        // A pair that never worked makes room.
         let failed = Preference { failed: [pairs[0].ends()].into(), ..Default::default() };
         let choice = choose(&a, &b, &failed);
         assert!(choice.pairs.contains(&left_out[0]) && !choice.pairs.contains(&pairs[0]) && choice.left_out.is_empty());
@@ -488,7 +489,7 @@ mod tests {
                 prop_assert_eq!(pairs.len(), PATHS_MAX);
                 for pair in pairs.iter().filter(|pair| works(pair)) {
                     let own = subnet(&pair.local);
-                    // All subnets are to have a path, and it was the first of its own.
+                    // All subnets should have a path, and this path was the first of its subnet.
                     let is_first = taken(own).next() == Some(pair);
                     let is_due = common.len() <= PATHS_MAX && own != subnet(&out.local) && is_first;
                     prop_assert!(is_due || speed(pair) >= speed(out), "{pair:?} was taken, {out:?} was not");

@@ -1,11 +1,10 @@
 //! How fast a path is, and how much may be on the way on it.
 //!
-//! The rate is measured as BBR does (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM
-//! Queue 14/5, and draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between sending a
-//! frame and its acknowledgement, over the longer of the time it took to send and to acknowledge them.
-//! The bound on what is on the way follows from it: enough to keep the path busy, little enough that
-//! neither a control message nor the guest's last pages wait long behind it. The link below does
-//! congestion control, if any is needed; this only keeps its buffers short.
+//! The rate is measured as BBR does (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14/5, and
+//! draft-cheng-iccrg-delivery-rate-estimation): bytes acknowledged between sending a frame and its acknowledgement,
+//! over the longer of the time it took to send and to acknowledge them. The bound on what is on the way follows from
+//! the rate: enough to keep the path busy, little enough that neither a control message nor the guest's last pages wait
+//! long. The link below does congestion control, if any is needed; this bound only keeps the link's buffers short.
 
 use std::time::Duration;
 
@@ -14,16 +13,17 @@ use crate::limits::{
     QUEUE_TIME_MAX,
 };
 
-/// How long a rate is believed: two halves of this.
+/// A rate is believed for one to two of these windows.
 const RATE_WINDOW_HALF: Duration = Duration::from_millis(750);
-/// How long a least round trip is believed: two halves of this.
+/// A least round trip is believed for one to two of these windows.
 const RTT_WINDOW_HALF: Duration = Duration::from_secs(5);
-/// A shorter sample says more about how threads were scheduled than about the path: it counts as this long.
+/// Shortest interval of a sample. A shorter sample says more about how threads were scheduled than about the path, so
+/// it counts as this long.
 const SAMPLE_MIN: Duration = Duration::from_millis(1);
-/// A chunk takes a path about this long.
+/// How long a chunk should take on a path, in seconds.
 const CHUNK_TIME: f64 = 0.002;
 
-/// The best of the last one to two windows, without keeping the samples.
+/// The best sample of the last one to two windows, without keeping the samples.
 #[derive(Clone, Debug)]
 struct WindowedBest<T> {
     half: Duration,
@@ -63,7 +63,7 @@ impl<T: Copy> WindowedBest<T> {
     }
 }
 
-/// What is remembered with each frame sent, to measure the rate when it is acknowledged.
+/// The state when a frame was sent, from which the rate is measured when the frame is acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct SendStamp {
     sent_at: Duration,
@@ -80,16 +80,16 @@ pub struct PathEstimate {
     delivered: u64,
     delivered_at: Duration,
     first_sent_at: Duration,
-    /// Until so much is delivered, the sender's lack of data limits what is measured.
+    /// While less than this many bytes are delivered, measurements are limited by the sender's lack of data.
     app_limited_until: Option<u64>,
-    /// What was acknowledged last had waited on its way.
+    /// Whether the bytes acknowledged last had queued on their way.
     queues: bool,
     rate: WindowedBest<f64>,
     rtt: WindowedBest<Duration>,
 }
 
 impl PathEstimate {
-    /// A path of which nothing is known.
+    /// Returns the estimate of a path about which nothing is known.
     pub fn new(now: Duration) -> PathEstimate {
         PathEstimate {
             inflight: 0,
@@ -103,28 +103,28 @@ impl PathEstimate {
         }
     }
 
-    /// Bytes sent and not yet acknowledged.
+    /// Returns how many bytes were sent and are not yet acknowledged.
     pub fn inflight(&self) -> u64 {
         self.inflight
     }
 
-    /// Measured bytes per second, if there was enough to measure lately.
+    /// Returns the measured bytes per second. `None`: there was too little to measure lately.
     pub fn rate(&self) -> Option<f64> {
         self.rate.get()
     }
 
-    /// Whether bytes wait on the path: only then is the rate all that the path has.
+    /// Returns whether bytes queue on the path. Only then is the rate all that the path has.
     pub fn queues(&self) -> bool {
         self.queues
     }
 
-    /// Least round trip lately.
+    /// Returns the least round trip lately. `None`: there was none.
     pub fn rtt(&self) -> Option<Duration> {
         self.rtt.get()
     }
 
-    /// How many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], of that no
-    /// more than [`QUEUE_BYTES_MAX`].
+    /// Returns how many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], with
+    /// at most [`QUEUE_BYTES_MAX`] for the queueing.
     pub fn inflight_limit(&self) -> u64 {
         let Some(rate) = self.rate() else {
             return INFLIGHT_INITIAL;
@@ -134,13 +134,13 @@ impl PathEstimate {
         ((travelling + queued) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
     }
 
-    /// The size of chunk that suits the path: small on slow ones, so that no stream waits long for it.
+    /// Returns the size of chunk that suits the path: small on slow paths, so that no stream waits long for a chunk.
     pub fn chunk_bytes(&self) -> usize {
         let rate = self.rate().unwrap_or(0.0);
         ((rate * CHUNK_TIME) as usize).next_multiple_of(CHUNK_BYTES_MIN).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
     }
 
-    /// Bytes go out.
+    /// Notes that bytes are sent. Returns the stamp to keep until they are acknowledged.
     pub fn sent(&mut self, now: Duration, bytes: u64) -> SendStamp {
         if self.inflight == 0 {
             self.first_sent_at = now;
@@ -156,12 +156,12 @@ impl PathEstimate {
         }
     }
 
-    /// There was nothing more to send: what is on the way now says little about the path.
+    /// Notes that there was nothing more to send: what is on the way now says little about the path.
     pub fn ran_dry(&mut self) {
         self.app_limited_until = Some(self.delivered + self.inflight);
     }
 
-    /// Bytes were acknowledged; `stamp` is that of the last frame among them.
+    /// Notes that bytes were acknowledged. `stamp` is that of the last frame among them.
     pub fn acknowledged(&mut self, now: Duration, bytes: u64, stamp: &SendStamp) {
         self.inflight = self.inflight.saturating_sub(bytes);
         self.delivered += bytes;
@@ -174,18 +174,18 @@ impl PathEstimate {
         let to_acknowledge = now.saturating_sub(stamp.delivered_at);
         let interval = to_send.max(to_acknowledge).max(SAMPLE_MIN);
         let rate = (self.delivered - stamp.delivered) as f64 / interval.as_secs_f64();
-        // What is known of the path stays while there is too little to send to learn more.
+        // While there is too little to send to learn more, the known rate stays.
         if !stamp.app_limited || self.rate().is_none_or(|known| rate > known) {
             self.rate.add(now, rate);
         }
     }
 
-    /// Bytes will never be acknowledged on this path: their connection is gone.
+    /// Notes that bytes will never be acknowledged on this path, because their connection is gone.
     pub fn lost(&mut self, bytes: u64) {
         self.inflight = self.inflight.saturating_sub(bytes);
     }
 
-    /// A ping came back.
+    /// Notes a ping's round trip.
     pub fn round_trip(&mut self, now: Duration, rtt: Duration) {
         self.rtt.add(now, rtt);
     }
@@ -195,7 +195,7 @@ impl PathEstimate {
 mod tests {
     use super::*;
 
-    /// Runs a path of `rate` bytes/s and `rtt` for `time`, always with data, and returns its estimate.
+    /// Runs a path of `rate` bytes/s and `rtt` for `time`, with data all the time, and returns its estimate.
     fn run(rate: f64, rtt: Duration, time: Duration) -> PathEstimate {
         let mut path = PathEstimate::new(Duration::ZERO);
         path.round_trip(Duration::ZERO, rtt);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Disjoint, non-adjacent ranges, by their starts.
+/// Disjoint, non-adjacent ranges: ends by starts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
     ends: BTreeMap<u64, u64>,
@@ -15,7 +15,7 @@ impl Ranges {
             return;
         }
         let (mut start, mut end) = (range.start, range.end);
-        // Everything that overlaps or touches [start, end) becomes part of it.
+        // Everything that overlaps or touches [start, end) becomes part of the new range.
         while let Some((&s, &e)) = self.ends.range(..=end).next_back() {
             if e < start {
                 break;
@@ -27,12 +27,12 @@ impl Ranges {
         self.ends.insert(start, end);
     }
 
-    /// Takes the range that begins at `start`, if there is one. Returns where that ends.
+    /// Removes the range that begins at `start`, if there is one. Returns where that range ended.
     pub(crate) fn take_from(&mut self, start: u64) -> Option<u64> {
         self.ends.remove(&start)
     }
 
-    /// How many ranges there are, with gaps between them.
+    /// Returns how many separate ranges there are.
     pub(crate) fn count(&self) -> usize {
         self.ends.len()
     }

@@ -1,13 +1,13 @@
-//! In-order bytes out of chunks that arrive in any order, more than once, and overlapping.
+//! Reassembly: bytes in order, out of chunks that arrive in any order, more than once, and overlapping.
 
 use std::collections::BTreeMap;
 
 use bytes::{Buf, Bytes};
 
-/// Pieces up to this length together become one.
+/// Neighbouring pieces that together have at most this many bytes are joined.
 const JOIN_BYTES: usize = 4 << 10;
 
-/// The receiving half's buffer. The caller bounds it: nothing beyond the granted credit is inserted.
+/// The receiving half's buffer. The caller bounds it: it inserts nothing beyond the granted credit.
 #[derive(Debug, Default)]
 pub struct Reassembly {
     /// Bytes handed out so far; nothing before this offset is kept.
@@ -19,38 +19,38 @@ pub struct Reassembly {
 }
 
 impl Reassembly {
-    /// Offset of the next byte to hand out.
+    /// Returns the offset of the next byte to hand out.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// Bytes that wait here.
+    /// Returns how many bytes wait here.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// Pieces that they lie in.
+    /// Returns in how many pieces the waiting bytes lie.
     pub(crate) fn pieces(&self) -> usize {
         self.chunks.len()
     }
 
-    /// How many of them there are beyond what lies in one row needs: about as many as gaps.
+    /// Returns how many pieces there are beyond what bytes without gaps need: about as many as there are gaps.
     pub(crate) fn gaps(&self) -> usize {
-        // Of two neighbours in a row, one is longer than half of what is joined.
+        // Of two neighbours without a gap, one is longer than half of [`JOIN_BYTES`].
         self.chunks.len().saturating_sub(2 + self.held_bytes as usize / (JOIN_BYTES / 2))
     }
 
-    /// Offset after the last byte that is here or was handed out.
+    /// Returns the offset after the last byte that is here or was handed out.
     pub(crate) fn end(&self) -> u64 {
         self.chunks.last_key_value().map_or(self.delivered, |(&offset, chunk)| offset + chunk.len() as u64)
     }
 
-    /// Whether [`Self::pop`] has something.
+    /// Returns whether [`Self::pop`] has bytes.
     pub fn is_ready(&self) -> bool {
         self.chunks.first_key_value().is_some_and(|(&offset, _)| offset == self.delivered)
     }
 
-    /// Takes a chunk in; what is already here or delivered is dropped. Returns the bytes that were new.
+    /// Inserts a chunk. Bytes that are already here or delivered are dropped. Returns how many bytes were new.
     pub fn insert(&mut self, mut offset: u64, mut data: Bytes) -> u64 {
         let before = self.held_bytes;
         let whole = data.len();
@@ -60,7 +60,7 @@ impl Reassembly {
             offset += skip;
         }
         while !data.is_empty() {
-            // The neighbour before may cover the beginning …
+            // The neighbour before may cover the beginning.
             if let Some((&at, chunk)) = self.chunks.range(..=offset).next_back() {
                 let covered = (at + chunk.len() as u64).saturating_sub(offset).min(data.len() as u64);
                 if covered > 0 {
@@ -69,14 +69,14 @@ impl Reassembly {
                     continue;
                 }
             }
-            // … and the one after it the rest.
+            // The neighbour after may cover the rest.
             let gap = match self.chunks.range(offset..).next() {
                 Some((&next, _)) => ((next - offset) as usize).min(data.len()),
                 None => data.len(),
             };
             let mut piece = data.split_to(gap);
             if gap < whole / 2 {
-                // Not to keep all of a buffer for a part of it.
+                // A copy, so that a small part does not keep a whole buffer.
                 piece = Bytes::copy_from_slice(&piece);
             }
             self.held_bytes += gap as u64;
@@ -86,7 +86,7 @@ impl Reassembly {
         self.held_bytes - before
     }
 
-    /// Small pieces are joined: each costs more than its bytes.
+    /// Stores a piece. Small pieces are joined, because a piece costs more memory than its bytes.
     fn keep(&mut self, offset: u64, piece: Bytes) {
         if piece.len() < JOIN_BYTES
             && let Some((&at, before)) = self.chunks.range_mut(..offset).next_back()
@@ -99,7 +99,7 @@ impl Reassembly {
         }
     }
 
-    /// The next bytes in order, if they are here.
+    /// Returns the next bytes in order, if they are here.
     pub fn pop(&mut self) -> Option<Bytes> {
         let entry = self.chunks.first_entry().filter(|entry| *entry.key() == self.delivered)?;
         let data = entry.remove();
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Any cover of the bytes, in any order, with overlaps and repeats, comes out as the bytes.
+        /// Any cover of the bytes, in any order, with overlaps and repeats, comes out as the bytes themselves.
         #[test]
         fn any_cover_comes_out_whole(
             len in 1usize..2000,

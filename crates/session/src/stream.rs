@@ -1,4 +1,4 @@
-//! One stream's two halves.
+//! The two halves of a stream.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,22 +9,23 @@ use crate::limits::{CHUNK_PARTS_MAX, URGENT_BYTES, URGENT_DECAY_TIME, URGENT_REC
 use crate::ranges::Ranges;
 use crate::reassembly::Reassembly;
 
-/// A piece of a stream, in the buffers that it was handed over in.
+/// A piece of a stream, in the buffers in which the application handed it over.
 #[derive(Clone, Debug)]
 pub struct Chunk {
-    /// Where in the stream it begins.
+    /// The offset in the stream at which the chunk begins.
     pub offset: u64,
-    /// Its bytes, in order.
+    /// The chunk's bytes, in order.
     pub parts: Vec<Bytes>,
 }
 
 impl Chunk {
-    /// Bytes in it.
+    /// Returns how many bytes are in the chunk.
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len() as u64).sum()
     }
 
-    /// Never: chunks are made of bytes. For clippy's and a reader's peace.
+    /// Returns whether the chunk has no bytes. That never happens; the method is there because clippy asks for it
+    /// beside `len`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -35,37 +36,37 @@ impl Chunk {
 pub(crate) enum Fin {
     /// More bytes may follow.
     Open,
-    /// The application is done; `Fin` not yet acknowledged.
+    /// The application is done; the `Fin` is not yet acknowledged.
     Sent,
-    /// The peer knows.
+    /// The peer has acknowledged the `Fin`.
     Acknowledged,
 }
 
-/// What this end sends: bytes not yet sent, lost on the way, acknowledged.
+/// The sending half of a stream: which bytes are not yet sent, lost on the way, acknowledged.
 #[derive(Debug)]
 pub(crate) struct SendHalf {
     unsent: VecDeque<Bytes>,
     unsent_bytes: usize,
     /// Offset of the first unsent byte.
     next: u64,
-    /// Chunks whose connection died or stalls, to go again before anything new.
+    /// Chunks whose connection died or stalls. They go again before anything new.
     lost: BTreeMap<u64, Chunk>,
-    /// The peer's credit: nothing from this offset on may be sent.
+    /// The peer's credit: bytes from this offset on may not be sent.
     pub(crate) credit: u64,
     acknowledged: Ranges,
     pub(crate) fin: Fin,
-    /// Bytes sent lately, for telling bulk from urgent; and when it was brought up to date.
+    /// Bytes sent lately, as of `recent_at`; it tells bulk from urgent.
     recent: f64,
     recent_at: Duration,
-    /// Whether the session's round-robin holds this stream.
+    /// Whether the stream is in the session's round-robin.
     pub(crate) queued: bool,
-    /// Whether the session's queue for room holds it.
+    /// Whether the stream is in the session's queue for room.
     pub(crate) waits_for_capacity: bool,
-    /// The application was refused because too much is unsent.
+    /// Whether the application was refused because too many bytes are unsent.
     pub(crate) was_refused: bool,
-    /// The application was told of room that it has not used yet.
+    /// Whether the application was told of room that it has not used yet.
     pub(crate) granted: bool,
-    /// Bytes handed over since it last waited for room.
+    /// Bytes handed over since the stream last waited for room.
     pub(crate) burst: usize,
 }
 
@@ -93,12 +94,12 @@ impl SendHalf {
         self.unsent_bytes
     }
 
-    /// Chunks that have to go again, and their bytes.
+    /// Returns how many chunks have to go again, and their bytes.
     pub(crate) fn lost(&self) -> (usize, u64) {
         (self.lost.len(), self.lost.values().map(Chunk::len).sum())
     }
 
-    /// Offset after the last byte that the application handed over.
+    /// Returns the offset after the last byte that the application handed over.
     pub(crate) fn end(&self) -> u64 {
         self.next + self.unsent_bytes as u64
     }
@@ -112,18 +113,18 @@ impl SendHalf {
         self.unsent.push_back(data);
     }
 
-    /// Bytes that count as handed over lately.
+    /// Returns how many bytes count as handed over lately.
     fn recent_bytes(&self, now: Duration) -> f64 {
         let elapsed = now.saturating_sub(self.recent_at).as_secs_f64();
         self.recent * (1.0 - elapsed / URGENT_DECAY_TIME.as_secs_f64()).max(0.0)
     }
 
-    /// What is handed over next may be urgent.
+    /// Returns whether bytes that are handed over next may be urgent.
     pub(crate) fn is_quiet(&self, now: Duration) -> bool {
         self.unsent_bytes == 0 && self.recent_bytes(now) <= URGENT_RECENT_BYTES as f64
     }
 
-    /// Small and rare enough to go ahead of bulk.
+    /// Returns whether the stream is small and rare enough to go ahead of bulk.
     pub(crate) fn is_urgent(&self) -> bool {
         self.unsent_bytes <= URGENT_BYTES && self.recent <= URGENT_RECENT_BYTES as f64
     }
@@ -132,7 +133,7 @@ impl SendHalf {
         !self.lost.is_empty() || (self.unsent_bytes > 0 && self.next < self.credit)
     }
 
-    /// The next chunk to send, of at most about `max` bytes (a lost one goes again as it was).
+    /// Takes the next chunk to send, of at most about `max` bytes. A lost chunk goes again as it was.
     pub(crate) fn take(&mut self, max: usize) -> Option<Chunk> {
         while let Some((_, chunk)) = self.lost.pop_first() {
             if !self.is_acknowledged(&chunk) {
@@ -162,9 +163,9 @@ impl SendHalf {
         self.acknowledged.insert(chunk.offset..chunk.offset + chunk.len());
     }
 
-    /// Takes back a chunk that may not have arrived. Returns its bytes if it has to go again.
+    /// Takes back a chunk that may not have arrived. Returns its bytes if it has to go again, otherwise 0.
     pub(crate) fn requeue(&mut self, chunk: &Chunk) -> u64 {
-        // A chunk is cut once and resent whole, so the same offset is the same chunk.
+        // A chunk is cut once and sent again whole, so the same offset is the same chunk.
         if self.is_acknowledged(chunk) || self.lost.contains_key(&chunk.offset) {
             return 0;
         }
@@ -172,12 +173,12 @@ impl SendHalf {
         chunk.len()
     }
 
-    /// Everything handed over has arrived at the peer, and the peer knows that it was everything.
+    /// Returns whether everything handed over has arrived at the peer, and the peer knows that it is everything.
     pub(crate) fn is_done(&self) -> bool {
         self.fin == Fin::Acknowledged && self.acknowledged.contains(0..self.end())
     }
 
-    /// Forgets what waits; after a reset nobody wants it.
+    /// Drops the bytes that wait; after a reset nobody needs them.
     pub(crate) fn clear(&mut self) {
         self.unsent.clear();
         self.unsent_bytes = 0;
@@ -186,17 +187,17 @@ impl SendHalf {
     }
 }
 
-/// What this end receives.
+/// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct ReceiveHalf {
     pub(crate) reassembly: Reassembly,
-    /// Bytes that the application is done with.
+    /// Bytes with which the application is done.
     pub(crate) consumed: u64,
-    /// What the peer was granted.
+    /// The offset up to which the peer may send.
     pub(crate) granted: u64,
-    /// Where the stream ends, once the peer said so.
+    /// The offset at which the stream ends. `None`: the peer has not said.
     pub(crate) end: Option<u64>,
-    /// The application has seen the end.
+    /// Whether the application has seen the end.
     pub(crate) finished: bool,
 }
 
@@ -211,12 +212,12 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the application would get something other than `Pending`.
+    /// Returns whether the application would get something other than `Pending`.
     pub(crate) fn is_readable(&self) -> bool {
         self.reassembly.is_ready() || self.is_at_end()
     }
 
-    /// What the peer may have sent and the application has not consumed.
+    /// Returns how many bytes the peer may have sent that the application has not consumed.
     pub(crate) fn open_window(&self) -> u64 {
         self.granted - self.consumed
     }
@@ -231,19 +232,20 @@ impl ReceiveHalf {
 pub(crate) struct Stream {
     pub(crate) send: SendHalf,
     pub(crate) receive: ReceiveHalf,
-    /// Torn down: by whom does not matter any more, only why.
+    /// Code and reason of the reset, once the stream is torn down by either end.
     pub(crate) reset: Option<(u64, String)>,
-    /// The application knows it.
+    /// Whether the application knows the stream.
     pub(crate) opened: bool,
-    /// What the peer opened it to, until the application knows.
+    /// The name to which the peer opened the stream, until the application knows it.
     pub(crate) destination: Option<String>,
-    /// The application was told of the reset, or caused it.
+    /// Whether the application was told of the reset, or caused it.
     pub(crate) reset_seen: bool,
-    /// What its bulk may use.
+    /// Which paths and connections the stream's bulk may use.
     pub(crate) width: Width,
 }
 
-/// What a stream's bulk may use of a session. The rest stands by: where what it uses is lost, it uses the next.
+/// Which paths and connections of a session a stream's bulk may use. The others stand by: if what the bulk uses is
+/// lost, the bulk uses the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Width {
     /// All paths.
@@ -270,7 +272,7 @@ impl Stream {
             send: SendHalf::new(),
             receive: ReceiveHalf::new(),
             reset: None,
-            // What the peer opens, the application hears of when the opening is there.
+            // The application hears of a stream of the peer when the stream's `Open` has arrived.
             opened: opener == Opener::Here,
             destination: None,
             reset_seen: false,
@@ -278,12 +280,12 @@ impl Stream {
         }
     }
 
-    /// Whether the application may have more to send.
+    /// Returns whether the application may have more to send.
     pub(crate) fn accepts_data(&self) -> bool {
         self.send.fin == Fin::Open && self.reset.is_none()
     }
 
-    /// Nothing is owed to the application or the peer.
+    /// Returns whether nothing more is owed to the application or the peer.
     pub(crate) fn is_over(&self) -> bool {
         match self.reset {
             Some(_) => self.reset_seen,

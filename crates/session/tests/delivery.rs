@@ -1,5 +1,5 @@
-//! The sending half against a peer that acknowledges and grants exactly what it says: nothing is given up that did not
-//! arrive, nothing goes again that was acknowledged, and nothing goes beyond the peer's credit.
+//! The sending half against a peer that acknowledges and grants exactly what it says. No byte is given up that did not
+//! arrive, no byte goes again that was acknowledged, and no byte goes beyond the peer's credit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,21 +11,21 @@ use skein_session::{
     ConnectionEnd, ConnectionId, ConnectionKind, Event, PathId, Role, Session, Settings, StreamId, Transmit,
 };
 
-/// A frame as it went out.
+/// A frame as it was sent.
 #[derive(Clone, Debug)]
 struct Sent {
     header: Header,
-    /// Position on its connection after it.
+    /// Position on the connection after the frame.
     end: u64,
 }
 
-/// What the network and the peer know of a connection.
+/// What the network and the peer know about a connection.
 #[derive(Debug, Default)]
 struct Wire {
     path: u32,
     data: bool,
     sent: Vec<Sent>,
-    /// Frames that arrived, in their order.
+    /// How many frames arrived; they arrive in order.
     arrived: usize,
 }
 
@@ -39,11 +39,11 @@ struct Bench {
     handed_over: u64,
     /// The peer's credit.
     credit: u64,
-    /// What the peer has: chunks by their offset.
+    /// The lengths of the chunks that the peer has, by offset.
     has: BTreeMap<u64, u64>,
     has_opening: bool,
     has_end: bool,
-    /// Chunks whose acknowledgement the session has, by their offset.
+    /// Offsets of the chunks whose acknowledgement the session has.
     told: BTreeSet<u64>,
 }
 
@@ -52,7 +52,7 @@ fn pattern(range: std::ops::Range<u64>) -> Vec<u8> {
 }
 
 impl Bench {
-    /// One path with its control connection and `data` more.
+    /// One path with its control connection and `data` data connections.
     fn new(data: u32) -> Bench {
         let now = Duration::from_secs(100);
         let mut session = Session::new(now, Role::Dialer, Settings::default());
@@ -92,7 +92,7 @@ impl Bench {
         }
     }
 
-    /// A frame from the peer, if it has a connection for it.
+    /// Delivers a frame from the peer, if the peer has a connection for it.
     fn frame(&mut self, kind: FrameKind, number: u32, offset: u64, frame: Frame) -> bool {
         let Some((&control, _)) = self.wires.iter().find(|(_, wire)| !wire.data) else { return false };
         let header = Header { kind, stream: number, offset, len: 0 };
@@ -112,7 +112,7 @@ impl Bench {
         self.handed_over = end;
     }
 
-    /// One frame goes out, within the credit and with the right bytes.
+    /// Polls one frame, and checks that it is within the credit and has the right bytes.
     fn poll(&mut self, id: ConnectionId) -> Option<Header> {
         let Transmit { header, payload } = self.session.poll_transmit(self.now, id)?;
         if header.kind == FrameKind::Data {
@@ -127,13 +127,13 @@ impl Bench {
         Some(header)
     }
 
-    /// Everything that the connection takes; the offsets of the chunks.
+    /// Polls everything that the connection takes. Returns the offsets of the chunks.
     fn poll_all(&mut self, id: ConnectionId) -> Vec<u64> {
         let frames = std::iter::from_fn(|| self.poll(id));
         frames.filter(|header| header.kind == FrameKind::Data).map(|header| header.offset).collect()
     }
 
-    /// So many frames more arrive. Pings are answered.
+    /// Lets `frames` more frames arrive. Pings are answered.
     fn arrive(&mut self, id: ConnectionId, frames: usize) {
         let Some(wire) = self.wires.get_mut(&id) else { return };
         let end = (wire.arrived + frames).min(wire.sent.len());
@@ -154,7 +154,7 @@ impl Bench {
         }
     }
 
-    /// The peer acknowledges what arrived on a connection.
+    /// Acknowledges what has arrived on a connection.
     fn acknowledge(&mut self, id: ConnectionId) {
         let Some(wire) = self.wires.get(&id) else { return };
         let arrived = &wire.sent[..wire.arrived];
@@ -166,7 +166,7 @@ impl Bench {
         }
     }
 
-    /// Time passes, in which control connections work and nothing else arrives.
+    /// Lets time pass, in which control connections work and nothing else arrives.
     fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
@@ -192,12 +192,12 @@ impl Bench {
         }
     }
 
-    /// How much of the stream the peer has without a gap.
+    /// Returns how many bytes of the stream the peer has without a gap.
     fn has_up_to(&self) -> u64 {
         self.has.iter().fold(0, |end, (offset, len)| if *offset <= end { end.max(offset + len) } else { end })
     }
 
-    /// From here on the network works: the peer must get it all, and the session must learn that.
+    /// Checks that, once the network works, the peer gets everything and the session learns that.
     fn must_arrive(&mut self) {
         self.credit += 64 << 20;
         self.session.finish(self.stream);
@@ -227,18 +227,18 @@ impl Bench {
     }
 }
 
-/// A data connection in each state in which an acknowledgement may find it.
+/// The states of a data connection in which an acknowledgement may find it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Found {
     /// It works.
     Working,
-    /// Nothing was acknowledged for long: its chunks wait to go again.
+    /// Nothing was acknowledged for long: the connection's chunks wait to go again.
     Suspect,
-    /// As before, and they have gone again over the other one.
+    /// As [`Self::Suspect`], and the chunks have gone again over the other connection.
     SentAgain,
 }
 
-/// An acknowledgement frees the chunks up to its position, and not one more.
+/// An acknowledgement frees the chunks up to its position, and no more.
 #[test]
 fn an_acknowledgement_frees_what_it_says() {
     for found in [Found::Working, Found::Suspect, Found::SentAgain] {
@@ -269,7 +269,7 @@ fn an_acknowledgement_frees_what_it_says() {
     }
 }
 
-/// What goes again is paid for already: it opens no room for what was not granted.
+/// Bytes that go again have used their credit already: they give no credit for more.
 #[test]
 fn what_goes_again_gives_no_credit() {
     for lost in 0..4 {
@@ -293,7 +293,7 @@ fn what_goes_again_gives_no_credit() {
     }
 }
 
-/// Credit comes over two paths, and in any order.
+/// Credit may come over two paths, and in any order.
 #[test]
 fn credit_that_comes_late_takes_nothing_back() {
     let mut bench = Bench::new(1);
@@ -305,11 +305,11 @@ fn credit_that_comes_late_takes_nothing_back() {
     bench.must_arrive();
 }
 
-/// What waits for a control connection that is lost goes over the next.
+/// Frames that wait for a control connection that is lost go over the next.
 #[test]
 fn what_was_not_sent_on_a_control_connection_goes_over_the_next() {
     let mut bench = Bench::new(1);
-    // A little goes over the control connection, as its opening does.
+    // A few bytes go over the control connection, as the stream's opening does.
     bench.send(100);
     bench.session.finish(bench.stream);
     bench.down(ConnectionId(0));
@@ -345,7 +345,7 @@ fn op() -> impl Strategy<Value = Op> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever is lost, late, acknowledged and granted, in whatever order.
+    /// Holds whatever is lost, late, acknowledged and granted, in whatever order.
     #[test]
     fn what_is_sent_arrives(ops in proptest::collection::vec(op(), 1..80)) {
         let mut bench = Bench::new(2);

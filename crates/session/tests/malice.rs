@@ -1,5 +1,6 @@
-//! A peer that is broken or an enemy: any frames, well-formed or nearly so, in any order. The session never
-//! panics, keeps no more than it may, and answers each frame with `Ok` or a [`ProtocolError`] that ends it.
+//! A peer that is broken or an enemy sends any frames, well-formed or nearly so, in any order. The session never
+//! panics, keeps no more than its bounds allow, and answers each frame with `Ok` or a [`ProtocolError`] that ends the
+//! session.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +15,17 @@ use skein_session::{
     Settings, StreamId,
 };
 
-/// A session, an application that behaves, and what an enemy can know of it.
+/// A session, an application that behaves well, and what an enemy can know of the session.
 struct Victim {
     session: Session,
     now: Duration,
     connections: Vec<ConnectionId>,
     next_connection: u32,
     streams: Vec<StreamId>,
-    /// What the session granted and sent: a clever enemy stays just within it, or goes just beyond.
+    /// What the session granted and sent: a clever enemy stays just within these, or goes just beyond.
     granted: BTreeMap<u32, u64>,
     sent: BTreeMap<u32, u64>,
-    /// How the application treats streams that the peer opens.
+    /// Whether the application takes streams that the peer opens.
     takes_streams: bool,
 }
 
@@ -62,7 +63,7 @@ impl Victim {
     }
 
     fn frame(&mut self, id: ConnectionId, header: Header, payload: Bytes) -> Result<(), ProtocolError> {
-        // What the reader of a connection checks first.
+        // The reader of a connection checks the header first.
         let Ok(header) = Header::decode(&header.encode()) else { return Ok(()) };
         let Ok(frame) = Frame::parse(header, payload) else { return Ok(()) };
         let outcome = self.session.handle_frame(self.now, id, &header, frame);
@@ -90,7 +91,7 @@ impl Victim {
         assert!(print.held_bytes <= print.granted_bytes && print.granted_bytes <= windows, "{print:?}");
         assert!(print.streams <= 2 * STREAMS_MAX as usize, "{print:?}");
         assert!(print.connections <= CONNECTIONS_MAX && print.paths <= print.connections, "{print:?}");
-        // Also what lies in small pieces may not take much more memory than the bytes themselves.
+        // Bytes in small pieces may not take much more memory than the bytes themselves.
         assert!(print.held_pieces <= PIECES, "{print:?}");
     }
 
@@ -121,7 +122,7 @@ impl Victim {
     }
 }
 
-/// Pieces that one session may hold.
+/// Most pieces that one session may hold.
 const PIECES: usize = 2 * GAPS_MAX + 4 * STREAMS_MAX as usize + (WINDOW_SESSION as usize * 4) / 2048;
 
 fn header(kind: FrameKind, stream: u32, offset: u64, len: usize) -> Header {
@@ -144,11 +145,11 @@ enum Op {
     Read { stream: usize },
 }
 
-/// Where a liar would put an offset.
+/// The offsets that a liar would choose.
 #[derive(Clone, Copy, Debug)]
 enum Where {
     Small(u64),
-    /// Around what was granted or sent.
+    /// Near what was granted or sent.
     Near(i64),
     Huge(u64),
 }
@@ -168,7 +169,7 @@ fn op() -> impl Strategy<Value = Op> {
     let stream = prop_oneof![8 => 0u32..8, 1 => 0u32..3000, 1 => any::<u32>()];
     let len = prop_oneof![1usize..300, Just(CHUNK_BYTES_MAX), 1usize..CHUNK_BYTES_MAX];
     let frame = (0usize..6, kind, stream, place(), len)
-        // A goodbye ends it all: rarely.
+        // A goodbye ends the session, so it comes rarely.
         .prop_filter("a goodbye now and then", |(_, kind, stream, ..)| *kind != Bye || *stream == 0)
         .prop_map(|(connection, kind, stream, offset, len)| Op::Frame { connection, kind, stream, offset, len });
     prop_oneof![
@@ -213,7 +214,7 @@ fn play(victim: &mut Victim, op: Op) {
                 Where::Small(offset) | Where::Huge(offset) => offset,
                 Where::Near(by) => (known - (payload.len() as u64).min(known)).saturating_add_signed(by),
             };
-            // Frames of a connection may arrive when the session has it down already.
+            // Frames of a connection may arrive when the session no longer has the connection.
             let id = connection(n).unwrap_or(ConnectionId(0));
             let _ = victim.frame(id, header(kind, stream, offset, payload.len()), payload);
         }
@@ -276,7 +277,7 @@ proptest! {
 
 // ---- floods ----
 
-/// Sends `number` frames to a victim that has something to answer each with, and acknowledges nothing.
+/// Sends `number` frames that the victim could answer, each one, and acknowledges nothing.
 fn flood(number: u64, takes_streams: bool, frame: impl Fn(&Victim, u64) -> (usize, Header, Bytes)) -> Victim {
     let mut victim = Victim::new(Role::Acceptor);
     victim.takes_streams = takes_streams;
@@ -329,7 +330,7 @@ fn floods_leave_little_behind() {
 
 #[test]
 fn confetti_is_refused() {
-    // Every other byte of the window: no byte can be handed out, and each lies alone.
+    // Every other byte of the window: no byte can be handed out, and each byte lies alone.
     let confetti = |_: &Victim, n| match n {
         0 => (0, header(FrameKind::Open, 0, 0, 1), Bytes::from("x")),
         n => (1, header(FrameKind::Data, 0, n * 2 - 1, 1), Bytes::from("x")),
@@ -358,8 +359,8 @@ fn a_path_without_a_control_connection_is_closed() {
     assert!(!victim.session.status().paths.iter().any(|path| path.path == PathId(7)));
 }
 
-/// A stream may be over for the peer while what it sent still waits for its reader here: then the peer opens
-/// more than this end has room for, and is no criminal.
+/// A stream may be over for the peer while its bytes still wait for their reader here. An honest peer may then open
+/// more streams than this end has room for.
 #[test]
 fn streams_beyond_the_limit_are_refused() {
     let mut victim = Victim::new(Role::Acceptor);
@@ -377,7 +378,7 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(refused, (STREAMS_MAX..STREAMS_MAX + 10).map(|n| n * 2).collect::<Vec<_>>());
 }
 
-/// A stream of which everybody knows the end is forgotten, whenever its reset comes.
+/// A stream whose end both sides know is forgotten, whenever its reset comes.
 #[test]
 fn a_reset_after_the_end_leaves_nothing() {
     let mut victim = Victim::new(Role::Acceptor);
@@ -392,14 +393,15 @@ fn a_reset_after_the_end_leaves_nothing() {
     }
 }
 
-/// A stream that was told of room and is torn down leaves it to others, whether its application knows already or not.
+/// A stream that was granted room and is then torn down leaves the room to others, whether its application knows
+/// already or not.
 #[test]
 fn a_reset_stream_takes_no_room() {
     for seen in [true, false] {
         let mut victim = Victim::new(Role::Dialer);
         let [torn, other] = [(); 2].map(|()| victim.session.open("target").unwrap());
         assert!(victim.session.send_capacity(victim.now, torn) > URGENT_BYTES);
-        // A path of which nothing is known has room for one.
+        // A path about which nothing is known has room for one stream.
         assert_eq!(victim.session.send_capacity(victim.now, other), URGENT_BYTES);
         victim.frame(ConnectionId(0), header(FrameKind::Fin, torn.0, 0, 0), Bytes::new()).unwrap();
         if seen {

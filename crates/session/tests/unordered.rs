@@ -1,4 +1,4 @@
-//! Links that keep no order: whatever overtakes what on a connection, and whenever the connection is lost, every byte
+//! Links that keep no order. Whatever overtakes what on a connection, and whenever the connection is lost: every byte
 //! comes out once and in its place, and nothing is acknowledged behind a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,18 +12,18 @@ use skein_session::{
     Settings, StreamId, Transmit,
 };
 
-/// What is on its way from one end, and what has arrived of it.
+/// The frames on their way from one end, and those that have arrived.
 #[derive(Debug, Default)]
 struct Way {
-    /// Frames and where they lie.
+    /// Frames, each with its position.
     frames: Vec<(u64, Transmit)>,
     sent: u64,
-    /// Where frames begin and end that have arrived.
+    /// Beginnings and ends of the frames that have arrived.
     arrived: BTreeSet<(u64, u64)>,
 }
 
 impl Way {
-    /// Up to this byte everything has arrived.
+    /// Returns up to which byte everything has arrived.
     fn complete(&self) -> u64 {
         self.arrived.iter().fold(0, |end, (from, to)| if *from == end { *to } else { end })
     }
@@ -45,7 +45,7 @@ struct Pair {
     stream: StreamId,
     sent: [u64; 2],
     received: [u64; 2],
-    /// For picks that are nobody's choice.
+    /// Which pick comes next, where the test does not choose.
     picks: usize,
 }
 
@@ -73,7 +73,7 @@ impl Pair {
         self.wires.insert(id, Wire { path, kind, ways: Default::default() });
     }
 
-    /// Two paths, each with a control connection and a data connection.
+    /// Sets up two paths, each with a control connection and a data connection.
     fn complete_paths(&mut self) {
         for path in 0..2 {
             for kind in [ConnectionKind::Control, ConnectionKind::Data] {
@@ -84,7 +84,7 @@ impl Pair {
         }
     }
 
-    /// The connection is lost, with all that is on its way.
+    /// Loses the connection, with all frames that are on its way.
     fn down(&mut self, id: ConnectionId) {
         if self.wires.remove(&id).is_some() {
             for end in &mut self.ends {
@@ -114,7 +114,7 @@ impl Pair {
         }
     }
 
-    /// One frame of those that an end has on its way arrives.
+    /// Lets one of the frames arrive that an end has on its way.
     fn arrive(&mut self, id: ConnectionId, from: usize, pick: usize) -> bool {
         let Some(wire) = self.wires.get_mut(&id) else { return false };
         let way = &mut wire.ways[from];
@@ -124,7 +124,7 @@ impl Pair {
         let (position, Transmit { header, payload }) = way.frames.swap_remove(pick % way.frames.len());
         way.arrived.insert((position, position + header.frame_bytes()));
         if header.kind == FrameKind::Ack {
-            // Of what the end that acknowledges has received.
+            // How far the end that acknowledges has received.
             let complete = self.wires.get(&ConnectionId(header.stream)).map(|wire| wire.ways[1 - from].complete());
             assert!(complete.is_none_or(|complete| header.offset <= complete), "acknowledged behind a gap");
         }
@@ -159,10 +159,10 @@ impl Pair {
         self.settle();
     }
 
-    /// From here on nothing is lost: all that was sent must arrive, and both ends learn that.
+    /// Checks that, once nothing is lost any more, everything arrives and both ends learn that.
     fn must_arrive(&mut self) {
         for _ in 0..2000 {
-            // Again and again: an end may not know of the stream yet.
+            // More than once: an end may not know the stream yet.
             self.ends.iter_mut().for_each(|end| end.finish(self.stream));
             if self.received[1] == self.sent[0] && self.ends.iter().all(|end| end.is_delivered(self.stream)) {
                 break;
@@ -184,8 +184,8 @@ impl Pair {
     }
 }
 
-/// Without a gap acknowledgements say as much as with an order; the frame that closes a gap has all behind it
-/// acknowledged.
+/// Without a gap, acknowledgements say as much as on a link that keeps order. The frame that closes a gap has all
+/// frames behind it acknowledged.
 #[test]
 fn the_slowest_frame_holds_back_the_acknowledgement_and_nothing_else() {
     let mut pair = Pair::new();
@@ -206,7 +206,7 @@ fn the_slowest_frame_holds_back_the_acknowledgement_and_nothing_else() {
     }
     let frames = pair.wires[&data].ways[0].frames.len();
     assert!(frames > 1, "{frames} frames");
-    // All but the first, of which the reader gets nothing yet.
+    // All but the first frame; the reader gets no byte yet.
     for _ in 1..frames {
         assert!(pair.arrive(data, 0, usize::MAX - usize::MAX % frames + 1));
     }
@@ -228,7 +228,7 @@ fn the_slowest_frame_holds_back_the_acknowledgement_and_nothing_else() {
     pair.must_arrive();
 }
 
-/// A peer that says where a frame lies may lie.
+/// A peer may lie about where a frame lies.
 #[test]
 fn frames_in_places_where_none_can_be_end_the_session() {
     let header = Header { kind: FrameKind::Ping, stream: 0, offset: 1, len: 0 };

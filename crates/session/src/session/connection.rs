@@ -125,7 +125,7 @@ pub(super) struct PathState {
     pub(super) up_at: Duration,
     pub(super) control: Option<ConnectionId>,
     pub(super) probed_at: Duration,
-    /// Received bytes that acknowledgements are owed for, on all its connections, and when they are due.
+    /// Received bytes for which acknowledgements are owed, on all connections of the path, and when these are due.
     pub(super) unacknowledged: u64,
     pub(super) acknowledge_at: Option<Duration>,
     pub(super) sent_bytes: u64,

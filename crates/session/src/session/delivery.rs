@@ -10,8 +10,13 @@ use crate::stream::Fin;
 use crate::{ConnectionId, ConnectionKind, PathId};
 
 impl Connection {
-    /// A frame of so many bytes has arrived, behind so many others: of an ordered link, behind all that have. Returns
-    /// how much further the connection's bytes are there without a gap.
+    /// Notes that a frame of `bytes` bytes has arrived. `position`: how many bytes come before the frame on its
+    /// connection; `None`: the link keeps order, so all that have arrived. Returns by how much the connection's bytes
+    /// without a gap grew.
+    ///
+    /// # Errors
+    /// [`ProtocolError::BadPosition`] if the frame's place is taken or out of range; [`ProtocolError::Confetti`] if
+    /// there are too many gaps.
     fn note_arrival(&mut self, bytes: u64, position: Option<u64>) -> Result<u64, ProtocolError> {
         let before = self.received_position;
         let start = position.unwrap_or(before);
@@ -29,7 +34,7 @@ impl Connection {
 }
 
 impl Session {
-    /// Counts a frame, so that it is acknowledged once every frame before it on its connection has arrived, too.
+    /// Counts a frame. The frame is acknowledged once every frame before it on its connection has arrived, too.
     pub(super) fn account_received(
         &mut self,
         now: Duration,

@@ -343,7 +343,7 @@ impl Session {
         self.flush(id);
     }
 
-    /// No more bytes follow on this stream from this end.
+    /// Ends this end's direction of the stream: no more bytes follow.
     pub fn finish(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;

@@ -295,8 +295,8 @@ impl Session {
         }
     }
 
-    /// As [`Self::queue_small_frame`], but not where it is already: every copy of it may come back, each time that a
-    /// connection is lost.
+    /// As [`Self::queue_small_frame`], but not on a connection that holds the same frame already: each copy may come
+    /// back each time that a connection is lost.
     pub(super) fn queue_small_frame_once(&mut self, item: QueuedFrame) {
         let controls = self.best_control_connections(|_, connection| !connection.closing);
         if controls.is_empty() && !self.backlog.iter().any(|other| other.is_duplicate_of(&item)) {
@@ -312,7 +312,7 @@ impl Session {
         }
     }
 
-    /// The best control connections among those that will do.
+    /// Returns the best control connections of those for which `will_do` is true.
     pub(super) fn best_control_connections(
         &self,
         will_do: impl Fn(&Session, &Connection) -> bool,
@@ -330,8 +330,9 @@ impl Session {
         controls.into_iter().map(|(_, _, id)| id).take(URGENT_COPIES).collect()
     }
 
-    /// Urgent streams that together send more than a path takes are bulk: otherwise they would wait behind
-    /// each other, without a bound, and so would pings. A quarter, since bulk's connections take the most of a path.
+    /// Returns whether urgent bytes may go over a control connection. Urgent streams that together send more than a
+    /// path takes count as bulk: otherwise they would wait behind each other without a bound, and so would pings. The
+    /// bound is a quarter of what the path holds, since bulk's connections take most of the path.
     pub(super) fn has_room_for_urgent(&self, control: &Connection) -> bool {
         control.is_usable()
             && control.frames() < FRAMES_MAX / 2
@@ -347,7 +348,7 @@ impl Session {
         }
     }
 
-    /// A peer that takes frames and never acknowledges, or does not take them, loses the connection.
+    /// Closes a connection that holds too many frames: its peer does not take frames, or never acknowledges them.
     pub(super) fn bound_frames(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id)
             && connection.frames() > FRAMES_MAX
@@ -368,7 +369,7 @@ mod tests {
     const CONTROL: ConnectionId = ConnectionId(0);
     const DATA: ConnectionId = ConnectionId(1);
 
-    /// Sends what there is, and has the peer acknowledge it all.
+    /// Sends everything there is to send, and has the peer acknowledge all of it.
     fn exchange(session: &mut Session, now: Duration) {
         let mut sent = [(CONTROL, 0), (DATA, 0)];
         for (id, _) in &sent {
@@ -382,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A stream that is confined uses one path, or one connection, and the next when that is lost.
+    /// A confined stream uses one path, or one connection, and the next when the first is lost.
     #[test]
     fn a_confined_stream_leaves_the_other_paths_alone() {
         for width in [Width::Path, Width::Connection] {
@@ -416,7 +417,7 @@ mod tests {
         }
     }
 
-    /// One that was refused room, and got through with little all the same, does not keep the room that it was to have.
+    /// A stream that was refused room, and sent a few bytes all the same, does not keep the turn that it was to have.
     #[test]
     fn a_turn_that_nobody_uses_holds_up_nobody() {
         let mut now = Duration::from_secs(1);
@@ -429,14 +430,14 @@ mod tests {
             let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
             session.handle_frame(now, CONTROL, &header, credit).unwrap();
         }
-        // All the room is taken, and the little one has sent too much lately to be small.
+        // All the room is taken, and `little` has sent too much lately to count as small.
         for id in [little, bulk] {
             assert!(session.send_capacity(now, id) > 0);
             session.send(now, id, vec![0; 160 << 10].into());
         }
         while session.poll_transmit(now, DATA).is_some() {}
         assert_eq!(session.send_capacity(now, little), 0);
-        // Later it is small, and nothing of its own is unsent.
+        // Later `little` counts as small, and has no unsent bytes of its own.
         let stream = session.streams.get_mut(&little).unwrap();
         let _ = stream.send.take(CHUNK_BYTES_MAX);
         now += URGENT_DECAY_TIME;

@@ -1,4 +1,4 @@
-//! What a session is at a moment.
+//! Snapshots of a session.
 
 use serde::Serialize;
 
@@ -6,40 +6,40 @@ use super::connection::QueuedFrame;
 use super::{Ended, Session};
 use crate::{ConnectionKind, PathId};
 
-/// What one path does, for people.
+/// A path's state, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathStatus {
-    /// Which path.
+    /// The path.
     pub path: PathId,
-    /// Whether it has its control connection.
+    /// Whether the path has its control connection.
     #[serde(rename = "control")]
     pub has_control_connection: bool,
-    /// Its data connections.
+    /// How many data connections the path has.
     pub data_connections: usize,
-    /// Whether it may carry bulk now.
+    /// Whether the path may carry bulk now.
     pub usable: bool,
-    /// Bytes of frames sent on it.
+    /// Bytes of frames sent on the path.
     pub sent_bytes: u64,
-    /// Bytes of frames received on it.
+    /// Bytes of frames received on the path.
     pub received_bytes: u64,
-    /// Measured bytes per second.
+    /// Measured bytes per second. `None`: not measured.
     pub rate: Option<f64>,
-    /// Least round trip, in seconds.
+    /// Least round trip, in seconds. `None`: not measured.
     pub rtt_s: Option<f64>,
-    /// Bytes on the way.
+    /// Bytes sent and not yet acknowledged.
     pub inflight_bytes: u64,
 }
 
-/// What a session does, for people.
+/// A session's state, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Status {
-    /// Streams that are open.
+    /// How many streams are open.
     pub streams: usize,
-    /// Bytes that went out a second time.
+    /// Bytes that were sent a second time.
     pub resent_bytes: u64,
-    /// Bytes of streams that the peer sent and that wait for bytes before them or for their reader.
+    /// Bytes of streams that have arrived and wait for bytes before them or for their reader.
     pub held_bytes: u64,
-    /// Each path with a connection.
+    /// Each path that has a connection.
     pub paths: Vec<PathStatus>,
 }
 
@@ -47,7 +47,7 @@ pub struct Status {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// Streams, connections and paths.
+    /// How many streams, connections and paths there are.
     pub streams: usize,
     pub connections: usize,
     pub paths: usize,
@@ -55,28 +55,28 @@ pub struct Footprint {
     pub granted_bytes: u64,
     /// Bytes received and not handed out.
     pub held_bytes: u64,
-    /// The pieces they lie in.
+    /// In how many pieces the held bytes lie.
     pub held_pieces: usize,
     /// Bytes handed over and not sent.
     pub unsent_bytes: u64,
-    /// Bytes sent that may have to go again, every copy counted.
+    /// Bytes sent that may have to go again; every copy counts.
     pub retained_bytes: u64,
-    /// Frames and pieces of streams in every queue of the sending side.
+    /// How many frames and pieces of streams are in all queues of the sending side.
     pub queued: usize,
-    /// What counts against bounds of sending: bytes under way on paths, and of urgent streams.
+    /// What counts against the bounds of sending: bytes on the way on paths, and bytes of urgent streams.
     pub inflight_bytes: u64,
     pub urgent_bytes: u64,
-    /// Events not yet polled.
+    /// How many events are not yet polled.
     pub events: usize,
 }
 
 impl Session {
-    /// Why the session is over, if it is.
+    /// Returns why the session is over. `None`: it is not.
     pub fn ended(&self) -> Option<&Ended> {
         self.ended.as_ref()
     }
 
-    /// The session at this moment.
+    /// Returns the session's state at this moment.
     pub fn status(&self) -> Status {
         let paths = self.paths.iter().map(|(&id, state)| PathStatus {
             path: id,
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    /// What is kept in memory; walks all of it.
+    /// Returns how much is kept in memory. Walks all of it.
     #[doc(hidden)]
     pub fn footprint(&self) -> Footprint {
         let items =

@@ -1,4 +1,4 @@
-//! Streams: opened, received, granted credit, handed to who sends.
+//! Streams: opening, receiving, granting credit, handing bytes to the sending side.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::limits::*;
 use crate::stream::{Chunk, Fin, Opener, Stream};
 
 impl Session {
-    /// Streams are announced in the order they were opened in, whatever order their `Open`s arrive in: QEMU
+    /// Announces streams in the order in which they were opened, whatever order their `Open` frames arrive in: QEMU
     /// before 8.0 takes its first connection for the main one (migration/migration.c).
     pub(super) fn handle_open(&mut self, id: StreamId, target: String) -> Result<(), ProtocolError> {
         let Some(stream) = self.peer_stream(id)? else { return Ok(()) };
@@ -52,7 +52,7 @@ impl Session {
         if tell {
             self.events.push_back(Event::Readable(id));
         }
-        // Summed up only where it could matter.
+        // The sum is computed only where it could matter.
         if gaps > GAPS_MAX / 256 && self.streams.values().map(|s| s.receive.reassembly.gaps()).sum::<usize>() > GAPS_MAX
         {
             return Err(ProtocolError::Confetti);
