@@ -1,6 +1,6 @@
 //! The arrows between the workspace's crates are those that ARCHITECTURE.md lists: neither more nor fewer.
 //!
-//! The list is the map: the table whose header begins with [`HEADER`]. A row has the folders of its crates in
+//! The list is the map: the table whose header begins as below. A row has the folders of its crates in
 //! backticks, what they are, the crates that they depend on without dev- and build-dependencies, and what they know
 //! nothing of. A crate is pure if what it is says so in a sentence of its own:
 //!
