@@ -1,4 +1,4 @@
-//! `skein ca` as a person uses it: the program itself, its output and its exit status.
+//! Tests `skein ca` as a person uses it: the program itself, its output and its exit status.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn an_identity_written_elsewhere_is_known() {
     assert_eq!(certificate(&out), certificate(&copy));
     assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 1, "no key, nor anything else");
 
-    // A file in the way is not replaced, nor forgotten what is known.
+    // A file in the way is not replaced, and what is known is not forgotten.
     fails(dir, &["ca", "issue", "node1", "--dir", "ca", "--out", "node1"]);
     assert_eq!(certificate(&out), certificate(&copy));
     assert!(fails(dir, &["ca", "issue", "node1", "--dir", "ca"]).contains("skein ca renew node1"));
@@ -120,7 +120,7 @@ fn bad_input_is_told() {
     std::fs::create_dir(dir.join("empty")).unwrap();
     assert!(fails(dir, &["ca", "show", "empty"]).contains("neither an identity"));
 
-    // An identity that peers would refuse: another cluster's CA beside it.
+    // An identity that peers would refuse, because another cluster's CA is beside it.
     std::fs::copy(dir.join("other/ca.pem"), dir.join("ca/hosts/x/ca.pem")).unwrap();
     let said = works(dir, &["ca", "show", "ca/hosts/x"]);
     assert!(said.contains("WARNING") && said.contains("is not signed by the CA"), "{said}");

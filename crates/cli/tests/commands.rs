@@ -1,5 +1,5 @@
-//! The commands that ask this host's agent: the program itself, its output and its exit status, beside an agent that
-//! plays back answers.
+//! Tests the commands that ask this host's agent: the program itself, its output and its exit status, with an agent
+//! that plays back answers.
 
 mod fake;
 
@@ -151,7 +151,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     }
 }
 
-/// An agent in a control group that has less than the host.
+/// Returns the room of an agent in a control group that has less than the host.
 fn room() -> Room {
     let limit = |owner: &str, (limit, used, promised)| RoomLimit {
         resource: Resource::Ram,
@@ -280,7 +280,7 @@ fn a_check_tells_everything_at_once() {
     assert!(matches!(&asked[3], Request::Migrate { detach: false, .. }));
 }
 
-/// A whole migration as an agent tells it.
+/// Returns a whole migration, as an agent reports it.
 fn whole() -> Vec<Act> {
     let copying =
         |round, left, elapsed| Migration { copy: Some(fake::copy(round, left)), ..at(SourcePhase::Precopy, elapsed) };
@@ -289,7 +289,7 @@ fn whole() -> Vec<Act> {
         progress(migration(Some(MigrationPhase::Queued), 0)),
         progress(at(SourcePhase::Prepare, 20)),
         progress(copying(1, 4096, 1030)),
-        // Nothing but figures: no line in a pipe, yet.
+        // Only figures change, so a pipe gets no line yet.
         progress(copying(1, 2900, 1530)),
         progress(copying(2, 300, 6900)),
         progress(at(SourcePhase::Switchover, 7150)),
@@ -376,7 +376,7 @@ fn a_migration_whose_answer_was_lost_is_asked_for_again_under_the_same_name() {
     assert!(matches!(&asked[0].request, Request::Migrate { .. }) && asked[0].request_id.is_some(), "{asked:?}");
     assert_eq!((&asked[1], &asked[2]), (&asked[0], &asked[0]));
     assert_ne!(asked[3].request_id, asked[0].request_id, "another migration has another name");
-    // What is only watched is asked for again, too.
+    // A migration that is only watched is asked for again, too.
     let agent = Agent::start(vec![lost(), vec![last(over(Outcome::Moved))]]);
     agent.run(&["migration", "watch", "web1"]).exits(0).says("web1 runs on hostb");
     assert_eq!(agent.asked().len(), 2);
@@ -390,7 +390,7 @@ fn a_migration_that_is_begun_again_is_followed() {
         progress(at(SourcePhase::Precopy, 2000)),
         progress(at(SourcePhase::Keep, 3000)),
         progress(over(Outcome::CalledOff)),
-        // It says so until the next attempt has begun.
+        // The agent says so until the next attempt has begun.
         progress(over(Outcome::CalledOff)),
         progress(Migration { attempt: Some(attempt(None)), ..next(at(SourcePhase::Prepare, 10)) }),
         last(next(over(Outcome::Moved))),
@@ -483,7 +483,7 @@ fn migrations_are_listed_and_shown() {
     let json = agent.run(&["migration", "show", "4f1c", "--events", "--json"]).exits(0);
     let shown = serde_json::from_str::<Migration>(&json.out).unwrap();
     assert_eq!((&shown.events, &shown.copy), (&events(), &over(Outcome::Moved).copy));
-    // All of them beside each other, as they are documented.
+    // All fields are there, as they are documented.
     let pages = &serde_json::from_str::<serde_json::Value>(&json.out).unwrap()["copy"]["pages"];
     let fields: Vec<&str> = pages.as_object().unwrap().keys().map(|name| &name[..]).collect();
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pages.md")).unwrap();

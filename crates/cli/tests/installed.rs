@@ -1,5 +1,5 @@
-//! What `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the
-//! laboratory.
+//! Tests what `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the
+//! lab.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -34,12 +34,12 @@ impl Staging {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     }
 
-    /// Where something is in the staging tree.
+    /// Returns the path of something in the staging tree.
     fn path(&self, installed: &str) -> PathBuf {
         self.dir.path().join("staging").join(installed)
     }
 
-    /// All files in the staging tree, by their paths in it, in order.
+    /// Returns all files in the staging tree, by their paths in it, in order.
     fn files(&self) -> Vec<String> {
         fn collect(dir: &Path, found: &mut Vec<PathBuf>) {
             for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -56,7 +56,7 @@ impl Staging {
     }
 }
 
-/// The names of an ELF file's sections, as readelf lists them.
+/// Returns the names of an ELF file's sections, as readelf lists them.
 fn sections(file: &Path) -> String {
     let listed = Command::new("readelf").args(["--section-headers", "--wide"]).arg(file).output().unwrap();
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));

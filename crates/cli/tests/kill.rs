@@ -1,5 +1,5 @@
-//! `skein agent` and `skein tunnel` as processes that are killed: whoever is left says so, soon, and the same commands
-//! work again.
+//! Tests `skein agent` and `skein tunnel` as processes that are killed: the other one reports it soon, and the same
+//! commands work again.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use skein_identity::{ClusterCa, Validity};
 
-/// A process that is killed at the latest when the test is over.
+/// A process that is killed when the test is over, at the latest.
 struct Skein(Child);
 
 impl Skein {
-    /// Starts it and waits for the line that says that it is ready.
+    /// Starts a process and waits for the line that says that it is ready.
     fn start(args: &[&str]) -> (Skein, String) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_skein"))
             .args(args)
@@ -59,7 +59,7 @@ impl World {
         self.path(name).display().to_string()
     }
 
-    /// The agent and its address.
+    /// Starts the agent. Returns it with its address.
     fn agent(&self) -> (Skein, String) {
         let (identity, allow) = (self.text("b"), self.text("*"));
         let (agent, ready) = Skein::start(&[
@@ -82,7 +82,7 @@ impl World {
         Skein::start(&["tunnel", "--identity", &identity, "--nic", "lo", "--to", to, "-L", &forward]).0
     }
 
-    /// A connection through the tunnel, as seen from both ends.
+    /// Makes a connection through the tunnel. Returns both ends.
     fn connect(&self, listener: &UnixListener) -> (UnixStream, UnixStream) {
         let mut here = UnixStream::connect(self.path("in")).expect("the tunnel listens");
         here.write_all(b"x").expect("it takes bytes");
@@ -113,7 +113,7 @@ fn a_killed_agent_ends_what_it_carried_and_the_tunnel_finds_its_successor() {
     drop(agent);
     ends_soon(&there);
     ends_soon(&here);
-    // What comes now fails at once, not late.
+    // A new connection fails at once, not late.
     ends_soon(&UnixStream::connect(world.path("in")).expect("the tunnel listens on"));
 }
 

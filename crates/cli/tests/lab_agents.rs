@@ -1,4 +1,4 @@
-//! Agents that own VMs and move them: with real hosts, agents and QEMUs. Needs root.
+//! Tests agents that own VMs and move them, with real hosts, agents and QEMUs. Needs root.
 // Timeout: 900 s
 // QEMU: 7.2 10
 // Cores: 0.7
@@ -16,9 +16,9 @@ use skein_api::{
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
 
-/// What is over is tidied up by then.
+/// The time within which everything is tidied up after a migration.
 const SOON: Duration = Duration::from_secs(5);
-/// For anything that has to happen at all.
+/// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// At this rate a busy guest is copied for ever.
 const SLOW_MBIT: u32 = 50;
@@ -37,14 +37,14 @@ fn runs_on(cluster: &Cluster, vm: &str, host: &str) {
     assert!(runs, "{vm} runs on {found:?}");
 }
 
-/// All is over: nothing is left, and no guest ever ran twice.
+/// Checks that nothing is left over, and that no guest ever ran twice.
 #[track_caller]
 fn end(cluster: &Cluster) {
     cluster.wait_clean(SOON);
     cluster.check();
 }
 
-/// For a guest that is copied for ever: it would be called off without a deadline.
+/// Returns options for a guest that is copied for ever, and would be called off without a deadline.
 fn patient() -> MigrateOptions {
     MigrateOptions { deadline_s: Some(600), ..MigrateOptions::default() }
 }
@@ -63,8 +63,7 @@ fn start_busy(cluster: &mut Cluster, vm: &str) {
     cluster.wait_working(vm);
 }
 
-/// Begins a migration of a busy guest over links that are too slow for it, and comes back when the guest is being
-/// copied.
+/// Begins a migration of a busy guest over links that are too slow for it. Returns when the guest is being copied.
 #[track_caller]
 fn copying(cluster: &Cluster, vm: &str) -> Migration {
     is_slow(cluster, true);
@@ -87,7 +86,7 @@ fn a_guest_is_started_shown_moved_and_stopped() {
     assert_eq!(cluster.vms("a"), [cluster.vm("a", "v1")]);
     assert!(cluster.vms("b").is_empty());
 
-    // A name twice, a definition that is none, and what is not there.
+    // A name that is taken, an invalid definition, and a file that does not exist.
     let start = |text: &str| Request::VmStart {
         from: VmOrigin::Definition { file: "t.toml".into(), text: text.into() },
         options: Default::default(),
@@ -164,7 +163,7 @@ fn a_working_guest_moves_over_two_nics_and_stays_whole() {
         let before = written();
         cluster.wait(DEADLINE, "it goes on writing", || written() > before);
     }
-    // That it would find what is wrong.
+    // Verifying would find a wrong page.
     cluster.talk("w1", |agent| agent.corrupt(None));
     assert_eq!(cluster.talk("w1", |agent| agent.verify(DEADLINE)).bad, 1);
     end(&cluster);
@@ -185,7 +184,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     assert!(cluster.check_move("v1", "a", "b").problems.iter().all(|problem| !problem.cure.is_empty()));
     assert!(matches!(&blocking(&cluster, "v1", "a")[..], [(ProblemKind::SameHost, _)]));
 
-    // Moved, a guest that somebody paused would run.
+    // If it were moved, a guest that a person paused would run.
     runs_on(&cluster, "v1", "a");
     let qemu = cluster.witness().seen("v1").pop().expect("it runs");
     qemu.monitor().stop().unwrap();
@@ -203,7 +202,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     assert!(qemu.monitor().is_running().unwrap());
     assert_eq!(blocking(&cluster, "v1", "b"), []);
 
-    // The name is taken there, by a guest of the same name that is another one.
+    // The name is taken at the target, by another guest of the same name.
     let other = "name = 'v1'\nmemory = '32 MiB'\naccel = 'tcg'\n";
     cluster.start_vm("b", other);
     assert!(matches!(&blocking(&cluster, "v1", "b")[..], [(ProblemKind::NameTaken, _)]));
@@ -213,7 +212,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     cluster.asked("b", &Request::VmForget { name: "v1".into() });
     assert_eq!(blocking(&cluster, "v1", "b"), []);
 
-    // No room, no QEMU: both at once.
+    // No room and no QEMU are reported together.
     cluster.stop("b");
     let usual = cluster.settings().clone();
     *cluster.settings() = Settings { incoming: 0, qemu: "/nonexistent/qemu".into(), ..usual.clone() };
@@ -222,7 +221,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     kinds.sort();
     assert_eq!(kinds, [ProblemKind::Places, ProblemKind::QemuMissing]);
 
-    // Nobody there.
+    // There is no agent at the target.
     cluster.stop("b");
     let begin = Instant::now();
     let refused =
@@ -238,7 +237,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     end(&cluster);
 }
 
-/// The source's host was lost and set up anew: nobody will ever ask the target for what it has.
+/// Tests a source whose host was lost and set up anew: no agent will ever ask the target for what it has.
 #[test]
 fn what_an_earlier_try_left_is_named_and_can_be_removed() {
     let mut cluster = Cluster::up(settings());
@@ -269,7 +268,7 @@ fn a_migration_that_is_called_off_leaves_nothing_and_can_be_repeated() {
     start_busy(&mut cluster, "v1");
     for host in ["a", "b"] {
         let migration = copying(&cluster, "v1");
-        // What it has at the target is no leftover, to be called off.
+        // What the first migration has at the target is no leftover that could be called off.
         let second = cluster.check_move("v1", "a", "b");
         let blocking = second.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
         assert_eq!(blocking.map(|problem| problem.kind).collect::<Vec<_>>(), [ProblemKind::MigrationUnderWay]);
@@ -295,7 +294,7 @@ fn a_migration_that_is_called_off_leaves_nothing_and_can_be_repeated() {
 fn limits_queue_and_priorities_order() {
     let mut cluster = Cluster::up(Settings { outgoing: 1, ..settings() });
     let vms = ["v1", "v2", "v3", "v4"];
-    // The first takes its time, in which the others are asked for.
+    // The first migration takes some time, in which the others are asked for.
     start_busy(&mut cluster, "v1");
     for vm in &vms[1..] {
         cluster.start_vm("a", &cluster.bare(vm));
@@ -303,17 +302,17 @@ fn limits_queue_and_priorities_order() {
     is_slow(&cluster, true);
     let begin = |vm, priority| cluster.begin(vm, "a", "b", MigrateOptions { priority: Some(priority), ..patient() }).id;
     let ids = [begin("v1", 50), begin("v2", 50), begin("v3", 100), begin("v4", 50)];
-    // A VM is moved once at a time.
+    // A VM can be in one migration only.
     let twice = cluster.check_move("v2", "a", "b");
     assert!(twice.problems.iter().any(|problem| problem.kind == ProblemKind::MigrationUnderWay), "{twice:?}");
-    // One that waits is called off at once.
+    // A migration that waits is called off at once.
     cluster.asked("a", &Request::MigrationCancel { id: "v4".into() });
     assert_eq!(cluster.migration("a", ids[3]).outcome, Some(Outcome::CalledOff));
     is_slow(&cluster, false);
     let over: Vec<Migration> = ids.iter().map(|id| cluster.watched("a", *id)).collect();
     let outcomes: Vec<_> = over.iter().filter_map(|migration| migration.outcome).collect();
     assert_eq!(outcomes, [Outcome::Moved, Outcome::Moved, Outcome::Moved, Outcome::CalledOff]);
-    // When each left the queue, and when it was over.
+    // The times at which each left the queue and was over.
     let spans = ids[..3].iter().map(|id| {
         let events = cluster.migration("a", *id).events;
         let time_of = |word: &str| {
@@ -358,7 +357,7 @@ fn guests_outlive_their_agent() {
         assert_eq!(vms.iter().map(|vm| vm.pid).collect::<Vec<_>>(), pids);
         assert!(vms.iter().all(|vm| vm.state == VmState::Running), "{vms:?}");
     };
-    // Stopped in order, killed, and replaced by another build.
+    // The agent is stopped in order, killed, and replaced by another build.
     let upgrade = cluster.dir().join("skein-upgrade");
     fs::copy(env!("CARGO_BIN_EXE_skein"), &upgrade).unwrap();
     for round in 0..3 {
@@ -372,7 +371,7 @@ fn guests_outlive_their_agent() {
         cluster.start_as("a", &Start { program, ..Start::default() });
         found(&cluster);
     }
-    // One that hangs comes back.
+    // An agent that hangs comes back.
     cluster.signal("a", Signal::SIGSTOP);
     thread::sleep(Duration::from_secs(1));
     cluster.signal("a", Signal::SIGCONT);
@@ -465,7 +464,7 @@ fn a_disk_that_takes_nothing_refuses_new_migrations_and_harms_none() {
     cluster.start("b");
     start_busy(&mut cluster, "v1");
     cluster.start_vm("a", &cluster.bare("v2"));
-    // Full, in the middle of a migration: it ends as any other.
+    // The disk gets full in the middle of a migration, which ends like any other.
     let migration = copying(&cluster, "v1");
     let filler = cluster.state_dir("a").join("filler");
     let full = fs::write(&filler, vec![0; 4 << 20]).unwrap_err();
@@ -473,7 +472,7 @@ fn a_disk_that_takes_nothing_refuses_new_migrations_and_harms_none() {
     is_slow(&cluster, false);
     assert_eq!(cluster.watched("a", migration.id).outcome, Some(Outcome::Moved));
     runs_on(&cluster, "v1", "b");
-    // New ones are refused, in words; the guest runs on.
+    // New migrations are refused with a reason, and the guest runs on.
     let check = cluster.check_move("v2", "a", "b");
     let told: Vec<_> = check.problems.iter().filter(|problem| problem.kind == ProblemKind::Journal).collect();
     assert!(check.blocks() && matches!(&told[..], [one] if one.what.contains("space")), "{check:?}");
@@ -482,7 +481,7 @@ fn a_disk_that_takes_nothing_refuses_new_migrations_and_harms_none() {
     cluster.moved("v2", "a", "b");
     cluster.moved("v2", "b", "a");
 
-    // Read-only: a file system that is written to cannot become so, thus with a new agent.
+    // The directory becomes read-only. A file system with open writers cannot become so, so the agent is started anew.
     cluster.stop("a");
     cluster.set_state_read_only("a", true);
     cluster.begin_start("a", &Start::default());

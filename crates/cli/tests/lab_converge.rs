@@ -1,5 +1,5 @@
-//! A guest that writes faster than the links carry: it is said so, with what would be enough; it is throttled if it may
-//! be, and only while it moves. Needs root.
+//! Tests a guest that writes faster than the links carry. It is reported with what would be enough. The guest is
+//! throttled only if that is allowed, and only while it moves. Needs root.
 // Timeout: 600 s
 // QEMU: 7.2 10
 // Cores: 0.7
@@ -15,8 +15,8 @@ use skein_lab_hosts::Cut;
 
 const VM: &str = "hot";
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Mb/s of the two pairs of NICs: they carry 9 MB/s, and the guest writes 16, nothing of which compresses. Both take
-/// less than half a core: on a machine that is busy they are what they are on one that is not.
+/// The rate of each of the two pairs of NICs, in Mb/s. They carry 9 MB/s, and the guest writes 16, nothing of which
+/// compresses. Both take less than half a core, so they are the same on a busy machine as on an idle one.
 const RATE: u32 = 40;
 const PAGES_PER_S: u32 = 4000;
 
@@ -29,7 +29,7 @@ fn notes(cluster: &Cluster, id: MigrationId) -> Vec<String> {
     text.collect()
 }
 
-/// Two hosts, and the guest on one of them.
+/// Starts two hosts, with the guest on one of them.
 fn up() -> Cluster {
     let rates = vec![Some(RATE)];
     let mut cluster = Cluster::up(Settings { nics: 2, rates, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) });
@@ -55,7 +55,7 @@ fn a_throttled_guest_does_not_wait_for_the_network() {
     cluster.wait(Duration::from_secs(20), "it is called off", kept);
     let detail = cluster.migration("a", id).detail;
     assert!(detail.starts_with("nothing got through to b for 3 s"), "{detail}");
-    // It stands still for a part of that at most, whatever this QEMU does.
+    // The guest stands still for at most a part of that time, whatever this QEMU does.
     let beats = || cluster.beats_on(VM, "a", Duration::from_secs(1));
     cluster.wait(Duration::from_secs(10), "it runs", beats);
     let beat = cluster.talk(VM, |guest| guest.status()).beat;
@@ -82,7 +82,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
         throttle.parse::<u8>().unwrap()
     };
 
-    // At once, as nobody said until when to try.
+    // The migration is called off at once, as no deadline was given.
     let id = begin(MigrateOptions::default());
     let never =
         || matches!(cluster.migration("a", id).copy.and_then(|copy| copy.converges), Some(Convergence::Never(_)));
@@ -94,7 +94,7 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     assert!((20..=90).contains(&throttle), "{throttle}");
     assert!(cluster.where_runs(VM) == ["a"]);
 
-    // When that is over.
+    // With a deadline, it is called off when that is over.
     let kept = cluster.watched("a", begin(MigrateOptions { deadline_s: Some(30), ..MigrateOptions::default() }));
     assert_eq!(kept.why, Some(FailureReason::Deadline));
     lacks(&kept);

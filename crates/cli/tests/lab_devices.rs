@@ -1,4 +1,5 @@
-//! UEFI, TPM, controllers and CDs from VM files, started and moved; and what cannot be moved is refused. Needs root.
+//! Tests UEFI, TPM, controllers and CDs from VM files, started and moved; and that a VM which cannot be moved is
+//! refused. Needs root.
 // Timeout: 300 s
 // Cores: 0.5
 
@@ -10,11 +11,11 @@ use std::time::{Duration, Instant};
 use skein_api::{Outcome, ProblemKind, Request, VmOrigin};
 use skein_lab_cluster::{Cluster, Settings, until};
 
-/// What is over is tidied up by then.
+/// The time within which everything is tidied up.
 const SOON: Duration = Duration::from_secs(10);
-/// OVMF boots within this on a busy machine without KVM.
+/// The time in which OVMF boots on a busy machine without KVM.
 const BOOT_TIME: Duration = Duration::from_secs(150);
-/// UEFI's shell has carried out a command.
+/// The time in which UEFI's shell carries out a command.
 const COMMAND_TIME: Duration = Duration::from_secs(30);
 const PROMPT: &str = "Shell> ";
 
@@ -35,7 +36,7 @@ impl Shell {
         Shell { console }
     }
 
-    /// What comes until `end` does.
+    /// Returns what comes up to `end`.
     fn until(&mut self, end: &str, time: Duration) -> String {
         let (deadline, mut said) = (Instant::now() + time, String::new());
         while !said.contains(end) {
@@ -54,17 +55,17 @@ impl Shell {
     /// Waits until the firmware has come to its shell.
     fn boot(cluster: &Cluster, host: &str, vm: &str) -> Shell {
         let mut shell = Shell::of(cluster, host, vm);
-        // It looks for a script for five seconds, or until a key is pressed.
+        // The shell looks for a script for five seconds, or until a key is pressed.
         shell.until("startup.nsh", BOOT_TIME);
         shell.console.write_all(b"\x1b").unwrap();
         shell.until(PROMPT, BOOT_TIME);
         shell
     }
 
-    /// What follows a command's own echo.
+    /// Runs a command. Returns what follows its own echo.
     fn run(&mut self, command: &str) -> String {
         for key in command.as_bytes() {
-            // Its serial port has no flow control.
+            // The serial port has no flow control.
             self.console.write_all(&[*key]).unwrap();
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -82,10 +83,11 @@ impl Shell {
         read.unwrap_or_default()
     }
 
-    /// A part of PCR 0 (SHA-256), which the firmware has measured itself into: TPM2_PCR_Read, by hand.
+    /// Returns a part of PCR 0 (SHA-256), into which the firmware has measured itself, by a TPM2_PCR_Read written by
+    /// hand.
     fn pcr(&mut self) -> Vec<u32> {
-        self.tpm(0x08, Some(1)); // Request the locality.
-        self.tpm(0x40, Some(1)); // Have it ready for a command.
+        self.tpm(0x08, Some(1)); // Requests the locality.
+        self.tpm(0x40, Some(1)); // Makes the TPM ready for a command.
         let command = [
             [0x80, 0x01, 0, 0],       // tag, size...
             [0, 0x14, 0, 0],          // command code...
@@ -98,15 +100,15 @@ impl Shell {
         }
         self.tpm(0x4c, Some(1));
         assert!(until(COMMAND_TIME, || self.tpm(0x4c, None) == 0), "the TPM does not answer");
-        // The code, success, is in bytes 6 to 9; the digest begins at byte 30.
+        // The code, success, is in bytes 6 to 9. The digest begins at byte 30.
         let words: Vec<u32> = [1, 2, 8, 9, 10].map(|number| self.tpm(0x80 + 4 * number, None)).into();
         assert_eq!((words[0] >> 16, words[1] & 0xffff), (0, 0), "the TPM refuses: {words:x?}");
         words[2..].to_vec()
     }
 }
 
-/// What a guest with UEFI has written into its variable store, and measured into its TPM, is there after moves, and
-/// what is kept on storage after a cold start, too.
+/// Checks that what a guest with UEFI has written into its variable store and measured into its TPM is there after
+/// moves, and what is kept on storage is there after a cold start, too.
 #[test]
 fn firmware_and_tpm_move_with_their_guest() {
     let swtpm = std::process::Command::new("swtpm").arg("--version").output();
@@ -135,9 +137,9 @@ fn firmware_and_tpm_move_with_their_guest() {
         assert!(fs::read_dir(own(to).join("tpm")).unwrap().count() > 0);
     }
     drop(shell);
-    // What is on storage now was written by QEMU as the guest arrived.
+    // What is on storage now was written by QEMU when the guest arrived.
     cluster.asked("a", &Request::VmStop { name: "u".into(), timeout_s: 0, force: true });
-    // Elsewhere it would begin with nothing.
+    // On the other host it would begin with nothing.
     let from = VmOrigin::Definition { file: "u.toml".into(), text: definition.into() };
     let told = cluster.refused("b", &Request::VmStart { from, options: Default::default() });
     assert!(told.contains("a has a VM of that name, stopped") && told.contains("--new-state"), "{told}");
@@ -152,14 +154,14 @@ fn firmware_and_tpm_move_with_their_guest() {
     cluster.check();
 }
 
-/// An image of a MiB.
+/// Makes an image of one MiB.
 fn image(cluster: &Cluster, name: &str) -> String {
     let path = cluster.dir().join(name);
     fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
     path.display().to_string()
 }
 
-/// Controllers of all kinds, CDs, and what `[qemu] args` name besides.
+/// Tests controllers of all kinds, CDs, and devices from `[qemu] args`.
 #[test]
 fn devices_of_a_vm_file_move() {
     let cluster = cluster();
@@ -187,7 +189,7 @@ fn devices_of_a_vm_file_move() {
     cluster.start_vm("a", &definition);
     for (from, to) in [("a", "b"), ("b", "a")] {
         let problems = cluster.check_move("d", from, to).problems;
-        // The medium may be a copy; here hosts share a kernel, and it is the same.
+        // The medium could be a copy. Here hosts share a kernel, and it is the same.
         assert!(problems.is_empty(), "{problems:?}");
         cluster.moved("d", from, to);
     }
@@ -195,7 +197,8 @@ fn devices_of_a_vm_file_move() {
     cluster.check();
 }
 
-/// What could never be moved is refused when it is started, and nothing stays of it; or it is said that it is to stay.
+/// Checks that a VM which could never be moved is refused when it is started, and leaves nothing behind, unless its
+/// file says that it is to stay on its host.
 #[test]
 fn what_cannot_be_moved_is_refused_at_its_start() {
     let cluster = cluster();

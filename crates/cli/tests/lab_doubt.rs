@@ -1,5 +1,5 @@
-//! Contact is lost in the very moment of the handover: what can be known is decided, what cannot is left to contact or
-//! to a person. Needs root.
+//! Tests the loss of contact at the very moment of the handover: what can be known is decided, and the rest is left to
+//! contact or to a person. Needs root.
 // Timeout: 300 s
 // Cores: 0.5
 #![cfg(feature = "fault-points")]
@@ -28,9 +28,9 @@ struct Parted {
 }
 
 impl Parted {
-    /// Halts the source's agent at a step, takes all links away, and lets it go on.
+    /// Halts the source's agent at a step, takes all links away, and lets the agent go on.
     fn at(label: &str) -> Parted {
-        // What is built meanwhile may lack the feature.
+        // A program that is built meanwhile may lack the feature, so a copy is used.
         static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
             let dir = tempfile::tempdir().unwrap();
             let program = dir.path().join("skein");
@@ -66,7 +66,7 @@ impl Parted {
         doubted && self.cluster.migration(host, self.id).in_doubt
     }
 
-    /// As if the host's power had failed.
+    /// Ends everything on a host, as if its power had failed.
     fn power_off(&mut self, host: &str) {
         self.cluster.kill(host);
         self.cluster.kill_qemu(VM, host);
@@ -103,7 +103,7 @@ fn before_the_grant_the_guest_goes_on_at_the_source() {
     assert_eq!(parted.cluster.migration("a", parted.id).outcome, Some(Outcome::CalledOff));
 }
 
-/// A QEMU that writes the rest of a guest into links that are gone hears nothing, and holds the guest.
+/// Tests a QEMU that writes the rest of a guest into links that are gone: it notices nothing, and holds the guest.
 #[test]
 fn a_guest_whose_rest_cannot_be_sent_goes_on_at_the_source() {
     let program = env!("CARGO_BIN_EXE_skein").into();
@@ -115,7 +115,7 @@ fn a_guest_whose_rest_cannot_be_sent_goes_on_at_the_source() {
     for nic in 0..2 {
         cluster.lab().rate("a", nic, Some(200)).unwrap();
     }
-    // So that much is left when the guest is stopped.
+    // This leaves enough to send when the guest is stopped.
     let options = MigrateOptions { downtime_limit_ms: Some(4000), ..MigrateOptions::default() };
     let id = cluster.begin(VM, "a", "b", options).id;
     cluster.wait(SOON, "it is stopped", || cluster.where_runs(VM).is_empty());

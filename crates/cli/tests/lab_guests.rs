@@ -1,5 +1,5 @@
-//! Guests as people have them: moved between releases of QEMU, started by libvirt-like command lines, with disks that
-//! lie on more than images. Needs root.
+//! Tests guests as people have them: moved between releases of QEMU, started by libvirt-like command lines, with disks
+//! that lie on more than images. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.8
@@ -12,10 +12,10 @@ use std::time::Duration;
 use skein_api::{ProblemKind, Reply, Request};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
-/// For anything that has to happen at all.
+/// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The other of the two releases that Skein is tried with; none: it cannot be had here.
+/// Returns the other of the two releases with which Skein is tried. `None`: it is not available here.
 fn other_release(qemu: &Path) -> Option<PathBuf> {
     let path = qemu.display().to_string();
     let other = match path.contains("qemu-7.2/") {
@@ -64,8 +64,8 @@ fn a_guest_moves_to_another_release_and_back() {
     cluster.check();
 }
 
-/// As libvirt makes it: nodes by name, JSON, root ports, an empty CD drive; and a disk that keeps its data in another
-/// file.
+/// Tests a guest as libvirt makes it: nodes by name, JSON, root ports, an empty CD drive; and a disk that keeps its
+/// data in another file.
 #[test]
 fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     let mut cluster = Cluster::idle(Settings::new(env!("CARGO_BIN_EXE_skein").into()));
@@ -175,7 +175,7 @@ fn a_libvirt_like_guest_moves_and_a_replaced_data_file_blocks_it() {
     cluster.moved("lv", "b", "a");
     runs_on(&cluster, "lv", "a");
 
-    // Another file has the name of what the guest's data is in.
+    // Another file now has the name of the file with the guest's data.
     fs::copy(at("data.raw"), at("new.raw")).unwrap();
     fs::rename(at("new.raw"), at("data.raw")).unwrap();
     let problems = cluster.check_move("lv", "a", "b").problems;

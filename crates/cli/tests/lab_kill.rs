@@ -1,5 +1,5 @@
 //! The kill matrix: at every step of a migration, the agent of the source, of the target, both, or a QEMU is killed.
-//! Never do two guests run, and within five seconds the agents agree where it does, by themselves. Needs root.
+//! Two guests never run, and within five seconds the agents agree where the guest runs, by themselves. Needs root.
 //!
 //! `SKEIN_KILL=WORDS` runs only the cases whose name (`source-before-write-grant target-agent`) has all the words.
 // Timeout: 1200 s
@@ -19,23 +19,23 @@ use skein_lab_cluster::{Cluster, Settings, Start, until};
 use skein_lab_guest::Params;
 
 const VM: &str = "v";
-/// Longer than this nobody should have to wait.
+/// The time within which a case has to be resolved.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
-/// How long is looked on, to tell how late it is.
+/// How long a case is observed, to tell how late it is.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// So often a step that need not come is waited for.
+/// How many times a step that may not come is waited for.
 const TRIES: u32 = 6;
-/// A step that is not there after this is not taken.
+/// A step that has not come by then is not taken.
 const STEP_TIME: Duration = Duration::from_secs(20);
-/// It may be a step that comes after the outcome is certain.
+/// The same for a step that may come only after the outcome is certain.
 const SOON: Duration = Duration::from_secs(1);
-/// Migrations at once, each with hosts of its own: most of a case is waiting.
+/// How many migrations run at once, each with hosts of its own. Most of a case is waiting.
 const WORKERS: usize = 2;
-/// After an action its message is on its way, and its order with QEMU.
+/// The time for an action's message, and its order to QEMU, to get on their way.
 const AFTER: Duration = Duration::from_millis(20);
-/// Until an agent that was killed is started again.
+/// The time until an agent that was killed is started again.
 const RESTART: Duration = Duration::from_millis(200);
-/// A guest whose migration is called off writes 250 Mb/s, and would be copied for ever at this rate.
+/// In Mbit/s. A guest whose migration is called off writes 250 Mb/s, and would be copied for ever at this rate.
 const SLOW_MBIT: u32 = 50;
 
 /// The steps of a migration that succeeds.
@@ -62,7 +62,7 @@ const STEPS: [&str; 21] = [
     "target send-settled",
     "source write-settled",
 ];
-/// The steps of one that is called off.
+/// The steps of a migration that is called off.
 const ABORT_STEPS: [&str; 10] = [
     "source order-cancel",
     "source send-abort",
@@ -75,7 +75,7 @@ const ABORT_STEPS: [&str; 10] = [
     "target write-settled",
     "source write-settled",
 ];
-/// From here on the target has all of the guest: without the source's QEMU it goes on there.
+/// The steps at which the target has all of the guest: if the source's QEMU is killed, the guest goes on there.
 const TARGET_HAS_IT: [&str; 12] = [
     "source write-grant",
     "source send-grant",
@@ -110,12 +110,13 @@ const VICTIMS: [(Victim, &str); 5] = [
     (TargetQemu, "target-qemu"),
 ];
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Clone, Debug)]
 enum Became {
-    /// It was over without this step: a target's QEMU that ends by itself, as its source is gone, needs no kill.
+    /// The migration was over without this step: a target's QEMU that ends by itself, as its source is gone, needs no
+    /// kill.
     Passed,
-    /// There was nobody to kill.
+    /// There was no process to kill.
     Nobody,
     Resolved {
         guest: Outcome,
@@ -131,9 +132,9 @@ fn busy() -> Params {
 
 struct World {
     cluster: Cluster,
-    /// Where the guest is.
+    /// The host where the guest is.
     at: String,
-    /// It writes.
+    /// Whether the guest writes.
     is_busy: bool,
 }
 
@@ -178,7 +179,7 @@ impl World {
         let client = cluster.client(&source);
         let id = if call_off {
             slow(cluster, Some(SLOW_MBIT));
-            // Without a deadline it would be called off by itself.
+            // Without a deadline the migration would be called off by itself.
             let options = MigrateOptions { deadline_s: Some(600), ..MigrateOptions::default() };
             let id = cluster.begin(VM, &source, &target, options).id;
             let copies = || {
@@ -186,7 +187,7 @@ impl World {
                 now.stage == Some(MigrationPhase::Source(SourcePhase::Precopy)) && now.copy.is_some()
             };
             cluster.wait(STEP_TIME, "it copies", copies);
-            // Its answer waits for the owner, which may be halted.
+            // The answer waits for the owner, which may be halted.
             thread::spawn(move || {
                 let _ = client.call(&Request::MigrationCancel { id: id.to_string() }, STEP_TIME);
             });
@@ -294,7 +295,7 @@ impl World {
         Became::Resolved { guest, after, clean_after }
     }
 
-    /// Moves the guest once more, or starts it where there is none.
+    /// Moves the guest once more, or starts it if it runs nowhere.
     fn settle_down(&mut self) {
         let cluster = &self.cluster;
         cluster.wait_clean(PATIENCE);
@@ -323,7 +324,11 @@ impl World {
     }
 }
 
-/// The host where it runs, or none, if that is certain and both agents say so.
+/// Returns the host where the guest runs, or `None`, if both agents say so.
+///
+/// # Errors
+///
+/// Why that is not certain yet.
 fn resolved(cluster: &Cluster, id: MigrationId, source: &str, target: &str) -> Result<Option<String>, String> {
     let soon = Duration::from_secs(2);
     let mut known = BTreeMap::new();
@@ -345,7 +350,7 @@ fn resolved(cluster: &Cluster, id: MigrationId, source: &str, target: &str) -> R
             other => return Err(format!("{host}: {other:?}")),
         }
     }
-    // That it ended is for the source to know; to the target it did not come.
+    // Only the source knows that a guest ended; for the target the guest did not come. So other outcomes may differ.
     if let [one, other] = outcomes[..]
         && (one == Outcome::Moved) != (other == Outcome::Moved)
     {
@@ -379,10 +384,10 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// What was found, by row and victim.
+/// The outcomes, by row and victim.
 type Found = BTreeMap<(usize, Victim), Became>;
 
-/// Does row after row, until there are none left.
+/// Works on row after row, until there are none left.
 fn work(program: &Path, rows: &[Row], next: &AtomicUsize, words: &[String], found: &Mutex<Found>) {
     let mut world: Option<World> = None;
     loop {
@@ -423,7 +428,7 @@ fn whoever_is_killed_wherever_one_guest_runs() {
     let steps = STEPS.iter().map(|step| (*step, false)).chain(ABORT_STEPS.iter().map(|step| (*step, true)));
     let rows: Vec<Row> =
         steps.flat_map(|(step, call_off)| ["before", "after"].map(|moment| Row { step, moment, call_off })).collect();
-    // What is built meanwhile may lack the feature.
+    // A program that is built meanwhile may lack the feature, so a copy is used.
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("skein");
     fs::copy(env!("CARGO_BIN_EXE_skein"), &program).unwrap();

@@ -25,13 +25,13 @@ use skein_lab_libvirt::{Error, Moment, Relay, World, domain_xml, unpacked};
 use tempfile::TempDir;
 
 const SKEIN: &str = env!("CARGO_BIN_EXE_skein");
-/// As they call themselves, and as the lab calls them.
+/// The names of the hosts: as they call themselves, and as the lab calls them.
 const HOSTS: [&str; 2] = ["hosta", "hostb"];
 const LAB: [&str; 2] = ["a", "b"];
 const UUIDS: [&str; 2] = ["aaaaaaaa-0000-4000-8000-00000000000a", "bbbbbbbb-0000-4000-8000-00000000000b"];
 const NICS: usize = 2;
 const ALL_NICS: [usize; NICS] = [0, 1];
-/// Mb/s of each.
+/// The rate of each NIC, in Mb/s.
 const RATE: u32 = 1000;
 
 const GUEST: &str = "vm1";
@@ -39,7 +39,7 @@ const MEMORY_MIB: u32 = 256;
 const GUEST_CONTROL: &str = "/run/guest/control";
 const GUEST_BEAT: &str = "/run/guest/beat";
 
-/// libvirt's own socket, and where a relay stands before it or before the tunnel.
+/// libvirt's own socket, and where a relay listens before it or before the tunnel.
 const DAEMON: &str = "/run/libvirt/libvirt-sock";
 const RELAY: &str = "/run/skein/control/relay.sock";
 
@@ -47,8 +47,8 @@ const PLAIN: &[&str] = &[];
 const PARALLEL: &[&str] = &["--parallel", "--parallel-connections", "4"];
 const P2P: &[&str] = &["--p2p"];
 const P2P_PARALLEL: &[&str] = &["--p2p", "--parallel", "--parallel-connections", "4"];
-/// virsh gives a silent connection up after 4 s of these, and after 35 s by default: a quicker test, and a stricter
-/// one.
+/// With these, virsh gives a silent connection up after 4 s instead of the default 35 s: the test is quicker, and
+/// stricter.
 const IMPATIENT: &[&str] = &["--keepalive-interval", "1", "--keepalive-count", "3"];
 const PATIENT: &[&str] = &[];
 
@@ -80,8 +80,8 @@ fn all(tests: &mut Tests) -> Result<()> {
     let hosts = Hosts::up()?;
     let mut guest = tests.run("the guest boots under libvirt", || hosts.boot())?;
 
-    // Not socat with --parallel: its processes connect in any order, and this QEMU takes the first for the main
-    // channel.
+    // socat is not used with --parallel: its processes connect in any order, and this QEMU takes the first connection
+    // for the main channel.
     guest = tests.run("socat, plain", || hosts.moves(guest, Mover::Socat, PATIENT, PLAIN, None))?;
     for (way, options) in
         [("plain", PLAIN), ("--parallel", PARALLEL), ("--p2p", P2P), ("--p2p --parallel", P2P_PARALLEL)]
@@ -102,7 +102,7 @@ fn all(tests: &mut Tests) -> Result<()> {
         guest = tests.run(name, || hosts.runs_twice(guest, Mover::Socat, fault))?;
     }
 
-    // Whichever path carried it, it is lost, and only one of the paths comes back.
+    // Whichever path carried the answer, it is lost, and only one of the paths comes back.
     for nic in ALL_NICS {
         let name = format!("skein, all NICs dark before the answer to FINISH, and NIC {nic} back after 1 s");
         let heals = Some((Duration::from_secs(1), vec![nic]));
@@ -110,7 +110,7 @@ fn all(tests: &mut Tests) -> Result<()> {
         guest = tests.run(name, || hosts.moves(guest, Mover::Skein, IMPATIENT, PLAIN, Some(fault)))?;
     }
 
-    // Cut before the call: the guest runs nowhere until it has arrived.
+    // Cut before the call: the guest runs nowhere until the call has arrived.
     for nic in ALL_NICS {
         let name = format!("skein, NIC {nic} cut (BlackHole) before the call of FINISH");
         let fault = Fault { at: Moment::Call, cut: Cut::BlackHole, nics: vec![nic], heals: None };
@@ -120,7 +120,7 @@ fn all(tests: &mut Tests) -> Result<()> {
     let name = "socat, NIC 0 cut (BlackHole) before the call of FINISH: the guest stays";
     guest = tests.run(name, || hosts.stays(guest, Mover::Socat, fault))?;
 
-    // All paths frozen for less than the keepalive allows, and for more: no tunnel helps against that.
+    // All paths are frozen for less than the keepalive allows, and for more. No tunnel helps against the latter.
     let frozen = |at| {
         let heals = Some((Duration::from_secs(8), ALL_NICS.into()));
         Fault { at, cut: Cut::BlackHole, nics: ALL_NICS.into(), heals }
@@ -135,7 +135,7 @@ fn all(tests: &mut Tests) -> Result<()> {
     Ok(())
 }
 
-/// Counts, and says of each what it is before it runs and what came of it after.
+/// Counts tests, and prints the name of each before it runs and its result after.
 #[derive(Default)]
 struct Tests {
     passed: usize,
@@ -143,7 +143,7 @@ struct Tests {
 }
 
 impl Tests {
-    /// Gives what the test gives, and prints what it has to say.
+    /// Runs a test. Returns its value, and prints its text.
     fn run<T>(&mut self, name: impl fmt::Display, test: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         println!("test {name}");
         let (value, said) = test()?;
@@ -170,11 +170,11 @@ struct Fault {
     at: Moment,
     cut: Cut,
     nics: Vec<usize>,
-    /// Which come back, and after how long; the others when virsh has ended.
+    /// The NICs that come back, and after how long. The others come back when virsh has ended.
     heals: Option<(Duration, Vec<usize>)>,
 }
 
-/// The guest, and which host it is on.
+/// The guest, and the host that it is on.
 struct Guest {
     host: usize,
     beats: Beats,
@@ -184,18 +184,18 @@ struct Guest {
 struct Outcome {
     virsh: Result<String, Error>,
     took: Duration,
-    /// As libvirt knows the guest: "running", "paused"..., and empty where it knows none.
+    /// The state in which libvirt knows the guest, such as "running" or "paused". Empty if it knows no guest.
     source_state: String,
     target_state: String,
     source: Vec<Beat>,
     target: Vec<Beat>,
-    /// None if no guest ever arrived.
+    /// The beats of the guest at the target. `None`: no guest ever arrived.
     target_beats: Option<Beats>,
     source_beats: Beats,
 }
 
 impl Outcome {
-    /// Whether the guest lived on one host after it had on the other: the same beat, heard from both.
+    /// Returns whether the guest ran on one host after it had run on the other: the same beat was received from both.
     fn lived_twice(&self) -> bool {
         matches!((self.source.last(), self.target.first()), (Some(last), Some(first)) if last.number >= first.number)
     }
@@ -233,10 +233,10 @@ impl fmt::Display for Outcome {
 /// Two libvirt hosts, joined by two NICs each.
 struct Hosts {
     worlds: [World; 2],
-    /// After the worlds: it goes when they have gone.
+    /// The lab, declared after the worlds so that it is dropped after them.
     lab: Arc<Lab>,
     image: Image,
-    /// Of agents and tunnels.
+    /// The logs of agents and tunnels.
     logs: TempDir,
     agents: Vec<Child>,
 }
@@ -325,13 +325,14 @@ impl Hosts {
         Ok((Guest { host: 0, beats }, said))
     }
 
-    /// Commands for the guest on one host.
+    /// Returns a client for the guest on one host.
     fn agent(&self, host: usize) -> Result<WorkloadClient> {
         let stream = UnixStream::connect(self.worlds[host].path(GUEST_CONTROL)).context("connect to the guest")?;
         Ok(WorkloadClient::new(stream))
     }
 
-    /// A migration that must succeed: the guest runs on the target and nowhere else, and its memory is what it wrote.
+    /// Runs a migration that must succeed: the guest runs on the target and nowhere else, and its memory is what it
+    /// wrote.
     fn moves(
         &self,
         guest: Guest,
@@ -352,21 +353,21 @@ impl Hosts {
         Ok((Guest { host: to, beats }, said))
     }
 
-    /// A migration that must end in libvirt's worst case, so that it is known what the tunnel is measured against.
+    /// Runs a migration that must end in libvirt's worst case, so that it is known what the tunnel is compared with.
     fn runs_twice(&self, guest: Guest, mover: Mover, fault: Fault) -> Result<(Guest, String)> {
         let from = guest.host;
         let outcome = self.migrate(guest, mover, IMPATIENT, PLAIN, Some(fault))?;
         let said = outcome.to_string();
         self.ensure(outcome.virsh.is_err() && outcome.lived_twice(), &said)?;
         self.ensure(outcome.source_state == "running" && outcome.target_state == "running", &said)?;
-        // One of the two has to go; the other was told that it is the guest now.
+        // One of the two guests has to go; the other is the guest from now on.
         self.worlds[from].virsh(&["destroy", GUEST])?;
         self.worlds[from].virsh(&["undefine", GUEST])?;
         let beats = outcome.target_beats.with_context(|| format!("no beat from the target: {said}"))?;
         Ok((Guest { host: 1 - from, beats }, said))
     }
 
-    /// A migration that must fail with the guest where it was.
+    /// Runs a migration that must fail with the guest where it was.
     fn stays(&self, guest: Guest, mover: Mover, fault: Fault) -> Result<(Guest, String)> {
         let from = guest.host;
         let outcome = self.migrate(guest, mover, IMPATIENT, PLAIN, Some(fault))?;
@@ -384,7 +385,7 @@ impl Hosts {
         Ok((Guest { host: from, beats: outcome.source_beats }, said))
     }
 
-    /// Moves the guest to the other host, with what may befall it, and looks at both a moment later.
+    /// Moves the guest to the other host, with a fault if there is one, and looks at both hosts a moment later.
     fn migrate(
         &self,
         guest: Guest,
@@ -395,7 +396,7 @@ impl Hosts {
     ) -> Result<Outcome> {
         let (from, to) = (guest.host, 1 - guest.host);
         let (source, target) = (&self.worlds[from], &self.worlds[to]);
-        // One path a migration and direction: QEMU unlinks what it finds there.
+        // Each migration and direction has a path of its own: QEMU unlinks the file that it finds there.
         let migration = format!("/run/skein/migration/to-{}.sock", HOSTS[to]);
         let control = format!("/run/skein/control/{}.sock", HOSTS[to]);
         let faulty = fault.as_ref().map(|fault| fault.at);
@@ -403,7 +404,8 @@ impl Hosts {
         let dialled = if faulty == Some(Moment::Call) { RELAY } else { &control };
 
         let relay = fault.map(|fault| match fault.at {
-            // Before the tunnel, so that the call has yet to cross the network, and behind it, as the answer has.
+            // The relay stands before the tunnel if the call is to be held, which has yet to cross the network, and
+            // behind it for the answer.
             Moment::Call => {
                 Relay::start(&source.path(RELAY), &source.path(&control), fault.at, self.strike(from, fault))
             }
@@ -446,7 +448,7 @@ impl Hosts {
         Ok(outcome)
     }
 
-    /// What makes a fault happen at host `from`.
+    /// Returns what makes a fault happen at host `from`.
     fn strike(&self, from: usize, fault: Fault) -> impl FnOnce() + Send + 'static {
         let lab = self.lab.clone();
         move || {
@@ -480,7 +482,7 @@ impl Hosts {
                 tunnel.children.push(command.stdout(Stdio::piped()).stderr(log).spawn().context("start skein tunnel")?);
                 let out = tunnel.children[0].stdout.take().context("skein tunnel's output")?;
                 let (say, said) = mpsc::sync_channel(1);
-                // Reads to the end: a tunnel whose output nobody reads is not what is tried here.
+                // The output is read to the end: a tunnel whose output is not read is not what is tested here.
                 std::thread::spawn(move || {
                     BufReader::new(out).lines().map_while(Result::ok).for_each(|line| drop(say.try_send(line)));
                 });
@@ -502,19 +504,19 @@ impl Hosts {
                 }
                 let listening = || tunnel.sockets.iter().all(|socket| socket.exists());
                 wait(Duration::from_secs(5), listening).context("socat does not listen")?;
-                // Its other end makes no file to wait for.
+                // The other end of socat makes no file that could be waited for.
                 std::thread::sleep(Duration::from_millis(200));
             }
         }
         Ok(tunnel)
     }
 
-    /// How libvirt calls the guest's state on a host; empty if it knows of none.
+    /// Returns libvirt's word for the guest's state on a host. Empty if libvirt knows of no guest.
     fn state(&self, host: usize) -> String {
         self.worlds[host].virsh(&["domstate", GUEST]).unwrap_or_default().trim().to_owned()
     }
 
-    /// Fails with all that the hosts have to say about it.
+    /// Fails with all that the hosts have to say about it, unless `holds`.
     fn ensure(&self, holds: bool, what: &str) -> Result<()> {
         if holds {
             return Ok(());
@@ -547,7 +549,7 @@ struct Tunnel {
 }
 
 impl Tunnel {
-    /// Ends it; Skein's leaves no socket behind.
+    /// Ends the tunnel. Skein's leaves no socket behind.
     fn end(mut self, source: &World) -> Result<()> {
         self.kill();
         match self.mover {
@@ -557,7 +559,7 @@ impl Tunnel {
                     .with_context(|| format!("skein tunnel left a socket in {}", source.name()))
             }
             Mover::Socat => {
-                // It may leave its own; the next migration must not find it.
+                // socat may leave its sockets; the next migration must not find them.
                 std::thread::sleep(Duration::from_millis(100));
                 for socket in &self.sockets {
                     let _ = std::fs::remove_file(socket);

@@ -1,5 +1,5 @@
-//! An agent ends in the moment in which its QEMU opens the connections of a migration: the guest runs on, and can be
-//! moved a second later. Needs root.
+//! Tests an agent that ends at the moment at which its QEMU opens the connections of a migration: the guest runs on,
+//! and can be moved a second later. Needs root.
 //!
 //! `SKEIN_OPENINGS=N` tries N times.
 // Timeout: 300 s
@@ -16,7 +16,7 @@ use skein_lab_cluster::{Cluster, Settings, until};
 const VM: &str = "v";
 const TRIES: u32 = 24;
 const SOON: Duration = Duration::from_secs(20);
-/// QEMU is done with its connections, one way or another, so long after it was told to migrate.
+/// The time after which QEMU has its connections, or has failed, once it was told to migrate.
 const OPENING: Duration = Duration::from_millis(6);
 
 #[test]
@@ -39,7 +39,7 @@ fn an_agent_that_ends_as_channels_open_leaves_a_guest_that_can_be_moved() {
         while !is_told() {
             assert!(Instant::now() < end, "QEMU is told to migrate");
         }
-        // Every moment of it, in an order that does not matter.
+        // Every moment of the opening is tried, in an order that does not matter.
         thread::sleep(OPENING * (number * 7 % tries) / tries);
         match number % 3 {
             0 => cluster.kill(source),

@@ -1,7 +1,8 @@
-//! Guests arrive byte for byte: when the target's copy is said to be the same, both RAMs are compared, before the
-//! target's QEMU has read anything that follows the pages. And what is planted in the copy is found. Needs root.
+//! Tests that guests arrive byte for byte. When the target's copy is reported to be the same, both RAMs are compared,
+//! before the target's QEMU has read anything that follows the pages. Errors that are planted in the copy are found.
+//! Needs root.
 //!
-//! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the dice.
+//! `SKEIN_PAGES_MIGRATIONS=N` compares N migrations instead of [`QUICK`], with `SKEIN_PAGES_SEED=N` (1) as the seed.
 // Timeout: 900 s
 // QEMU: 7.2 10
 #![cfg(feature = "fault-points")]
@@ -26,27 +27,27 @@ use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, unti
 use skein_lab_guest::{Params, Rewrite, Spec};
 use skein_lab_hosts::Cut;
 
-/// Migrations unless told otherwise.
+/// How many migrations are compared by default.
 const QUICK: usize = 8;
 const SOON: Duration = Duration::from_secs(10);
-/// For anything that has to happen at all.
+/// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Mb/s of the three pairs of NICs.
+/// The rates of the three pairs of NICs, in Mb/s.
 const RATES: [u32; 3] = [500, 300, 200];
 const CHANNELS: [u8; 4] = [0, 1, 4, 16];
 const CUTS: [Cut; 3] = [Cut::Carrier, Cut::BlackHole, Cut::BlackHoleFromHost];
-/// A link is cut within this from the begin.
+/// A link is cut within this time from the begin.
 const CUT_WITHIN: Duration = Duration::from_secs(1);
-/// Who compresses is killed within this, if there is anybody.
+/// The process that compresses is killed within this time, if there is one.
 const KILL_WITHIN: Duration = Duration::from_secs(1);
-/// What is compared at once.
+/// How many bytes are compared at once.
 const PIECE_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// RAM of a QEMU that others can map, by block.
+/// The RAM of a QEMU that other processes can map, by block.
 type Rams = BTreeMap<String, Memory>;
 
-/// The program that is tested: what is built meanwhile may lack the feature.
+/// Returns the program that is tested. It is a copy, as one that is built meanwhile may lack the feature.
 fn program() -> PathBuf {
     static PROGRAM: LazyLock<(tempfile::TempDir, PathBuf)> = LazyLock::new(|| {
         let dir = tempfile::tempdir().unwrap();
@@ -61,7 +62,7 @@ fn settings() -> Settings {
     Settings::new(program())
 }
 
-/// Kills the processes that compress pages for the agents of a cluster, and says how many.
+/// Kills the processes that compress pages for the agents of a cluster. Returns how many there were.
 fn kill_packers(dir: &Path) -> usize {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -73,7 +74,7 @@ fn kill_packers(dir: &Path) -> usize {
     pids.filter(is_own).filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok()).count()
 }
 
-/// Writes, but less than the slowest path carries.
+/// Returns the parameters of a guest that writes, but less than the slowest path carries.
 fn busy(seed: u64) -> Params {
     Params { fill_mb: 48, rewrite_mb: 24, rewrite: Rewrite::Quarter, rate: 4000, seed, ..Params::default() }
 }
@@ -81,7 +82,8 @@ fn busy(seed: u64) -> Params {
 /// Hosts whose agents halt when a copy is known to be the same.
 struct World {
     cluster: Cluster,
-    /// What agents are started with, so that a QEMU program in a script's environment finds its libraries.
+    /// The environment that agents are started with, so that a QEMU program in a script's environment finds its
+    /// libraries.
     env: Vec<(String, String)>,
 }
 
@@ -94,7 +96,7 @@ impl World {
         world
     }
 
-    /// The file that is there while an agent halts.
+    /// Returns the file that exists while an agent halts.
     fn halted(&self) -> PathBuf {
         self.cluster.dir().join("halted")
     }
@@ -109,8 +111,8 @@ impl World {
         self.cluster.start_as(host, &Start { env, ..Start::default() });
     }
 
-    /// Starts a working guest on `a` without an agent, and has it adopted there once it works. `ram`: what QEMU is told
-    /// of its RAM.
+    /// Starts a working guest on `a` without an agent, and lets the agent adopt it once it works. `ram` is what QEMU is
+    /// told about its RAM.
     fn adopt(&mut self, vm: &str, params: &Params, ram: &[&str]) {
         let cluster = &mut self.cluster;
         let qemu = cluster.settings().qemu.clone();
@@ -129,7 +131,7 @@ impl World {
         let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         words.extend(["-append".into(), definition.append.clone().unwrap()]);
         words.extend(ram.iter().map(|word| (*word).to_owned()));
-        // But for the witness's `-qmp`, which an agent would take for its own.
+        // All arguments except the witness's `-qmp`, which an agent would take for its own.
         let own = arguments(&cluster.sockets(), vm);
         words.extend(definition.qemu.args.into_iter().filter(|arg| !own.contains(arg)));
         let child = cluster.spawn("a", &qemu, &words);
@@ -146,11 +148,11 @@ impl World {
         }
         let adopted = self.cluster.asked("a", &Request::VmAdopt { qmp, name: None });
         assert!(matches!(adopted, Reply::Vm(vm) if vm.adopted));
-        // Whoever started it does not wait for its end.
+        // Whoever started the guest does not wait for its end.
         thread::spawn(move || { child }.wait());
     }
 
-    /// What a VM's QEMU on a host has as RAM.
+    /// Returns the RAM of a VM's QEMU on a host.
     #[track_caller]
     fn rams(&self, vm: &str, host: &str) -> Rams {
         let mut seen = self.cluster.witness().seen(vm).into_iter();
@@ -162,8 +164,8 @@ impl World {
         mapped.collect()
     }
 
-    /// Moves a VM, does `meanwhile`, and compares both RAMs when they are said to be the same. Gives how many pages
-    /// that were, and the migration.
+    /// Moves a VM, calls `meanwhile`, and compares both RAMs when they are reported to be the same. Returns how many
+    /// pages were compared, and the migration.
     fn compared(
         &self,
         vm: &str,
@@ -172,7 +174,7 @@ impl World {
         meanwhile: impl FnOnce(&Cluster),
     ) -> (usize, Migration) {
         let cluster = &self.cluster;
-        // Once it writes into a socket that nobody reads, QEMU answers no more.
+        // Once QEMU writes into a socket that no process reads, it does not answer any more.
         let source = self.rams(vm, from);
         let id = cluster.begin(vm, from, to, options).id;
         meanwhile(cluster);
@@ -195,7 +197,7 @@ impl World {
     }
 }
 
-/// A VM that was moved is the target's alone.
+/// Checks that a VM that was moved is the target's alone.
 #[track_caller]
 fn is_alone(cluster: &Cluster, vm: &str, host: &str, before: &str) {
     let is_gone = || cluster.vms(before).iter().all(|other| other.name != vm);
@@ -206,7 +208,7 @@ fn pages_of(migration: &Migration) -> PageFigures {
     migration.copy.as_ref().and_then(|copy| copy.pages.clone()).unwrap_or_else(|| panic!("no figures: {migration:?}"))
 }
 
-/// Compares all that both have, byte for byte. Gives how many pages that are.
+/// Compares all that both have, byte for byte. Returns how many pages that are.
 #[track_caller]
 fn equal_pages(source: &Rams, target: &Rams) -> usize {
     assert!(!source.is_empty() && source.keys().eq(target.keys()), "{:?} {:?}", source.keys(), target.keys());
@@ -239,7 +241,7 @@ fn equal_pages(source: &Rams, target: &Rams) -> usize {
     pages
 }
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// The generator SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 struct Dice(u64);
 
 impl Dice {
@@ -284,7 +286,7 @@ fn both_rams_are_the_same_before_the_first_device() {
     let hosts = ["a", "b"];
     let mut deltas = 0;
     for number in 0..migrations {
-        // The first ones have each transport, each machine type and each number of channels.
+        // The first migrations have each transport, each machine type and each number of channels.
         let transport = if number < QUICK { Transport::ALL[number % 4] } else { dice.pick(&Transport::ALL) };
         let channels = if number < QUICK { CHANNELS[(number + number / 4) % 4] } else { dice.pick(&CHANNELS) };
         let which = if number < QUICK { number % machines.len() } else { dice.below(machines.len()) };
@@ -300,7 +302,7 @@ fn both_rams_are_the_same_before_the_first_device() {
                 thread::sleep(CUT_WITHIN * moment as u32 / 1000);
                 cluster.lab().cut("b", nic, cut).unwrap();
             }
-            // Whoever compresses pages loses them.
+            // The process that compresses pages loses them.
             if transport == Transport::Compression {
                 until(KILL_WITHIN, || {
                     killed += kill_packers(cluster.dir());
@@ -326,7 +328,7 @@ fn both_rams_are_the_same_before_the_first_device() {
         deltas += figures.counts.delta_pages;
         let sent = figures.counts.pages;
         assert!(sent as usize >= pages, "{pages} pages, and only {sent} were sent");
-        // It stood still meanwhile.
+        // The guest stood still meanwhile.
         let compared_ms = figures.counts.compared_us.expect("it was compared") / 1000;
         assert!(compared_ms <= done.downtime_ms.unwrap(), "{compared_ms} ms of {done:?}");
         if let Some((nic, ..)) = cut {
@@ -339,7 +341,7 @@ fn both_rams_are_the_same_before_the_first_device() {
     world.end();
 }
 
-/// A guest that comes back to a host that kept its RAM gets what differs.
+/// Checks that a guest which comes back to a host that kept its RAM gets only what differs.
 #[test]
 fn what_was_kept_is_not_sent_again() {
     const VM: &str = "v";
@@ -377,7 +379,7 @@ fn what_was_kept_is_not_sent_again() {
         }
         assert_eq!(world.cluster.verify(VM).pages, 96 << 8);
     }
-    // An agent that was started anew has forgotten it.
+    // An agent that was started anew has forgotten the RAM.
     world.start("b", None);
     world.start("a", None);
     let (_, done) = world.compared(VM, ("b", "a"), MigrateOptions::default(), |_| ());
@@ -391,8 +393,8 @@ fn what_is_planted_is_found() {
     const VM: &str = "v";
     let mut world = World::new(Settings { nics: 2, ..settings() });
     let params = Params { rate: 6000, ..busy(9) };
-    // A second block, for pages to go astray in. A kernel that may get memory above 4 GiB keeps 64 MiB for DMA
-    // (swiotlb).
+    // A second block, so that pages can go to the wrong one. A kernel that may get memory above 4 GiB keeps 64 MiB for
+    // DMA (swiotlb).
     let kib = memory_kib(&params) + (80 << 10);
     let ram0 = format!("memory-backend-memfd,id=ram0,share=on,size={kib}K");
     let sizes = format!("{kib}K,slots=1,maxmem=1G");
@@ -406,10 +408,10 @@ fn what_is_planted_is_found() {
     for (number, plant) in plants.iter().chain(&of_deltas).enumerate() {
         let channels = Some(CHANNELS[number % CHANNELS.len()]);
         let options = || MigrateOptions { channels, ..MigrateOptions::default() };
-        // What cannot be mended does not arrive. What is sent again is no delta.
+        // A fault that cannot be mended does not arrive. What is sent again is no delta.
         if !of_deltas.contains(plant) {
             world.start("b", Some(&format!("{plant}:always")));
-            // Where bases do not come it goes slowly, which is no reason to give it up before that.
+            // If bases do not come the copy is slow, but must not be given up before it is compared.
             let id = world.cluster.begin(VM, "a", "b", MigrateOptions { deadline_s: Some(120), ..options() }).id;
             let over = world.cluster.watched("a", id);
             assert!(!world.halted().exists());
@@ -420,7 +422,7 @@ fn what_is_planted_is_found() {
             world.cluster.verify(VM);
         }
 
-        // What can be is.
+        // A fault that can be mended is mended.
         world.start("b", Some(plant));
         let (pages, done) = world.compared(VM, ("a", "b"), options(), |_| ());
         let (mended, shown) = (pages_of(&done).counts.repaired_pages, shown(&world.cluster, done.id));
@@ -435,7 +437,7 @@ fn what_is_planted_is_found() {
     world.end();
 }
 
-/// The pages that `skein migration show --json` says were mended.
+/// Returns how many pages were mended, as `skein migration show --json` says.
 fn shown(cluster: &Cluster, id: MigrationId) -> u64 {
     let mut show = Command::new(program());
     show.args(["migration", "--socket"]).arg(cluster.run_dir("a").join("agent.sock"));
@@ -445,12 +447,12 @@ fn shown(cluster: &Cluster, id: MigrationId) -> u64 {
     migration["copy"]["pages"]["repaired_pages"].as_u64().unwrap_or_else(|| panic!("{migration:#}"))
 }
 
-/// In KiB, and not a multiple of 64 pages: see [`Spec::odd_ram`].
+/// Returns the memory in KiB, which is not a multiple of 64 pages: see [`Spec::odd_ram`].
 fn memory_kib(params: &Params) -> u32 {
     (Spec::memory_mb_for(params.fill_mb) << 10) + 8
 }
 
-/// RAM that nobody else can map: QEMU's target gets every byte as its source sent it.
+/// Tests RAM that no other process can map: the target's QEMU gets every byte as the source's QEMU sent it.
 #[test]
 fn a_guest_with_private_ram_is_rebuilt() {
     const VM: &str = "v";
@@ -469,7 +471,7 @@ fn a_guest_with_private_ram_is_rebuilt() {
         let noted =
             |event: &LoggedEvent| event.event == LogEntry::Note { text: format!("direct placement: no: {why}") };
         assert_eq!(moved.events.iter().filter(|event| noted(event)).count(), 1, "{moved:?}");
-        // Zeros of which QEMU itself says so are counted too, and the guest goes on writing.
+        // Zeros that QEMU itself reports are counted, too, and the guest goes on writing.
         let counts = pages.counts;
         assert_eq!((counts.delta_pages, counts.unchanged_pages), (0, 0), "QEMU gets whole pages");
         assert!(counts.zero_pages > 0 && pages.again_bytes > 0, "{pages:?}");
@@ -480,7 +482,7 @@ fn a_guest_with_private_ram_is_rebuilt() {
     world.end();
 }
 
-/// What cannot be moved by direct placement is called off, and moved without it unasked.
+/// Tests that a guest which cannot be moved by direct placement is called off, and moved without it automatically.
 #[test]
 fn what_cannot_be_placed_is_tried_again_through_qemu() {
     const VM: &str = "v";

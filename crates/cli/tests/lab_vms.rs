@@ -1,4 +1,4 @@
-//! VMs of an agent that is held up, killed, refused and robbed of its files. Needs root.
+//! Tests VMs of an agent that is delayed, killed, refused, or loses its files. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.4
@@ -15,9 +15,9 @@ use std::time::Duration;
 use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request, VmOrigin, VmState, VmView};
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
-/// What is over is tidied up by then.
+/// The time within which everything is tidied up.
 const SOON: Duration = Duration::from_secs(5);
-/// For anything that has to happen at all.
+/// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
@@ -43,7 +43,7 @@ fn adopt(qmp: &Path, name: &str) -> Request {
     Request::VmAdopt { qmp: qmp.into(), name: Some(name.into()) }
 }
 
-/// A VM; none: it is unknown there.
+/// Returns a VM of a host. `None`: it is unknown there.
 fn found(cluster: &Cluster, host: &str, vm: &str) -> Option<VmView> {
     cluster.vms(host).into_iter().find(|found| found.name == vm)
 }
@@ -52,7 +52,7 @@ fn state(cluster: &Cluster, host: &str, vm: &str) -> Option<VmState> {
     found(cluster, host, vm).map(|found| found.state)
 }
 
-/// The QEMUs of a VM on a host.
+/// Returns the QEMUs of a VM on a host.
 fn pids(cluster: &Cluster, host: &str, vm: &str) -> Vec<u32> {
     cluster.qemus(host).into_iter().filter(|qemu| qemu.vm.as_deref() == Some(vm)).map(|qemu| qemu.pid).collect()
 }
@@ -76,14 +76,14 @@ fn runs_on(cluster: &Cluster, vm: &str, host: &str) {
     assert_eq!(state(cluster, host, vm), Some(VmState::Running));
 }
 
-/// All is over: nothing is left, and no guest ever ran twice.
+/// Checks that nothing is left over, and that no guest ever ran twice.
 #[track_caller]
 fn end(cluster: &Cluster) {
     cluster.wait_clean(SOON);
     cluster.check();
 }
 
-/// A program that becomes QEMU after these commands.
+/// Makes a program that becomes QEMU after these commands.
 fn qemu_after(cluster: &mut Cluster, commands: &str) -> PathBuf {
     let path = cluster.dir().join("slow-qemu");
     let script = format!("#!/bin/sh\n{commands}\nexec '{}' \"$@\"\n", cluster.settings().qemu.display());
@@ -92,22 +92,23 @@ fn qemu_after(cluster: &mut Cluster, commands: &str) -> PathBuf {
     path
 }
 
-/// One that takes a second.
+/// Makes a QEMU that takes a second to start.
 fn slow_qemu(cluster: &mut Cluster) -> PathBuf {
     qemu_after(cluster, "sleep 1")
 }
 
-/// A definition with another QEMU program.
+/// Returns a definition with another QEMU program.
 fn with_binary(definition: &str, binary: &Path) -> String {
     definition.replace("[qemu]\n", &format!("[qemu]\nbinary = '{}'\n", binary.display()))
 }
 
-/// A definition with more arguments for QEMU.
+/// Returns a definition with more arguments for QEMU.
 fn with_args(definition: &str, args: &str) -> String {
     definition.replace("args = [", &format!("args = [{args}, "))
 }
 
-/// What a guest's witness needs, as a file for `-readconfig`: a `-qmp` is taken for that of whoever started the QEMU.
+/// Writes what a guest's witness needs to a file for `-readconfig`. A `-qmp` would be taken for that of whoever started
+/// the QEMU.
 fn witness_file(cluster: &Cluster, vm: &str) -> PathBuf {
     let path = cluster.dir().join(format!("{vm}.cfg"));
     fs::write(&path, configuration(&cluster.sockets(), vm)).unwrap();
@@ -115,7 +116,7 @@ fn witness_file(cluster: &Cluster, vm: &str) -> PathBuf {
     path
 }
 
-/// A bare guest that is seen also when it is started from its command line.
+/// Returns the definition of a bare guest that the witness also sees when it is started from its command line.
 fn with_configuration(cluster: &Cluster, vm: &str) -> String {
     let definition = cluster.bare(vm);
     let begin = definition.find("args = [").unwrap();
@@ -126,13 +127,13 @@ fn has_taps() -> bool {
     Path::new("/dev/net/tun").exists()
 }
 
-/// A definition with a NIC in a bridge, where there can be one.
+/// Returns a definition with a NIC in a bridge, where bridges are available.
 fn plugged(definition: &str, bridge: &str) -> String {
     let nic = if has_taps() { format!("[[nic]]\nbridge = '{bridge}'\n") } else { String::new() };
     definition.to_owned() + &nic
 }
 
-/// What `ip` says in a host.
+/// Returns the output of `ip` on a host.
 #[track_caller]
 fn ip(cluster: &Cluster, host: &str, args: &str) -> String {
     let said = cluster.lab().command(host, "ip").unwrap().args(args.split(' ')).output().unwrap();
@@ -140,7 +141,7 @@ fn ip(cluster: &Cluster, host: &str, args: &str) -> String {
     String::from_utf8(said.stdout).unwrap()
 }
 
-/// The taps that agents made.
+/// Returns the taps that agents made.
 fn taps(cluster: &Cluster, host: &str) -> Vec<String> {
     let links = ip(cluster, host, "-o link");
     let names = links.lines().filter_map(|line| line.split(": ").nth(1));
@@ -180,7 +181,7 @@ fn a_name_has_one_process() {
     cluster.start("b");
     cluster.settings().qemu = usual;
 
-    // Three at once.
+    // Three requests at once.
     let definition = with_binary(&cluster.bare("v1"), &slow);
     let told: Vec<_> = thread::scope(|scope| {
         let one = || cluster.ask("a", &start(&definition));
@@ -204,7 +205,7 @@ fn a_name_has_one_process() {
     cluster.asked("a", &stop("v1", 0));
     assert!(pids(&cluster, "a", "v1").is_empty());
 
-    // One that is being received.
+    // A VM that is being received.
     let definition = cluster.bare("v2");
     cluster.start_vm("a", &definition);
     let moved = thread::scope(|scope| {
@@ -227,8 +228,8 @@ fn a_running_vm_outlives_its_files() {
     let mut cluster = Cluster::up(settings());
     cluster.start_vm("a", &with_configuration(&cluster, "v1"));
     let pid = found(&cluster, "a", "v1").unwrap().pid.unwrap();
-    // What a script around QEMU set so that it finds its libraries: a launch from a command line starts the program in
-    // it.
+    // A script around QEMU set this so that QEMU finds its libraries. A launch from a command line starts the program
+    // with it.
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
     let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let env = variables.filter_map(|variable| {
@@ -242,14 +243,14 @@ fn a_running_vm_outlives_its_files() {
         cluster.start_as("a", &with_env);
     };
 
-    // Of its process.
+    // The file about its process.
     restart(&mut cluster, &|cluster| fs::write(run_dir(cluster, "a", "v1").join("process.json"), "{\"pro").unwrap());
     let vm = found(&cluster, "a", "v1").unwrap();
     assert_eq!((vm.state, vm.pid), (VmState::Running, Some(pid)));
     assert!(vm.definition.is_some());
     assert!(cluster.refused("a", &start_again("v1")).contains("'v1' is running"));
 
-    // What it is: it is known by the command line of its QEMU, and can be started from that.
+    // The file about the VM itself. The VM is known by the command line of its QEMU, and can be started from that.
     restart(&mut cluster, &|cluster| {
         fs::write(run_dir(cluster, "a", "v1").join("vm.json"), "{\"launch\":").unwrap();
         fs::write(state_file(cluster, "a", "v1"), "").unwrap();
@@ -261,7 +262,7 @@ fn a_running_vm_outlives_its_files() {
         cluster.asked("a", &stop("v1", 0));
         assert!(pids(&cluster, "a", "v1").is_empty());
         cluster.wait_clean(SOON);
-        // Also by an agent that finds it off.
+        // An agent that finds the VM off knows it and can start it, too.
         restart(&mut cluster, &|_| {});
         assert_eq!(state(&cluster, "a", "v1"), Some(VmState::Stopped));
         cluster.asked("a", &start_again("v1"));
@@ -270,7 +271,7 @@ fn a_running_vm_outlives_its_files() {
     cluster.asked("a", &stop("v1", 0));
     cluster.asked("a", &Request::VmForget { name: "v1".into() });
 
-    // All that leads to it.
+    // All files that lead to the VM.
     let definition = cluster.bare("v2");
     let pid = cluster.start_vm("a", &definition).pid;
     restart(&mut cluster, &|cluster| fs::remove_dir_all(cluster.run_dir("a").join("vms")).unwrap());
@@ -292,7 +293,7 @@ fn a_running_vm_outlives_its_files() {
 fn an_agent_killed_in_a_start_leaves_one_qemu_or_none() {
     let mut cluster = Cluster::up(settings());
     let slow = slow_qemu(&mut cluster);
-    // While QEMU is asked for its version, starts, and answers; and while it is not even QEMU.
+    // The agent is killed while QEMU is asked for its version, starts, and answers, and before it is even QEMU.
     let moments = [0, 4, 8, 12, 16, 24, 32, 48, 64, 80, 100, 120, 150].map(|ms| (ms, false));
     let moments = moments.into_iter().chain([(1400, true)]);
     for (n, (ms, is_slow)) in moments.enumerate() {
@@ -317,7 +318,7 @@ fn an_agent_killed_in_a_start_leaves_one_qemu_or_none() {
             }
         };
         cluster.wait(SOON, &format!("killed after {ms} ms, {vm} runs or is not there"), || settles(&cluster, &mut now));
-        // Nor does one come later.
+        // And none comes later.
         thread::sleep(Duration::from_millis(100));
         assert!(settles(&cluster, &mut now), "{vm}: {now:?}");
         println!("killed after {ms} ms{}: {now:?}", if is_slow { " of a slow start" } else { "" });
@@ -340,7 +341,7 @@ fn an_agent_killed_in_a_start_leaves_one_qemu_or_none() {
     end(&cluster);
 }
 
-/// Nothing says of it that it waits for a migration, and it cannot be asked yet.
+/// Tests a QEMU of which nothing says that it waits for a migration, and which cannot be asked yet.
 #[test]
 fn a_qemu_that_waits_for_nobody_is_ended() {
     let mut cluster = Cluster::idle(settings());
@@ -380,7 +381,7 @@ fn a_qemu_is_one_vm() {
     assert!(refused.contains("is the VM 'old1' already"), "{refused}");
     assert!(cluster.refused("a", &adopt(&sockets[1], "old1")).contains("'old1' is on this host already"));
 
-    // One that the agent started, also while it is being started.
+    // A QEMU that the agent started, also while it is being started.
     let own = with_args(&cluster.bare("v1"), &format!("'-qmp', 'unix:{},server=on,wait=off'", sockets[2].display()));
     thread::scope(|scope| {
         let starting = scope.spawn(|| cluster.start_vm("a", &own));
@@ -397,7 +398,7 @@ fn a_qemu_is_one_vm() {
     let refused = cluster.refused("a", &adopt(&sockets[2], "other"));
     assert!(refused.contains("is the VM 'v1' already"), "{refused}");
 
-    // One without a guest.
+    // A QEMU without a guest.
     let mut waits = Foreign::start(&mut cluster, "in1", &format!("{} -incoming defer", qmp(3)));
     cluster.wait(DEADLINE, "it listens", || sockets[3].exists());
     let refused = cluster.refused("a", &adopt(&sockets[3], "in1"));
@@ -410,7 +411,7 @@ fn a_qemu_is_one_vm() {
     for name in ["other", "in1"] {
         assert!(!run_dir(&cluster, "a", name).exists() && !state_file(&cluster, "a", name).exists(), "{name}");
     }
-    // Forgotten, it is anybody's again, under any name.
+    // Once it is forgotten, it can be adopted again, under any name.
     cluster.asked("a", &Request::VmForget { name: "old1".into() });
     cluster.asked("a", &adopt(&sockets[1], "other"));
     assert!(old.runs());
@@ -428,7 +429,7 @@ fn other_agent(cluster: &mut Cluster, host: &str, run: &Path) -> Foreign {
     Foreign(command.spawn().unwrap())
 }
 
-/// What it says, as it has to end by itself.
+/// Returns what the agent prints; it has to end by itself.
 #[track_caller]
 fn refuses(mut agent: Foreign) -> String {
     assert!(until(SOON, || !agent.runs()), "it runs");
@@ -476,7 +477,7 @@ fn a_second_agent_harms_nothing() {
     assert_eq!(taps(&cluster, "a"), [""; 0]);
     end(&cluster);
 
-    // Nothing runs: now it may be another directory.
+    // Nothing runs, so the directory may be another one now.
     cluster.stop("a");
     let agent = other_agent(&mut cluster, "a", &other);
     cluster.wait(SOON, "it starts", || other.join("agent.sock").exists());
@@ -486,7 +487,7 @@ fn a_second_agent_harms_nothing() {
     is_whole(&cluster);
 }
 
-/// All files below a directory.
+/// Returns all files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
@@ -529,7 +530,7 @@ fn a_start_that_fails_leaves_nothing() {
         assert!(refused.contains(word), "{refused}");
         leaves_nothing(&cluster, "v1");
     }
-    // The same, several at once.
+    // The same, with several requests at once.
     thread::scope(|scope| {
         let (cluster, definition) = (&cluster, &bad[1].0);
         for _ in 0..4 {
@@ -550,7 +551,7 @@ fn a_start_that_fails_leaves_nothing() {
     assert_eq!(taps(&cluster, "a").len(), usize::from(has_taps()));
     cluster.asked("a", &stop("v1", 0));
 
-    // One that is known stays what it was.
+    // A VM that is known stays as it was.
     let before = found(&cluster, "a", "v1").unwrap();
     assert!(before.state == VmState::Stopped && before.definition.is_some());
     let stays = |cluster: &Cluster| {
@@ -590,12 +591,12 @@ fn a_guest_that_left_was_not_stopped() {
             stopping.join().unwrap()
         })
     };
-    // It is gone before the plug would be pulled.
+    // The guest is gone before it would be killed.
     let said = stopping("a", 10, &|| drop(cluster.moved("v1", "a", "b")));
     assert!(said.contains("'v1' left for another host"), "{said}");
     runs_on(&cluster, "v1", "b");
 
-    // It is on its way then, to a QEMU that is not there yet.
+    // The guest is on its way then, to a QEMU that does not exist yet.
     let begun = Cell::new(None);
     let said = stopping("b", 3, &|| {
         begun.set(Some(cluster.begin("v1", "b", "a", MigrateOptions::default()).id));

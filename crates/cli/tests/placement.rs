@@ -1,4 +1,4 @@
-//! `skein placement`: the program itself on small files.
+//! Tests `skein placement`: the program itself on small files.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// `web1` and `web2` share a host, `db` and `batch` overload another.
+/// A cluster in which `web1` and `web2` share a host, and `db` and `batch` overload another.
 const CLUSTER: &str = "\
 resources:
 - {name: memory, unit: bytes}
@@ -26,7 +26,7 @@ rules:
 - apart: {name: web-apart, of: {tag: web}, force: hard}
 ";
 
-/// Two machines of which each has room for both processes; the first is above its safety capacity.
+/// Two machines, each with room for both processes. The first is above its safety capacity.
 const MODEL: &str = "1\n0 1\n2\n0 0 10 1 0 1\n0 0 10 10 1 0\n2\n0 0\n0 0\n2\n0 4 1\n1 4 1\n0\n1 1 1\n";
 const ASSIGNMENT: &str = "0 0\n";
 
@@ -174,7 +174,7 @@ fn since_when_it_is_broken_is_kept() {
     desk.write("since.json", written.to_string());
     check().exits(3).says("broken since 2023-11-14 22:13:20 UTC (");
     desk.write("cluster.yaml", CLUSTER.replace("force: hard", "weight: 5"));
-    // What `mktemp` makes.
+    // An empty file, as `mktemp` makes it.
     desk.write("since.json", "");
     check().exits(3).says("not as it should be since ").says("memory of 'h2': 68 GiB used of 64 GiB, 4 GiB too much");
     for other in ["[]", "{}", r#"{"stars": 5}"#] {
@@ -193,7 +193,7 @@ fn rules_that_clash_are_told() {
     told.says("clash: ").says("rule 'web-together'");
     let clashes = desk.run(&["check", "--cluster", "cluster.yaml", "--json"]).json()["clashes"].clone();
     assert_eq!(clashes.as_array().map(Vec::len), Some(1));
-    // A soft rule counts if it says nothing as it stands.
+    // A soft rule that has no effect is reported, too.
     let cluster = CLUSTER.replace("web2, host: h1", "web2, host: h2").replace("batch, host: h2", "batch, host: h1");
     let check = |rule: &str| {
         desk.write("cluster.yaml", format!("{cluster}{rule}"));
@@ -218,7 +218,8 @@ fn the_challenges_own_files_are_solved() {
     let desk = Desk::new();
     let args =
         ["solve", "--format", "roadef", "model", "initial", "--steps", "5000", "--seed", "3", "--out", "solution"];
-    // Above what is safe are 8 - 1. Both move: 2 for themselves, 1 for their service, 2 for where to.
+    // 8 - 1 units are above what is safe. Both processes move: 2 for themselves, 1 for their service, 2 for where they
+    // go.
     desk.run(&args).exits(0).says("cost                 7        5\n").says("moves                0        2\n");
     assert_eq!(desk.read("solution"), "1 1\n");
     desk.run(&["solve", "--format", "roadef", "model", "solution", "--out", "model"])
@@ -345,12 +346,12 @@ fn help_shows_how() {
     desk.run(&["solve", "--help"]).exits(0).says("moves_min (null: something is").says("microseconds");
 }
 
-/// A page of the documentation.
+/// Returns a page of the documentation.
 fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)).unwrap()
 }
 
-/// What stands in a page between a line and the end of its block.
+/// Returns what a page has between a line and the end of its block.
 fn block<'a>(page: &'a str, begin: &str) -> &'a str {
     page.split(begin).nth(1).unwrap().split("```").next().unwrap().trim_start_matches('\n')
 }
@@ -403,7 +404,7 @@ fn the_references_groups_are_told_solved_and_scheduled() {
     told.says("2 steps: ");
     let solved = desk.run(&[&solve[..7], &["--json"]].concat()).exits(0).json();
     assert_eq!((&solved["survived"]["survived"], &solved["survived"]["impossible"]), (&4.into(), &Value::Null));
-    // Of 160 GiB that are used 128 are left where two hosts fail.
+    // 160 GiB are used, and 128 are left if two hosts fail.
     let more = desk.read("groups.yaml").replace("44 GiB", "60 GiB").replace("failures: 1", "failures: 2");
     desk.write("groups.yaml", more.replace("30 GiB", "52 GiB"));
     let told = desk.run(&["check", "--cluster", "groups.yaml"]).exits(3);
@@ -412,7 +413,7 @@ fn the_references_groups_are_told_solved_and_scheduled() {
     desk.run(&["check", "--cluster", "groups.yaml"]).exits(1).complains("survive: failures is 4: write 1 or more, and");
 }
 
-/// What `survive` asks for is a hard rule like any other: in words, JSON and the exit code.
+/// Checks that a missed `survive` is broken like any other hard rule: in words, JSON and the exit code.
 #[test]
 fn what_is_not_survived_is_not_valid() {
     let desk = Desk::new();
@@ -428,7 +429,8 @@ fn what_is_not_survived_is_not_valid() {
         let told = desk.run(&args).exits(json.code);
         (json.json(), told)
     };
-    // Of three each can fail by what is free in all, and none is survived: no other host has so much free.
+    // By the sum of free memory each of the three could fail, but no failure is survived: no other host has enough
+    // free.
     let (json, told) = solve(&["a", "b", "c"], "hard");
     told.exits(3)
         .says("valid                    no       no\n  failures not survived  3        3\n")
@@ -449,7 +451,7 @@ fn what_is_not_survived_is_not_valid() {
     assert_eq!((&json["found"]["valid"], &json["found"]["breaches"]["survive"]), (&true.into(), &0.into()));
 }
 
-/// Two kinds of guests that are to be apart, a rule for each pair, and share both hosts.
+/// Makes guests of two kinds that are to be apart, with a rule for each pair. Both kinds are on both hosts.
 #[test]
 fn rules_are_exchanged_on_the_way_and_that_is_told() {
     let desk = Desk::new();
@@ -468,7 +470,7 @@ fn rules_are_exchanged_on_the_way_and_that_is_told() {
     assert_eq!(told, block(&page, "$ skein placement schedule --cluster crossed.yaml --solution placement.json"));
     let json = desk.run(&[&args[..], &["--json"]].concat()).exits(0).json();
     assert_eq!(json["broken_on_the_way"][0]["rule"], "rule 'x2-y1'");
-    // Where nothing is broken before, nothing may be on the way.
+    // If nothing is broken before, nothing may be broken on the way.
     desk.write("crossed.yaml", format!("{hosts}guests:\n{guests}rules:\n{}{}", rule(pairs[1]), rule(pairs[2])));
     let told = desk.run(&args).exits(3).says("left undone: ").says("would not hold on the way");
     told.says("what helps: make rule 'x2-y1' soft until all are where they are to be");
@@ -519,7 +521,7 @@ fn what_others_have_is_imported() {
     desk.run(&[&import[..], &["--ha-rules", "rules.cfg"]].concat()).exits(1).complains("skein: rules.cfg: line 1: ");
     desk.run(&["import", "--format", "hbal", "resources.json"]).exits(1).complains("resources.json: line ");
     desk.run(&[&import[..], &["--out", "resources.json"]].concat()).exits(1).complains("is read");
-    // Two that are called the same have other names here, and it is told which.
+    // Two guests of the same name get different names here, and a line says which.
     let same = format!("[{}]", all.join(",")).replace("\"vm100\"", "\"web\"").replace("\"vm101\"", "\"web\"");
     desk.write("resources.json", same);
     desk.run(&[&import[..], &["--out", "imported.yaml"]].concat())
@@ -531,7 +533,7 @@ fn what_others_have_is_imported() {
     );
 }
 
-/// Some bytes of a file are others, or are missing.
+/// Returns a text in which some bytes are changed or missing.
 fn mutated(text: &'static str) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec((0..text.len(), any::<u8>(), 0..4usize), 1..8).prop_map(move |changes| {
         let mut bytes = text.as_bytes().to_vec();
@@ -551,7 +553,7 @@ fn mutated(text: &'static str) -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is in a file, it is solved, or what is wrong with it is said.
+    /// Checks that any file is solved, or that the program says what is wrong with it.
     #[test]
     fn no_file_makes_it_panic(cluster in mutated(CLUSTER), model in mutated(MODEL)) {
         let desk = Desk::new();

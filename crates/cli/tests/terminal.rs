@@ -1,4 +1,4 @@
-//! What needs a terminal, with one of the kernel's own: consoles, bars, questions.
+//! Tests what needs a terminal, with one of the kernel's own: consoles, bars, questions.
 
 mod fake;
 
@@ -20,7 +20,7 @@ use skein_api::{Migration, Outcome, Reply, Request, SourcePhase, VmState, VmView
 struct Terminal {
     child: Child,
     keys: File,
-    /// The program's end, kept open to see its settings.
+    /// The program's end of the terminal, kept open to read its settings.
     end: OwnedFd,
     output: Receiver<Vec<u8>>,
     shown: String,
@@ -93,7 +93,7 @@ fn with_console(path: &Path) -> Vec<Act> {
     say(Reply::Vm(Box::new(VmView { console: Some(path.into()), ..vm("web1", VmState::Running) })))
 }
 
-/// A guest's console, and what the guest reads there.
+/// Makes a guest's console. Returns its path and the end at which the guest reads.
 fn console(dir: &Path) -> (std::path::PathBuf, UnixListener) {
     let path = dir.join("console");
     let listener = UnixListener::bind(&path).unwrap();
@@ -167,7 +167,7 @@ fn a_guest_that_does_not_read_can_be_left() {
     let mut terminal = Terminal::run(agent.command(&["vm", "console", "web1"]));
     let _guest = accept(&listener);
     terminal.shows("Ctrl-] leaves");
-    // More than the socket and the program hold; the bell says that some of it is lost.
+    // This is more than the socket and the program hold. The bell says that some of it is lost.
     let mut keys = terminal.keys.try_clone().unwrap();
     let typist = std::thread::spawn(move || {
         for _ in 0..512 {
@@ -187,7 +187,7 @@ fn a_pipe_types_and_prints_until_the_guest_is_silent() {
     let agent = Agent::start(vec![with_console(&path), with_console(&path)]);
     let guest = std::thread::spawn(move || {
         let mut guest = accept(&listener);
-        // Ctrl-] means nothing in a pipe.
+        // Ctrl-] has no meaning in a pipe.
         reads(&mut guest, b"uptime\n\x1d");
         guest.write_all(b"up 3 days\n").unwrap();
         // A second time, with more than any buffer in between holds.
@@ -262,7 +262,7 @@ fn a_migration_has_bars() {
 fn ctrl_c_leaves_the_migration_alone() {
     let agent = Agent::start(vec![vec![progress(at(SourcePhase::Precopy, 1530)), Act::Hold]]);
     let mut command = agent.command(&["migrate", "web1", "--to", "hostb"]);
-    // The terminal has to be the program's own for its Ctrl-C to mean it.
+    // Ctrl-C works only on the program's own terminal.
     let mut own = Command::new("setsid");
     own.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
     own.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));

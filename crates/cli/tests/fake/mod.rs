@@ -1,6 +1,6 @@
 //! An agent that plays back what it was given, and the program that talks to it.
 
-// Each test program uses its part of it.
+// Each test program uses only a part of this module.
 #![allow(dead_code)]
 
 use std::io::{BufReader, Read, Write};
@@ -18,17 +18,17 @@ use skein_api::{
     Role, SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
 };
 
-/// Whatever hangs is given up after this.
+/// After this a wait is given up.
 pub const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the agent does in answer to a request, one after the other.
+/// What the agent does in answer to a request, one act after the other.
 pub enum Act {
     Say(Reply),
     Raw(&'static [u8]),
     Wait(Duration),
-    /// Nobody listens for a while.
+    /// Stops listening for this time.
     Restart(Duration),
-    /// Until the other end hangs up.
+    /// Waits until the other end closes the connection.
     Hold,
 }
 
@@ -36,7 +36,7 @@ pub fn say(reply: Reply) -> Vec<Act> {
     vec![Act::Say(reply)]
 }
 
-/// It answers one request after the other, each with its script.
+/// An agent that answers one request after the other, each with a script of its own.
 pub struct Agent {
     dir: tempfile::TempDir,
     stop: Arc<AtomicBool>,
@@ -71,13 +71,17 @@ impl Agent {
         Ran::new(args, self.command(args).output().unwrap())
     }
 
-    /// What it was asked; all scripts have to have been asked for.
+    /// Returns what the agent was asked. All scripts must have been asked for.
     #[track_caller]
     pub fn asked(self) -> Vec<Request> {
         self.asked_lines().into_iter().map(|line| line.request).collect()
     }
 
-    /// The same with what is said of each request.
+    /// Returns the same with the whole line of each request.
+    ///
+    /// # Panics
+    ///
+    /// If a script was not asked for.
     #[track_caller]
     pub fn asked_lines(mut self) -> Vec<RequestLine> {
         self.stop.store(true, Ordering::Relaxed);
@@ -107,13 +111,13 @@ fn serve(listener: UnixListener, path: &Path, scripts: Vec<Vec<Act>>, stop: &Ato
         let end = Instant::now() + DEADLINE;
         let (request, mut stream) = loop {
             assert!(Instant::now() < end, "request number {} never came", asked.len() + 1);
-            // Whatever came before is in the queue when the program has ended.
+            // A request that came before the program ended is in the queue by then.
             let last = stop.load(Ordering::Relaxed);
             match listener.as_ref().unwrap().accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(false).unwrap();
                     stream.set_read_timeout(Some(DEADLINE)).unwrap();
-                    // One that only looks who listens asks nothing.
+                    // A client that only looks which process listens asks nothing.
                     if let Ok(request) = read_line(&mut BufReader::new(stream.try_clone().unwrap())) {
                         break (request, stream);
                     }
@@ -130,7 +134,7 @@ fn serve(listener: UnixListener, path: &Path, scripts: Vec<Vec<Act>>, stop: &Ato
     asked
 }
 
-/// A client that has gone does not mind.
+/// Does one act. It does not matter if the client has gone.
 fn play(act: Act, stream: &mut UnixStream, listener: &mut Option<UnixListener>, path: &Path) {
     match act {
         Act::Say(reply) => drop(write_line(stream, &reply)),
@@ -147,7 +151,7 @@ fn play(act: Act, stream: &mut UnixStream, listener: &mut Option<UnixListener>, 
     }
 }
 
-/// A program that ended.
+/// A program that has ended.
 pub struct Ran {
     args: String,
     pub code: i32,
@@ -182,7 +186,12 @@ impl Ran {
         self
     }
 
-    /// Standard output is what `tests/snapshots/NAME.txt` has; SKEIN_UPDATE_SNAPSHOTS=1 writes it, to be looked at.
+    /// Compares standard output with `tests/snapshots/NAME.txt`. SKEIN_UPDATE_SNAPSHOTS=1 writes that file, to be
+    /// reviewed.
+    ///
+    /// # Panics
+    ///
+    /// If they differ.
     #[track_caller]
     pub fn is(self, name: &str) -> Ran {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name).with_extension("txt");
@@ -256,7 +265,7 @@ fn counted(round: u64, remaining_mib: u64, compared: bool) -> CopyProgress {
     }
 }
 
-/// A migration of web1 from hosta, which answers, to hostb, after `elapsed_ms`.
+/// Returns a migration of web1 from hosta, which answers, to hostb, after `elapsed_ms`.
 pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
     let path = |nic: &str, remote: &str, bits_per_s| MigrationPath {
         nic: nic.into(),
@@ -315,7 +324,7 @@ pub fn over(outcome: Outcome) -> Migration {
     }
 }
 
-/// One that had to go through QEMU, and of which nothing could be compressed.
+/// Returns a migration that had to go through QEMU, and of which nothing could be compressed.
 pub fn indirect() -> Migration {
     let copied = copy(2, 100);
     let why = "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on";
@@ -333,7 +342,7 @@ pub fn in_doubt() -> Migration {
     Migration { in_doubt: true, ..at(SourcePhase::Grant, 7320) }
 }
 
-/// All kinds of entries.
+/// Returns log entries of all kinds.
 pub fn events() -> Vec<LoggedEvent> {
     let handover = |event| LogEntry::Handover { event };
     let entries = [

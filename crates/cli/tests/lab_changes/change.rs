@@ -1,4 +1,4 @@
-//! What may happen to a guest, by its QEMU's monitor, and what has to follow.
+//! The changes that may happen to a guest, made by its QEMU's monitor, and what has to follow.
 
 use std::path::Path;
 use std::thread;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use skein_hypervisor::Monitor;
 
-/// A job is ready, a device gone, by then.
+/// The time within which a job is ready, or a device is gone.
 const TIME: Duration = Duration::from_secs(20);
-/// The file name of the guest's disk, of its CD and of another CD.
+/// The file names of the guest's disk, of its CD and of another CD.
 pub const DISK: &str = "disk.qcow2";
 pub const CD: &str = "cd.iso";
 pub const OTHER_CD: &str = "other.iso";
-/// A disk that may be plugged in.
+/// The file name of a disk that may be plugged in.
 pub const LATE: &str = "late.raw";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub const CHANGES: [Change; 15] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Moved,
-    /// Nothing is begun.
+    /// The migration is blocked: nothing is begun.
     Blocked,
     /// The guest stays, and runs.
     CalledOff,
@@ -68,7 +68,7 @@ pub enum End {
 }
 
 impl Change {
-    /// What follows when it happened before the migration.
+    /// Returns what follows if the change happened before the migration.
     pub fn before(self) -> End {
         match self {
             // The target's QEMU is started with the image that is open now.
@@ -79,13 +79,13 @@ impl Change {
         }
     }
 
-    /// Whether it can happen while the guest is copied: QEMU refuses to plug and unplug then (qdev_device_add of its
-    /// system/qdev-monitor.c).
+    /// Returns whether the change can happen while the guest is copied. QEMU refuses to plug and unplug then
+    /// (qdev_device_add of its system/qdev-monitor.c).
     pub fn may_come_meanwhile(self) -> bool {
         !matches!(self, Plugged | PluggedAndUnplugged | Unplugged)
     }
 
-    /// What follows when it happens while the guest is copied.
+    /// Returns what follows if the change happens while the guest is copied.
     pub fn meanwhile(self) -> End {
         match self {
             Nothing | Balloon | Throttled | Reset => End::Moved,
@@ -94,11 +94,11 @@ impl Change {
         }
     }
 
-    /// What the reason has to name, where it is called off: one of these.
+    /// Returns texts of which the reason has to name one, if the migration is called off.
     pub fn reasons(self) -> &'static [&'static str] {
         match self {
             Snapshot => &["the image of the drive"],
-            // The job, or what came of the job if that was over before anybody looked.
+            // The job, or the result of the job if that was over before the check.
             PivotedMirror => &["block job", "the image of the drive"],
             RunningMirror => &["block job"],
             Ejected | OtherMedium => &["of the drive \"cd0\""],
@@ -109,7 +109,7 @@ impl Change {
         }
     }
 
-    /// What makes it happen by one command without an event; none: it takes more, or has one.
+    /// Returns the one command without an event that makes the change. `None`: the change takes more, or has an event.
     pub fn command(self, dir: &Path) -> Option<(&'static str, Value)> {
         let path = |name: &str| dir.join(name).display().to_string();
         Some(match self {
@@ -127,7 +127,7 @@ impl Change {
         })
     }
 
-    /// Makes it happen. `dir`: where images are.
+    /// Makes the change. `dir` is where images are.
     pub fn happen(self, monitor: &Monitor, dir: &Path) {
         let path = |name: &str| dir.join(name).display().to_string();
         let tell = |command: &str, arguments: Value| {
@@ -182,7 +182,7 @@ impl Change {
         }
     }
 
-    /// The image that the guest's disk has after that.
+    /// Returns the image that the guest's disk has after the change.
     pub fn image(self) -> &'static str {
         match self {
             Snapshot => "overlay.qcow2",
@@ -191,7 +191,7 @@ impl Change {
         }
     }
 
-    /// What the guest's CD drive has after that; none: nothing, or there is no drive.
+    /// Returns what the guest's CD drive has after the change. `None`: nothing, or there is no drive.
     pub fn cd(self) -> Option<&'static str> {
         match self {
             Ejected | Unplugged => None,
@@ -209,14 +209,14 @@ fn wait(mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The device of the guest's disk, as QEMU calls it.
+/// Returns the device of the guest's disk, as QEMU calls it.
 pub fn qdev(monitor: &Monitor) -> String {
     let drives = monitor.query("query-block").unwrap();
     let is_disk = |drive: &&Value| drive["qdev"].as_str().is_some_and(|qdev| qdev.ends_with("virtio-backend"));
     drives.as_array().unwrap().iter().find(is_disk).unwrap()["qdev"].as_str().unwrap().to_owned()
 }
 
-/// The files that the guest's disk and CD drive have open.
+/// Returns the files that the guest's disk and CD drive have open.
 pub fn open(monitor: &Monitor) -> (String, Option<String>) {
     let drives = monitor.query("query-block").unwrap();
     let file = |is: &dyn Fn(&str) -> bool| {
@@ -226,7 +226,7 @@ pub fn open(monitor: &Monitor) -> (String, Option<String>) {
     (file(&|qdev| qdev.ends_with("virtio-backend")).expect("there is a disk"), file(&|qdev| qdev == "cdrom"))
 }
 
-/// Has the guest's disk written, or read and compared, as the guest would: by its device.
+/// Writes the guest's disk, or reads and compares it, as the guest would: by its device.
 pub fn disk_io(monitor: &Monitor, command: &str) {
     let line = format!("qemu-io -d {} \"{command}\"", qdev(monitor));
     let said = monitor.execute("human-monitor-command", json!({ "command-line": line })).unwrap();

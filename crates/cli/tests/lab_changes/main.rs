@@ -1,6 +1,7 @@
-//! Guests that change before they are moved and while they are: each ends where it has to, with the very drives that it
-//! had, for the reason that is so. A witness outside of the agents, at a monitor of its own, compares what is open and
-//! what the guest reads. Needs root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries so many migrations drawn from a seed.
+//! Tests guests that change before they are moved and while they are. Each has to end where it should, with the very
+//! drives that it had, and for the true reason. A witness apart from the agents, at a monitor of its own, compares what
+//! is open and what the guest reads. Needs root. `SKEIN_CHANGES=500 SKEIN_SEED=7` tries this many migrations, drawn
+//! from a seed.
 // Timeout: 900 s
 // QEMU: 7.2 10
 
@@ -22,13 +23,13 @@ use skein_api::{
 use skein_hypervisor::{MonitorEvent, QmpEvent};
 use skein_lab_cluster::{Cluster, Seen, Settings, configuration, until};
 
-/// The copy takes some seconds, so that there is a while.
+/// At this rate the copy takes some seconds, so that there is time for a change.
 const RATE_MBIT: u32 = 40;
 const NOISE_BYTES: usize = 8 << 20;
-/// Labs at the same time.
+/// How many labs run at the same time.
 const WORLDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What stops or changes a guest is told within this. The second, and what a busy machine takes.
+/// The time within which a change that stops or affects a guest is reported: one second, and what a busy machine takes.
 const NOTICE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl World {
         World { cluster: Cluster::up(settings), number: 0 }
     }
 
-    /// A new guest with new images, on a.
+    /// Makes a new guest with new images, on a.
     fn guest(&mut self) -> (String, std::path::PathBuf) {
         self.number += 1;
         let name = format!("g{}", self.number);
@@ -92,7 +93,7 @@ impl World {
         self.cluster.asked(host, &Request::VmForget { name: name.into() });
     }
 
-    /// The guest is there, with the drives and the bytes that it should have.
+    /// Checks that the guest is there, with the drives and the bytes that it should have.
     fn as_it_should_be(&self, name: &str, host: &str, change: Change, byte: u8) {
         let seen = self.seen(name, host);
         let told = open(seen.monitor());
@@ -106,7 +107,7 @@ impl World {
         assert!(names.contains(&dir.join(change.image()).display().to_string()), "{names:?}");
     }
 
-    /// One migration, and how it ended.
+    /// Runs one migration. Returns how it ended.
     fn round(&mut self, change: Change, when: When) -> End {
         let (name, dir) = self.guest();
         let byte = (self.number % 255) as u8 + 1;
@@ -143,7 +144,7 @@ impl World {
         let check = self.cluster.check_move(name, "a", "b");
         check.problems.iter().for_each(|problem| println!("  {problem}"));
         if check.blocks() {
-            // Also where nobody asks for a check first.
+            // The migration is blocked, too, if no check is asked for first.
             let request =
                 Request::Migrate { vm: name.into(), to: "b".into(), options: MigrateOptions::default(), detach: false };
             assert!(matches!(self.cluster.asked("a", &request), Reply::Check(check) if check.blocks()));
@@ -193,7 +194,7 @@ fn scrambled(n: u64) -> u64 {
     z ^ (z >> 27)
 }
 
-/// Each kind of change, before and meanwhile; or so many drawn from a seed.
+/// Tests each kind of change, before and during a migration; or as many as are asked for, drawn from a seed.
 #[test]
 fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -217,7 +218,7 @@ fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
     };
     let next = Mutex::new(all.into_iter());
     let (ends, wrong) = (Mutex::new(BTreeMap::<String, u32>::new()), Mutex::new(Vec::new()));
-    // They mostly wait for slow links.
+    // The worlds mostly wait for slow links.
     thread::scope(|scope| {
         for _ in 0..WORLDS {
             scope.spawn(|| {
@@ -242,13 +243,15 @@ fn a_guest_that_changes_ends_where_it_has_to_with_what_it_has() {
     assert!(wrong.lock().unwrap().is_empty(), "{wrong:#?}");
 }
 
-/// While the guest stands still for the switchover, what QEMU still does to its drives keeps it where that was done.
-/// What it does when the guest's state has left it, or refuses, the guest does not have.
+/// Tests changes while the guest stands still for the switchover: a change that QEMU still makes to its drives keeps
+/// the guest at the source. A change that QEMU makes after the guest's state has left, or refuses, is not part of the
+/// guest.
 #[test]
 fn what_changes_in_the_switchover_is_noticed_to_its_end() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (count, seed) = (number("SKEIN_CHANGES").map_or(3, |count| count / 5), number("SKEIN_SEED").unwrap_or(1));
-    // No resize: QEMU 10 refuses one then, and 7.2 ends with an assertion of its own, as without a migration of ours.
+    // There is no resize: QEMU 10 refuses one then, and QEMU 7.2 ends with an assertion of its own, even without a
+    // migration by Skein.
     let kinds = [Change::Snapshot, Change::OtherMedium, Change::Ejected];
     let mut world = World::new();
     let mut in_time = 0;
@@ -275,7 +278,7 @@ fn what_changes_in_the_switchover_is_noticed_to_its_end() {
         while let Some(MonitorEvent::Event(event)) = events.next(Duration::ZERO) {
             heard.push(event);
         }
-        // Events and answers come in the order in which QEMU said them.
+        // Events and answers come in the order in which QEMU sent them.
         let was_in_time = was_done.is_ok() && !heard.iter().any(|event| is(event, "completed"));
         let happened = Instant::now();
         let over = world.cluster.watched("a", begun.id);
@@ -297,7 +300,7 @@ fn what_changes_in_the_switchover_is_noticed_to_its_end() {
     world.cluster.check();
 }
 
-/// What was moved is moved back: the target knows its guest as well as the source did.
+/// Moves a guest back: the target knows its guest as well as the source did.
 #[test]
 fn a_guest_with_another_image_comes_back() {
     let mut world = World::new();
@@ -322,7 +325,7 @@ fn start(from: VmOrigin, as_defined: bool) -> Request {
     Request::VmStart { from, options: StartOptions { as_defined, ..StartOptions::default() } }
 }
 
-/// What QEMU was told at a monitor that is not the agent's is known when the guest is started again.
+/// Tests that what QEMU was told at a monitor that is not the agent's is known when the guest is started again.
 #[test]
 fn a_guest_that_is_started_again_has_what_it_last_had() {
     let mut world = World::new();
@@ -339,7 +342,7 @@ fn a_guest_that_is_started_again_has_what_it_last_had() {
     }
     world.cluster.asked("a", &start(by_name(), false));
     world.as_it_should_be(&name, "a", Change::Snapshot, 0x22);
-    // A CD that is changed, and a QEMU that is killed after somebody looked.
+    // A CD that is changed, and a QEMU that is killed after it was looked at.
     Change::OtherMedium.happen(world.seen(&name, "a").monitor(), &dir);
     let shown = |device: &str| {
         let drives = world.cluster.vm("a", &name).drives;
@@ -356,7 +359,7 @@ fn a_guest_that_is_started_again_has_what_it_last_had() {
     world.cluster.check();
 }
 
-/// The same of a guest that was adopted, whose `-blockdev` nobody changes for it.
+/// Tests the same with a guest that was adopted, whose `-blockdev` is not changed for it.
 #[test]
 fn an_adopted_guest_is_not_started_with_an_old_image_in_silence() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! Many moves towards a target that is nearly full, 1 to 6 at once, its limits of several kinds drawn anew each time.
+//! Tests many moves towards a target that is nearly full, 1 to 6 at once, with limits of several kinds drawn anew each
+//! time.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -10,25 +11,25 @@ use skein_lab_cluster::{Cluster, Settings};
 use super::group::Group;
 use super::world::{MIB, PATIENCE, cluster, guest, noise, settings};
 
-/// Guests that move.
+/// How many guests move.
 const MOVERS: usize = 6;
-/// Guests that are there, and stay.
+/// The guests that are at the target, and stay.
 const RESIDENTS: [&str; 2] = ["old1", "old2"];
-/// RAM of each guest, and what it uses of that, in MiB.
+/// The RAM of each guest, and how much of that it uses, in MiB.
 const RAM: u64 = 112;
 const FULL: u64 = 48;
 
-/// What became of a move.
+/// The end of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     Moved,
-    /// The check refused it.
+    /// The check refused the move.
     Blocked,
-    /// The target did, or it was called off otherwise.
+    /// The target refused the move, or it was called off otherwise.
     Kept,
 }
 
-/// splitmix64.
+/// The generator splitmix64.
 struct Random(u64);
 
 impl Random {
@@ -45,7 +46,7 @@ fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().filter(|text| !text.is_empty()).map_or(default, |text| text.parse().unwrap())
 }
 
-/// Moves a guest, and says why not, if it did not.
+/// Moves a guest. Returns how that ended, and why it did not move, if so.
 pub fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, String) {
     let options = MigrateOptions { deadline_s: Some(PATIENCE.as_secs()), ..MigrateOptions::default() };
     let request = Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false };
@@ -65,8 +66,9 @@ pub fn move_one(cluster: &Cluster, vm: &str, from: &str, to: &str) -> (End, Stri
     }
 }
 
-/// A guest begins to use RAM that it was promised: 24 MiB above what it has in use, below what firmware took. `take` or
-/// give it back. Who writes is in the group, so that the group is charged, as for the guest's own writes.
+/// Lets a guest begin to use RAM that it was promised: 24 MiB above what it has in use, below what firmware took. With
+/// `take` false the guest gives the RAM back. The writer is in the group, so the group is charged as for the guest's
+/// own writes.
 fn use_ram(cluster: &Cluster, group: &Group, vm: &str, take: bool) {
     let pid = cluster.vm("b", vm).pid.expect("it runs");
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().map(|fd| fd.path());
@@ -101,7 +103,7 @@ pub fn soak() {
         rounds += 1;
         let at_once = 1 + random.below(MOVERS as u64).min(wanted - towards - 1) as usize;
         let kind = random.below(4);
-        // Never less than what guests that are there were promised: it is for them that nobody is let in.
+        // The room is never less than what the guests at the target were promised: for their sake others are refused.
         let promised = RESIDENTS.len() as u64 * (RAM - FULL) * MIB;
         let room = promised + random.below(at_once as u64 * (RAM + 160) * MIB + 1);
         let limit = group.used() + room;
@@ -118,7 +120,7 @@ pub fn soak() {
                     scope.spawn(move || move_one(cluster, vm, "a", "b"))
                 })
                 .collect();
-            // They take what they were promised, whoever comes.
+            // These guests take what they were promised, whatever guests come.
             if kind == 1 {
                 RESIDENTS.iter().for_each(|vm| use_ram(&cluster, &group, vm, true));
             }
@@ -138,7 +140,7 @@ pub fn soak() {
             }
             *tally.entry(end).or_insert(0u32) += 1;
         }
-        // Whoever was there is there, and everybody runs once.
+        // Each guest that was at the target is there, and each guest runs once.
         assert_eq!(group.kills(), 0, "round {rounds} of seed {seed}: the kernel killed somebody\n{}", cluster.report());
         for vm in RESIDENTS {
             assert_eq!(cluster.where_runs(vm), ["b"], "round {rounds} of seed {seed}");

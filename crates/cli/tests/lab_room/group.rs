@@ -1,4 +1,4 @@
-//! A control group with real limits, which an agent is started in.
+//! A control group with real limits, in which an agent is started.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use skein_lab_cluster::Start;
 
-/// A control group for memory and one for tasks. Removed when dropped, with whatever is still in it.
+/// A control group for memory and one for tasks. Dropping it removes it with all processes that are still in it.
 pub struct Group {
     is_v2: bool,
     memory: PathBuf,
@@ -16,7 +16,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// None, and why in a printed word, where there are none to be had.
+    /// Makes a group. Returns `None`, and prints why, if there are no control groups.
     pub fn new() -> Option<Group> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("skein-room-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -44,17 +44,17 @@ impl Group {
         Some(group)
     }
 
-    /// Its directory, of memory.
+    /// Returns the directory of the memory group.
     pub fn dir(&self) -> &Path {
         &self.memory
     }
 
-    /// The file of its limit of memory.
+    /// Returns the name of the file with the limit of memory.
     pub fn limit_file(&self) -> &'static str {
         if self.is_v2 { "memory.max" } else { "memory.limit_in_bytes" }
     }
 
-    /// An agent that is in it.
+    /// Returns how to start an agent in the group.
     pub fn start(&self, dir: &Path) -> Start {
         let script = dir.join("in-group");
         let program = env!("CARGO_BIN_EXE_skein");
@@ -68,20 +68,20 @@ impl Group {
         Start { program: Some(script), ..Start::default() }
     }
 
-    /// Limits its memory, with what it may swap.
+    /// Limits memory, with what the group may swap.
     pub fn limit(&self, bytes: u64) {
         let write = |file: &str, value: u64| fs::write(self.memory.join(file), value.to_string());
         if self.is_v2 {
             write("memory.swap.max", 0).unwrap();
             return write("memory.max", bytes).unwrap();
         }
-        // The smaller of the two is the first to grow, and the last to shrink. Not every kernel counts swap.
+        // The smaller of the two limits has to grow first and shrink last. Not every kernel counts swap.
         let _ = write("memory.memsw.limit_in_bytes", bytes);
         write("memory.limit_in_bytes", bytes).unwrap();
         let _ = write("memory.memsw.limit_in_bytes", bytes);
     }
 
-    /// Bytes that are in use.
+    /// Returns how many bytes are in use.
     pub fn used(&self) -> u64 {
         let file = if self.is_v2 { "memory.current" } else { "memory.usage_in_bytes" };
         fs::read_to_string(self.memory.join(file)).unwrap().trim().parse().unwrap()
@@ -97,7 +97,7 @@ impl Group {
         fs::read_to_string(self.tasks.join("pids.current")).unwrap().trim().parse().unwrap()
     }
 
-    /// How many processes of it the kernel killed.
+    /// Returns how many processes of the group the kernel killed.
     pub fn kills(&self) -> u64 {
         let file = if self.is_v2 { "memory.events" } else { "memory.oom_control" };
         let text = fs::read_to_string(self.memory.join(file)).unwrap();

@@ -1,6 +1,6 @@
-//! Targets and sources with real limits: nobody that was there is killed for a guest that comes, what two guests need
-//! is not promised twice, and who is killed all the same is named. Control groups of the version that is mounted. Needs
-//! root.
+//! Tests targets and sources with real limits: no guest at the target is killed for a guest that comes, what two guests
+//! need is not promised twice, and a guest that is killed all the same is named. The control groups are of the version
+//! that is mounted. Needs root.
 //!
 //! `ROOM_MOVES=N` (8), `ROOM_SEED=N` (1): how many guests move towards a target that is nearly full.
 // Timeout: 600 s
@@ -28,7 +28,7 @@ fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
     problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
 }
 
-/// Says what stands against a move. An emulated machine takes its time.
+/// Returns what stands against a move. An emulated machine takes some time.
 fn check_move(cluster: &Cluster, vm: &str, from: &str, to: &str) -> CheckResult {
     let request = Request::Check { vm: vm.into(), to: to.into(), options: MigrateOptions::default() };
     match cluster.client(from).call(&request, PATIENCE) {
@@ -43,7 +43,7 @@ fn moved(cluster: &Cluster, vm: &str, from: &str, to: &str) {
     assert_eq!(end, full::End::Moved, "{why}");
 }
 
-/// What it says of who was killed.
+/// Returns what a migration says about guests that were killed.
 fn kills_told(migration: &Migration) -> Vec<String> {
     let notes = migration.events.iter().filter_map(|logged| match &logged.event {
         LogEntry::Note { text } => Some(text.clone()),
@@ -68,7 +68,7 @@ fn a_check_sees_every_limit_above_the_agent() {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert!(check.blocks());
-    // More of it, and less of another.
+    // More memory, and fewer tasks.
     group.limit(2048 * MIB);
     assert!(!check_move(&cluster, "new", "a", "b").blocks());
     group.limit_tasks(Some(group.tasks() + 20));
@@ -91,7 +91,7 @@ fn room_for_one_is_not_given_to_two() {
     for vm in ["v1", "v2"] {
         cluster.start_vm("a", &guest(&cluster, vm, 128, Some(&noise)));
     }
-    // Each needs 128 MiB and some 140 beside; a few more for what the agent itself takes meanwhile.
+    // Each guest needs 128 MiB and some 140 more. A few are for what the agent itself takes meanwhile.
     group.limit(group.used() + 400 * MIB);
     let ended: Vec<Migration> = thread::scope(|scope| {
         let moves = ["v1", "v2"].map(|vm| {
@@ -109,7 +109,7 @@ fn room_for_one_is_not_given_to_two() {
     assert!(kept.detail.contains(group.dir().to_str().unwrap()), "{}", kept.detail);
     assert!(ended.iter().any(|one| one.outcome == Some(Outcome::Moved)), "{ended:#?}");
     assert_eq!(cluster.where_runs(&kept.vm), ["a"], "it goes on where it was");
-    // What ended gave its room back: with as much again there is room for the other.
+    // The guest that ended gave its room back, so with as much again there is room for the other.
     group.limit(group.used() + 700 * MIB);
     moved(&cluster, &kept.vm, "a", "b");
     assert_eq!(group.kills(), 0);
@@ -136,7 +136,7 @@ fn a_guest_is_not_started_where_there_is_no_room_for_it() {
     }
     assert_eq!(cluster.vms("b").len(), 1, "nothing is left of it");
     assert_eq!(cluster.qemus("b").len(), 1);
-    // Another fits, and it fits on purpose.
+    // Another guest fits, and one is started on purpose though it does not fit.
     cluster.start_vm("b", &guest(&cluster, "small", 64, None));
     cluster.asked("b", &start(true));
     cluster.wait(PATIENCE, "it runs", || cluster.where_runs("hungry") == ["b"]);
@@ -163,8 +163,8 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     cluster.check();
 }
 
-/// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel killed
-/// somebody. Before that it lets go of page cache, of which nobody knows how much there is.
+/// Fills the group with pages of a file in memory, whose writer is smaller than any QEMU, until the kernel kills a
+/// process. Before that the kernel drops page cache, of which it is unknown how much there is.
 fn exhaust(group: &Group) {
     let file = PathBuf::from(format!("/dev/shm/skein-room-{}", std::process::id()));
     let script = format!(
@@ -186,7 +186,7 @@ fn exhaust(group: &Group) {
 fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
-    // It takes a while: 40 MiB at 20 Mb/s.
+    // The copy takes a while: 40 MiB at 20 Mb/s.
     let mut cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
     let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
     cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
@@ -216,7 +216,8 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     cluster.check();
 }
 
-/// A kernel that accounts memory before it is used. That is the whole machine's matter, so only in one of its own.
+/// Tests a kernel that accounts memory before it is used. This setting is the whole machine's, so the test runs only in
+/// a machine of its own.
 #[test]
 fn a_kernel_that_does_not_overcommit_bounds_what_comes() {
     if std::env::var_os("SKEIN_OWN_KERNEL").is_none() {

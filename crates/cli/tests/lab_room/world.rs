@@ -1,4 +1,4 @@
-//! Two hosts of which one has little room, and guests of a size.
+//! Two hosts, of which one has little room, and guests of a given size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use super::group::Group;
 
 pub const MIB: u64 = 1 << 20;
 
-/// Whatever happens on a busy machine, or in an emulated one, has happened by then.
+/// The time within which anything happens, on a busy or an emulated machine, too.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Two hosts, b's agent in the group.
+/// Starts two hosts, with b's agent in the group.
 pub fn cluster(group: &Group, settings: Settings) -> Cluster {
     let mut cluster = Cluster::idle(settings);
     let start = group.start(cluster.dir());
     cluster.start("a");
     cluster.start_as("b", &start);
-    // What their QEMUs can do, which is remembered: in an emulated machine that takes longer than who asks for it
+    // The agents remember what their QEMUs can do. In an emulated machine, finding that out takes longer than a request
     // waits.
     for host in ["a", "b"] {
         cluster.asked(host, &Request::HostShow { name: None });
@@ -32,7 +32,7 @@ pub fn settings() -> Settings {
     Settings::new(env!("CARGO_BIN_EXE_skein").into())
 }
 
-/// A file that does not compress.
+/// Makes a file that does not compress.
 pub fn noise(dir: &Path, mib: u64) -> PathBuf {
     let path = dir.join(format!("noise{mib}"));
     let mut from = fs::File::open("/dev/urandom").unwrap();
@@ -41,11 +41,11 @@ pub fn noise(dir: &Path, mib: u64) -> PathBuf {
     path
 }
 
-/// A guest of `mib` MiB of which `full` are in use.
+/// Returns a guest of `mib` MiB, of which `full` are in use.
 pub fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> String {
     let bare = cluster.bare(name).replace("64 MiB", &format!("{mib} MiB"));
     match full {
-        // Above what firmware looks at.
+        // The file lies above what firmware looks at.
         Some(file) => {
             let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
             bare.replace("args = [", &format!("args = [{loader}, "))

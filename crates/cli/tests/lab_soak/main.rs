@@ -26,7 +26,7 @@ use skein_lab_cluster::Settings;
 use plan::{KINDS, Kind, Planner};
 use world::{Done, Failure, Harm, NICS, World};
 
-/// With so many failed rounds there is no use in more.
+/// After this many failed rounds there is no use in more.
 const FAILURES_MAX: usize = 3;
 
 fn variable<T: FromStr>(name: &str) -> Option<T> {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let begin = Instant::now();
     let mut tally = Tally::default();
     let mut planner = Planner::new(seed, kinds);
-    // Later worlds follow a failure.
+    // A failure is followed by a new world.
     let mut world: Option<World> = None;
     while tally.asked < wanted && begin.elapsed() < limit && tally.failures.len() < FAILURES_MAX {
         let new = || catch_unwind(|| World::new(&settings.program, seed));
@@ -119,7 +119,7 @@ fn outcome(outcome: Option<Outcome>) -> &'static str {
     }
 }
 
-/// What rounds with one kind of fault took.
+/// The times that rounds with one kind of fault took.
 #[derive(Default)]
 struct Times {
     resolved: Vec<Duration>,
@@ -132,13 +132,13 @@ struct Tally {
     rounds: usize,
     asked: usize,
     outcomes: BTreeMap<&'static str, usize>,
-    /// Guests that ended with the QEMU that ran them.
+    /// The number of guests that ended with the QEMU that ran them.
     ended: usize,
     doubts: BTreeMap<&'static str, usize>,
     faults: BTreeMap<String, usize>,
     times: BTreeMap<String, Times>,
     failures: Vec<Failure>,
-    /// Guests that had to be started again as they did not boot.
+    /// How many times a guest had to be started again because it did not boot.
     boots: usize,
 }
 
@@ -253,7 +253,7 @@ impl Tally {
     }
 }
 
-/// In milliseconds.
+/// Returns the median and the maximum, in milliseconds.
 fn median_and_max(times: &[Duration]) -> (u128, u128) {
     let mut times: Vec<u128> = times.iter().map(Duration::as_millis).collect();
     times.sort();

@@ -1,4 +1,4 @@
-//! What a round is to do. All of it is drawn from the seed; what comes of it is up to the machine.
+//! Plans what a round does. All of it is drawn from the seed, but the outcome depends on the machine, too.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use skein_api::{MigrationPhase, SourcePhase, TargetPhase};
 use skein_lab_hosts::Cut;
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// The generator SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 pub struct Rng(pub u64);
 
 impl Rng {
@@ -18,7 +18,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Less than `n`.
+    /// Returns a number less than `n`.
     pub fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
@@ -31,14 +31,14 @@ impl Rng {
         self.below(100) < percent
     }
 
-    /// As often between 1 and 10 ms as between 10 and 100.
+    /// Draws a time on a logarithmic scale: as often between 1 and 10 ms as between 10 and 100.
     fn log_ms(&mut self, low: f64, high: f64) -> Duration {
         let unit = (self.next() >> 11) as f64 / (1u64 << 53) as f64;
         Duration::from_secs_f64(low * (high / low).powf(unit) / 1e3)
     }
 }
 
-/// Whose, of the first migration of the round.
+/// At which end of the round's first migration a fault is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Source,
@@ -46,11 +46,11 @@ pub enum Side {
     Both,
 }
 
-/// What is done to them.
+/// What a fault does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Nothing,
-    /// A link, or all of a host.
+    /// Cuts one link, or all links of a host.
     Link(Cut, bool),
     AgentKilled(Side),
     AgentStopped(Side),
@@ -114,7 +114,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A step of the first migration, as the log of one of its ends has it.
+/// The steps of the first migration at which a fault can be, as the log of one of its ends has them.
 pub const STEPS: [MigrationPhase; 8] = [
     MigrationPhase::Source(SourcePhase::Prepare),
     MigrationPhase::Source(SourcePhase::Precopy),
@@ -125,14 +125,14 @@ pub const STEPS: [MigrationPhase; 8] = [
     MigrationPhase::Target(TargetPhase::Running),
     MigrationPhase::Source(SourcePhase::Release),
 ];
-/// Those in which the guest is stopped.
+/// The steps at which the guest is stopped.
 const SWITCHOVER: std::ops::Range<usize> = 2..6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// So long after it is asked for: it may be checked still.
+    /// This long after the migration is asked for. It may still be checked then.
     Asked(Duration),
-    /// So long after a step.
+    /// This long after a step.
     Step(MigrationPhase, Duration),
 }
 
@@ -155,21 +155,21 @@ impl fmt::Display for Moment {
 pub struct Fault {
     pub kind: Kind,
     pub moment: Moment,
-    /// Until it is healed, goes on, is started again.
+    /// How long it takes until the fault is healed, goes on, or the process is started again.
     pub lasts: Duration,
-    /// Which NIC, if it is one; of the target's host, if not of the source's.
+    /// The NIC, if the fault is at one. It is one of the target's host or of the source's.
     pub nic: usize,
     pub of_target: bool,
 }
 
-/// One migration.
+/// A migration.
 #[derive(Clone, Copy, Debug)]
 pub struct Move {
-    /// Which of the guests that are not in a migration yet.
+    /// Which guest, counted among those that are not in a migration yet.
     pub guest: usize,
-    /// Which of the other hosts.
+    /// Which host, counted among the others.
     pub to: usize,
-    /// `None`: what the definition says.
+    /// How many channels there are. `None`: what the definition says.
     pub channels: Option<u8>,
 }
 
@@ -177,11 +177,11 @@ pub struct Move {
 pub struct Round {
     pub moves: Vec<Move>,
     pub faults: Vec<Fault>,
-    /// Mb/s of all NICs.
+    /// The rate of all NICs, in Mb/s.
     pub rate: u32,
 }
 
-/// Draws rounds: each kind of fault once before any comes again.
+/// Draws rounds, with each kind of fault once before any comes again.
 pub struct Planner {
     rng: Rng,
     kinds: Vec<Kind>,
@@ -220,7 +220,7 @@ impl Planner {
         let moment = match rng.below(10) {
             0 => Moment::Asked(rng.log_ms(5.0, 3000.0)),
             1 => Moment::Step(rng.pick(&STEPS), rng.log_ms(0.1, 2000.0)),
-            // While it is copied, which takes a while.
+            // While the guest is copied, which takes some time.
             2 | 3 => Moment::Step(STEPS[1], rng.log_ms(1.0, 2000.0)),
             // It takes some milliseconds to cut a link.
             _ if matches!(kind, Link(..)) => Moment::Step(STEPS[SWITCHOVER.start], rng.log_ms(0.1, 400.0)),

@@ -1,4 +1,4 @@
-//! Hosts, agents and guests, and a round with them.
+//! Hosts, agents and guests, and how a round is run with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -23,29 +23,30 @@ use crate::plan::{Fault, Kind, Moment, Round, Side};
 
 const HOSTS: usize = 3;
 pub const NICS: usize = 2;
-/// Migrations to and from a host at once; more are queued.
+/// The most migrations at once to and from a host; more are queued.
 const AT_ONCE: u16 = 2;
-/// MiB of the working guests' memory that is verified.
+/// The MiB of the working guests' memory that are verified.
 const FILL_MB: [u32; 2] = [64, 128];
 const BARE: usize = 2;
-/// Tries to boot a guest.
+/// How often booting a guest is tried.
 const BOOTS: usize = 3;
-/// Without contact a session is waited for for a minute before a migration is called off.
+/// The time until all is resolved. Without contact an agent waits a minute for a session before it calls a migration
+/// off.
 const RESOLVED: Duration = Duration::from_secs(100);
-/// From then on nothing is left.
+/// The time after that until nothing is left over.
 const CLEAN: Duration = Duration::from_secs(20);
-/// A migration that is not at a step after this will not be.
+/// If a migration has not reached a step by then, it never will.
 const STEP_TIME: Duration = Duration::from_secs(30);
-/// A request to migrate that is refused before anything was done to anybody is asked again for so long: an agent of the
-/// round before may not have found all the others yet.
+/// How long a request to migrate that is refused before anything was done is repeated: an agent of the round before may
+/// not have found all the others yet.
 const AGAIN: Duration = Duration::from_secs(20);
-/// An agent answers within this.
+/// The time within which an agent answers.
 const SOON: Duration = Duration::from_secs(2);
-/// And a request to migrate: two agents and their QEMUs are asked.
+/// The time within which a request to migrate is answered: two agents and their QEMUs are asked.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two looks at what the agents say.
+/// The time between two checks of what the agents say.
 const LOOK: Duration = Duration::from_millis(20);
-/// Between two looks at the logs, for the moment of a fault.
+/// The time between two checks of the logs for the moment of a fault.
 const TICK: Duration = Duration::from_millis(1);
 
 /// What went wrong for good.
@@ -68,21 +69,21 @@ impl From<String> for Failure {
     }
 }
 
-/// What a round came to.
+/// The result of a round.
 pub struct Done {
-    /// Of each migration that was asked for; none: it was refused, because of a fault.
+    /// The outcome of each migration that was asked for. `None`: it was refused because of a fault.
     pub outcomes: Vec<Option<Outcome>>,
-    /// Faults that were done: that there was a moment and a victim for.
+    /// The faults that were injected: those for which there was a moment and a victim.
     pub done: Vec<Kind>,
-    /// From the end of the last fault until all agents agree where each guest runs, and it does.
+    /// The time from the end of the last fault until all agents agree where each guest runs, and it runs there.
     pub resolved: Duration,
-    /// And until nothing was left over.
+    /// The time until nothing was left over.
     pub clean: Duration,
-    /// The longest time that a guest ran nowhere, of those that were moved or kept.
+    /// The longest time that a guest ran nowhere, of the guests that were moved or kept.
     pub stopped: Duration,
-    /// Guests that ended with the QEMU that ran them.
+    /// The number of guests that ended with the QEMU that ran them.
     pub ended: usize,
-    /// In doubt: and the outcome.
+    /// The outcomes of the migrations that were in doubt.
     pub doubts: Vec<Option<Outcome>>,
 }
 
@@ -97,12 +98,12 @@ pub struct World {
     pub cluster: Cluster,
     guests: Vec<Guest>,
     known: BTreeSet<MigrationId>,
-    /// QEMUs that the soak killed.
+    /// The QEMUs that the soak killed.
     killed: BTreeSet<u32>,
     round_began: Instant,
     /// What was done, and when in the round.
     pub timeline: Vec<(Duration, String)>,
-    /// Boots that came to nothing.
+    /// The boots that failed.
     pub boots: Vec<String>,
 }
 
@@ -122,14 +123,14 @@ enum Undo {
     Start(Vec<String>),
     Continue(Vec<String>),
     ContinueQemus(Vec<u32>),
-    /// They were asked to end.
+    /// The agents were asked to end.
     Replace(Vec<String>),
     Nothing,
 }
 
 enum Doing {
     Waiting(Fault),
-    /// The moment was there, and now the time after it passes.
+    /// The moment has come, and the time after it passes now.
     Due(Fault, Instant),
     Active(Instant, Undo),
     Over,
@@ -185,8 +186,8 @@ impl World {
         self.guests.len()
     }
 
-    /// Starts a guest and waits until it works. One that gives up while it boots, as emulated ones on a busy machine
-    /// may, was not in a migration: it is started again.
+    /// Starts a guest and waits until it works. A guest that gives up while it boots, as an emulated one on a busy
+    /// machine may, was not in a migration, so it is started again.
     fn boot(&mut self, at: usize) {
         for n in 1.. {
             let Guest { name, definition, working, at: host } = &self.guests[at];
@@ -209,7 +210,7 @@ impl World {
             assert!(n < BOOTS, "{what}");
             println!("{what}");
             self.boots.push(what);
-            // It may have ended by itself.
+            // The guest may have ended by itself.
             let _ = self.cluster.ask(host, &Request::VmStop { name: name.clone(), timeout_s: 0, force: true });
             self.cluster.asked(host, &Request::VmForget { name: name.clone() });
         }
@@ -219,7 +220,7 @@ impl World {
         self.timeline.push((self.round_began.elapsed(), what));
     }
 
-    /// All of a round. A panic of the cluster's is a failure.
+    /// Runs a whole round. A panic of the cluster counts as a failure.
     pub fn round(&mut self, plan: &Round) -> Result<Done, Failure> {
         self.timeline.clear();
         self.round_began = Instant::now();
@@ -328,7 +329,7 @@ impl World {
         ask.answer = Some(answer);
     }
 
-    /// Whether some are still to come.
+    /// Takes the answers that have come. Returns whether some are still to come.
     fn take_answers(&mut self, asks: &mut [Ask], has_faults: bool, begin: Instant) -> Result<bool, Failure> {
         let mut busy = false;
         for ask in asks {
@@ -400,7 +401,7 @@ impl World {
         }
     }
 
-    /// None: there is nobody.
+    /// Injects a fault, and returns what ends it. `None`: there is no victim.
     fn begin_fault(&mut self, fault: &Fault, first: &Ask) -> Option<Undo> {
         let hosts = |side| match side {
             Side::Source => vec![first.from.clone()],
@@ -463,7 +464,7 @@ impl World {
         qemus.filter(|qemu| qemu.vm.as_deref() == Some(vm)).map(|qemu| qemu.pid).collect()
     }
 
-    /// False: it takes longer.
+    /// Ends a fault. Returns `false` if that takes longer.
     fn end_fault(&mut self, undo: &Undo) -> bool {
         match undo {
             Undo::Nothing => {}
@@ -477,7 +478,7 @@ impl World {
             }
             Undo::Continue(hosts) => {
                 for host in hosts {
-                    // It may have been killed meanwhile.
+                    // The agent may have been killed meanwhile.
                     if self.cluster.is_up(host) {
                         self.cluster.signal(host, Signal::SIGCONT);
                     }
@@ -486,7 +487,7 @@ impl World {
             }
             Undo::ContinueQemus(pids) => {
                 for pid in pids {
-                    // It may have been killed meanwhile.
+                    // The QEMU may have been killed meanwhile.
                     let _ = send(*pid, Signal::SIGCONT);
                 }
                 self.note(format!("QEMUs go on: {pids:?}"));
@@ -505,7 +506,7 @@ impl World {
         true
     }
 
-    /// What the log of one end says so far; read from the disk, as an agent may be unable to answer.
+    /// Returns what the log of one end has so far. It is read from the disk, as an agent may be unable to answer.
     fn log(&self, host: &str, id: MigrationId) -> Vec<LogEntry> {
         let dir = self.cluster.state_dir(host).join("migrations");
         let read = EventLog::read::<LogEntry>(&dir, &id.to_string());
@@ -525,7 +526,7 @@ impl World {
 
     // ---- what came of it ----
 
-    /// Where each guest runs, if all agents agree and QEMU says the same; a guest that is off runs nowhere.
+    /// Returns where each guest runs, if all agents agree and QEMU says the same. A guest that is off runs nowhere.
     fn places(&self) -> Result<BTreeMap<String, Option<String>>, String> {
         let mut running: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let hosts = self.cluster.hosts();
@@ -551,7 +552,7 @@ impl World {
             }
             places.insert(name.clone(), by_agents.into_iter().next());
         }
-        // It costs more, so it comes last.
+        // This check costs more, so it comes last.
         for host in &hosts {
             let migrations = match self.cluster.client(host).call(&Request::MigrationList, SOON) {
                 Ok(Reply::Migrations { migrations }) => migrations,
@@ -588,7 +589,7 @@ impl World {
         }
     }
 
-    /// What became of each migration, and whether both ends tell the same, and the guest is there.
+    /// Judges the outcome of each migration: both ends have to report the same, and the guest has to be where they say.
     fn judge(
         &mut self,
         asks: &[Ask],
@@ -637,7 +638,7 @@ impl World {
         Ok(())
     }
 
-    /// That a guest is whole where it runs; one that ended with its QEMU is started again.
+    /// Checks that a guest is whole where it runs. A guest that ended with its QEMU is started again.
     fn look_after(
         &mut self,
         at: usize,
@@ -684,7 +685,7 @@ impl World {
         Ok(())
     }
 
-    /// For whoever has to find out why: everything that is known, and where the files stay.
+    /// Returns everything that is known, to find out the cause, and where the files stay.
     pub fn keep(&mut self) -> (String, PathBuf) {
         let mut text = self.cluster.report();
         for Guest { name, .. } in &self.guests {
@@ -697,13 +698,13 @@ impl World {
     }
 }
 
-/// Writes what a guest says on its serial port to a file, until its QEMU ends.
+/// Writes a guest's serial output to a file until its QEMU ends.
 fn listen(socket: &Path, file: &Path) {
     let (Ok(mut from), Ok(mut to)) = (UnixStream::connect(socket), File::create(file)) else { return };
     thread::spawn(move || io::copy(&mut from, &mut to));
 }
 
-/// Asks for a migration; warnings on the way are passed over.
+/// Asks for a migration. Warnings on the way are ignored.
 fn begin(client: &Client, request: &Request) -> Result<MigrationId, String> {
     let mut conversation = client.ask(request).map_err(|error| error.to_string())?;
     loop {

@@ -11,26 +11,26 @@ use skein_api::Client;
 use skein_lab_cluster::until;
 use skein_lab_hosts::Lab;
 
-/// A systemd boots in half a second, where nobody else has the machine.
+/// The time for a systemd to boot. It takes half a second on an idle machine.
 const BOOT_TIME: Duration = Duration::from_secs(60);
-/// And ends in less.
+/// The time for a systemd to end, which is shorter.
 const END_TIME: Duration = Duration::from_secs(20);
-/// Longer than any command takes that ends.
+/// The seconds after which a command is ended. No command that ends by itself takes as long.
 const COMMAND_TIME: &str = "60";
 
-/// A host of a lab in which systemd is pid 1, by systemd-nspawn(1): with its own `/etc`, `/var` and `/run`, and this
-/// machine's `/usr`, in which what it installs is its own. Dropping it ends all that runs in it.
+/// A host of a lab in which systemd is pid 1, by systemd-nspawn(1). It has its own `/etc`, `/var` and `/run`, and this
+/// machine's `/usr`, on which it keeps its own changes. Dropping it ends all that runs in it.
 pub struct Host {
     pub name: String,
     nspawn: Child,
-    /// Its pid 1, as it is known outside.
+    /// The number of its pid 1, as seen from outside.
     init: u32,
     cgroups: Vec<PathBuf>,
-    /// Ended, and its files removed, after all else.
+    /// The directory, which is removed after all else has ended.
     _dir: tempfile::TempDir,
 }
 
-/// Why no such host can be had here.
+/// Returns why there can be no such host here.
 pub fn why_not() -> Option<String> {
     for program in ["systemd-nspawn", "nsenter"] {
         let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
@@ -47,11 +47,12 @@ pub fn why_not() -> Option<String> {
 }
 
 impl Host {
-    /// Boots it. `binds`: what of this machine it has at the same place. `etc` writes its files in `/etc`.
+    /// Boots the host. `binds` are this machine's paths that it has at the same place. `etc` writes its files in
+    /// `/etc`.
     pub fn boot(lab: &Lab, name: &str, binds: &[PathBuf], etc: impl FnOnce(&Path)) -> Host {
         let dir = tempfile::Builder::new().prefix("sks").tempdir().expect("a directory can be made");
         let (root, usr) = (dir.path().join("root"), dir.path().join("usr"));
-        // Not everybody in it is root.
+        // Some of its users are not root.
         for dir in [&root, &usr] {
             fs::DirBuilder::new().mode(0o755).create(dir).expect("a directory can be made");
         }
@@ -65,13 +66,13 @@ impl Host {
             let copied = fs::copy(Path::new("/etc").join(file), root.join("etc").join(file));
             copied.unwrap_or_else(|error| panic!("/etc/{file}: {error}"));
         }
-        // With one, it is no first boot, which would enable whatever /usr has.
+        // With a machine-id it is no first boot, which would enable all units of /usr.
         let id: String = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("it is there").replace('-', "");
         fs::write(root.join("etc/machine-id"), id).expect("a file can be written");
         etc(&root.join("etc"));
 
         let unique = format!("skein-lab-{}-{name}", std::process::id());
-        // The shell moves itself into control groups, and then is the program.
+        // The shell moves itself into control groups, and then becomes the program.
         let mut command = Command::new("sh");
         command.args([
             "-c",
@@ -80,7 +81,7 @@ impl Host {
         ]);
         command.arg(format!("--machine={unique}")).arg("--directory").arg(&root);
         command.arg("--network-namespace-path").arg(lab.netns(name).expect("the host is there"));
-        // As on a real host; what an agent may, its unit says.
+        // The same capabilities as on a real host; the agent's are limited by its unit.
         command.args(["--capability=all", "--quiet", "--console=pipe"]);
         command.arg(format!("--overlay=/usr:{}:/usr", usr.display()));
         for path in binds {
@@ -91,7 +92,8 @@ impl Host {
         }
         let mut cgroups = Vec::new();
         if !Path::new("/run/systemd/system").exists() {
-            // Nobody here gives it control groups: it takes them itself, below some of its own.
+            // This machine has no systemd that would give it control groups, so the host takes them itself, below some
+            // of its own.
             command.args(["--keep-unit", "--register=no"]);
             cgroups = [Path::new("/sys/fs/cgroup/systemd"), Path::new("/sys/fs/cgroup/unified")]
                 .iter()
@@ -104,7 +106,7 @@ impl Host {
                 fs::create_dir(cgroup).unwrap_or_else(|error| panic!("{}: {error}", cgroup.display()));
             }
             command.env("CGROUPS", words);
-            // The one hierarchy that systemd is used to by now, also where this machine has the old ones beside it.
+            // The unified hierarchy, which systemd expects, even if this machine has the old ones as well.
             command.env("SYSTEMD_NSPAWN_UNIFIED_HIERARCHY", "1");
         }
         command.args(["--boot", "--", "systemd.unit=basic.target", "systemd.log_target=journal"]);
@@ -147,16 +149,16 @@ impl Host {
         }
     }
 
-    /// A program in it.
+    /// Returns the command of a program in the host.
     pub fn command(&self, program: &str, args: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--all", "--target", &self.init.to_string(), "timeout", COMMAND_TIME, program]).args(args);
-        // Of a host that was just booted, not of who runs this.
+        // The environment is that of a host that was just booted, not of whoever runs this.
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
         command
     }
 
-    /// Runs a program in it that has to succeed, and gives its output.
+    /// Runs a program in the host, which has to succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, program: &str, args: &[&str]) -> String {
         let done = self.command(program, args).output().expect("nsenter runs");
@@ -166,23 +168,23 @@ impl Host {
         said
     }
 
-    /// A property of the agent's unit.
+    /// Returns a property of the agent's unit.
     #[track_caller]
     pub fn property(&self, name: &str) -> String {
         self.run("systemctl", &["show", "--value", "--property", name, "skein-agent"])
     }
 
-    /// Where something of it is found outside.
+    /// Returns the path outside of a path in the host.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{path}", self.init))
     }
 
-    /// For requests to its agent.
+    /// Returns a client of its agent.
     pub fn client(&self) -> Client {
         Client::new(&self.path("/run/skein/agent.sock"))
     }
 
-    /// `make install` of a program, into it.
+    /// Runs `make install` of a program into the host.
     #[track_caller]
     pub fn make(&self, goal: &str, binary: &Path) {
         let mut make = Command::new("make");
@@ -192,7 +194,7 @@ impl Host {
         assert!(made.success(), "make {goal}: {made}");
     }
 
-    /// What its agent, and systemd about it, have said.
+    /// Returns the log of its agent, and what systemd logged about it.
     pub fn journal(&self) -> String {
         let args = ["--no-pager", "--quiet", "--output=short-precise", "--unit=skein-agent", "--lines=200"];
         let said = self.command("journalctl", &args).output().map(|done| done.stdout).unwrap_or_default();
@@ -205,7 +207,7 @@ impl Drop for Host {
         if std::thread::panicking() && self.init != 0 {
             eprintln!("---- journal of {}\n{}", self.name, self.journal());
         }
-        // The end of its pid 1 is that of all in its pid namespace, and systemd-nspawn then tidies up.
+        // When its pid 1 ends, all in its pid namespace ends, and systemd-nspawn tidies up.
         if self.init != 0 {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.init as i32), nix::sys::signal::SIGKILL);
         } else {

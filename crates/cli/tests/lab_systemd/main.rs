@@ -1,5 +1,5 @@
-//! The agent as a systemd service: `make install` into hosts whose pid 1 is systemd, guests that outlive every end of
-//! their agent, and agents that are replaced while they move one. Needs root, and systemd-nspawn.
+//! Tests the agent as a systemd service: `make install` into hosts whose pid 1 is systemd, guests that outlive every
+//! end of their agent, and agents that are replaced while they move a guest. Needs root, and systemd-nspawn.
 // Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.5
@@ -20,22 +20,22 @@ use skein_identity::{ClusterCa, Validity};
 use skein_lab_cluster::{Witness, arguments, until};
 use skein_lab_hosts::{Lab, Spec};
 
-/// What has to be in order again after an agent's end is so by then.
+/// The time after an agent's end within which everything is in order again.
 const SOON: Duration = Duration::from_secs(5);
-/// For anything that has to happen at all.
+/// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// An agent that is asked to end has ended; a busy machine is allowed for.
+/// The time for an agent that is asked to end, on a busy machine, too.
 const STOP_TIME: Duration = Duration::from_secs(2);
-/// An agent answers.
+/// The time for an agent to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What the guest has in its RAM, so that there is something to copy.
 const RAM_BYTES: usize = 32 << 20;
-/// At this rate of each of the two NICs that takes fourteen seconds.
+/// At this rate of each of the two NICs, that takes fourteen seconds.
 const SLOW_MBIT: u32 = 10;
 
-/// Two hosts with systemd and an installed agent that runs, a bridge br0 each, and a witness of the guest v1.
+/// Two hosts with systemd and a running installed agent, a bridge br0 each, and a witness of the guest v1.
 struct Site {
-    /// Go before the lab.
+    /// The hosts, which are dropped before the lab.
     hosts: Vec<Host>,
     witness: Witness,
     lab: Lab,
@@ -44,13 +44,13 @@ struct Site {
 }
 
 impl Site {
-    /// None: it cannot be had here, which is said.
+    /// Starts the site. Returns `None`, and prints why, if it is not possible here.
     fn up(name: &str) -> Option<Site> {
         if let Some(why) = why_not() {
             println!("skipped: no host with systemd: {why}");
             return None;
         }
-        // Both NICs in one subnet: what the agent sets in /proc/sys/net for such is seen.
+        // Both NICs are in one subnet, which shows what the agent sets in /proc/sys/net for that case.
         let lab = Lab::up(Spec::same_subnet(&format!("{name}{}", std::process::id()), 2, None)).unwrap();
         let names = ["a", "b"];
         let dir = tempfile::Builder::new().prefix("skd").tempdir().unwrap();
@@ -94,7 +94,7 @@ impl Site {
         self.hosts.iter().find(|host| host.name == name).unwrap()
     }
 
-    /// Starts the guest on `a`: it boots nothing, and has a NIC on a bridge, and no empty RAM.
+    /// Starts the guest on `a`. It boots nothing, has a NIC on a bridge, and its RAM is not empty.
     fn start_guest(&self) {
         let content = self.sockets.join("content");
         let random = fs::File::open("/dev/urandom").unwrap().take(RAM_BYTES as u64);
@@ -111,7 +111,7 @@ impl Site {
         assert!(until(DEADLINE, || self.witness.runs("v1").len() == 1), "the witness sees it");
     }
 
-    /// Another build of the program: one with other bytes.
+    /// Makes another build of the program: one with other bytes.
     fn upgrade(&self, number: u32) -> PathBuf {
         let path = self.dir.path().join(format!("skein-{number}"));
         fs::copy(env!("CARGO_BIN_EXE_skein"), &path).unwrap();
@@ -119,7 +119,7 @@ impl Site {
         path
     }
 
-    /// The guest as the agent of `host` has it; none: it has no such guest, or there is no agent.
+    /// Returns the guest as the agent of `host` has it. `None`: it has no such guest, or there is no agent.
     fn vm(&self, host: &str) -> Option<VmView> {
         match self.host(host).client().call(&Request::VmShow { name: "v1".into() }, PATIENCE) {
             Ok(Reply::Vm(vm)) => Some(*vm),
@@ -127,7 +127,7 @@ impl Site {
         }
     }
 
-    /// The last migration that `host` knows.
+    /// Returns the last migration that `host` knows.
     fn migration(&self, host: &str) -> Option<Migration> {
         match self.host(host).client().call(&Request::MigrationList, PATIENCE) {
             Ok(Reply::Migrations { migrations }) => migrations.into_iter().next(),
@@ -135,7 +135,7 @@ impl Site {
         }
     }
 
-    /// The hosts where the guest runs, by its QEMUs' own word.
+    /// Returns the hosts where the guest runs, as its QEMUs say.
     fn where_runs(&self) -> Vec<String> {
         self.witness.runs("v1").into_iter().filter(|run| run.until.is_none()).map(|run| run.host).collect()
     }
@@ -153,21 +153,21 @@ impl Site {
     }
 }
 
-/// A process' number in its own pid namespace.
+/// Returns a process's number in its own pid namespace.
 fn inner_pid(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap();
     pids.split_ascii_whitespace().next_back().unwrap().parse().unwrap()
 }
 
-/// QEMUs of the guest in the control group of the agent's unit.
+/// Returns how many QEMUs of the guest are in the control group of the agent's unit.
 fn qemus(host: &Host) -> usize {
     let status = host.command("systemctl", &["status", "--full", "--lines=0", "skein-agent"]).output().unwrap();
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     status.lines().filter(|line| line.contains("qemu-system") && line.contains("-name v1")).count()
 }
 
-/// The processes of a host that compress pages: each one's number there, and its control group (of version 2).
+/// Returns the processes of a host that compress pages: the number of each there, and its control group (of version 2).
 fn packers(host: &Host) -> Vec<(u32, String)> {
     let pids = fs::read_dir(host.path("/proc")).unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -195,7 +195,7 @@ fn a_guest_outlives_its_agent() {
     let vm = site.vm("a").unwrap();
     assert_eq!((vm.state, vm.pid), (VmState::Running, Some(inner_pid(pid))));
     assert_eq!(qemus(a), 1);
-    // The unit's hardening is the QEMU's, too.
+    // The unit's hardening applies to the QEMU, too.
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let has = |line: &str| status.lines().any(|found| found == line);
     assert!(has("NoNewPrivs:\t1") && has("Seccomp:\t2"), "{status}");
@@ -217,7 +217,7 @@ fn a_guest_outlives_its_agent() {
     let before = (main(), Instant::now());
     a.run("systemctl", &["restart", "skein-agent"]);
     println!("systemctl restart: {} ms", before.1.elapsed().as_millis());
-    // Readiness: it answers at once.
+    // The agent was ready when systemctl returned, so it answers at once.
     assert!(site.vm("a").is_some());
     assert_ne!(main(), before.0);
     goes_on("restart");
@@ -252,7 +252,7 @@ fn a_guest_outlives_its_agent() {
     a.run("systemctl", &["restart", "skein-agent"]);
     goes_on("a systemd that was replaced itself");
 
-    // Its own end, without systemd's part.
+    // The agent ends by itself, without systemd.
     let inner: u32 = main().parse().unwrap();
     let process = a.path(&format!("/proc/{inner}"));
     let begin = Instant::now();
@@ -298,7 +298,7 @@ fn an_agent_is_replaced_in_mid_migration() {
             };
             assert!(until(DEADLINE, copies), "it copies: {:?}", site.migration("a"));
             let id = site.migration("a").unwrap().id;
-            // Pages wait for room, and are compressed with what CPU no other slice wants.
+            // Pages wait for room, and are compressed with the CPU that no other slice wants.
             let is_idle = |group: &str| group.contains("/skeinidle.slice/") && group.ends_with(".scope");
             let mut packer = None;
             until(DEADLINE, || {
