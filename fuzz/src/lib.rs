@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skein_agent::ControlMessage;
+use skein_forecast::{ForecastInputs, forecast};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 use skein_inventory::{
-    Definition, ForecastInputs, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch,
-    check, forecast,
+    Definition, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch, check,
 };
 use skein_session::address::{decode_addresses, encode_addresses};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};

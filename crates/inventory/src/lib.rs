@@ -9,8 +9,6 @@
 //! | [`command_line`] | what a QEMU's command line asks for |
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
 //! | [`room`] | what a QEMU will really get on a host, and what it needs |
-//! | [`forecast`](mod@forecast) | how long it takes, and whether it ends |
-//! | [`convergence`] | the same while it is under way, and what would make it end |
 //!
 //! Absent on purpose: files, processes, sockets, clocks. Whoever owns those collects the facts; what another host
 //! says about itself arrives through serde and is bounded and freed of control characters there.
@@ -28,11 +26,9 @@ pub mod check;
 mod claim;
 pub mod command_line;
 pub mod composition;
-pub mod convergence;
 pub mod definition;
 pub mod facts;
 mod file_facts;
-pub mod forecast;
 pub mod hosts_file;
 mod problem;
 mod qemu_version;
@@ -43,13 +39,11 @@ mod toml_reader;
 pub use check::{NoRoom, TargetLaunch, check, refusal, refused_copy};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
-pub use convergence::Convergence;
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,
     MigrationSlots, NicFacts, PathFacts, Presence, QemuFacts, QemuVersion, VmFacts,
 };
-pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast};
 pub use hosts_file::{HostAddress, HostEntry, HostsFile, KeptRamPolicy};
 pub use problem::{Problem, ProblemKind, Severity};
 pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use skein_api::{CopyProgress, LogEntry, PageFigures};
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_forecast::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 use skein_handover::{
     Input, MigrationId, MigrationPhase, MigrationSummary, Order, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
@@ -15,7 +16,6 @@ use skein_hypervisor::{
     CopyState, Guest, GuestError, GuestEvent, MigrationState, MigrationStatus, RunState, SAMPLE_PAGES, StopCause,
     Throttling,
 };
-use skein_inventory::convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 use skein_units::{GIB, about_bytes, exact_time};
 use tracing::{info, warn};
 

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use skein_api::{CheckResult, LogEntry, MigrateOptions, Refusal};
 use skein_dataplane::SessionSnapshot;
+use skein_forecast::{ForecastInputs, forecast};
 use skein_handover::MigrationId;
 use skein_inventory::check::Problem;
 use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
-use skein_inventory::forecast::{ForecastInputs, forecast};
 use skein_inventory::{HostsFile, Route, TargetLaunch};
 
 use super::host_facts::{host_facts, network_problems};

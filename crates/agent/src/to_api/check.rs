@@ -2,8 +2,8 @@
 
 use skein_api as api;
 use skein_api::{Forecast, Problem};
+use skein_forecast::ForecastConvergence;
 use skein_inventory::check::{ProblemKind, Severity};
-use skein_inventory::forecast::ForecastConvergence;
 
 use super::{same_fields, same_variants};
 
@@ -17,6 +17,6 @@ same_variants!(ProblemKind => api::ProblemKind {
 });
 same_fields!(skein_inventory::check::Problem => Problem { what, cure | kind, severity });
 same_variants!(ForecastConvergence => api::ForecastConvergence { Yes, No, Unknown });
-same_fields!(skein_inventory::forecast::Forecast => Forecast {
+same_fields!(skein_forecast::Forecast => Forecast {
     seconds, downtime_ms_estimate, why | converges
 });

@@ -2,12 +2,13 @@
 
 use skein_api as api;
 use skein_api::{CopyRates, PageCounts};
-use skein_inventory::{Convergence, Route};
+use skein_forecast::Convergence;
+use skein_inventory::Route;
 
 use super::{ToApi, same_fields, same_variants};
 
 same_variants!(Route => api::Transport { Auto, Tcp, Compression, Multichannel });
-same_fields!(skein_inventory::convergence::CopyRates => CopyRates { dirties_bytes_per_s, moves_bytes_per_s });
+same_fields!(skein_forecast::CopyRates => CopyRates { dirties_bytes_per_s, moves_bytes_per_s });
 same_fields!(skein_pages::PageCounts => PageCounts {
     pages, zero_pages, packed_pages, packed_bytes, stored_pages, unchanged_pages, delta_pages, delta_bytes,
     packed_delta_bytes, repaired_pages, missed_pages, other_bytes, late_pages, packing_us, zstd_level, compared_us,

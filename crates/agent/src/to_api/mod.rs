@@ -77,7 +77,7 @@ use {same_fields, same_variants};
 #[cfg(test)]
 mod tests {
     use skein_api as api;
-    use skein_inventory::convergence::THROTTLE_MAX;
+    use skein_forecast::convergence::THROTTLE_MAX;
     use skein_inventory::definition;
 
     #[test]

@@ -39,7 +39,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use skein_units::{about_seconds, decimal};
 
 /// The most that QEMU throttles a guest by, in per cent (`CPU_THROTTLE_PCT_MAX` of its sysemu/cpu-throttle.h).
@@ -96,7 +95,7 @@ const SHORTEST_ROUND_S: f64 = 0.02;
 const FORECAST_MAX_S: f64 = 1e6;
 
 /// How fast a guest writes and is moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyRates {
     /// Bytes of pages that the guest writes a second, throttled as it is.
     pub dirties_bytes_per_s: u64,
@@ -112,8 +111,7 @@ impl fmt::Display for CopyRates {
 }
 
 /// Whether the copy of a guest ends. In words: `converges in about 12 s`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Convergence {
     /// What the guest writes shows when the first round is over.
     FirstRound {
@@ -635,22 +633,12 @@ mod tests {
     #[test]
     fn convergence_is_in_words() {
         let pace = CopyRates { dirties_bytes_per_s: 310_000_000, moves_bytes_per_s: 230_000_000 };
-        for (convergence, words, json) in [
-            (
-                Convergence::FirstRound { seconds: 3.5 },
-                "first round over in about 3.5 s",
-                r#"{"first-round":{"seconds":3.5}}"#,
-            ),
-            (Convergence::In { seconds: 12.2 }, "converges in about 12 s", r#"{"in":{"seconds":12.2}}"#),
-            (
-                Convergence::Never(pace),
-                "will not converge: dirties 310 MB/s, moves 230 MB/s",
-                r#"{"never":{"dirties_bytes_per_s":310000000,"moves_bytes_per_s":230000000}}"#,
-            ),
+        for (convergence, words) in [
+            (Convergence::FirstRound { seconds: 3.5 }, "first round over in about 3.5 s"),
+            (Convergence::In { seconds: 12.2 }, "converges in about 12 s"),
+            (Convergence::Never(pace), "will not converge: dirties 310 MB/s, moves 230 MB/s"),
         ] {
             assert_eq!(convergence.to_string(), words);
-            assert_eq!(serde_json::to_string(&convergence).unwrap(), json);
-            assert_eq!(serde_json::from_str::<Convergence>(json).unwrap(), convergence);
         }
         for (nics, throttle, words) in [
             (Some(2), Some(80), "needs 2 more NICs, or --allow-throttle 80"),

@@ -1,0 +1,16 @@
+//! How long a migration takes.
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`forecast`](mod@forecast) | how long a migration will take, and whether it ends, before it begins |
+//! | [`convergence`] | the same while it is under way, and what would make it end |
+//!
+//! Absent on purpose: clocks, guests, who measures what a guest writes, who throttles it.
+
+#![forbid(unsafe_code)]
+
+pub mod convergence;
+pub mod forecast;
+
+pub use convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopyRates, CopySample};
+pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast};
