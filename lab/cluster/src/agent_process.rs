@@ -1,4 +1,4 @@
-//! An agent's process.
+//! The process of an agent.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// An agent that is asked to end has ended by then.
+/// The time in which an agent ends after it is asked to.
 const STOP_TIME: Duration = Duration::from_secs(20);
 
-/// How an agent is started, besides what all are.
+/// How an agent is started, besides what all agents have.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     /// Another `skein` program than the cluster's.
     pub program: Option<PathBuf>,
     /// More arguments.
     pub args: Vec<String>,
-    /// More variables.
+    /// More environment variables.
     pub env: Vec<(String, String)>,
 }
 
 impl Start {
-    /// With what a script around a QEMU that runs set so that it finds its libraries: an agent starts the program of an
-    /// adopted guest itself.
+    /// Starts the agent with the variables by which a script around a running QEMU lets it find its libraries: an agent
+    /// starts the program of an adopted guest itself.
     pub fn with_libraries_of(pid: u32) -> Start {
         let environment = fs::read(format!("/proc/{pid}/environ")).expect("it runs");
         let variables = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy);
@@ -37,11 +37,11 @@ impl Start {
     }
 }
 
-/// A running agent. Killed when dropped.
+/// A running agent, which is killed when dropped.
 pub(crate) struct AgentProcess(Child);
 
 impl AgentProcess {
-    /// Its output goes to the end of `log`.
+    /// Starts an agent. Its output is appended to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> AgentProcess {
         let mut log = OpenOptions::new().create(true).append(true).open(log).expect("a log can be written");
         let _ = writeln!(log, "-- started");
@@ -51,11 +51,11 @@ impl AgentProcess {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // Its pid is ours until it is waited for.
+        // The process number stays this child's until it is waited for.
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("an own child can be signalled");
     }
 
-    /// How it ended, if it has.
+    /// Returns how the agent ended, if it has.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("an own child can be waited for")
     }

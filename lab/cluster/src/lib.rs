@@ -44,36 +44,37 @@ use agent_process::AgentProcess;
 pub use agent_process::Start;
 pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
-/// An agent answers a request within this: it may have to start a QEMU, and another host's agent, too.
+/// An agent answers a request within this time. It may have to start a QEMU, and another host's agent may have to, too.
 const AGENT_ANSWER_TIME: Duration = Duration::from_secs(60);
-/// Whatever a guest does on a busy machine is done by then.
+/// The time in which a guest does anything, on a busy machine, too.
 pub const GUEST_TIME: Duration = Duration::from_secs(120);
-/// So much of a log is shown.
+/// How many lines of a log are shown.
 const LOG_LINES: usize = 200;
-/// Logs of so many migrations are shown, the last ones.
+/// Of how many migrations logs are shown: the last ones.
 const EVENT_LOGS: usize = 3;
 
-/// What a cluster is to be.
+/// The settings of a cluster.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The `skein` program.
     pub program: PathBuf,
-    /// Hosts, which are called a, b, c...
+    /// How many hosts there are. They are called a, b, c...
     pub hosts: usize,
-    /// NICs of each, NIC n of all in one segment.
+    /// How many NICs each host has. NIC n of all hosts is in one segment.
     pub nics: usize,
-    /// Rates of the NICs in Mb/s; the last is that of all further ones.
+    /// The rates of the NICs in Mb/s. `None`: as fast as the machine. The last rate is also that of all further NICs.
     pub rates: Vec<Option<u32>>,
     /// The QEMU program of the agents.
     pub qemu: PathBuf,
-    /// Migrations to a host at once.
+    /// The most migrations to a host at once.
     pub incoming: u16,
-    /// Migrations from a host at once.
+    /// The most migrations from a host at once.
     pub outgoing: u16,
 }
 
 impl Settings {
-    /// Two hosts with a NIC that is as fast as the machine. QEMU is `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    /// Returns the settings of two hosts with a NIC that is as fast as the machine. QEMU is `$SKEIN_QEMU`, or
+    /// `qemu-system-x86_64`.
     pub fn new(program: PathBuf) -> Settings {
         let qemu = std::env::var_os("SKEIN_QEMU").filter(|name| !name.is_empty());
         let qemu = qemu.map_or_else(|| "qemu-system-x86_64".into(), PathBuf::from);
@@ -81,20 +82,20 @@ impl Settings {
     }
 }
 
-/// How the agent calls those processes of its own that keep channels.
+/// The argument with which the agent starts those of its own processes that keep channels.
 const KEEP_CHANNELS_COMMAND: &str = "keep-channels";
 
 struct Process {
     pid: u32,
-    /// The kernel's name for it.
+    /// The kernel's name of the process.
     name: String,
     words: Vec<String>,
 }
 
-/// Hosts, their agents, their guests.
+/// Hosts, their agents, and their guests.
 pub struct Cluster {
     settings: Settings,
-    /// Goes before the lab, which ends the QEMUs.
+    /// The agents, which are dropped before the lab, as dropping the lab ends the QEMUs.
     agents: BTreeMap<String, AgentProcess>,
     witness: Witness,
     lab: Lab,
@@ -119,7 +120,7 @@ impl Cluster {
         let name = format!("c{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let spec = Spec::new(&name, settings.hosts, settings.nics, Layout::Pairs).rates(&settings.rates);
         let lab = Lab::up(spec).expect("the lab can be built");
-        // Short: a unix socket's path has 107 bytes at most.
+        // The name is short, as a unix socket's path has 107 bytes at most.
         let dir = tempfile::Builder::new().prefix("skc").tempdir().expect("a directory can be made");
         let netns = |host: &String| (lab.netns(host).expect("it is there"), host.clone());
         let hosts: Vec<String> = lab.spec().hosts.iter().map(|host| host.name.clone()).collect();
@@ -135,7 +136,7 @@ impl Cluster {
         }
         fs::write(dir.path().join("hosts.toml"), list).expect("a file can be written");
         fs::create_dir(dir.path().join("sockets")).expect("a directory can be made");
-        // Agents that are started later are of the same build, whatever is built meanwhile.
+        // A hard link, so that agents that are started later are of the same build, whatever is built meanwhile.
         let own = dir.path().join("skein");
         fs::hard_link(&settings.program, &own)
             .or_else(|_| fs::copy(&settings.program, &own).map(drop))
@@ -146,37 +147,37 @@ impl Cluster {
 
     // ---- hosts and agents ----
 
-    /// The hosts' names.
+    /// Returns the hosts' names.
     pub fn hosts(&self) -> Vec<String> {
         self.lab.spec().hosts.iter().map(|host| host.name.clone()).collect()
     }
 
-    /// What agents are started with from now on.
+    /// Returns the settings with which agents are started from now on.
     pub fn settings(&mut self) -> &mut Settings {
         &mut self.settings
     }
 
-    /// The network, to cut, heal and slow it.
+    /// Returns the network, to cut, heal and slow links.
     pub fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// Where a host's agent keeps what outlives a boot.
+    /// Returns the directory in which a host's agent keeps what outlives a boot.
     pub fn state_dir(&self, host: &str) -> PathBuf {
         self.dir.path().join(host).join("state")
     }
 
-    /// Where a host's agent has its sockets.
+    /// Returns the directory in which a host's agent has its sockets.
     pub fn run_dir(&self, host: &str) -> PathBuf {
         self.dir.path().join(host).join("run")
     }
 
-    /// For files of a test; goes with the cluster.
+    /// Returns a directory for files of a test. It is removed with the cluster.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Has the files stay where they are, also when the cluster is gone.
+    /// Keeps the files when the cluster is dropped. Returns their directory.
     pub fn keep_files(&mut self) -> PathBuf {
         self.dir.disable_cleanup(true);
         self.dir.path().to_owned()
@@ -187,7 +188,7 @@ impl Cluster {
         self.start_as(host, &Start::default());
     }
 
-    /// As [`Cluster::start`], another program or with an environment.
+    /// Does the same as [`Cluster::start`], with another program or an environment.
     pub fn start_as(&mut self, host: &str, start: &Start) {
         self.begin_start(host, start);
         self.wait_ready(host);
@@ -227,7 +228,7 @@ impl Cluster {
         }
     }
 
-    /// Asks a host's agent to end, and waits for that.
+    /// Asks a host's agent to end, and waits until it has.
     pub fn stop(&mut self, host: &str) {
         if let Some(agent) = self.agents.remove(host) {
             agent.stop();
@@ -241,17 +242,17 @@ impl Cluster {
         }
     }
 
-    /// Sends a signal to a host's agent: SIGSTOP, SIGCONT.
+    /// Sends a signal to a host's agent, such as SIGSTOP or SIGCONT.
     pub fn signal(&self, host: &str, signal: Signal) {
         self.agents[host].signal(signal);
     }
 
-    /// Whether a host's agent was started and did not end by itself.
+    /// Returns whether a host's agent was started and did not end by itself.
     pub fn is_up(&mut self, host: &str) -> bool {
         self.agents.get_mut(host).is_some_and(|agent| agent.ended().is_none())
     }
 
-    /// Gives an agent that does not run yet a state directory of its own on a tmpfs of so many bytes.
+    /// Gives an agent that does not run yet a state directory of its own, on a tmpfs of this many bytes.
     pub fn mount_state(&mut self, host: &str, bytes: u64) {
         let path = self.state_dir(host);
         fs::create_dir_all(&path).expect("a directory can be made");
@@ -271,23 +272,27 @@ impl Cluster {
 
     // ---- requests ----
 
-    /// For requests to a host's agent.
+    /// Returns a client for requests to a host's agent.
     pub fn client(&self, host: &str) -> Client {
         Client::new(&self.run_dir(host).join("agent.sock"))
     }
 
-    /// Asks a host's agent.
+    /// Makes a request to a host's agent.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`] if the agent refuses, or does not answer in time.
     pub fn ask(&self, host: &str, request: &Request) -> Result<Reply, CallError> {
         self.client(host).call(request, AGENT_ANSWER_TIME)
     }
 
-    /// Asks a host's agent something that it has to answer.
+    /// Makes a request that the agent has to fulfil.
     #[track_caller]
     pub fn asked(&self, host: &str, request: &Request) -> Reply {
         self.ask(host, request).unwrap_or_else(|error| panic!("{host}: {request:?}: {}", chain(&error)))
     }
 
-    /// What is refused: the words of the refusal and its cure.
+    /// Makes a request that the agent has to refuse. Returns the words of the refusal and its cure.
     #[track_caller]
     pub fn refused(&self, host: &str, request: &Request) -> String {
         match self.ask(host, request) {
@@ -296,7 +301,7 @@ impl Cluster {
         }
     }
 
-    /// A host's VMs.
+    /// Returns a host's VMs.
     #[track_caller]
     pub fn vms(&self, host: &str) -> Vec<VmView> {
         match self.asked(host, &Request::VmList) {
@@ -305,7 +310,7 @@ impl Cluster {
         }
     }
 
-    /// One of them.
+    /// Returns one VM of a host.
     #[track_caller]
     pub fn vm(&self, host: &str, name: &str) -> VmView {
         match self.asked(host, &Request::VmShow { name: name.to_owned() }) {
@@ -314,7 +319,7 @@ impl Cluster {
         }
     }
 
-    /// A host's migrations, the newest first.
+    /// Returns a host's migrations, the newest first.
     #[track_caller]
     pub fn migrations(&self, host: &str) -> Vec<Migration> {
         match self.asked(host, &Request::MigrationList) {
@@ -323,7 +328,7 @@ impl Cluster {
         }
     }
 
-    /// One migration, with its events.
+    /// Returns one migration, with its events.
     #[track_caller]
     pub fn migration(&self, host: &str, id: MigrationId) -> Migration {
         migration(self.asked(host, &Request::MigrationShow { id: id.to_string() }))
@@ -340,7 +345,7 @@ impl Cluster {
         }
     }
 
-    /// Says what stands against a migration.
+    /// Returns what stands against a migration.
     #[track_caller]
     pub fn check_move(&self, vm: &str, from: &str, to: &str) -> CheckResult {
         let options = MigrateOptions::default();
@@ -356,7 +361,7 @@ impl Cluster {
         migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: true }))
     }
 
-    /// What a wanted migration comes to; warnings on the way are passed over.
+    /// Makes a request for a migration, and returns the last reply. Warnings on the way are ignored.
     #[track_caller]
     fn wanted(&self, from: &str, request: &Request) -> Reply {
         let told = |error| panic!("{from}: {request:?}: {}", chain(&error));
@@ -374,7 +379,7 @@ impl Cluster {
         }
     }
 
-    /// Moves a VM, and gives the migration when it is over.
+    /// Moves a VM, and returns the migration when it is over.
     #[track_caller]
     pub fn migrate(&self, vm: &str, from: &str, to: &str) -> Migration {
         self.migrate_as(vm, from, to, MigrateOptions::default())
@@ -385,8 +390,8 @@ impl Cluster {
         migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: false }))
     }
 
-    /// Moves a VM, which has to succeed, however long it takes on a busy machine. Waits until both hosts have cleared
-    /// up: before that the VM cannot move again.
+    /// Moves a VM, which has to succeed, however long it takes on a busy machine. Waits until both hosts have tidied
+    /// up, as the VM cannot move again before that.
     #[track_caller]
     pub fn moved(&self, vm: &str, from: &str, to: &str) -> Migration {
         let options = MigrateOptions { deadline_s: Some(AGENT_ANSWER_TIME.as_secs()), ..MigrateOptions::default() };
@@ -405,14 +410,14 @@ impl Cluster {
 
     // ---- guests ----
 
-    /// The definition of a guest of 64 MiB that boots nothing: it runs in half a second.
+    /// Returns the definition of a guest of 64 MiB that boots nothing: it runs in half a second.
     pub fn bare(&self, name: &str) -> String {
         self.witness.watch(&self.sockets(), name);
         let args: Vec<String> = arguments(&self.sockets(), name).iter().map(|arg| format!("'{arg}'")).collect();
         format!("name = '{name}'\nmemory = '64 MiB'\naccel = 'tcg'\n[qemu]\nargs = [{}]\n", args.join(", "))
     }
 
-    /// The definition of a guest with the lab's kernel and workload, which knows what its memory holds.
+    /// Returns the definition of a guest with the lab's kernel and workload, which knows what its memory holds.
     pub fn working(&mut self, name: &str, params: &Params) -> String {
         let image =
             self.image.get_or_insert_with(|| Image::prepare(&default_cache()).expect("there is an image")).clone();
@@ -426,29 +431,29 @@ impl Cluster {
         )
     }
 
-    /// Where guests have the sockets that the witness, and the lab's workload, use.
+    /// Returns the directory with the guests' sockets for the witness and the lab's workload.
     pub fn sockets(&self) -> PathBuf {
         self.dir.path().join("sockets")
     }
 
-    /// Who sees where guests run.
+    /// Returns the witness, which sees where guests run.
     pub fn witness(&self) -> &Witness {
         &self.witness
     }
 
-    /// The hosts where a guest runs now, by its QEMUs' own word.
+    /// Returns the hosts where a guest runs now, as its QEMUs say.
     pub fn where_runs(&self, vm: &str) -> Vec<String> {
         self.witness.seen(vm).iter().filter(|seen| seen.runs()).map(|seen| seen.host.clone()).collect()
     }
 
-    /// Kills the QEMU that a VM has on a host (SIGKILL). False: it has none there.
+    /// Kills the QEMU that a VM has on a host (SIGKILL). Returns `false` if it has none there.
     pub fn kill_qemu(&self, vm: &str, host: &str) -> bool {
         let mut any = false;
         for seen in self.witness.seen(vm).iter().filter(|seen| seen.host == host && !seen.is_over()) {
             seen.kill();
             any = true;
         }
-        // One that has only just been started.
+        // A QEMU that has only just been started is not known to the witness yet.
         for qemu in self.qemus(host).iter().filter(|qemu| qemu.vm.as_deref() == Some(vm)) {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(qemu.pid as i32), Signal::SIGKILL);
             any = true;
@@ -482,7 +487,7 @@ impl Cluster {
         self.wait(GUEST_TIME, &format!("{vm} comes to work"), is_ready);
     }
 
-    /// Has a working guest compare all its memory with what it should be.
+    /// Makes a working guest compare all its memory with what it should be.
     #[track_caller]
     pub fn verify(&self, vm: &str) -> WorkloadCheck {
         let verdict = self.talk(vm, |agent| agent.verify(GUEST_TIME));
@@ -490,7 +495,7 @@ impl Cluster {
         verdict
     }
 
-    /// Whether a working guest's heart beats on a host, within so long from now.
+    /// Returns whether a working guest's heart beats on a host, within this time from now.
     pub fn beats_on(&self, vm: &str, host: &str, within: Duration) -> bool {
         let since = Instant::now();
         let mut all = self.witness.seen(vm).into_iter().filter(|seen| seen.host == host && seen.runs());
@@ -500,19 +505,19 @@ impl Cluster {
 
     // ---- what is left ----
 
-    /// QEMU processes of a host that are there for a guest.
+    /// Returns the QEMU processes of a host that run a guest or wait for one.
     pub fn qemus(&self, host: &str) -> Vec<QemuProcess> {
         let qemus = self.processes(host).into_iter().filter(|process| process.name.starts_with("qemu-system"));
         let found = qemus.map(|Process { pid, words, .. }| {
             let vm = words.iter().position(|word| word == "-name").and_then(|at| words.get(at + 1)).cloned();
             QemuProcess { pid, vm, words }
         });
-        // An agent asks QEMUs without a name what they can do, at times of its own: they have no guest, and end by
+        // Agents at times start QEMUs without a name, to ask them what they can do. These have no guest, and end by
         // themselves.
         found.filter(|qemu| qemu.vm.is_some()).collect()
     }
 
-    /// Processes of a host.
+    /// Returns the processes of a host.
     fn processes(&self, host: &str) -> Vec<Process> {
         let inode = |path: &Path| fs::metadata(path).map(|found| found.ino()).ok();
         let netns = inode(&self.lab.netns(host).expect("the host is there"));
@@ -530,7 +535,8 @@ impl Cluster {
         .collect()
     }
 
-    /// What is there and should not be when no migration is under way. Agents that do not answer are an entry.
+    /// Returns what is there and should not be when no migration is under way. An agent that does not answer is an
+    /// entry, too.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
         for host in self.hosts() {
@@ -590,9 +596,13 @@ impl Cluster {
         found
     }
 
-    /// The records that a host's journal still needs: those of migrations that are not settled.
+    /// Returns the records that a host's journal still needs: those of migrations that are not settled.
+    ///
+    /// # Errors
+    ///
+    /// Why the journal cannot be read.
     pub fn unsettled(&self, host: &str) -> Result<Vec<Record>, String> {
-        // A copy: the agent holds the journal.
+        // A copy, as the agent holds the journal.
         let copy = self.dir.path().join(host).join("journal-copy");
         let _ = fs::remove_file(&copy);
         fs::copy(self.state_dir(host).join("journal"), &copy).map_err(|error| error.to_string())?;
@@ -613,7 +623,7 @@ impl Cluster {
         }
     }
 
-    /// What always has to hold: no guest ran twice at a time, and the witness saw everything.
+    /// Checks what always has to hold: no guest ran twice at a time, and the witness saw every QEMU.
     #[track_caller]
     pub fn check(&self) {
         let doubles = self.witness.doubles();
@@ -623,20 +633,20 @@ impl Cluster {
         for host in self.hosts() {
             for qemu in self.qemus(&host) {
                 let vm = qemu.vm.as_deref().unwrap_or("");
-                // One that has just been started is met in a moment.
+                // The witness finds a QEMU that was only just started within moments.
                 let is_met = || self.witness.knows(vm, qemu.pid) || !Path::new(&format!("/proc/{}", qemu.pid)).exists();
                 assert!(until(Duration::from_secs(10), is_met), "not seen by the witness: {qemu:?}");
             }
         }
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds, and panics with [`Cluster::report`] if it does not in time.
     #[track_caller]
     pub fn wait(&self, time: Duration, what: &str, is: impl FnMut() -> bool) {
         assert!(until(time, is), "not within {} ms: {what}", time.as_millis());
     }
 
-    /// What is known of what happened, for whoever has to find out why.
+    /// Returns all that is known of what happened, to find out the cause of a failure.
     pub fn report(&self) -> String {
         let mut report = String::new();
         for host in self.hosts() {
@@ -665,7 +675,7 @@ impl Cluster {
     }
 }
 
-/// The last lines of a file, or why there are none.
+/// Returns the last lines of a file, or why there are none.
 fn tail(path: &Path) -> String {
     let text = fs::read(path).map_or_else(|e| e.to_string(), |text| String::from_utf8_lossy(&text).into_owned());
     let lines: Vec<&str> = text.lines().collect();
@@ -691,16 +701,16 @@ impl Drop for Cluster {
 /// A QEMU process.
 #[derive(Clone, Debug)]
 pub struct QemuProcess {
-    /// Its number.
+    /// The process number.
     pub pid: u32,
-    /// The VM, by `-name`.
+    /// The name of the VM, from `-name`.
     pub vm: Option<String>,
-    /// Its command line.
+    /// The words of its command line.
     pub words: Vec<String>,
 }
 
 impl Cluster {
-    /// Starts a program in a host that ends with the cluster.
+    /// Starts a program in a host. The program ends with the cluster.
     pub fn spawn(&self, host: &str, program: &Path, args: &[String]) -> std::process::Child {
         let mut command: Command = self.lab.command(host, program).expect("the host is there");
         command.args(args).stdin(std::process::Stdio::null());
@@ -716,12 +726,12 @@ fn migration(reply: Reply) -> Migration {
     }
 }
 
-/// Whether an agent has still to do with a migration.
+/// Returns whether an agent still has something to do for a migration.
 fn is_open(migration: &Migration) -> bool {
     migration.outcome.is_none() || migration.stage.is_some() || migration.in_doubt
 }
 
-/// Waits until something is so, or the time is over.
+/// Waits until a condition holds. Returns `false` if the time is over before.
 pub fn until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     loop {

@@ -1,9 +1,10 @@
-//! Who ran a guest when: QEMU's own word, from a monitor of the witness's in every QEMU.
+//! Records which QEMU ran a guest when, by QEMU's own word: the witness has a monitor of its own in every QEMU.
 //!
-//! A guest's QEMU is started with a second QMP socket, at the same path wherever it runs; whoever binds it last is the
-//! latest QEMU. QEMU says `RESUME` before a vCPU runs and `STOP` after the last one stopped, both with the host's time,
-//! which in the lab is one clock: so the times in which a guest ran are known exactly, however late they are read, and
-//! two that overlap are two guests that ran. A QEMU that is killed closes its socket when its last thread is gone.
+//! A guest's QEMU is started with a second QMP socket, at the same path wherever it runs. Whichever QEMU binds it last
+//! is the latest. QEMU says `RESUME` before a vCPU runs and `STOP` after the last one stopped, both with the host's
+//! time, which in the lab is one clock. So the times in which a guest ran are known exactly, however late they are
+//! read, and two that overlap mean that the guest ran twice. A QEMU that is killed closes its socket when its last
+//! thread is gone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,32 +21,32 @@ use parking_lot::Mutex;
 use skein_hypervisor::{MigrationStatus, Monitor, MonitorEvent, Process, ProcessId, QmpError};
 use skein_lab_guest::{Beats, WorkloadClient};
 
-/// How often it is looked whether there is a new QEMU: a small part of what it takes one to start.
+/// How often it is checked whether there is a new QEMU: a small part of the time that a QEMU takes to start.
 const QEMU_SCAN_PERIOD: Duration = Duration::from_millis(5);
-/// A new QEMU answers within this, or never.
+/// A new QEMU answers within this time, or never.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
 
-/// A time in which a guest ran, in the time since the epoch; without an end, it runs.
+/// A time in which a guest ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// In which QEMU.
+    /// The process number of the QEMU.
     pub pid: u32,
-    /// On which host.
+    /// The name of the host.
     pub host: String,
-    /// The first vCPU ran no earlier.
+    /// When it began, in the time since the epoch: no vCPU ran earlier.
     pub from: Duration,
-    /// No vCPU ran later.
+    /// When it ended, in the time since the epoch: no vCPU ran later. `None`: the guest still runs.
     pub until: Option<Duration>,
 }
 
-/// Two that overlap.
+/// Two runs of a guest that overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Double {
     /// The guest.
     pub vm: String,
-    /// One of them, which began first.
+    /// The run that began first.
     pub first: Run,
-    /// The other.
+    /// The run that overlaps it.
     pub second: Run,
 }
 
@@ -61,7 +62,7 @@ pub struct Seen {
 
 #[derive(Default)]
 struct Life {
-    /// From and until.
+    /// The begin and end of each run.
     runs: Vec<(Duration, Option<Duration>)>,
     over: bool,
 }
@@ -81,47 +82,47 @@ impl Life {
 }
 
 impl Seen {
-    /// Its process.
+    /// Returns the QEMU's process.
     pub fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// Its host.
+    /// Returns the name of the QEMU's host.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The witness's own monitor of it.
+    /// Returns the witness's own monitor of the QEMU.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
 
-    /// The channel to the workload in it; none if it has no such port.
+    /// Returns the channel to the workload in the guest. It is `None` if the guest has no such port.
     pub fn workload(&self) -> &Mutex<Option<WorkloadClient>> {
         &self.control
     }
 
-    /// The workload's heartbeat, from this QEMU.
+    /// Returns the workload's heartbeat from this QEMU.
     pub fn beats(&self) -> Option<&Beats> {
         self.beats.as_ref()
     }
 
-    /// When it first ran the guest, in the time since the epoch.
+    /// Returns when the QEMU first ran the guest, in the time since the epoch.
     pub fn first_ran(&self) -> Option<Duration> {
         self.life.lock().runs.first().map(|(from, _)| *from)
     }
 
-    /// Whether it runs the guest, by what it said last.
+    /// Returns whether the QEMU runs the guest, by what it said last.
     pub fn runs(&self) -> bool {
         self.life.lock().runs.last().is_some_and(|(_, until)| until.is_none())
     }
 
-    /// Whether it has ended.
+    /// Returns whether the QEMU has ended.
     pub fn is_over(&self) -> bool {
         self.life.lock().over
     }
 
-    /// Kills it.
+    /// Kills the QEMU.
     pub fn kill(&self) {
         if let Ok(Some(process)) = Process::attach(self.process) {
             process.kill(Duration::from_secs(10)).expect("QEMU can be killed");
@@ -133,7 +134,7 @@ impl Seen {
 #[derive(Clone, Debug)]
 struct Watched {
     dir: PathBuf,
-    /// Of the witness's socket: by these it is known to be the same.
+    /// The device and times of the witness's socket, by which it is known to be the same.
     stamp: Option<(u64, i64, i64)>,
     seen: Vec<Arc<Seen>>,
 }
@@ -147,7 +148,7 @@ impl std::fmt::Debug for Seen {
 #[derive(Default)]
 struct Shared {
     vms: Mutex<BTreeMap<String, Watched>>,
-    /// Network namespaces, by inode, and the hosts that they are.
+    /// The hosts' names, by the inode of their network namespace.
     hosts: BTreeMap<u64, String>,
     stopping: AtomicBool,
 }
@@ -158,35 +159,35 @@ pub struct Witness {
     looking: Option<JoinHandle<()>>,
 }
 
-/// The witness's socket of a guest whose sockets are in `dir`.
+/// Returns the path of the witness's socket of a guest whose sockets are in `dir`.
 fn socket(dir: &Path, vm: &str, what: &str) -> PathBuf {
     dir.join(format!("{vm}.{what}"))
 }
 
-/// What a QEMU is told so that the witness sees its guest: with `dir` as in [`Witness::watch`].
+/// Returns the arguments of a QEMU whose guest the witness is to see. `dir` is as in [`Witness::watch`].
 pub fn arguments(dir: &Path, vm: &str) -> [String; 2] {
     ["-qmp".into(), format!("unix:{},server=on,wait=off", socket(dir, vm, "witness").display())]
 }
 
-/// The same as lines of a file for `-readconfig`, for a QEMU whose `-qmp` somebody takes for their own.
+/// Returns the same as lines of a file for `-readconfig`, for a QEMU whose `-qmp` would be taken for that of its agent.
 pub fn configuration(dir: &Path, vm: &str) -> String {
     let path = socket(dir, vm, "witness");
     let chardev = format!("backend = \"socket\"\npath = \"{}\"\nserver = \"on\"\nwait = \"off\"\n", path.display());
     format!("[chardev \"witness\"]\n{chardev}\n[mon \"witness\"]\nmode = \"control\"\nchardev = \"witness\"\n")
 }
 
-/// Where a guest's console is written down, in whatever QEMU it is.
+/// Returns the file to which a guest's console is written, in whatever QEMU the guest is.
 pub fn console(dir: &Path, vm: &str) -> PathBuf {
     socket(dir, vm, "console")
 }
 
-/// The sockets of the lab's workload, which QEMU is to listen on.
+/// Returns the sockets of the lab's workload, on which QEMU is to listen.
 pub fn workload_sockets(dir: &Path, vm: &str) -> [PathBuf; 2] {
     [socket(dir, vm, "control"), socket(dir, vm, "beat")]
 }
 
 impl Witness {
-    /// Sees QEMUs in these network namespaces: the file, and the name of the host.
+    /// Makes a witness that sees QEMUs in these network namespaces: the file of each, and the name of the host.
     pub fn new(hosts: impl IntoIterator<Item = (PathBuf, String)>) -> Witness {
         let inode = |path: &Path| fs::metadata(path).expect("the host's network namespace is there").ino();
         let hosts = hosts.into_iter().map(|(path, host)| (inode(&path), host)).collect();
@@ -202,19 +203,19 @@ impl Witness {
         Witness { shared, looking: Some(looking) }
     }
 
-    /// From now on the QEMUs of a guest are watched that were told so by [`arguments`].
+    /// Watches the QEMUs of a guest from now on. They have to be started with [`arguments`].
     pub fn watch(&self, dir: &Path, vm: &str) {
         let watched = || Watched { dir: dir.to_owned(), stamp: None, seen: Vec::new() };
         self.shared.vms.lock().entry(vm.to_owned()).or_insert_with(watched);
     }
 
-    /// Guests that ran twice at a time, each with the first two runs that overlap.
+    /// Returns the guests that ran twice at a time, each with the first two runs that overlap.
     pub fn doubles(&self) -> Vec<Double> {
         let vms: Vec<String> = self.shared.vms.lock().keys().cloned().collect();
         vms.iter().filter_map(|vm| double(vm, &self.runs(vm))).collect()
     }
 
-    /// All times in which a guest ran, the earliest first.
+    /// Returns all times in which a guest ran, the earliest first.
     pub fn runs(&self, vm: &str) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for seen in self.seen(vm) {
@@ -231,31 +232,32 @@ impl Witness {
         runs
     }
 
-    /// The QEMUs of a guest, the latest last, those that ended too.
+    /// Returns the QEMUs of a guest, the latest last, including those that ended.
     pub fn seen(&self, vm: &str) -> Vec<Arc<Seen>> {
         self.shared.vms.lock().get(vm).map(|watched| watched.seen.clone()).unwrap_or_default()
     }
 
-    /// Whether this process is one that is watched, as the guest's QEMU.
+    /// Returns whether a process is watched as the guest's QEMU.
     pub fn knows(&self, vm: &str, pid: u32) -> bool {
         self.seen(vm).iter().any(|seen| seen.process.pid == pid)
     }
 
-    /// What every QEMU of a guest that still lives says of its migration, in words; `Err`: it does not answer.
+    /// Returns what every living QEMU of a guest says of its migration. `Err`: the QEMU does not answer.
     pub fn migrations(&self, vm: &str) -> Vec<(String, Result<MigrationStatus, QmpError>)> {
         let living = self.seen(vm).into_iter().filter(|seen| !seen.is_over());
         let ask = |seen: Arc<Seen>| (format!("{seen:?}"), seen.monitor.migration().map(|info| info.status));
         living.map(ask).collect()
     }
 
-    /// What QEMUs say when they are asked, where that is not what they told before: empty, or the witness is of no use.
+    /// Asks QEMUs whether they run, and returns the answers that contradict their events. If there are any, the witness
+    /// cannot be relied on.
     pub fn contradictions(&self) -> Vec<String> {
         let vms: Vec<String> = self.shared.vms.lock().keys().cloned().collect();
         let mut found = Vec::new();
         for seen in vms.iter().flat_map(|vm| self.seen(vm)).filter(|seen| !seen.is_over()) {
             let before = seen.runs();
             let Ok(runs) = seen.monitor.is_running() else { continue };
-            // An event that says so came first.
+            // If the state changed just now, its event came first.
             if before == seen.runs() && runs != before {
                 found.push(format!("{seen:?} told that it runs: {before}; asked, it says: {runs}"));
             }
@@ -268,12 +270,12 @@ impl Drop for Witness {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         let _ = self.looking.take().map(JoinHandle::join);
-        // Closes what it holds.
+        // Closes the sockets and monitors that it holds.
         self.shared.vms.lock().clear();
     }
 }
 
-/// The first two that overlap.
+/// Returns the first two runs that overlap.
 fn double(vm: &str, runs: &[Run]) -> Option<Double> {
     let mut last: Option<&Run> = None;
     for run in runs {
@@ -298,7 +300,7 @@ impl Shared {
             }
             let bound = Duration::new(found.ctime() as u64, found.ctime_nsec() as u32);
             let (own, vm, dir) = (self.clone(), vm.clone(), watched.dir.clone());
-            // A QEMU that is slow to start holds up nobody.
+            // In a thread of its own, so that a QEMU that is slow to start delays nothing else.
             thread::Builder::new()
                 .name("witness".into())
                 .spawn(move || own.join(&vm, &dir, bound))
@@ -306,9 +308,9 @@ impl Shared {
         }
     }
 
-    /// Makes acquaintance with a QEMU that bound its socket at `bound`.
+    /// Connects to a QEMU that bound its socket at `bound`.
     fn join(&self, vm: &str, dir: &Path, bound: Duration) {
-        // One that ends before it answers never ran anything.
+        // A QEMU that ends before it answers never ran anything.
         let Ok(monitor) = Monitor::connect(&socket(dir, vm, "witness"), CONNECT_TIME) else { return };
         let Ok(Some(pid)) = monitor.peer_pid() else { return };
         let Ok(Some(process)) = ProcessId::of(pid) else { return };
@@ -327,7 +329,8 @@ impl Shared {
             }
             true
         });
-        // What it said before it was listened to: it runs, and may have since it was there.
+        // The QEMU may have said `RESUME` before the witness listened. If it runs, it may have run since its socket was
+        // there.
         if let Ok(true) = monitor.is_running() {
             life.lock().resume(bound);
         }
@@ -350,7 +353,7 @@ impl Shared {
     }
 }
 
-/// The time since the epoch.
+/// Returns the time since the epoch.
 pub(crate) fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970")
 }

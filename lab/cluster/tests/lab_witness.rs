@@ -1,4 +1,4 @@
-//! The witness sees two guests that run at once, and only those: with QEMUs that are told to by hand.
+//! Tests that the witness sees two guests that run at once, and only those, with QEMUs that are controlled by the test.
 // QEMU: 7.2 10
 
 use std::process::Command;
@@ -10,14 +10,14 @@ use skein_lab_cluster::{Witness, arguments, until};
 const SOON: Duration = Duration::from_secs(20);
 
 struct Two {
-    // Before the directory with its sockets.
+    // The QEMUs are dropped before the directory with their sockets.
     a: Qemu,
     b: Qemu,
     witness: Witness,
     _dir: tempfile::TempDir,
 }
 
-/// Two QEMUs of one guest, paused.
+/// Starts two QEMUs of one guest, paused.
 fn two() -> Two {
     let dir = tempfile::tempdir().unwrap();
     let witness = Witness::new([("/proc/self/ns/net".into(), "here".to_owned())]);
@@ -41,7 +41,7 @@ fn two_that_run_at_once_are_seen() {
     two.a.qmp.query("cont").unwrap();
     assert!(two.witness.doubles().is_empty());
     two.b.qmp.query("cont").unwrap();
-    // However short it was, and however long ago.
+    // It is seen, however short it was, and however long ago.
     two.b.qmp.query("stop").unwrap();
     two.a.qmp.query("stop").unwrap();
     assert!(until(SOON, || two.witness.runs("v").iter().filter(|run| run.until.is_some()).count() == 2));
@@ -65,19 +65,19 @@ fn one_after_the_other_is_none() {
     assert!(two.witness.runs("v").iter().all(|run| run.host == "here"));
 }
 
-/// What a killed one ran ends with it.
+/// Tests that a run in a QEMU that is killed ends with the QEMU.
 #[test]
 fn after_one_was_killed_the_other_may_run() {
     let Two { a, b, witness, _dir: dir } = two();
     a.qmp.query("cont").unwrap();
     drop(a);
-    // That it was killed the witness knows when it sees it, no earlier.
+    // The witness knows of the kill when it sees it, no earlier.
     assert!(until(SOON, || witness.runs("v").first().is_some_and(|run| run.until.is_some())));
     b.qmp.query("cont").unwrap();
     assert!(until(SOON, || witness.runs("v").len() == 2), "{:?}", witness.runs("v"));
     assert_eq!(witness.doubles(), []);
     assert!(witness.runs("v")[0].until.is_some() && witness.runs("v")[1].until.is_none());
-    // One that ran when the witness came counts from when it was there.
+    // For a late witness, a QEMU that runs when it comes counts as running since its socket was there.
     let late = Witness::new([]);
     late.watch(dir.path(), "v");
     drop(witness);
