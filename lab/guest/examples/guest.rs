@@ -1,5 +1,5 @@
-//! Boots a guest, moves it over loopback and prints what was seen:
-//! `cargo run -p skein-lab-guest --example guest -- MB 'skein.…'`.
+//! Boots a guest, moves it over loopback and prints what was seen: `cargo run -p skein-lab-guest --example guest -- MB
+//! 'skein.…'`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

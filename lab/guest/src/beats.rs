@@ -1,8 +1,8 @@
-//! The guest's heartbeat as seen from outside.
+//! The guest's heartbeat, as seen from outside.
 //!
-//! A stopped guest's clock may stand still with it, so a downtime is measured between beats that left it, by the
-//! observer's clock. Beats also carry the guest's time: what the two clocks moved apart over a switchover is how long
-//! the guest was stopped, whatever the delays of single beats on a busy observer.
+//! A stopped guest's clock may stand still with it, so a downtime is measured between beats that left the guest, by the
+//! observer's clock. Beats also carry the guest's time. By how much the two clocks moved apart over a switchover is how
+//! long the guest was stopped, whatever the delays of single beats on a busy observer.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -13,24 +13,24 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Beats kept: nine minutes of one every 2 ms.
+/// The most beats that are kept: nine minutes of one every 2 ms.
 const BEATS_MAX: usize = 1 << 18;
-/// How long before and after a switchover the clocks are compared: long enough to find beats without delay, short
-/// enough that a guest's badly calibrated clock (500 ppm) is off by half a millisecond at most.
+/// How long before and after a switchover the clocks are compared. This is long enough to find beats without delay, and
+/// short enough that a guest's badly calibrated clock (500 ppm) is off by half a millisecond at most.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// One beat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beat {
-    /// Counted by the guest.
+    /// The number of the beat, counted by the guest.
     pub number: u64,
-    /// By the guest's clock, nanoseconds.
+    /// The guest's clock, in nanoseconds.
     pub guest_ns: u64,
-    /// When it was read here.
+    /// When the beat was read here.
     pub seen: Instant,
 }
 
-/// Collects the beats that one QEMU's port gives.
+/// Collects the beats that leave one QEMU's port.
 #[derive(Debug)]
 pub struct Beats {
     remembered: Arc<Mutex<VecDeque<Beat>>>,
@@ -39,14 +39,19 @@ pub struct Beats {
 }
 
 impl Beats {
-    /// Collects from a connection to QEMU's end of the workload's beat port, until QEMU ends or this is dropped.
+    /// Collects beats from a connection to QEMU's end of the workload's beat port, until QEMU ends or this value is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system if the socket or thread cannot be had.
     pub fn collect(stream: UnixStream) -> std::io::Result<Self> {
         let kept = Arc::new(Mutex::new(VecDeque::new()));
         let (into, from) = (kept.clone(), stream.try_clone()?);
         let reader = std::thread::Builder::new().name("beats".into()).spawn(move || {
             let mut lines = BufReader::new(from);
             let mut line = String::new();
-            // Ends when QEMU does, or when this value is dropped, which shuts the socket down.
+            // The loop ends when QEMU does, or when this value is dropped, which shuts the socket down.
             while matches!(lines.read_line(&mut line), Ok(1..)) {
                 let seen = Instant::now();
                 if let Some(beat) = parse(&line, seen) {
@@ -62,12 +67,12 @@ impl Beats {
         Ok(Self { remembered: kept, stream, reader: Some(reader) })
     }
 
-    /// The beats seen from `since` on.
+    /// Returns the beats seen from `since` on.
     pub fn since(&self, since: Instant) -> Vec<Beat> {
         lock(&self.remembered).iter().filter(|beat| beat.seen >= since).copied().collect()
     }
 
-    /// The last beat seen.
+    /// Returns the last beat seen.
     pub fn last(&self) -> Option<Beat> {
         lock(&self.remembered).back().copied()
     }
@@ -85,31 +90,31 @@ fn lock(kept: &Mutex<VecDeque<Beat>>) -> std::sync::MutexGuard<'_, VecDeque<Beat
 }
 
 fn parse(line: &str, seen: Instant) -> Option<Beat> {
-    // A line cut by a migration would parse as a smaller number: only whole ones count.
+    // A line cut by a migration would parse as a smaller number, so only whole lines count.
     let (number, guest_ns) = line.strip_suffix('\n')?.split_once(' ')?;
     Some(Beat { number: number.parse().ok()?, guest_ns: guest_ns.parse().ok()?, seen })
 }
 
-/// What the beats of a source and a target tell of a migration. Times in milliseconds.
+/// What the beats of a source and a target say about a migration. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gaps {
-    /// The switchover as the guest missed it: from its last beat on the source to its first on the target, by the
-    /// guest's clock, and what that clock lost.
+    /// The switchover as the guest missed it: the time from its last beat on the source to its first on the target, by
+    /// the guest's clock, plus the time for which that clock stood still.
     pub switchover_ms: f64,
-    /// The part of it in which the guest's clock stood still.
+    /// The part of the switchover in which the guest's clock stood still.
     pub stopped_ms: f64,
-    /// From the last beat seen at the source to the first seen at the target, by the observer's clock.
+    /// The time from the last beat seen at the source to the first seen at the target, by the observer's clock.
     pub observed_ms: f64,
     /// The longest time between two beats of the source or two of the target, by the guest's clock.
     pub longest_other_ms: f64,
-    /// Beats seen on both sides.
+    /// How many beats were seen on both sides.
     pub beats: u64,
-    /// Beats that were sent but not seen.
+    /// How many beats were sent but not seen.
     pub lost: u64,
 }
 
 impl Gaps {
-    /// Compares the beats that source and target gave; none if either gave none.
+    /// Compares the beats of source and target. Returns `None` if either has none.
     pub fn between(source: &[Beat], target: &[Beat]) -> Option<Self> {
         let (last, first) = (source.last()?, target.first()?);
         let stopped_ms = shift_ms(source, target, last, first);
@@ -130,7 +135,8 @@ impl Gaps {
     }
 }
 
-/// How much further the observer's clock went than the guest's: the least delay after against the least delay before.
+/// Returns by how much the observer's clock advanced more than the guest's: the smallest delay after the switchover
+/// less the smallest delay before.
 fn shift_ms(source: &[Beat], target: &[Beat], last: &Beat, first: &Beat) -> f64 {
     let origin = source[0].seen;
     let offset = |beat: &Beat| (beat.seen - origin).as_secs_f64() * 1e3 - beat.guest_ns as f64 / 1e6;
@@ -148,7 +154,8 @@ fn ms_between(earlier_ns: u64, later_ns: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Beats `numbers`, 2 ms apart by both clocks, the observer's `shift` ms ahead, each seen late by up to 3 ms.
+    /// Makes the beats `numbers`, 2 ms apart by both clocks. The observer's clock is `shift` ms ahead, and each beat is
+    /// seen up to 3 ms late.
     fn beats(origin: Instant, numbers: std::ops::Range<u64>, shift: f64) -> Vec<Beat> {
         numbers
             .map(|number| Beat {

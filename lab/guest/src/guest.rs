@@ -18,55 +18,55 @@ use crate::image::{Image, SharedDisk};
 use crate::workload_client::{self, WorkloadClient};
 use crate::{Error, MemoryBackend};
 
-/// For QEMU to answer on its control socket.
+/// The time for QEMU to answer on its control socket.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// How much of the console an error shows.
+/// How many bytes of the console an error shows.
 const CONSOLE_BYTES: u64 = 2000;
 
-/// What RAM of an odd size has more than its MiB; see [`Spec::odd_ram`].
+/// By how much RAM of an odd size is larger than its MiB; see [`Spec::odd_ram`].
 const ODD_KIB: u64 = 8;
 
-/// A guest: the same for source and target.
+/// The specification of a guest, which is the same for source and target.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Shown by `ps`, and part of the names of directories.
+    /// The name, which `ps` shows, and which is part of the names of directories.
     pub name: String,
-    /// What it boots from.
+    /// What the guest boots from.
     pub image: Image,
-    /// RAM in MiB; see [`Spec::memory_mb_for`].
+    /// The RAM in MiB; see [`Spec::memory_mb_for`].
     pub memory_mb: u32,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// `q35`, `pc-q35-7.2`...
+    /// The machine type: `q35`, `pc-q35-7.2`...
     pub machine: String,
-    /// Where its RAM lives.
+    /// Where the RAM lies.
     pub memory: MemoryBackend,
-    /// Whether its RAM is 8 KiB more than `memory_mb`; none: where this spec's QEMU needs it. Set it where source and
+    /// Whether the RAM is 8 KiB more than `memory_mb`. `None`: if this spec's QEMU needs it. Set it where source and
     /// target are of different versions.
     ///
     /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a
     /// time and forgets to tell the CPU's TLB to notice the next write to them (mended by the change "physmem: Fix
-    /// migration dirty bitmap coherency with TCG memory access"). RAM that is no multiple of 64 pages is taken page by
-    /// page, by slower code that does not forget. Tried with QEMU 7.2: without this 3 of some 40 migrations of a
-    /// rewriting guest left its kernel spinning on a lock that nobody held, with it none of 120. QEMU 10.0: none of 80
-    /// without it; with it a migration of 0.7 s takes 2.0 s.
+    /// migration dirty bitmap coherency with TCG memory access"). RAM whose size is no multiple of 64 pages is taken
+    /// page by page, by slower code that does not forget. Measured with QEMU 7.2: without this, 3 of some 40 migrations
+    /// of a rewriting guest left its kernel spinning on a lock that had no holder; with it, none of 120. QEMU 10.0:
+    /// none of 80 without it; with it, a migration of 0.7 s takes 2.0 s.
     pub odd_ram: Option<bool>,
-    /// What the workload does.
+    /// The parameters of the workload.
     pub params: Params,
-    /// Its disk; `params.disk_mb` says how much of it the workload uses.
+    /// The disk. `params.disk_mb` says how much of it the workload uses.
     pub disk: Option<SharedDisk>,
-    /// The MAC of its NIC, and the tap that it is plugged into, which must exist in QEMU's network namespace.
+    /// The MAC of the NIC, and the tap that it is plugged into, which must exist in QEMU's network namespace.
     pub nic: Option<(String, String)>,
-    /// The QEMU program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    /// The QEMU program. `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
-    /// That QEMU's firmware directory.
+    /// The firmware directory of that QEMU.
     pub firmware: Option<PathBuf>,
     /// More arguments for QEMU.
     pub extra: Vec<String>,
 }
 
 impl Spec {
-    /// A guest with one CPU on a q35 machine, a shared memfd for RAM, no disk and no NIC.
+    /// Returns a guest with one CPU on a q35 machine, a shared memfd as RAM, no disk and no NIC.
     pub fn new(name: impl Into<String>, image: Image, memory_mb: u32, params: Params) -> Self {
         Self {
             name: name.into(),
@@ -85,8 +85,8 @@ impl Spec {
         }
     }
 
-    /// RAM in MiB that a guest needs whose workload fills `fill_mb`: what Debian's kernel 6.1 keeps for itself was 78
-    /// MiB of 140, 171 of 1024, 346 of 4096, 613 of 16384, and some is to be left.
+    /// Returns the RAM in MiB that a guest needs whose workload fills `fill_mb`. Debian's kernel 6.1 kept 78 MiB of 140
+    /// for itself, 171 of 1024, 346 of 4096 and 613 of 16384, and some has to be left.
     pub fn memory_mb_for(fill_mb: u32) -> u32 {
         fill_mb + 110 + (fill_mb / 16).min(250) + fill_mb / 48
     }
@@ -119,15 +119,15 @@ impl Spec {
     }
 
     fn append(&self, console: &str) -> String {
-        // Mitigations cost an emulated CPU much and protect nothing here; a panic must end QEMU (with -no-reboot).
+        // Mitigations cost an emulated CPU much and protect nothing here. A panic must end QEMU (with -no-reboot).
         format!("console={console} quiet panic=-1 mitigations=off nokaslr {}", self.params.command_line())
     }
 
-    /// The same guest as a VM's file, for an agent. `control`, `beat`: where its QEMU is to listen for those who talk
-    /// to the workload; `console`: the file to which its console is added; `args`: what else QEMU is told, besides
-    /// [`Spec::extra`].
+    /// Returns the same guest as a VM file, for an agent. `control` and `beat` are where its QEMU is to listen for
+    /// clients of the workload. `console` is the file to which its console is appended. `args` are QEMU's further
+    /// arguments, besides [`Spec::extra`].
     ///
-    /// `odd_ram` and `memory` have no part in it: the agent knows when RAM has to be odd, and memory is always shared.
+    /// `odd_ram` and `memory` are not part of it: the agent knows when RAM has to be odd, and memory is always shared.
     pub fn definition(&self, [control, beat]: [&Path; 2], console: &Path, args: &[String]) -> String {
         let quoted = |text: &str| format!("'{text}'");
         let path = |path: &Path| quoted(&path.to_string_lossy());
@@ -173,7 +173,7 @@ impl Spec {
     }
 }
 
-/// A guest's QEMU, with the channels into the guest. Killed and cleaned up when dropped.
+/// A guest's QEMU, with the channels into the guest. It is killed and cleaned up when dropped.
 #[derive(Debug)]
 pub struct Guest {
     /// The process and its control socket.
@@ -186,16 +186,28 @@ pub struct Guest {
 
 impl Guest {
     /// Starts a guest that boots. `command`: see [`Qemu::start`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Start`] if QEMU does not start, or an error of its sockets.
     pub fn boot(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
         Self::start(spec, Incoming::No, false, command)
     }
 
-    /// Starts a QEMU that waits for `migrate-incoming`; the guest runs there as soon as it has arrived.
+    /// Starts a QEMU that waits for `migrate-incoming`. The guest runs there as soon as it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guest::boot`].
     pub fn incoming(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
         Self::start(spec, Incoming::Defer, false, command)
     }
 
-    /// As [`Guest::incoming`], but the guest stays stopped until `cont`.
+    /// Does the same as [`Guest::incoming`], but the guest stays stopped until `cont`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guest::boot`].
     pub fn incoming_paused(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
         Self::start(spec, Incoming::Defer, true, command)
     }
@@ -222,22 +234,22 @@ impl Guest {
         Ok(Self { qemu, agent, beats, odd_ram, directory })
     }
 
-    /// A directory for sockets and files of this QEMU, removed with it.
+    /// Returns a directory for sockets and files of this QEMU, which is removed with it.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Commands for the workload.
+    /// Returns the client for commands to the workload.
     pub fn agent(&mut self) -> &mut WorkloadClient {
         &mut self.agent
     }
 
-    /// The heartbeat, from this QEMU.
+    /// Returns the heartbeat from this QEMU.
     pub fn beats(&self) -> &Beats {
         &self.beats
     }
 
-    /// The end of what the guest wrote on its console while it was here.
+    /// Returns the end of what the guest wrote on its console while it was in this QEMU.
     pub fn console(&self) -> String {
         let read = || {
             let mut file = std::fs::File::open(self.directory.path().join("console"))?;
@@ -250,7 +262,11 @@ impl Guest {
         read().unwrap_or_default()
     }
 
-    /// Waits until the workload has filled everything and runs; gives the time it took from this call.
+    /// Waits until the workload has filled everything and runs. Returns the time it took from this call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] if QEMU ends, [`Error::NotReady`] if the time is over, or an error of the channel.
     pub fn wait_ready(&mut self, deadline: Duration) -> Result<Duration, Error> {
         const ASK_EVERY: Duration = Duration::from_millis(50);
         const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -283,19 +299,23 @@ impl Guest {
         }
     }
 
-    /// The error that says so, if QEMU has ended.
+    /// Returns the error that QEMU has ended, if it has.
     fn ended(&mut self) -> Option<Error> {
-        // Its sockets close before it is gone: gigabytes are to be freed.
+        // QEMU's sockets close before the process is gone, as gigabytes have to be freed.
         let status = self.qemu.wait(Duration::from_secs(3)).ok()??;
         Some(Error::Ended { status, stderr: self.qemu.stderr(), console: self.console() })
     }
 
     /// Starts a migration to nowhere and cancels it, if RAM of an odd size makes a QEMU's first migration stall its
-    /// guest; does nothing otherwise. Call it a second or more before a migration whose pauses count.
+    /// guest. Otherwise does nothing. Call it a second or more before a migration whose pauses matter.
     ///
     /// At the start all pages count as dirty, and QEMU before 9.0 looks through the CPU's TLB for each of them (see
-    /// [`Spec::odd_ram`]); later only for those written since. Tried with a guest of 1 GiB that rests: its longest
-    /// pause in a migration, the switchover aside, was 520 ms, and after this 10 ms.
+    /// [`Spec::odd_ram`]); later only for those written since. Measured with a resting guest of 1 GiB: its longest
+    /// pause in a migration, apart from the switchover, was 520 ms, and after this call 10 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Qmp`] if QEMU does not obey.
     pub fn take_first_stall(&mut self) -> Result<(), Error> {
         const DEADLINE: Duration = Duration::from_secs(60);
         if !self.odd_ram {
@@ -316,7 +336,11 @@ impl Guest {
         }
     }
 
-    /// Waits up to `deadline` for a beat to come from here.
+    /// Waits up to `deadline` for a beat from this QEMU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] if QEMU ends, or [`Error::Agent`] if no beat comes.
     pub fn wait_beat(&self, deadline: Duration) -> Result<(), Error> {
         let end = Instant::now() + deadline;
         while self.beats.last().is_none() {
@@ -329,20 +353,24 @@ impl Guest {
     }
 }
 
-/// A migration as both QEMUs and the guest saw it.
+/// A migration, as both QEMUs and the guest saw it.
 #[derive(Debug, Clone)]
 pub struct Migration {
-    /// The source QEMU's account.
+    /// The source QEMU's report.
     pub info: MigrationInfo,
-    /// From the command to the source's completion.
+    /// The time from the command to the source's completion.
     pub total: Duration,
-    /// What the guest missed; none if it has no heartbeat.
+    /// What the guest missed. `None`: it has no heartbeat.
     pub gaps: Option<Gaps>,
 }
 
-/// Moves a guest: `target` listens on `listen`, `source` connects to `connect` (the same for a direct migration, the
-/// two ends of a tunnel otherwise). Waits up to `deadline` for completion, telling `progress` how it stands, then until
-/// the guest beats on the target.
+/// Moves a guest. `target` listens on `listen`, and `source` connects to `connect` (the same address for a direct
+/// migration, or the two ends of a tunnel). Waits up to `deadline` for completion, calling `progress` with the state,
+/// and then until the guest beats on the target.
+///
+/// # Errors
+///
+/// [`Error::Migration`] if the migration fails, or an error of a QEMU or of the channel.
 pub fn migrate(
     source: &mut Guest,
     target: &mut Guest,
@@ -351,7 +379,7 @@ pub fn migrate(
     deadline: Duration,
     progress: impl FnMut(&MigrationInfo),
 ) -> Result<Migration, Error> {
-    /// Beats to look at, before and after.
+    /// How long beats are collected before and after.
     const SETTLE: Duration = Duration::from_millis(500);
     target.qemu.qmp.tune(tuning)?;
     target.qemu.qmp.migrate_incoming(listen)?;

@@ -2,13 +2,13 @@
 //!
 //! <https://docs.kernel.org/driver-api/early-userspace/buffer-format.html>
 
-/// Mode bits of a directory, of an executable, of a plain file, and of a character device (inode(7)).
+/// The mode bits of a directory, of an executable, of a plain file, and of a character device (inode(7)).
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 const DEVICE: u32 = 0o020_600;
 
-/// Builds the archive: `program` becomes pid 1; it finds the modules in `/modules`, in the order of `/modules/order`.
+/// Builds the archive. `program` becomes pid 1. It finds the modules in `/modules`, in the order of `/modules/order`.
 pub fn build(program: &[u8], modules: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut archive = Archive::default();
     archive.entry("dev", DIRECTORY, (0, 0), b"");
@@ -35,7 +35,8 @@ impl Archive {
         self.inode += 1;
         let size = u32::try_from(content.len()).expect("files of an initramfs are small");
         let name_size = name.len() as u32 + 1;
-        // inode, mode, uid, gid, links, mtime, size, device, special device, name size, checksum (unused).
+        // The fields are inode, mode, uid, gid, links, mtime, size, device, special device, name size, and checksum
+        // (unused).
         let fields = [self.inode, mode, 0, 0, 1, 0, size, 0, 0, major, minor, name_size, 0];
         self.bytes.extend(b"070701");
         for field in fields {
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn headers_are_as_the_kernel_wants_them() {
         let archive = build(b"#!abc", &[]);
-        // "070701" + 13 fields of 8 digits, then the name and its NUL, all padded to 4.
+        // The header is "070701" and 13 fields of 8 digits. Then come the name and its NUL, all padded to 4.
         let (header, rest) = archive.split_at(110);
         assert!(header.starts_with(b"07070100000001000041ed"), "{}", String::from_utf8_lossy(header));
         assert!(rest.starts_with(b"dev\0\0\x00"));

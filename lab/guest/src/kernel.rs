@@ -1,4 +1,5 @@
-//! The guest's kernel: the distribution's, installed or downloaded and unpacked, never installed by us.
+//! The guest's kernel: the distribution's, either installed, or downloaded and unpacked. It is never installed by the
+//! lab.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -9,24 +10,28 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// What the workload needs of the kernel, as modules or built in. What these depend on comes along.
+/// The modules that the workload needs, if they are not built in. The modules that these depend on come along.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console"];
 /// Metapackages that depend on a kernel, the smallest first.
 const PACKAGES: [&str; 2] = ["linux-image-cloud-amd64", "linux-image-amd64"];
-/// For one command of the package tools.
+/// The time for one command of the package tools.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(180);
 
 /// A kernel and its modules, as files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kernel {
-    /// As `uname -r` gives it.
+    /// The version, as `uname -r` gives it.
     pub version: String,
     image: PathBuf,
     modules: PathBuf,
 }
 
 impl Kernel {
-    /// An installed kernel if a usable one is readable, else one downloaded into `cache` (once).
+    /// Returns an installed kernel if a usable one is readable, or else one that is downloaded into `cache` (once).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if there is no usable kernel, or [`Error::Io`] if a file cannot be read or written.
     pub fn obtain(cache: &Path) -> Result<Self, Error> {
         let unpacked = cache.join("kernel");
         if let Some(kernel) = Self::find(Path::new("/")).or_else(|| Self::find(&unpacked)) {
@@ -38,7 +43,7 @@ impl Kernel {
         })
     }
 
-    /// The newest usable kernel below `root`.
+    /// Returns the newest usable kernel below `root`.
     fn find(root: &Path) -> Option<Self> {
         let mut found: Vec<Self> = fs::read_dir(root.join("boot"))
             .ok()?
@@ -53,11 +58,15 @@ impl Kernel {
             })
             .collect();
         found.sort_by_key(|kernel| version_key(&kernel.version));
-        // Readable and complete: some distributions keep kernels from ordinary users.
+        // The kernel must be readable and complete: some distributions keep kernels from ordinary users.
         found.into_iter().rev().find(|kernel| File::open(&kernel.image).is_ok() && kernel.modules().is_ok())
     }
 
-    /// The modules that the workload needs, uncompressed, each after those that it depends on.
+    /// Returns the modules that the workload needs, uncompressed, each after those that it depends on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Kernel`] if a module is missing or cannot be unpacked, or [`Error::Io`] if one cannot be read.
     pub fn modules(&self) -> Result<Vec<(String, Vec<u8>)>, Error> {
         let mut files = HashMap::new();
         list_modules(&self.modules, &mut files).map_err(Error::io("reading", &self.modules))?;
@@ -73,20 +82,25 @@ impl Kernel {
         Ok(loaded)
     }
 
-    /// The kernel for QEMU's `-kernel`: unwrapped where it is packed with xz, zstd or gzip, since an emulated CPU takes
-    /// seconds for that; else as it is. LZ4, as in Debian 12, takes no time that could be measured.
+    /// Returns the kernel for QEMU's `-kernel`. A kernel packed with xz, zstd or gzip is unpacked, since an emulated
+    /// CPU takes seconds for that. Any other is returned as it is: LZ4, as in Debian 12, takes no time that could be
+    /// measured.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the kernel cannot be read.
     pub fn boot_image(&self) -> Result<Vec<u8>, Error> {
         let image = fs::read(&self.image).map_err(Error::io("reading", &self.image))?;
         Ok(unwrap(&image).unwrap_or(image))
     }
 }
 
-/// Numbers by value, the rest by text: 6.1.0-9 comes before 6.1.0-56.
+/// Returns a key that sorts numbers by value and the rest by text: 6.1.0-9 comes before 6.1.0-56.
 fn version_key(version: &str) -> Vec<(u64, String)> {
     version.split(['.', '-', '+', '~']).map(|part| (part.parse().unwrap_or(0), part.to_owned())).collect()
 }
 
-/// `virtio_pci` of `kernel/drivers/virtio/virtio-pci.ko.xz`.
+/// Returns `virtio_pci` for `kernel/drivers/virtio/virtio-pci.ko.xz`.
 fn module_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_str()?;
     let stem = [".ko", ".ko.xz", ".ko.zst", ".ko.gz"].iter().find_map(|end| name.strip_suffix(end))?;
@@ -106,7 +120,7 @@ fn list_modules(directory: &Path, into: &mut HashMap<String, PathBuf>) -> io::Re
     Ok(())
 }
 
-/// Adds a module after its dependencies, unless it is there.
+/// Adds a module after its dependencies, unless it is there already.
 fn load(
     name: &str,
     files: &HashMap<String, PathBuf>,
@@ -128,7 +142,7 @@ fn load(
     Ok(())
 }
 
-/// What a module's `.modinfo` section says it depends on: `depends=a,b` between NULs.
+/// Returns what a module depends on, from its `.modinfo` section: `depends=a,b` between NULs.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
@@ -136,7 +150,7 @@ fn dependencies(module: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(value).split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The ELF kernel inside a bzImage, if it can be had.
+/// Returns the ELF kernel inside a bzImage, if it can be unpacked.
 ///
 /// Offsets of the setup header: <https://docs.kernel.org/arch/x86/boot.html>
 fn unwrap(image: &[u8]) -> Option<Vec<u8>> {
@@ -150,13 +164,13 @@ fn unwrap(image: &[u8]) -> Option<Vec<u8>> {
     };
     let start = (setup_sectors + 1) * 512 + word(0x248)?;
     let payload = image.get(start..start.checked_add(word(0x24c)?)?)?;
-    // xz and zstd payloads carry their uncompressed size in four bytes of the kernel's own.
+    // xz and zstd payloads are followed by four bytes of the kernel's own with their uncompressed size.
     let trailer = if payload.starts_with(b"\x1f\x8b") { 0 } else { 4 };
     let kernel = decompress(payload.get(..payload.len().checked_sub(trailer)?)?)?;
     kernel.starts_with(b"\x7fELF").then_some(kernel)
 }
 
-/// Decompresses by the content's magic number; what has none of those is taken as it is.
+/// Decompresses by the content's magic number. Content without a known one is returned as it is.
 fn decompress(content: &[u8]) -> Option<Vec<u8>> {
     let program = match content {
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "xz",
@@ -209,7 +223,7 @@ fn download(cache: &Path, into: &Path) -> Result<(), Error> {
     fs::rename(&unpacked, into).map_err(Error::io("creating", into))
 }
 
-/// The kernel package that the first known metapackage depends on.
+/// Returns the kernel package that the first known metapackage depends on.
 fn kernel_package() -> Result<Option<String>, Error> {
     for name in PACKAGES {
         let output = run(Command::new("apt-cache").args(["depends", "--no-suggests", "--no-recommends", name]));
@@ -223,7 +237,7 @@ fn kernel_package() -> Result<Option<String>, Error> {
     Ok(None)
 }
 
-/// Runs a command to its end, within [`COMMAND_DEADLINE`], and gives what it wrote.
+/// Runs a command to its end, within [`COMMAND_DEADLINE`], and returns its output.
 fn run(command: &mut Command) -> Result<String, Error> {
     let shown = format!("{command:?}");
     let failed = |why: String| Error::Kernel(format!("{shown}: {why}"));

@@ -49,33 +49,33 @@ pub use skein_hypervisor::{Compression, MemoryBackend, MigrationInfo, MigrationS
 pub use skein_workload::{BEAT_PORT, CONTROL_PORT, Params, PortAddress, Rewrite};
 pub use workload_client::{BeatStatus, DiskStatus, QUICK_COMMAND_TIME, Status, WorkloadCheck, WorkloadClient};
 
-/// What can go wrong with a guest.
+/// Why something with a guest failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file or a socket.
+    /// A file or socket failed.
     #[error("{what} {path}")]
     Io {
         /// What was tried.
         what: &'static str,
-        /// With what.
+        /// The file or socket.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The workload program is not there.
+    /// The workload program is not built.
     #[error("the guest's workload is not built; run: {WORKLOAD_BUILD} (or name it with {WORKLOAD_VARIABLE})")]
     NoWorkload,
-    /// The software is not there.
+    /// The software's archive is not made.
     #[error("the guest's software is not made; run: {SOFTWARE_BUILD} (or name it with {SOFTWARE_VARIABLE})")]
     NoSoftware,
-    /// No usable kernel.
+    /// There is no usable kernel.
     #[error("the guest's kernel: {0}")]
     Kernel(String),
     /// QEMU does not start.
     #[error("the guest's QEMU")]
     Start(#[from] skein_hypervisor::Error),
-    /// QEMU's control socket.
+    /// QEMU's control socket failed.
     #[error("the guest's QEMU, over QMP")]
     Qmp(#[from] skein_hypervisor::QmpError),
     /// QEMU ended.
@@ -88,25 +88,25 @@ pub enum Error {
         /// The end of the guest's console.
         console: String,
     },
-    /// The workload does not say that it is ready.
+    /// The workload does not report that it is ready.
     #[error("the guest is not ready after {} s; its last words: {console}", after.as_secs())]
     NotReady {
-        /// The time it had.
+        /// How long it was waited for.
         after: Duration,
         /// The end of the guest's console.
         console: String,
     },
-    /// The channel into the guest.
+    /// The channel into the guest failed.
     #[error("{0}")]
     Agent(String),
-    /// The workload says no.
+    /// The workload refused a command.
     #[error("the guest refuses: {0}")]
     Refused(String),
-    /// A migration that ended badly.
+    /// A migration failed.
     #[error("the migration {}: {}; the target: {target}", status_word(info), info.error.as_deref().unwrap_or("no \
         reason given"))]
     Migration {
-        /// The source QEMU's account.
+        /// The source QEMU's report.
         info: Box<MigrationInfo>,
         /// What the target QEMU wrote to standard error.
         target: String,

@@ -10,58 +10,58 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// The longest answer that is read. The longest that the workload gives is some 500 bytes.
+/// The longest answer that is read. The workload's longest has some 500 bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// For commands that take no time. An emulated guest on a busy host may not run for a second.
+/// The time for commands that are done at once. An emulated guest on a busy host may not run for a second.
 pub const QUICK_COMMAND_TIME: Duration = Duration::from_secs(15);
 
-/// What the workload says of itself.
+/// What the workload reports of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Status {
-    /// Whether all is filled and running.
+    /// Whether all memory is filled and all threads run.
     pub ready: bool,
-    /// The guest's clock, microseconds since it booted.
+    /// The guest's clock, in microseconds since it booted.
     pub time_us: u64,
-    /// Pages filled so far.
+    /// How many pages are filled so far.
     pub filled_pages: u64,
-    /// Pages under test.
+    /// How many pages are under test.
     #[serde(default)]
     pub pages: u64,
-    /// Rewrites done so far; two of these and two `time_us` give the rate reached.
+    /// How many rewrites are done so far. Two of these and two `time_us` give the rate reached.
     #[serde(default)]
     pub written: u64,
     /// Whether the rewriting is on.
     #[serde(default)]
     pub dirtying: bool,
-    /// The rate wanted, pages a second.
+    /// The wanted rate, in pages per second.
     #[serde(default)]
     pub rate: u32,
-    /// Pages compared in the background.
+    /// How many pages were compared in the background.
     #[serde(default)]
     pub checked: u64,
-    /// How often one of them was wrong.
+    /// How many times a page was wrong.
     #[serde(default)]
     pub bad: u64,
-    /// The first that was.
+    /// The first page that was wrong.
     #[serde(default)]
     pub first_bad: Option<u64>,
     /// The disk, if one is under test.
     #[serde(default)]
     pub disk: Option<DiskStatus>,
-    /// The heartbeat by the guest's clock.
+    /// The heartbeat, by the guest's clock.
     pub beat: BeatStatus,
 }
 
-/// The disk under test.
+/// The state of the disk under test.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct DiskStatus {
-    /// Blocks of 4 KiB under test.
+    /// How many blocks of 4 KiB are under test.
     pub blocks: u64,
-    /// Blocks written since it was filled.
+    /// How many blocks were written since the disk was filled.
     pub written: u64,
-    /// Blocks read back and compared.
+    /// How many blocks were read back and compared.
     pub checked: u64,
-    /// How many of those were wrong.
+    /// How many of these blocks were wrong.
     pub bad: u64,
     /// The first error of the device.
     pub error: Option<String>,
@@ -70,41 +70,41 @@ pub struct DiskStatus {
 /// The heartbeat by the guest's clock, since the last [`WorkloadClient::reset_gap`], in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct BeatStatus {
-    /// Beats.
+    /// The number of beats.
     pub count: u64,
-    /// The longest time between two.
+    /// The longest time between two beats.
     pub longest_us: u64,
-    /// The second longest.
+    /// The second longest time.
     pub second_us: u64,
-    /// What 99 % do not exceed.
+    /// The time that 99 % do not exceed.
     pub p99_us: u64,
 }
 
-/// A comparison of everything under test with what was written.
+/// The result of comparing everything under test with what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadCheck {
-    /// Pages of RAM compared.
+    /// How many pages of RAM were compared.
     pub pages: u64,
-    /// Those that were wrong.
+    /// How many of these pages were wrong.
     pub bad: u64,
-    /// The first of them.
+    /// The first page that was wrong.
     pub first_bad: Option<u64>,
-    /// Blocks of the disk compared.
+    /// How many blocks of the disk were compared.
     pub blocks: u64,
-    /// Those that were wrong.
+    /// How many of these blocks were wrong.
     pub bad_blocks: u64,
-    /// How long it took, by the guest's clock.
+    /// How long the comparison took, in microseconds by the guest's clock.
     pub took_us: u64,
 }
 
 impl WorkloadCheck {
-    /// Whether nothing was wrong.
+    /// Returns whether nothing was wrong.
     pub fn is_good(&self) -> bool {
         self.bad == 0 && self.bad_blocks == 0
     }
 }
 
-/// The command channel of one QEMU. After a migration, the target's is the one that answers.
+/// The command channel of one QEMU. After a migration, the target's answers.
 #[derive(Debug)]
 pub struct WorkloadClient {
     stream: UnixStream,
@@ -113,56 +113,92 @@ pub struct WorkloadClient {
 }
 
 impl WorkloadClient {
-    /// Over a connection to QEMU's end of the workload's control port.
+    /// Makes a client over a connection to QEMU's end of the workload's control port.
     pub fn new(stream: UnixStream) -> Self {
         Self { stream, received: Vec::new(), next_id: 1 }
     }
 
-    /// How the workload is doing.
+    /// Asks how the workload is doing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn status(&mut self) -> Result<Status, Error> {
         self.ask("status", QUICK_COMMAND_TIME)
     }
 
     /// Compares everything, within `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn verify(&mut self, deadline: Duration) -> Result<WorkloadCheck, Error> {
         self.ask("verify", deadline)
     }
 
-    /// Stops the rewriting of RAM; when this returns, it has stopped.
+    /// Stops the rewriting of RAM. It has stopped when this returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn quiet(&mut self) -> Result<(), Error> {
         self.request("quiet", QUICK_COMMAND_TIME).map(drop)
     }
 
-    /// Starts it again.
+    /// Starts the rewriting of RAM again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn dirty(&mut self) -> Result<(), Error> {
         self.request("dirty", QUICK_COMMAND_TIME).map(drop)
     }
 
-    /// Sets its rate, in pages a second.
+    /// Sets the rate of rewriting, in pages per second.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn set_rate(&mut self, rate: u32) -> Result<(), Error> {
         self.request(&format!("rate {rate}"), QUICK_COMMAND_TIME).map(drop)
     }
 
-    /// Forgets the gaps of the heartbeat, so that the next status tells of what follows only.
+    /// Forgets the gaps of the heartbeat, so that the next status only has those that follow.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn reset_gap(&mut self) -> Result<(), Error> {
         self.request("reset-gap", QUICK_COMMAND_TIME).map(drop)
     }
 
-    /// A hash over all pages under test: comparable while the rewriting is stopped.
+    /// Returns a hash of all pages under test. It can be compared only while the rewriting is stopped.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn hash(&mut self, deadline: Duration) -> Result<u64, Error> {
         let answer = self.request("hash", deadline)?;
         let text = answer["hash"].as_str().unwrap_or_default();
         u64::from_str_radix(text, 16).map_err(|_| Error::Agent(format!("the workload's hash is not one: {answer}")))
     }
 
-    /// Flips a bit of a page, by default of the last, and says of which: verification must find it.
+    /// Flips a bit of a page, by default of the last, so that verification has to find it. Returns the page.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`WorkloadClient::request`].
     pub fn corrupt(&mut self, page: Option<u64>) -> Result<u64, Error> {
         let command = page.map_or("corrupt".into(), |page| format!("corrupt {page}"));
         let answer = self.request(&command, QUICK_COMMAND_TIME)?;
         answer["page"].as_u64().ok_or_else(|| Error::Agent(format!("the workload named no page: {answer}")))
     }
 
-    /// Sends a command and gives the answer, within `deadline`.
+    /// Sends a command and returns the answer, within `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Agent`] if there is no answer in time or the channel fails, [`Error::Refused`] if the workload refuses.
     pub fn request(&mut self, command: &str, deadline: Duration) -> Result<Value, Error> {
         let id = self.send(command)?;
         self.answer(id, deadline)?.ok_or_else(|| {
@@ -175,23 +211,24 @@ impl WorkloadClient {
         parse(command, answer)
     }
 
-    /// Sends a command and gives its id.
+    /// Sends a command and returns its id.
     pub(crate) fn send(&mut self, command: &str) -> Result<u64, Error> {
         let id = self.next_id;
         self.next_id += 1;
-        // QEMU holds what the guest does not read yet, up to a socket buffer; a full one means that nobody ever reads.
+        // QEMU holds what the guest does not read yet, up to a socket buffer. If that stays full, the guest never
+        // reads.
         self.stream.set_write_timeout(Some(QUICK_COMMAND_TIME)).map_err(talking)?;
         self.stream.write_all(format!("{id} {command}\n").as_bytes()).map_err(talking)?;
         Ok(id)
     }
 
-    /// The answer to the command `id`, if it comes within `deadline`.
+    /// Returns the answer to the command `id`, if it comes within `deadline`.
     pub(crate) fn answer(&mut self, id: u64, deadline: Duration) -> Result<Option<Value>, Error> {
         let end = Instant::now() + deadline;
         loop {
             while let Some(length) = self.received.iter().position(|&byte| byte == b'\n') {
                 let line: Vec<u8> = self.received.drain(..=length).collect();
-                // The first line after a migration may lack its beginning, which the source's socket has.
+                // The first line after a migration may lack its beginning, which went to the source's socket.
                 let Ok(answer) = serde_json::from_slice::<Value>(&line) else { continue };
                 if answer["id"].as_u64() != Some(id) {
                     continue;
@@ -242,7 +279,7 @@ mod tests {
     #[test]
     fn answers_are_matched() {
         let (mut agent, mut guest) = pair();
-        // The rest of a line whose beginning went to the source, an old answer, then the one wanted.
+        // The rest of a line whose beginning went to the source, an old answer, then the wanted one.
         guest.write_all(b"\"bad\":0}\n{\"id\":9}\n{\"id\":1,\"hash\":\"00000000000000ff\"}\n").unwrap();
         assert_eq!(agent.hash(SHORT).unwrap(), 255);
         let mut sent = [0; 7];

@@ -1,6 +1,6 @@
-//! Real guests in real QEMUs: they boot, work, move, and notice what is wrong with them.
+//! Tests real guests in real QEMUs: they boot, work, move, and notice what is wrong with them.
 //!
-//! Needs QEMU and the workload (`scripts/build.sh guest`); no root.
+//! Needs QEMU and the workload (`scripts/build.sh guest`), but not root.
 // QEMU: 7.2 10
 // Cores: 0.8
 
@@ -13,7 +13,7 @@ use skein_lab_guest::{
     default_cache, migrate,
 };
 
-/// For anything that a guest does; the machine may be busy with other things.
+/// The time for anything that a guest does; the machine may be busy with other things.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn here(qemu: &Path) -> Command {
@@ -41,11 +41,11 @@ fn moved(spec: &Spec, mut source: Guest, tuning: &Tuning) -> (Guest, Migration) 
     (target, migration)
 }
 
-/// What QEMU and the guest say of the same switchover must agree.
+/// Checks that QEMU and the guest agree on the same switchover.
 fn check_gaps(migration: &Migration) {
     let gaps = migration.gaps.unwrap();
     let downtime_ms = migration.info.downtime.unwrap() as f64;
-    // QEMU's account begins before the guest is stopped and ends after it runs again, or the other way round; beats
+    // QEMU's downtime begins before the guest is stopped and ends after it runs again, or the other way round; beats
     // come every 2 ms. A busy machine adds tens of milliseconds to either, rarely more.
     assert!((gaps.stopped_ms - downtime_ms).abs() < 250.0, "{downtime_ms} ms, {gaps:?}");
     assert!(gaps.switchover_ms >= gaps.stopped_ms, "{gaps:?}");
@@ -93,7 +93,7 @@ fn a_working_guest_moves_and_stays_whole() {
     }
 }
 
-/// Many moves in a row, with the hottest pages: what loses single writes shows here.
+/// Moves a guest many times in a row, with the hottest pages: a loss of single writes shows here.
 #[test]
 fn many_moves_lose_nothing() {
     let params = Params { fill_mb: 64, rewrite_mb: 64, rewrite: Rewrite::Word, rate: 20_000, ..Params::default() };
@@ -117,7 +117,7 @@ fn a_quiet_guest_has_the_same_hash_after_moving_over_tcp() {
     assert_eq!(source.agent().hash(DEADLINE).unwrap(), hash, "nothing is rewritten while quiet");
 
     let mut target = Guest::incoming_paused(&spec, here).unwrap();
-    // A port that is free now; QEMU cannot be asked which one it took.
+    // A port that is free now. QEMU cannot be asked which port it took.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let uri = format!("tcp:127.0.0.1:{port}");
     target.qemu.qmp.tune(&Tuning::default()).unwrap();
@@ -151,17 +151,17 @@ fn a_flipped_bit_is_found() {
     assert_eq!(page, (20 << 8) - 1);
     let verdict = guest.agent().verify(DEADLINE).unwrap();
     assert_eq!((verdict.bad, verdict.first_bad, verdict.is_good()), (1, Some(page), false));
-    // The background finds it too.
+    // The background verification finds it, too.
     let end = Instant::now() + DEADLINE;
     while guest.agent().status().unwrap().bad == 0 {
         assert!(Instant::now() < end);
         std::thread::sleep(Duration::from_millis(100));
     }
     assert_eq!(guest.agent().status().unwrap().first_bad, Some(page));
-    // Flipped again, it is right again.
+    // Flipped again, the bit is right again.
     guest.agent().corrupt(Some(page)).unwrap();
     assert!(guest.agent().verify(DEADLINE).unwrap().is_good());
-    // In the part that is rewritten, a page that stands still.
+    // A page in the part that is rewritten, while the rewriting is stopped.
     guest.agent().quiet().unwrap();
     guest.agent().corrupt(Some(7)).unwrap();
     assert_eq!(guest.agent().verify(DEADLINE).unwrap().first_bad, Some(7));
@@ -181,7 +181,7 @@ fn a_stale_disk_is_found() {
     spec.disk = Some(disk.clone());
     let mut guest = ready(&spec);
     assert!(guest.agent().verify(DEADLINE).unwrap().is_good());
-    // One block goes back to what it was before the guest wrote it.
+    // One block gets the content that it had before the guest wrote it.
     let file = std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0; 4096], 5 * 4096).unwrap();
     file.sync_all().unwrap();
@@ -207,7 +207,7 @@ fn rates_are_kept_and_pauses_not_made_up_for() {
     guest.agent().set_rate(500).unwrap();
     let rate = reached(&mut guest, Duration::from_secs(2));
     assert!((250.0..530.0).contains(&rate), "{rate}");
-    // Quiet, then on again: what was not written in the pause is not written later.
+    // Stops and starts again: what was not written in the pause is not written later.
     guest.agent().quiet().unwrap();
     std::thread::sleep(Duration::from_secs(1));
     guest.agent().set_rate(1000).unwrap();
@@ -221,18 +221,18 @@ fn rates_are_kept_and_pauses_not_made_up_for() {
 
 #[test]
 fn what_does_not_work_says_why() {
-    // More than fits.
+    // The guest fills more memory than it has.
     let mut spec = spec(Params { fill_mb: 500, ..Params::default() });
     spec.memory_mb = 256;
     let error = Guest::boot(&spec, here).unwrap().wait_ready(DEADLINE).unwrap_err();
     assert!(matches!(&error, Error::Ended { console, .. } if console.contains("give it more RAM")), "{error}");
 
-    // A disk that is not there.
+    // The guest has no disk.
     let no_disk = self::spec(Params { disk_mb: 1, ..Params::default() });
     let error = Guest::boot(&no_disk, here).unwrap().wait_ready(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("skein.disk_mb needs a virtio disk"), "{error}");
 
-    // A machine that QEMU does not know.
+    // QEMU does not know the machine type.
     spec.machine = "abacus".into();
     let error = Guest::boot(&spec, here).unwrap_err();
     let causes = format!("{error}: {}", std::error::Error::source(&error).unwrap());
@@ -246,7 +246,7 @@ fn a_target_that_dies_leaves_the_guest_running_on_the_source() {
     source.take_first_stall().unwrap();
     let mut target = Guest::incoming(&spec, here).unwrap();
     let uri = format!("unix:{}", target.directory().join("migration").display());
-    // Slow enough to be in the middle: 10 MB/s.
+    // The migration is slow enough to be in the middle: 10 MB/s.
     let slow = Tuning { max_bandwidth: 10_000_000, ..Tuning::default() };
     target.qemu.qmp.tune(&slow).unwrap();
     target.qemu.qmp.migrate_incoming(&uri).unwrap();
@@ -258,7 +258,7 @@ fn a_target_that_dies_leaves_the_guest_running_on_the_source() {
     assert_eq!(info.status, skein_lab_guest::MigrationStatus::Failed, "{info:?}");
     assert!(source.qemu.qmp.is_running().unwrap());
     assert!(source.agent().verify(DEADLINE).unwrap().is_good());
-    // And can be moved by the next try.
+    // The next try moves the guest.
     let (mut target, _) = moved(&spec, source, &Tuning::default());
     assert!(target.agent().verify(DEADLINE).unwrap().is_good());
 }
@@ -270,7 +270,7 @@ fn a_guest_is_throttled_as_told_and_only_while_it_moves() {
     let source = ready(&spec);
     let target = Guest::incoming(&spec, here).unwrap();
     let uri = format!("unix:{}", target.directory().join("migration").display());
-    // Rounds of a second that leave as much each.
+    // Each round takes a second, and leaves as much for the next.
     let endless = Tuning { throttle: true, max_bandwidth: 50_000_000, downtime_limit_ms: 1, ..Tuning::default() };
     target.qemu.qmp.tune(&endless).unwrap();
     target.qemu.qmp.migrate_incoming(&uri).unwrap();
@@ -296,7 +296,7 @@ fn a_guest_is_throttled_as_told_and_only_while_it_moves() {
     }
     qmp.migrate_cancel().unwrap();
     let info = qmp.wait_migrated(DEADLINE, |_| {}).unwrap();
-    // QEMU 7.2 may find its socket shut before it finds that it did that itself.
+    // QEMU 7.2 may find its socket shut down before it finds that it did so itself.
     use skein_lab_guest::MigrationStatus::{Cancelled, Failed};
     assert!(matches!(info.status, Cancelled | Failed), "{info:?}");
     throttled(None);
