@@ -1,4 +1,4 @@
-//! Running `ip` and `tc` on a batch of lines.
+//! Runs `ip` and `tc` on a batch of lines.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -7,56 +7,60 @@ use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// Far more than any batch takes: hundreds of interfaces are made in a second.
+/// The time for a batch. It is far more than any takes: hundreds of interfaces are made in a second.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// iproute2 did not do what it was told.
+/// Why iproute2 did not do what it was told.
 #[derive(Debug, thiserror::Error)]
 pub enum IprouteError {
-    /// It is not installed, or not in `PATH`.
+    /// The tool is not installed, or not in `PATH`.
     #[error("cannot run `{tool}`: install it (Debian: `apt install iproute2`)")]
     Start {
-        /// `ip` or `tc`.
+        /// The tool: `ip` or `tc`.
         tool: &'static str,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What it was to do could not be handed over, or its answer not read.
+    /// The tool's input could not be written, or its answer not be read.
     #[error("cannot talk to `{tool}`")]
     Talk {
-        /// `ip` or `tc`.
+        /// The tool: `ip` or `tc`.
         tool: &'static str,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It refused a line.
+    /// The tool refused a line.
     #[error("`{tool} {line}` failed{within}: {message}")]
     Failed {
-        /// `ip` or `tc`.
+        /// The tool: `ip` or `tc`.
         tool: &'static str,
         /// The first line that failed.
         line: String,
-        /// ` in namespace NAME`, or empty.
+        /// ` in namespace NAME`, or an empty text.
         within: String,
-        /// What it said.
+        /// What the tool printed.
         message: String,
     },
-    /// It did not end in time and was killed.
+    /// The tool did not end in time and was killed.
     #[error("`{tool}` did not end within {} s", DEADLINE.as_secs())]
     Late {
-        /// `ip` or `tc`.
+        /// The tool: `ip` or `tc`.
         tool: &'static str,
     },
 }
 
-/// Runs `tool -batch` on `lines`, within the namespace `netns` if there is one; stops at the first that fails.
+/// Runs `tool -batch` on `lines`, within the namespace `netns` if there is one. Stops at the first line that fails.
+///
+/// # Errors
+///
+/// [`IprouteError::Failed`] with the line, or why the tool did not run.
 pub fn batch(tool: &'static str, netns: Option<&str>, lines: &[String]) -> Result<(), IprouteError> {
     if lines.is_empty() {
         return Ok(());
     }
     tracing::debug!(tool, netns, ?lines, "batch");
     let talk = |source| IprouteError::Talk { tool, source };
-    // Files in memory, not pipes: neither side can wait for the other.
+    // These are files in memory and not pipes, so neither side can wait for the other.
     let mut input = memory().map_err(talk)?;
     writeln!(input, "{}", lines.join("\n")).and_then(|()| input.seek(SeekFrom::Start(0))).map_err(talk)?;
     let mut output = memory().map_err(talk)?;
@@ -91,7 +95,7 @@ fn memory() -> io::Result<File> {
     Ok(memfd_create("iproute", MFdFlags::MFD_CLOEXEC)?.into())
 }
 
-/// The line that failed (iproute2 ends with `Command failed -:NUMBER`) and what it said of it.
+/// Returns the line that failed (iproute2 ends with `Command failed -:NUMBER`), and what the tool printed about it.
 fn failure(said: &str, lines: &[String]) -> (String, String) {
     let number = said.lines().rev().find_map(|l| l.strip_prefix("Command failed -:")?.trim().parse::<usize>().ok());
     let line = number.and_then(|n| lines.get(n.checked_sub(1)?)).unwrap_or(&lines[0]);

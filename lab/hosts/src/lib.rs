@@ -57,10 +57,11 @@ use plan::Setting;
 use spec::SWITCH;
 use state::{Owner, State};
 
-/// A lab that stands. Dropping it removes it, unless it was [kept](Lab::keep) or only [attached to](Lab::attach).
+/// A lab that is built. Dropping it removes it, unless it was [kept](Lab::keep) or only [attached to](Lab::attach).
 #[derive(Debug)]
 pub struct Lab {
-    /// As built. What changes since (rates, cuts) is in the state, which another program may change too.
+    /// The spec as it was built. What changes since (rates, cuts) is in the state, which another program may change
+    /// too.
     spec: Spec,
     owned: bool,
 }
@@ -74,15 +75,15 @@ pub struct LabNic {
     pub segment: String,
     /// Its addresses, IPv4 first.
     pub addresses: Vec<Cidr>,
-    /// Rate of its link in Mb/s, each way; `None`: as fast as the machine.
+    /// The rate of the link in Mb/s, in each direction. `None`: as fast as the machine.
     pub rate_mbit: Option<u32>,
-    /// In bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
     /// How its link is cut, if it is.
     pub cut: Option<Cut>,
 }
 
-/// Something about a lab did not work.
+/// Why something about a lab failed.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum LabError {
@@ -122,22 +123,24 @@ pub enum LabError {
 }
 
 impl Lab {
-    /// Builds the lab. What stands under this name, processes included, is removed first; so are the labs of programs
-    /// that were killed before they could.
+    /// Builds the lab. A lab of this name is removed first, with its processes. So are the labs of programs that were
+    /// killed before they could do so.
     ///
     /// # Errors
-    /// If the spec is wrong, the caller is not root, or iproute2 or the kernel lack something. Nothing is left behind.
+    ///
+    /// If the spec is wrong, the caller is not root, or iproute2 or the kernel lacks something. Nothing is left behind.
     pub fn up(spec: Spec) -> Result<Self, LabError> {
         spec.check()?;
         down(&spec.name)?;
         Self::create(spec)
     }
 
-    /// As [`Lab::up`], but leaves alone what stands under this name.
+    /// Does the same as [`Lab::up`], but does not remove a lab of this name.
     ///
     /// # Errors
-    /// As [`Lab::up`]; [`LabError::Stands`] or [`LabError::Unfinished`] if there is such a lab, or another program is
-    /// building one.
+    ///
+    /// Those of [`Lab::up`]; [`LabError::Stands`] or [`LabError::Unfinished`] if there is such a lab, or another
+    /// program is building one.
     pub fn create(spec: Spec) -> Result<Self, LabError> {
         spec.check()?;
         require_root()?;
@@ -148,19 +151,20 @@ impl Lab {
             let built = state::names().contains(&name);
             return Err(if built { LabError::Stands { name } } else { LabError::Unfinished { name } });
         }
-        // From here on dropping it cleans up.
+        // From here on, dropping the value cleans up.
         let lab = Self { spec, owned: true };
-        // Its namespaces tell others that the name is taken.
+        // The namespaces show other programs that the name is taken.
         iproute::batch("ip", None, &plan::namespaces(&lab.spec))?;
         drop(lock);
         lab.build()?;
         Ok(lab)
     }
 
-    /// A lab that another program built and kept. Dropping this leaves it.
+    /// Attaches to a lab that another program built and kept. Dropping the value leaves the lab as it is.
     ///
     /// # Errors
-    /// If there is none of this name, or its state cannot be read.
+    ///
+    /// If there is no lab of this name, or its state cannot be read.
     pub fn attach(name: &str) -> Result<Self, LabError> {
         spec::check_name(name)?;
         let state = state::load(name).map_err(|source| LabError::State { name: name.to_owned(), source })?;
@@ -171,7 +175,7 @@ impl Lab {
         Ok(Self { spec: state.spec, owned: false })
     }
 
-    /// Lets it stand when this program ends; `skein-lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
+    /// Keeps the lab when this program ends. `skein-lab down`, [`down`] or the next [`Lab::up`] of its name removes it.
     pub fn keep(&mut self) {
         self.owned = false;
         let disown = || {
@@ -185,48 +189,55 @@ impl Lab {
         }
     }
 
-    /// Removes it, also one that was kept or attached to.
+    /// Removes the lab, even if it was kept or attached to.
     ///
     /// # Errors
-    /// If something of it cannot be removed; dropping it can only log that.
+    ///
+    /// If something of the lab cannot be removed. (Dropping the lab could only log that.)
     pub fn down(mut self) -> Result<(), LabError> {
         self.owned = false;
         down(&self.spec.name).map(|_| ())
     }
 
-    /// What was built; for rates and cuts as they are now, see [`Lab::nics`].
+    /// Returns the spec as it was built. For the rates and cuts as they are now, see [`Lab::nics`].
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Cuts the link of NIC number `nic` of `host`; another cut that it has is replaced.
+    /// Cuts the link of NIC number `nic` of `host`. Another cut of the link is replaced.
     ///
     /// # Errors
+    ///
     /// If there is no such NIC, or the lab is gone.
     pub fn cut(&self, host: &str, nic: usize, cut: Cut) -> Result<(), LabError> {
         self.change(host, nic, |state, _| state.set_cut(host, nic, Some(cut)))
     }
 
-    /// Heals the link of NIC number `nic` of `host`; one that is not cut is left as it is.
+    /// Heals the link of NIC number `nic` of `host`. A link that is not cut stays as it is.
     ///
     /// # Errors
+    ///
     /// If there is no such NIC, or the lab is gone.
     pub fn heal(&self, host: &str, nic: usize) -> Result<(), LabError> {
         self.change(host, nic, |state, _| state.set_cut(host, nic, None))
     }
 
-    /// Changes the rate of a link in Mb/s, both ways; `None`: as fast as the machine. What passes it goes on passing.
+    /// Changes the rate of a link in Mb/s, in both directions. `None`: as fast as the machine. Traffic is not
+    /// interrupted.
     ///
     /// # Errors
+    ///
     /// If there is no such NIC, the rate is out of range, or the lab is gone.
     pub fn rate(&self, host: &str, nic: usize, rate_mbit: Option<u32>) -> Result<(), LabError> {
         spec::check_rate(rate_mbit).map_err(LabError::Rate)?;
         self.change(host, nic, |state, h| state.spec.hosts[h].nics[nic].rate_mbit = rate_mbit)
     }
 
-    /// A command that will run in `host`: only its network is the host's, all else this machine's.
+    /// Returns a command that will run in `host`: only its network is the host's, and everything else is this
+    /// machine's.
     ///
     /// # Errors
+    ///
     /// If there is no such host, or the lab is gone.
     pub fn command(&self, host: &str, program: impl AsRef<OsStr>) -> Result<Command, LabError> {
         self.host(host)?;
@@ -242,31 +253,35 @@ impl Lab {
         Ok(command)
     }
 
-    /// Runs `work` in a thread of its own inside `host` and gives its result. Sockets made there belong to the host for
-    /// as long as they live; threads and processes started there are in the host too.
+    /// Runs `work` in a thread of its own inside `host` and returns its result. Sockets made there belong to the host
+    /// for as long as they live. Threads and processes started there are in the host too.
     ///
     /// # Errors
+    ///
     /// If there is no such host, or the lab is gone.
     ///
     /// # Panics
+    ///
     /// With `work`'s panic, if it panics.
     pub fn enter<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.host(host)?;
         self.inside(host, work)
     }
 
-    /// The file that names a host's network namespace, for `setns`, `nsenter --net=` and `skein_host::Sampler`.
+    /// Returns the file that names a host's network namespace, for `setns`, `nsenter --net=` and `skein_host::Sampler`.
     ///
     /// # Errors
+    ///
     /// If there is no such host.
     pub fn netns(&self, host: &str) -> Result<PathBuf, LabError> {
         self.host(host)?;
         Ok(netns::path(&plan::netns(self.name(), host)))
     }
 
-    /// The NICs of `host` as the lab has them now.
+    /// Returns the NICs of `host` as the lab has them now.
     ///
     /// # Errors
+    ///
     /// If there is no such host, or the lab is gone.
     pub fn nics(&self, host: &str) -> Result<Vec<LabNic>, LabError> {
         let index = self.host(host)?;
@@ -280,9 +295,10 @@ impl Lab {
         Ok(nics.collect())
     }
 
-    /// The first IPv4 address of NIC number `nic` of `host`, or its first IPv6 address if it has no IPv4.
+    /// Returns the first IPv4 address of NIC number `nic` of `host`, or its first IPv6 address if it has no IPv4.
     ///
     /// # Errors
+    ///
     /// If there is no such NIC, or it has no address.
     pub fn ip(&self, host: &str, nic: usize) -> Result<IpAddr, LabError> {
         let (h, nic) = self.nic(host, nic)?;
@@ -290,9 +306,10 @@ impl Lab {
         addresses.min().ok_or_else(|| LabError::NoAddress { host: host.to_owned(), nic })
     }
 
-    /// The counters of the NICs of `host`, by the interface's name, as the host sees them.
+    /// Returns the counters of the NICs of `host`, by the interface's name, as the host sees them.
     ///
     /// # Errors
+    ///
     /// If there is no such host, or the lab is gone.
     pub fn counters(&self, host: &str) -> Result<BTreeMap<String, Counters>, LabError> {
         let nics = self.enter(host, skein_host::nics)?;
@@ -302,12 +319,13 @@ impl Lab {
 
     /// Sets up Multipath TCP for connections that `source` makes to `target`, so that all their NICs are used: at most
     /// eight pairs of NICs with a subnet each, or three in one subnet (the kernel's limits). The target has to listen
-    /// on the wildcard address (`0.0.0.0` or `::`), the source to connect to the target's NIC 0. With several NICs in
-    /// one subnet this changes how both hosts answer ARP, until [`Lab::mptcp_off`]. An earlier setup, also for the
-    /// other direction, is replaced. Other connections are not affected.
+    /// on the wildcard address (`0.0.0.0` or `::`), and the source has to connect to the target's NIC 0. With several
+    /// NICs in one subnet this changes how both hosts answer ARP, until [`Lab::mptcp_off`]. An earlier setup is
+    /// replaced, even if it was for the other direction. Other connections are not affected.
     ///
     /// # Errors
-    /// If the kernel or `ip` lack MPTCP, or there are no such hosts.
+    ///
+    /// If the kernel or `ip` lacks MPTCP, or there are no such hosts.
     pub fn mptcp(&self, source: &str, target: &str) -> Result<(), LabError> {
         if !self.enter(source, mptcp::available)? {
             return Err(LabError::NoMptcp);
@@ -316,10 +334,11 @@ impl Lab {
         self.set_mptcp(target, mptcp::Role::Target)
     }
 
-    /// Takes back what [`Lab::mptcp`] set in `host`.
+    /// Undoes what [`Lab::mptcp`] set in `host`.
     ///
     /// # Errors
-    /// If the kernel or `ip` lack MPTCP, or there is no such host.
+    ///
+    /// If the kernel or `ip` lacks MPTCP, or there is no such host.
     pub fn mptcp_off(&self, host: &str) -> Result<(), LabError> {
         self.set_mptcp(host, mptcp::Role::None)
     }
@@ -423,10 +442,11 @@ impl Drop for Lab {
     }
 }
 
-/// Removes the lab `name`: its state, every process in its hosts, its interfaces, its namespaces. Says whether there
+/// Removes the lab `name`: its state, every process in its hosts, its interfaces, its namespaces. Returns whether there
 /// was anything.
 ///
 /// # Errors
+///
 /// If the caller is not root, `ip` is missing, or the kernel refuses.
 pub fn down(name: &str) -> Result<bool, LabError> {
     spec::check_name(name)?;
@@ -437,7 +457,7 @@ pub fn down(name: &str) -> Result<bool, LabError> {
     Ok(known || !namespaces.is_empty())
 }
 
-/// The names of all labs on this machine, those included of which a killed program left only a part.
+/// Returns the names of all labs on this machine, including those of which a killed program left only a part.
 pub fn labs() -> Vec<String> {
     let namespaces = netns::with_prefix(plan::NETNS_PREFIX);
     let built = namespaces.iter().filter_map(|netns| plan::lab_of(netns)).map(str::to_owned);
@@ -451,7 +471,7 @@ fn remove_orphans() {
         if orphan {
             match down(&name) {
                 Ok(_) => tracing::info!(lab = name, "removed a lab whose program has ended without removing it"),
-                // Perhaps another program is at it too.
+                // Another program may be removing the same lab.
                 Err(error) => tracing::debug!(lab = name, error = &error as &dyn std::error::Error, "not removed"),
             }
         }

@@ -1,10 +1,11 @@
-//! Multipath TCP between two hosts, the strongest thing that QEMU alone has for several NICs: set up here as an
-//! administrator who knows it would.
+//! Multipath TCP between two hosts: the best that QEMU alone has for several NICs, set up here as an experienced
+//! administrator would.
 //!
-//! The target announces its addresses (`signal` endpoints). With a subnet a NIC that is enough: the source makes one
-//! subflow to each, and routing takes it through the NIC of that subnet. With several NICs in one subnet routing would
-//! take them all through one, so the source binds each to a NIC (`fullmesh` endpoints with a device), and each of the
-//! target's NICs must answer ARP for its own address only, or all arrive on one.
+//! The target announces its addresses (`signal` endpoints). If each NIC has a subnet of its own, that is enough: the
+//! source makes one subflow to each address, and routing takes it through the NIC of that subnet. With several NICs in
+//! one subnet, routing would take them all through one NIC. So the source binds each subflow to a NIC (`fullmesh`
+//! endpoints with a device), and each of the target's NICs must answer ARP for its own address only, or all subflows
+//! arrive on one.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,30 +13,30 @@ use std::{fs, io};
 
 use crate::spec::{HostSpec, Spec};
 
-/// Most additional subflows, announced addresses and endpoints that the kernel takes (`MPTCP_PM_ADDR_MAX`).
+/// The most additional subflows, announced addresses and endpoints that the kernel takes (`MPTCP_PM_ADDR_MAX`).
 const KERNEL_MAX: usize = 8;
 
-/// What a host does with the other's addresses.
+/// What a host does with the other host's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Connects.
+    /// The host connects.
     Source,
-    /// Listens, on the wildcard address.
+    /// The host listens, on the wildcard address.
     Target,
-    /// Neither: as a host comes up.
+    /// The host does neither, as when it is built.
     None,
 }
 
-/// Whether this kernel has it, from inside a host.
+/// Returns whether this kernel has MPTCP. Must be called inside a host.
 pub fn available() -> bool {
     fs::read_to_string("/proc/sys/net/mptcp/enabled").is_ok_and(|enabled| enabled.trim() == "1")
 }
 
-/// For `ip -batch` in the host.
+/// Returns lines for `ip -batch` in the host.
 pub fn lines(spec: &Spec, host: &HostSpec, role: Role) -> Vec<String> {
     let mut lines = vec!["mptcp endpoint flush".to_owned()];
     if role == Role::None {
-        // The kernel's defaults.
+        // These are the kernel's defaults.
         lines.push("mptcp limits set subflow 2 add_addr_accepted 0".to_owned());
         return lines;
     }
@@ -45,13 +46,18 @@ pub fn lines(spec: &Spec, host: &HostSpec, role: Role) -> Vec<String> {
         _ if shares_a_segment(spec) => "subflow fullmesh",
         _ => return lines,
     };
-    // One address a NIC: a second family would only take subflows from the NICs further on.
+    // Each NIC has one address: a second family would only take subflows from the NICs after it.
     let nics = host.nics.iter().enumerate().filter_map(|(n, nic)| Some((n, nic.addresses.iter().map(|a| a.ip).min()?)));
     lines.extend(nics.take(KERNEL_MAX).map(|(n, ip)| format!("mptcp endpoint add {ip} dev nic{n} {flags}")));
     lines
 }
 
-/// How the host treats ARP, from inside it: strictly per NIC where NICs share a subnet and MPTCP is to use them.
+/// Sets how the host treats ARP: strictly by NIC, if NICs share a subnet and MPTCP is to use them. Must be called
+/// inside the host.
+///
+/// # Errors
+///
+/// The error of the system if a setting cannot be written.
 pub fn set_arp(spec: &Spec, role: Role) -> io::Result<()> {
     let strict = role != Role::None && shares_a_segment(spec);
     for (setting, value) in [("arp_ignore", 1), ("arp_announce", 2)] {

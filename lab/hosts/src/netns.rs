@@ -1,4 +1,4 @@
-//! The namespaces of a lab: what is set in them, who runs in them, and how they are removed.
+//! The namespaces of a lab: their settings, the processes in them, and their removal.
 
 use std::fs;
 use std::io;
@@ -13,23 +13,27 @@ use nix::unistd::Pid;
 use crate::iproute::{IprouteError, batch};
 use crate::plan::GROUP;
 
-/// How long processes in a lab's namespaces may take to die.
+/// The time in which processes in a lab's namespaces have to die.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Where a named namespace is found.
+/// Returns the path of a named namespace.
 pub fn path(netns: &str) -> PathBuf {
     Path::new("/run/netns").join(netns)
 }
 
-/// The names of namespaces that start with `prefix`.
+/// Returns the names of namespaces that start with `prefix`.
 pub fn with_prefix(prefix: &str) -> Vec<String> {
     let entries = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
-/// Settings of a host, from inside it: Debian's congestion control, whatever this machine's default, and addresses that
-/// are usable at once.
+/// Sets up a host: Debian's congestion control, whatever this machine's default is, and addresses that are usable at
+/// once. Must be called inside the host.
+///
+/// # Errors
+///
+/// The error of the system if a setting cannot be written.
 pub fn set_up_host() -> io::Result<()> {
     if let Err(error) = congestion_control("cubic") {
         tracing::warn!(%error, "no cubic here: the lab's hosts use this machine's default congestion control");
@@ -40,7 +44,11 @@ pub fn set_up_host() -> io::Result<()> {
     Ok(())
 }
 
-/// Settings of the switch, from inside it: it has no address and answers nobody.
+/// Sets up the switch: it has no address and answers nothing. Must be called inside the switch.
+///
+/// # Errors
+///
+/// The error of the system if a setting cannot be written.
 pub fn set_up_switch() -> io::Result<()> {
     for interfaces in ["all", "default"] {
         ipv6(interfaces, "disable_ipv6", "1")?;
@@ -48,13 +56,17 @@ pub fn set_up_switch() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends all processes in `namespaces`, then removes the interfaces (at once, not when the kernel gets round to it) and
-/// the namespaces.
+/// Ends all processes in `namespaces`, then removes the interfaces (at once, and not when the kernel gets round to it)
+/// and the namespaces.
+///
+/// # Errors
+///
+/// [`IprouteError`] if a namespace cannot be removed.
 pub fn remove(namespaces: &[String], switch: &str) -> Result<(), IprouteError> {
     end_processes(namespaces);
     if namespaces.iter().any(|n| n == switch) {
-        // The switch holds one end of every link. Nothing to delete is fine, and so is a namespace that was never
-        // mounted because a run was killed in between: what counts is that removing it works.
+        // The switch has one end of every link. It is fine if there is nothing to delete, or if a namespace was never
+        // mounted because a run was killed in between. What counts is that removing the namespace works.
         if let Err(error) = batch("ip", Some(switch), &[format!("link del group {GROUP}")]) {
             tracing::debug!(%error, "no links to delete");
         }
@@ -63,13 +75,15 @@ pub fn remove(namespaces: &[String], switch: &str) -> Result<(), IprouteError> {
     batch("ip", None, &lines)
 }
 
-/// This process is never among them, nor one of whose threads only some are inside.
+/// Returns the processes in `namespaces`, without this process, and without processes of which only some threads are
+/// inside.
 pub fn processes_in(namespaces: &[String]) -> Vec<Pid> {
     let inodes: Vec<u64> = namespaces.iter().filter_map(|n| Some(fs::metadata(path(n)).ok()?.ino())).collect();
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let inside = |pid: &i32| {
-        // Of a process that ended and was not waited for this cannot be read: it holds no namespace any more.
+        // This cannot be read for a process that ended and was not waited for. Such a process holds no namespace any
+        // more.
         fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|ns| inodes.contains(&ns.ino()))
     };
     pids.filter(|pid| *pid != std::process::id() as i32).filter(inside).map(Pid::from_raw).collect()
@@ -96,9 +110,9 @@ fn end_processes(namespaces: &[String]) {
 fn congestion_control(name: &str) -> io::Result<()> {
     let chosen = Path::new("/proc/sys/net/ipv4/tcp_congestion_control");
     match fs::write(chosen, name) {
-        // Only what the machine allows to everybody can be chosen in a namespace. The list is the machine's, and
-        // cannot be changed from in here: but where this process began, and else where the first one did, which not
-        // every machine lets be entered.
+        // In a namespace only what the machine allows to all users can be chosen. The list is the machine's and cannot
+        // be changed from inside. So it is changed in the namespace where this process began, or else in that of the
+        // first process, which not every machine allows to be entered.
         Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => {
             let allow = |netns: &str| skein_host::enter(Path::new(netns), || allow_congestion_control(name))?;
             allow("/proc/self/ns/net").or_else(|_| allow("/proc/1/ns/net"))?;
@@ -116,7 +130,7 @@ fn allow_congestion_control(name: &str) -> io::Result<()> {
 
 fn ipv6(interfaces: &str, setting: &str, value: &str) -> io::Result<()> {
     match fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/{setting}"), value) {
-        // A kernel without IPv6.
+        // The kernel has no IPv6.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }

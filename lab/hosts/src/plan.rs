@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::{MTU_MAX, SWITCH, Spec};
 
-/// Interfaces of the switch are in this group, to be deleted in one go.
+/// The group of the switch's interfaces, which are deleted together.
 pub(crate) const GROUP: u32 = 77;
 
 /// How a link is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cut {
-    /// The host sees its carrier go: a cable pulled, a switch off.
+    /// The host sees its carrier go, as if a cable were pulled or a switch were off.
     Carrier,
-    /// The carrier stays, nothing passes in either direction: a switch that forwards no more.
+    /// The carrier stays, but nothing passes in either direction, as if a switch no longer forwarded.
     BlackHole,
-    /// The carrier stays, nothing reaches the host; what it sends gets through.
+    /// The carrier stays, but nothing reaches the host. What the host sends arrives.
     BlackHoleToHost,
-    /// The carrier stays, nothing that the host sends gets through; what is sent to it does.
+    /// The carrier stays, but nothing that the host sends arrives. What is sent to the host reaches it.
     BlackHoleFromHost,
 }
 
-/// How a port of the switch is set.
+/// The setting of a port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     carrier: bool,
@@ -49,7 +49,7 @@ enum Flow {
 }
 
 impl Setting {
-    /// What a port is after [`switch_links`].
+    /// The setting of a port after [`switch_links`].
     pub const NEW: Self = Self { carrier: true, to_host: Flow::Free, from_host: Flow::Free };
 
     pub fn of(rate_mbit: Option<u32>, cut: Option<Cut>) -> Self {
@@ -63,36 +63,37 @@ impl Setting {
     }
 }
 
-/// What the names of all labs' namespaces start with.
+/// The prefix of the names of all labs' namespaces.
 pub(crate) const NETNS_PREFIX: &str = "skein.";
 
-/// The namespace of a host (or the switch) of a lab. Names hold no dots, so no lab's prefix is another's.
+/// Returns the namespace of a host (or the switch) of a lab. Names have no dots, so no lab's prefix is another's.
 pub(crate) fn netns(lab: &str, host: &str) -> String {
     format!("{}{host}", netns_prefix(lab))
 }
 
-/// What the names of all of a lab's namespaces start with.
+/// Returns the prefix of the names of all namespaces of a lab.
 pub(crate) fn netns_prefix(lab: &str) -> String {
     format!("{NETNS_PREFIX}{lab}.")
 }
 
-/// The lab that a namespace belongs to.
+/// Returns the lab that a namespace belongs to.
 pub(crate) fn lab_of(netns: &str) -> Option<&str> {
     netns.strip_prefix(NETNS_PREFIX)?.split_once('.').map(|(lab, _)| lab)
 }
 
-/// The switch's port for a NIC.
+/// Returns the switch's port for a NIC.
 pub(crate) fn port(host: &str, nic: usize) -> String {
     format!("{host}-{nic}")
 }
 
-/// For `ip -batch`: the namespaces.
+/// Returns lines for `ip -batch`: the namespaces.
 pub(crate) fn namespaces(spec: &Spec) -> Vec<String> {
     let hosts = spec.hosts.iter().map(|h| h.name.as_str());
     hosts.chain([SWITCH]).map(|host| format!("netns add {}", netns(&spec.name, host))).collect()
 }
 
-/// For `ip -batch` in the switch: bridges, ports and what they need; also puts the NICs into the hosts.
+/// Returns lines for `ip -batch` in the switch: bridges, ports and what they need. They also put the NICs into the
+/// hosts.
 pub(crate) fn switch_links(spec: &Spec) -> Vec<String> {
     let mut lines = Vec::new();
     let mut segments: Vec<&str> = spec.hosts.iter().flat_map(|h| &h.nics).map(|n| n.segment.as_str()).collect();
@@ -109,7 +110,7 @@ pub(crate) fn switch_links(spec: &Spec) -> Vec<String> {
         let namespace = netns(&spec.name, &host.name);
         for (n, nic) in host.nics.iter().enumerate() {
             let port = port(&host.name, n);
-            // The host's number and the NIC's make a MAC that is easy to tell apart in a capture.
+            // The numbers of the host and of the NIC make a MAC that is easy to recognise in a capture.
             let mac = format!("02:77:00:00:{:02x}:{n:02x}", h + 1);
             lines.push(format!(
                 "link add {port} mtu {MTU_MAX} group {GROUP} type veth peer name nic{n} address {mac} mtu {} netns \
@@ -123,7 +124,7 @@ pub(crate) fn switch_links(spec: &Spec) -> Vec<String> {
     lines
 }
 
-/// For `ip -batch` in the host: its NICs' addresses, everything up.
+/// Returns lines for `ip -batch` in the host: its NICs' addresses, and everything up.
 pub(crate) fn host_links(spec: &Spec, host: usize) -> Vec<String> {
     let mut lines = vec!["link set lo up".to_owned()];
     for (n, nic) in spec.hosts[host].nics.iter().enumerate() {
@@ -136,7 +137,8 @@ pub(crate) fn host_links(spec: &Spec, host: usize) -> Vec<String> {
     lines
 }
 
-/// From one setting of `port` to another: lines for `ip -batch`, then for `tc -batch`, both in the switch.
+/// Returns lines that change `port` from one setting to another: for `ip -batch`, then for `tc -batch`, both in the
+/// switch.
 pub(crate) fn change(port: &str, from: &Setting, to: &Setting) -> (Vec<String>, Vec<String>) {
     let (mut ip, mut tc) = (Vec::new(), Vec::new());
     if from.carrier != to.carrier {
@@ -168,20 +170,20 @@ fn shape(device: &str, from: Flow, to: Flow) -> Option<String> {
             let (burst, limit) = (burst_bytes(rate), limit_bytes(rate));
             format!("qdisc replace dev {device} root handle 1: tbf rate {rate}mbit burst {burst} limit {limit}")
         }
-        // A queue of one byte holds no packet. The other handle makes it another qdisc, so that what was queued goes
+        // A queue of one byte holds no packet. The other handle makes this another qdisc, so what was queued is dropped
         // with the old one instead of trickling out.
         Flow::Nothing => format!("qdisc replace dev {device} root handle 2: tbf rate 1mbit burst 131072 limit 1"),
     })
 }
 
-/// What may pass at once: 2 ms, but at least two of the largest packets that hosts hand over unsegmented (64 KiB),
-/// since tbf has to cut up whatever does not fit.
+/// Returns how many bytes may pass at once: 2 ms, but at least two of the largest packets that hosts hand over
+/// unsegmented (64 KiB), since tbf has to cut up whatever does not fit.
 fn burst_bytes(rate_mbit: u32) -> u64 {
     (bytes_in_ms(rate_mbit) * 2).max(128 << 10)
 }
 
-/// What may wait: 10 ms, but at least 256 KiB, a plausible buffer of a switch's port. (So a port of 10 Mb/s can hold
-/// 0.2 s, as slow ports do.)
+/// Returns how many bytes may wait: 10 ms, but at least 256 KiB, a plausible buffer of a switch's port. (So a port of
+/// 10 Mb/s can hold 0.2 s, as slow ports do.)
 fn limit_bytes(rate_mbit: u32) -> u64 {
     (bytes_in_ms(rate_mbit) * 10).max(256 << 10)
 }

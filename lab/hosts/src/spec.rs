@@ -1,4 +1,4 @@
-//! What a lab is to be: hosts, their NICs, segments, addresses and rates; and whether that can be built.
+//! The specification of a lab: hosts, their NICs, segments, addresses and rates; and the check whether it can be built.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,23 +7,23 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Most hosts in a lab: their numbers, counted from 1, are four bits of the addresses of [`Layout::SameSubnet`].
+/// The most hosts of a lab. Their numbers, counted from 1, are four bits of the addresses of [`Layout::SameSubnet`].
 pub const HOSTS_MAX: usize = 15;
-/// Most NICs of a host: four bits of the same.
+/// The most NICs of a host. Their numbers are four bits of the same addresses.
 pub const NICS_MAX: usize = 16;
-/// Slowest rate that can be asked for, in Mb/s.
+/// The slowest rate, in Mb/s.
 pub const RATE_MBIT_MIN: u32 = 1;
-/// Fastest rate that can be asked for, in Mb/s; `None` is as fast as the machine.
+/// The fastest rate, in Mb/s. `None` as a rate is as fast as the machine.
 pub const RATE_MBIT_MAX: u32 = 100_000;
-/// Smallest MTU: IPv6 needs it (RFC 8200, section 5).
+/// The smallest MTU: IPv6 needs it (RFC 8200, section 5).
 pub const MTU_MIN: u32 = 1280;
-/// Largest MTU, and that of the switch: what switches with jumbo frames usually pass.
+/// The largest MTU, and that of the switch: what switches with jumbo frames usually pass.
 pub const MTU_MAX: u32 = 9216;
 
 const LAB_NAME_MAX: usize = 32;
-/// With `-15-up` after it, a host's name has to fit into an interface's (15 bytes).
+/// The longest name of a host. With `-15-up` after it, the name has to fit into an interface's name (15 bytes).
 const HOST_NAME_MAX: usize = 8;
-/// With `seg.` before it, a segment's name has to fit into an interface's.
+/// The longest name of a segment. With `seg.` before it, the name has to fit into an interface's name.
 const SEGMENT_NAME_MAX: usize = 11;
 /// The namespace of the switch is named like a host's.
 pub(crate) const SWITCH: &str = "switch";
@@ -31,41 +31,41 @@ pub(crate) const SWITCH: &str = "switch";
 /// A lab to build.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// Its name, unique on this machine: up to 32 small letters, digits and dashes.
+    /// The name, unique on this machine: up to 32 small letters, digits and dashes.
     pub name: String,
-    /// Its hosts.
+    /// The hosts.
     pub hosts: Vec<HostSpec>,
 }
 
 /// A host of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSpec {
-    /// Up to 8 small letters and digits, a letter first; not `switch`.
+    /// The name: up to 8 small letters and digits, a letter first; not `switch`.
     pub name: String,
-    /// NIC `n` of this list is the interface `nicN` in the host.
+    /// The NICs. NIC `n` of this list is the interface `nicN` in the host.
     pub nics: Vec<NicSpec>,
 }
 
 /// A NIC of a host, and its port of the switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicSpec {
-    /// The L2 segment: NICs with the same one are switched together. Up to 11 small letters, digits and dashes.
+    /// The L2 segment. NICs in the same segment are switched together. Up to 11 small letters, digits and dashes.
     pub segment: String,
-    /// Its addresses; none is fine.
+    /// The addresses, of which there may be none.
     pub addresses: Vec<Cidr>,
-    /// Rate of its link in Mb/s, in each direction; `None`: as fast as the machine.
+    /// The rate of the link in Mb/s, in each direction. `None`: as fast as the machine.
     pub rate_mbit: Option<u32>,
-    /// Its MTU in bytes. The switch passes [`MTU_MAX`] whatever the NICs' are.
+    /// The MTU in bytes. The switch passes [`MTU_MAX`] whatever the NICs' are.
     pub mtu: u32,
 }
 
-/// An address and the length of its network's prefix, `10.77.0.1/24`.
+/// An address and the length of its network's prefix, such as `10.77.0.1/24`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Cidr {
     /// The address.
     pub ip: IpAddr,
-    /// In bits.
+    /// The length of the prefix, in bits.
     pub prefix_len: u8,
 }
 
@@ -80,22 +80,22 @@ pub enum Layout {
     SameSubnet,
 }
 
-/// Which addresses NICs get.
+/// The addresses that NICs get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4 only (but for link-local addresses, which the kernel makes).
+    /// IPv4 only (besides link-local addresses, which the kernel makes).
     V4,
     /// IPv6 only.
     V6,
-    /// Both.
+    /// Both IPv4 and IPv6.
     Both,
 }
 
 impl Spec {
-    /// A regular lab: `hosts` hosts named `a`, `b`, `c` …, each with `nics` NICs of unlimited rate, MTU 1500, and both
-    /// IPv4 and IPv6 addresses as `layout` says.
+    /// Returns a regular lab: `hosts` hosts named `a`, `b`, `c` …, each with `nics` NICs of unlimited rate, MTU 1500,
+    /// and both IPv4 and IPv6 addresses as `layout` says.
     pub fn new(name: &str, hosts: usize, nics: usize, layout: Layout) -> Self {
-        // More than can be built is refused by `check`; wrapping keeps this from overflowing first.
+        // A lab that is too large is refused by `check`. Wrapping keeps this code from overflowing before that.
         let host = |h: usize| HostSpec {
             name: HOST_NAMES.get(h).map_or_else(|| format!("h{h}"), |n| (*n).to_owned()),
             nics: (0..nics).map(|n| nic(layout, h + 1, n)).collect(),
@@ -103,17 +103,17 @@ impl Spec {
         Self { name: name.to_owned(), hosts: (0..hosts).map(host).collect() }
     }
 
-    /// Hosts `a` and `b` joined by `nics` pairs of NICs, each pair in a segment and subnet of its own.
+    /// Returns hosts `a` and `b` joined by `nics` pairs of NICs, each pair in a segment and subnet of its own.
     pub fn pairs(name: &str, nics: usize, rate_mbit: Option<u32>) -> Self {
         Self::new(name, 2, nics, Layout::Pairs).rates(&[rate_mbit])
     }
 
-    /// Hosts `a` and `b` with `nics` NICs each, all of them in one segment and subnet.
+    /// Returns hosts `a` and `b` with `nics` NICs each, all of them in one segment and subnet.
     pub fn same_subnet(name: &str, nics: usize, rate_mbit: Option<u32>) -> Self {
         Self::new(name, 2, nics, Layout::SameSubnet).rates(&[rate_mbit])
     }
 
-    /// Sets the rate of every host's NIC `n` to `rates[n]`; the last rate is also that of all further NICs.
+    /// Sets the rate of every host's NIC `n` to `rates[n]`. The last rate is also that of all further NICs.
     pub fn rates(mut self, rates: &[Option<u32>]) -> Self {
         for host in &mut self.hosts {
             for (n, nic) in host.nics.iter_mut().enumerate() {
@@ -131,7 +131,7 @@ impl Spec {
         self
     }
 
-    /// Leaves only the addresses of `family`.
+    /// Keeps only the addresses of `family`.
     pub fn family(mut self, family: Family) -> Self {
         for nic in self.hosts.iter_mut().flat_map(|h| &mut h.nics) {
             nic.addresses.retain(|a| match family {
@@ -143,10 +143,11 @@ impl Spec {
         self
     }
 
-    /// Whether this can be built.
+    /// Checks that the lab can be built.
     ///
     /// # Errors
-    /// The first thing that is wrong, and what would be right.
+    ///
+    /// The first [`SpecError`] that is found, which says what would be right.
     pub fn check(&self) -> Result<(), SpecError> {
         check_name(&self.name)?;
         if !(1..=HOSTS_MAX).contains(&self.hosts.len()) {
@@ -192,12 +193,12 @@ impl NicSpec {
     }
 }
 
-/// Whether a lab may be named like this.
+/// Checks that a lab may have this name.
 pub(crate) fn check_name(name: &str) -> Result<(), SpecError> {
     if well_formed(name, LAB_NAME_MAX, "-") { Ok(()) } else { Err(SpecError::Name(name.to_owned())) }
 }
 
-/// Whether a link can have this rate.
+/// Checks that a link can have this rate.
 pub(crate) fn check_rate(rate_mbit: Option<u32>) -> Result<(), NicSpecError> {
     match rate_mbit {
         Some(rate) if !(RATE_MBIT_MIN..=RATE_MBIT_MAX).contains(&rate) => Err(NicSpecError::Rate(rate)),
@@ -247,7 +248,7 @@ impl FromStr for Cidr {
     }
 }
 
-/// A spec that cannot be built.
+/// Why a spec cannot be built.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum SpecError {
@@ -270,7 +271,7 @@ pub enum SpecError {
     },
 }
 
-/// A NIC that cannot be built.
+/// Why a NIC cannot be built.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum NicSpecError {
@@ -289,7 +290,7 @@ pub enum NicSpecError {
 const HOST_NAMES: [&str; HOSTS_MAX] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o"];
 
 fn nic(layout: Layout, host: usize, nic: usize) -> NicSpec {
-    // Numbers beyond the limits wrap here and are refused by `check`.
+    // Numbers beyond the limits wrap here, and are refused by `check`.
     let (segment, subnet, number) = match layout {
         Layout::Pairs => (nic.to_string(), nic, host),
         Layout::SameSubnet => ("lan".to_owned(), 0, 16 * host + nic),

@@ -1,4 +1,4 @@
-//! What is remembered of a lab between one program run and the next: `/run/skein/lab/NAME.json`.
+//! What is remembered of a lab from one program run to the next: `/run/skein/lab/NAME.json`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,29 +14,30 @@ use crate::plan::{Cut, port};
 use crate::spec::{Spec, check_name};
 
 const DIRECTORY: &str = "/run/skein/lab";
-/// Changes take milliseconds, and so does taking a name; building and removing a lab takes no lock.
+/// How long to wait for the lock. Changes take milliseconds, and so does taking a name. Building and removing a lab
+/// takes no lock.
 const LOCK_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A lab as it stands.
+/// The state of a lab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// With the rates as they are now.
+    /// The spec, with the rates as they are now.
     pub spec: Spec,
-    /// By port of the switch.
+    /// The cuts, by port of the switch.
     #[serde(default)]
     cuts: BTreeMap<String, Cut>,
-    /// The program whose end is the lab's end; `None` if it was kept.
+    /// The program whose end is the lab's end. `None`: the lab was kept.
     #[serde(default)]
     pub owner: Option<Owner>,
 }
 
-/// A process, told apart from later ones with the same number.
+/// A process that cannot be confused with a later one of the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pid: u32,
-    /// In ticks since boot.
+    /// The start time, in ticks since boot.
     started: String,
-    /// Process numbers mean something only within it.
+    /// The PID namespace: process numbers have a meaning only within it.
     pid_namespace: PathBuf,
 }
 
@@ -48,7 +49,7 @@ impl Owner {
         Ok(Self { pid, started, pid_namespace })
     }
 
-    /// Whether it has certainly ended.
+    /// Returns whether the process has certainly ended.
     pub fn ended(&self) -> bool {
         let comparable = fs::read_link("/proc/self/ns/pid").is_ok_and(|here| here == self.pid_namespace);
         let running = || match started(self.pid) {
@@ -59,7 +60,7 @@ impl Owner {
     }
 }
 
-/// The start time of a process: the 22nd field of `/proc/PID/stat`, counted from behind the name's parenthesis.
+/// Returns the start time of a process: the 22nd field of `/proc/PID/stat`, counted from behind the name's parenthesis.
 fn started(pid: u32) -> io::Result<Option<String>> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     Ok(stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19)).map(str::to_owned))
@@ -82,7 +83,11 @@ impl State {
     }
 }
 
-/// The state of the lab `name`; `None` if there is none.
+/// Reads the state of the lab `name`. Returns `None` if there is none.
+///
+/// # Errors
+///
+/// The error of the system if the file cannot be read, or is not a state.
 pub fn load(name: &str) -> io::Result<Option<State>> {
     match fs::read(file(name)) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -91,7 +96,11 @@ pub fn load(name: &str) -> io::Result<Option<State>> {
     }
 }
 
-/// Writes it in one step: who reads sees the old or the new.
+/// Writes the state in one step: readers see the old or the new.
+///
+/// # Errors
+///
+/// The error of the system if the file cannot be written.
 pub fn save(state: &State) -> io::Result<()> {
     fs::create_dir_all(DIRECTORY)?;
     let path = file(&state.spec.name);
@@ -100,7 +109,11 @@ pub fn save(state: &State) -> io::Result<()> {
     fs::rename(new, path)
 }
 
-/// Says whether there was one.
+/// Removes the state. Returns whether there was one.
+///
+/// # Errors
+///
+/// The error of the system if the file cannot be removed.
 pub fn remove(name: &str) -> io::Result<bool> {
     match fs::remove_file(file(name)) {
         Ok(()) => Ok(true),
@@ -109,7 +122,7 @@ pub fn remove(name: &str) -> io::Result<bool> {
     }
 }
 
-/// The names of labs that have a state; other files are nobody's.
+/// Returns the names of labs that have a state. Other files are ignored.
 pub fn names() -> Vec<String> {
     let entries = fs::read_dir(DIRECTORY).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -119,7 +132,11 @@ pub fn names() -> Vec<String> {
     names
 }
 
-/// Held while a lab is changed or a name is taken: one at a time, on the whole machine.
+/// Takes the lock that is held while a lab is changed or a name is taken: one at a time, on the whole machine.
+///
+/// # Errors
+///
+/// The error of the system if the lock is not free in time.
 pub fn lock() -> io::Result<Flock<File>> {
     fs::create_dir_all(DIRECTORY)?;
     let mut file = File::create(PathBuf::from(DIRECTORY).join("lock"))?;

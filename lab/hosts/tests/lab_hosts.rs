@@ -1,4 +1,4 @@
-//! The lab with real namespaces. Needs root and iproute2.
+//! Tests the lab with real namespaces. Needs root and iproute2.
 // Cores: 0.2
 
 use std::collections::BTreeSet;
@@ -14,13 +14,13 @@ use skein_host::{Sampler, SamplerOptions};
 use skein_lab_hosts::{Cut, Family, Lab, LabError, Layout, Spec};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A name that no other test, of this run or another, uses.
+/// Returns a name that no other test, of this run or another, uses.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Sends as fast as TCP does from one host's NIC to another's, bound to both ends' devices, and gives the goodput
+/// Sends as fast as TCP does from one host's NIC to another's, bound to both ends' devices. Returns the goodput
 /// received in Mb/s once it has settled.
 fn goodput_mbit(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> f64 {
     let address = lab.ip(to.0, to.1).unwrap();
@@ -29,13 +29,13 @@ fn goodput_mbit(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> f64 {
     received_mbit(connect(lab, from, target).unwrap(), &listener)
 }
 
-/// What `listener` receives from `sender`, which is connected to it, in Mb/s.
+/// Returns what `listener` receives from `sender`, which is connected to it, in Mb/s.
 fn received_mbit(mut sender: TcpStream, listener: &TcpListener) -> f64 {
     let (settle, measure) = (Duration::from_millis(300), Duration::from_millis(700));
     let start = Instant::now();
     let sending = thread::spawn(move || {
         let block = vec![0x5a; 256 << 10];
-        // Ends by itself: over MPTCP a sender would wait a minute for a receiver that has gone.
+        // The sender ends by itself: over MPTCP it would wait a minute for a receiver that has gone.
         while start.elapsed() < settle + measure && sender.write_all(&block).is_ok() {}
     });
     let (mut receiver, _) = listener.accept().unwrap();
@@ -54,8 +54,8 @@ fn received_mbit(mut sender: TcpStream, listener: &TcpListener) -> f64 {
     mbit
 }
 
-/// Measures up to three times until the rate is reached: a busy machine slows a link down, but nothing may ever make
-/// it faster than it was set.
+/// Measures up to three times until the rate is reached. A busy machine may slow a link down, but nothing may make it
+/// faster than it was set.
 fn holds(expected: f64, what: &str, measure: impl Fn() -> f64) {
     let mut best = 0.0;
     for _ in 0..3 {
@@ -83,7 +83,7 @@ fn connect(lab: &Lab, from: (&str, usize), to: SocketAddr) -> io::Result<TcpStre
     .unwrap()
 }
 
-/// Whether a datagram gets from one NIC to another and its answer back, within half a second.
+/// Returns whether a datagram gets from one NIC to another and its answer back, within half a second.
 fn reaches(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> bool {
     echo(lab, from, to, Duration::from_millis(500)).is_some()
 }
@@ -140,8 +140,8 @@ fn rates_hold_in_each_direction_and_at_once() {
     assert_eq!(lab.nics("b").unwrap()[1].rate_mbit, None);
 }
 
-/// Over IPv6: with IPv4 and the kernel's defaults any NIC of `b` answers ARP for the addresses of all of them, so that
-/// both streams may arrive on one.
+/// Uses IPv6: with IPv4 and the kernel's defaults any NIC of `b` answers ARP for the addresses of all, so that both
+/// streams may arrive on one.
 #[test]
 fn two_nics_of_one_subnet_are_two_links() {
     let lab = Lab::up(Spec::same_subnet(&name(), 2, Some(200)).family(Family::V6)).unwrap();
@@ -193,7 +193,7 @@ fn multipath_tcp_uses_both_nics() {
 
 #[test]
 fn cuts_and_healing() {
-    // One link shaped, one not: both ways of making a black hole have to work.
+    // One link is shaped and one is not: both ways of making a black hole have to work.
     let lab = Lab::up(Spec::pairs(&name(), 2, None).rates(&[Some(1000), None])).unwrap();
     for nic in [0, 1] {
         let (a, b) = (("a", nic), ("b", nic));
@@ -217,7 +217,7 @@ fn cuts_and_healing() {
 #[test]
 fn one_way_black_holes_pass_the_other_way() {
     let lab = Lab::up(Spec::pairs(&name(), 1, None)).unwrap();
-    // Neighbours are known before, else nothing is sent at all.
+    // Neighbours are known before, or nothing would be sent at all.
     assert!(reaches(&lab, ("a", 0), ("b", 0)));
     for (cut, to_host, from_host) in [(Cut::BlackHoleToHost, false, true), (Cut::BlackHoleFromHost, true, false)] {
         lab.cut("a", 0, cut).unwrap();
@@ -243,8 +243,9 @@ fn ipv6_jumbo_frames_and_more_hosts() {
     let lab = Lab::up(spec).unwrap();
     assert!(lab.ip("c", 0).unwrap().is_ipv6());
     for other in ["b", "c"] {
-        // 8952 bytes of payload, 40 of IPv6 and 8 of ICMPv6 header are 9000; the don't-fragment bit refuses one more.
-        // What fits may be answered late on a busy machine; what does not is refused at once.
+        // 8952 bytes of payload, 40 of the IPv6 header and 8 of the ICMPv6 header are 9000; the don't-fragment bit
+        // refuses one more. A packet that fits may be answered late on a busy machine. One that does not fit is refused
+        // at once.
         for (payload, [count, wait], fits) in [("8952", ["-c3", "-W5"], true), ("8953", ["-c1", "-W1"], false)] {
             let mut ping = lab.command("a", "ping").unwrap();
             ping.args(["-6", count, wait, "-M", "do", "-s", payload]).arg(lab.ip(other, 0).unwrap().to_string());
@@ -265,7 +266,7 @@ fn a_sampler_sees_a_hosts_traffic() {
     let options = SamplerOptions { netns: Some(lab.netns("b").unwrap()), ..SamplerOptions::default() };
     let sampler = Sampler::start(options).unwrap();
     holds(200.0, "sampled", || goodput_mbit(&lab, ("a", 1), ("b", 1)));
-    // More work for a core than the kernel's clock could miss.
+    // This is more work for a core than the kernel's clock could miss.
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {}
     let rates = sampler.stop().rates();
@@ -362,7 +363,8 @@ fn clear_errors() {
     assert!(matches!(Lab::attach("../x"), Err(LabError::Spec(_))));
 }
 
-/// What a program leaves that is killed: its lab goes with the next one that is built, a lab that was kept does not.
+/// Tests what a program that is killed leaves: its lab is removed when the next one is built, but a lab that was kept
+/// is not.
 #[test]
 fn labs_of_killed_programs_are_removed() {
     const PROGRAM: &str = "SKEIN_TEST_LABS";
