@@ -1,14 +1,14 @@
-//! Commands: lines `ID COMMAND [ARGUMENT]` on the control port, each answered with one line of JSON that carries
+//! Answers commands: lines `ID COMMAND [ARGUMENT]` on the control port. Each is answered with one line of JSON that has
 //! the `id` and either results or `error`.
 //!
 //! | command | does |
 //! |---|---|
-//! | `status` | state, counters, gaps of the heartbeat |
+//! | `status` | returns state, counters, and gaps of the heartbeat |
 //! | `verify` | compares every page, every file of built software, and every block of the disk |
 //! | `quiet`, `dirty` | stops, starts the rewriting of RAM |
-//! | `rate N` | pages a second to rewrite from now on |
+//! | `rate N` | sets the pages per second to rewrite from now on |
 //! | `reset-gap` | forgets the gaps of the heartbeat |
-//! | `hash` | a hash over all pages under test |
+//! | `hash` | returns a hash of all pages under test |
 //! | `corrupt [PAGE]` | flips one bit, for a test of the verification itself |
 //! | `exit` | powers off |
 
@@ -23,18 +23,22 @@ use crate::software::Software;
 use crate::sys;
 use crate::workload::Workload;
 
-/// A longer line is not a command.
+/// The longest command in bytes.
 const LINE_BYTES_MAX: usize = 256;
-/// How long to wait before looking for a host again.
+/// How long to wait before it is checked again whether a host is connected.
 const RETRY_NS: u64 = 20_000_000;
-/// A port that is not there after this is not there.
+/// A port that does not exist after this time does not exist at all.
 const PORT_DEADLINE_NS: u64 = 10_000_000_000;
 const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
 
 /// Answers commands, for ever.
+///
+/// # Errors
+///
+/// Why the port cannot be opened or read.
 pub fn serve(workload: &Arc<Workload>) -> Result<(), String> {
-    // QEMU tells ports' names in messages that the driver takes when it comes to it: on a busy machine, after this
-    // start.
+    // QEMU sends the ports' names in messages that the driver handles in its own time: on a busy machine, after this
+    // program starts.
     let end = sys::now_ns() + PORT_DEADLINE_NS;
     let mut port = loop {
         match sys::open_port(CONTROL_PORT) {
@@ -50,7 +54,7 @@ pub fn serve(workload: &Arc<Workload>) -> Result<(), String> {
             Ok(count) if count > 0 => {
                 for &byte in &buffer[..count] {
                     if byte != b'\n' {
-                        // One more than allowed marks a line as too long, without keeping it.
+                        // One byte more than allowed marks a line as too long, without keeping the line.
                         if line.len() <= LINE_BYTES_MAX {
                             line.push(byte);
                         }
@@ -62,14 +66,14 @@ pub fn serve(workload: &Arc<Workload>) -> Result<(), String> {
                 }
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => sys::wait_readable(&port),
-            // 0: no host is connected, as after a migration until the target's is.
+            // 0 bytes: no host is connected, as after a migration until the target's is.
             Ok(_) => sys::sleep_ns(RETRY_NS),
             Err(error) => return Err(format!("reading {CONTROL_PORT}: {error}")),
         }
     }
 }
 
-/// Writes an answer, or drops it if the host does not take it: it may have gone, and the guest must go on.
+/// Writes an answer, or drops it if the host does not take it. The host may have gone, and the guest must go on.
 fn send(port: &mut File, mut answer: &[u8]) {
     let deadline = sys::now_ns() + ANSWER_DEADLINE_NS;
     while !answer.is_empty() && sys::now_ns() < deadline {
@@ -83,7 +87,7 @@ fn send(port: &mut File, mut answer: &[u8]) {
 fn answer(workload: &Workload, line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();
-    // A line without a number cannot be matched by the host anyhow.
+    // The host cannot match a line without a number anyhow.
     let id: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
     let done = if line.len() > LINE_BYTES_MAX {
         Err("the line is too long".into())
@@ -97,7 +101,7 @@ fn answer(workload: &Workload, line: &[u8]) -> String {
     }
 }
 
-/// Executes a command and gives the fields of its answer.
+/// Executes a command and returns the fields of its answer.
 fn execute(workload: &Workload, command: &str, argument: Option<&str>) -> Result<String, String> {
     let memory = &workload.memory;
     let number = || argument.map(|word| word.parse::<u64>().map_err(|_| format!("{word}: not a number"))).transpose();
@@ -184,7 +188,7 @@ fn or_null(number: Option<u64>) -> String {
     number.map_or("null".into(), |n| n.to_string())
 }
 
-/// A JSON string.
+/// Returns a text as a JSON string.
 fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -10,10 +10,10 @@ use crate::sys;
 
 const DEVICE: &str = "/dev/vda";
 const TICK_NS: u64 = 20_000_000;
-/// Blocks written at once when filling: 1 MiB.
+/// How many blocks are written at once when filling: 1 MiB.
 const FILL_BLOCKS: usize = 256;
 
-/// A block as O_DIRECT wants it.
+/// A block with the alignment that O_DIRECT needs.
 #[repr(C, align(4096))]
 #[derive(Clone)]
 struct Block(Page);
@@ -30,11 +30,11 @@ impl Block {
 /// What was done and found so far.
 #[derive(Default, Clone)]
 pub struct Report {
-    /// Blocks written since the disk was filled.
+    /// How many blocks were written since the disk was filled.
     pub written: u64,
-    /// Blocks read back and compared.
+    /// How many blocks were read back and compared.
     pub checked: u64,
-    /// Those that did not hold what was last written.
+    /// How many of these blocks did not hold what was last written.
     pub bad: u64,
     /// The first error of the device.
     pub error: Option<String>,
@@ -46,12 +46,16 @@ pub struct Disk {
     pattern: Pattern,
     sweep: Sweep,
     rate: u32,
-    /// Held over each write or check, so that both agree about `written`.
+    /// Locked during each write or check, so that both agree about `written`.
     report: Mutex<Report>,
 }
 
 impl Disk {
-    /// Opens the disk if the parameters want one.
+    /// Opens the disk if the parameters ask for one.
+    ///
+    /// # Errors
+    ///
+    /// Why the disk cannot be opened.
     pub fn open(params: &Params) -> Result<Option<Self>, String> {
         if params.disk_mb == 0 {
             return Ok(None);
@@ -72,12 +76,12 @@ impl Disk {
         }))
     }
 
-    /// Blocks under test.
+    /// Returns how many blocks are under test.
     pub fn blocks(&self) -> u64 {
         self.sweep.pages()
     }
 
-    /// What was found so far.
+    /// Returns what was found so far.
     pub fn report(&self) -> Report {
         self.report.lock().unwrap().clone()
     }
@@ -94,7 +98,7 @@ impl Disk {
         }
     }
 
-    /// Writes and checks blocks at the parameter's rate, for ever.
+    /// Writes and checks blocks at the parameters' rate, for ever.
     pub fn keep_working(&self) {
         if self.rate == 0 {
             return;
@@ -108,7 +112,7 @@ impl Disk {
                 self.pattern.fill(number, version, &mut block[0].0);
                 self.write(&mut report, number, &mut block);
                 report.written += 1;
-                // Read back a block written half a pass ago.
+                // Reads back a block that was written half a pass ago.
                 let (old, _) = self.sweep.next(report.written + self.blocks() / 2);
                 self.check(&mut report, old, &mut block);
             }
@@ -116,7 +120,7 @@ impl Disk {
         }
     }
 
-    /// Reads every block and compares; how many were compared and how many were bad.
+    /// Reads every block and compares it. Returns how many were compared, and how many were wrong.
     pub fn verify(&self) -> (u64, u64) {
         let mut block = [Block([0; PAGE_WORDS])];
         let bad = (0..self.blocks()).filter(|&number| {

@@ -1,8 +1,8 @@
-//! Intervals between heartbeats.
+//! The intervals between heartbeats.
 
-/// Width of a histogram bucket.
+/// The width of a histogram bucket, in nanoseconds.
 const BUCKET_NS: u64 = 100_000;
-/// Buckets: up to 400 ms; what is longer falls in the last.
+/// The number of buckets: up to 400 ms. Longer intervals fall into the last.
 const BUCKETS: usize = 4000;
 
 /// The intervals seen since the last reset.
@@ -21,7 +21,7 @@ impl Default for Gaps {
 }
 
 impl Gaps {
-    /// Takes one interval in nanoseconds.
+    /// Adds one interval, in nanoseconds.
     pub fn add(&mut self, ns: u64) {
         self.counts[((ns / BUCKET_NS) as usize).min(BUCKETS - 1)] += 1;
         self.total += 1;
@@ -32,28 +32,28 @@ impl Gaps {
         }
     }
 
-    /// Forgets everything.
+    /// Forgets all intervals.
     pub fn reset(&mut self) {
         self.counts.fill(0);
         (self.total, self.longest, self.second) = (0, 0, 0);
     }
 
-    /// How many intervals were taken.
+    /// Returns how many intervals were added.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The longest, in nanoseconds; 0 if none.
+    /// Returns the longest interval in nanoseconds, or 0 if there is none.
     pub fn longest(&self) -> u64 {
         self.longest
     }
 
-    /// The second longest, in nanoseconds; 0 if none.
+    /// Returns the second longest interval in nanoseconds, or 0 if there is none.
     pub fn second(&self) -> u64 {
         self.second
     }
 
-    /// The interval that `permille` of a thousand do not exceed, in nanoseconds, rounded up to 100 µs.
+    /// Returns the interval that `permille` of a thousand do not exceed, in nanoseconds, rounded up to 100 µs.
     pub fn quantile(&self, permille: u64) -> u64 {
         let rank = (self.total * permille).div_ceil(1000);
         let mut seen = 0;

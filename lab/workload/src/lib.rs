@@ -1,9 +1,9 @@
-//! What the guest workload writes, as pure functions: shared by the program inside the guest and by
-//! those outside that boot it and judge its reports.
+//! What the guest workload writes, as pure functions. They are shared by the program inside the guest and by programs
+//! outside that boot it and judge its reports.
 //!
-//! There is no table of what was written. The content of every page follows from the seed and from
-//! one counter a slice ([`Sweep`]), so a migration cannot lose a page *and* the note that it was
-//! written without the two disagreeing.
+//! There is no table of what was written. The content of every page follows from the seed and from one counter for each
+//! slice ([`Sweep`]). So a migration cannot lose both a page and the record that it was written without the two
+//! disagreeing.
 
 pub mod gaps;
 pub mod pacer;
@@ -15,7 +15,7 @@ pub use pacer::Pacer;
 pub use params::{ParamError, Params, PortAddress, Rewrite};
 pub use pattern::{PAGE_BYTES, PAGE_WORDS, Page, Pattern, Sweep};
 
-/// Name of the virtio-serial port that takes commands and gives answers.
+/// The name of the virtio-serial port that takes commands and gives answers.
 pub const CONTROL_PORT: &str = "skein.control";
-/// Name of the virtio-serial port on which heartbeats leave.
+/// The name of the virtio-serial port on which heartbeats leave.
 pub const BEAT_PORT: &str = "skein.beat";

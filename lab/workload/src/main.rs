@@ -28,7 +28,7 @@ fn main() {
         std::process::exit(2);
     }
     if let Err(error) = run() {
-        // Where QEMU's error is looked for. A return would make the kernel panic, and say a lot more.
+        // QEMU's console is where the error is looked for. Returning would make the kernel panic, and print a lot more.
         eprintln!("skein-workload: {error}");
         sys::power_off();
     }

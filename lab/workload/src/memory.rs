@@ -7,20 +7,20 @@ use skein_workload::{PAGE_BYTES, Pacer, Page, Params, Pattern, Sweep};
 
 use crate::sys;
 
-/// Pages handled under one lock: some 100 µs under an emulated CPU.
+/// How many pages are handled under one lock: some 100 µs under an emulated CPU.
 const BATCH: usize = 32;
-/// How often a writer wakes.
+/// How often a writer wakes, in nanoseconds.
 const WRITE_TICK_NS: u64 = 2_000_000;
-/// How often the background verifier wakes.
+/// How often the background verifier wakes, in nanoseconds.
 const VERIFY_TICK_NS: u64 = 20_000_000;
 
 /// A run of pages with one writer.
 struct Slice {
-    /// Number of the first page.
+    /// The number of the first page.
     first: u64,
     pages: &'static mut [Page],
     sweep: Sweep,
-    /// Rewrites done: with the pattern, all there is to know about the contents.
+    /// How many rewrites are done. With the pattern, this says all about the contents.
     written: u64,
 }
 
@@ -37,14 +37,14 @@ impl Slice {
     }
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Default, Clone, Copy)]
 pub struct Found {
-    /// Pages compared.
+    /// How many pages were compared.
     pub pages: u64,
-    /// Those that did not hold what was last written.
+    /// How many of these pages did not hold what was last written.
     pub bad: u64,
-    /// The number of the first of them.
+    /// The number of the first such page.
     pub first_bad: Option<u64>,
 }
 
@@ -67,21 +67,25 @@ impl Found {
 /// All pages under test.
 pub struct Memory {
     pattern: Pattern,
-    /// One for each writer, then one that stays as it was filled.
+    /// One slice for each writer, and then one that stays as it was filled.
     slices: Vec<RwLock<Slice>>,
     writers: usize,
-    /// Pages a second, all writers together.
+    /// The rate of all writers together, in pages per second.
     pub rate: AtomicU32,
     verify_rate: u32,
     dirtying: Mutex<bool>,
     resumed: Condvar,
-    /// What verification in the background found so far.
+    /// What the verification in the background found so far.
     pub background: Mutex<Found>,
     filled_pages: AtomicU64,
 }
 
 impl Memory {
-    /// Reserves the memory; nothing is written yet.
+    /// Reserves the memory, without writing to it.
+    ///
+    /// # Errors
+    ///
+    /// Why the guest does not have the memory.
     pub fn new(params: &Params) -> Result<Self, String> {
         let pages_of = |mb: u32| mb as usize * (1 << 20) / PAGE_BYTES;
         let available = sys::available_mb()?;
@@ -115,22 +119,22 @@ impl Memory {
         })
     }
 
-    /// How many slices have a writer.
+    /// Returns how many slices have a writer.
     pub fn writers(&self) -> usize {
         self.writers
     }
 
-    /// Pages under test.
+    /// Returns how many pages are under test.
     pub fn pages(&self) -> u64 {
         self.slices.iter().map(|slice| slice.read().unwrap().pages.len() as u64).sum()
     }
 
-    /// Pages filled so far.
+    /// Returns how many pages are filled so far.
     pub fn filled_pages(&self) -> u64 {
         self.filled_pages.load(Relaxed)
     }
 
-    /// Rewrites done so far.
+    /// Returns how many rewrites are done so far.
     pub fn written(&self) -> u64 {
         self.slices.iter().map(|slice| slice.read().unwrap().written).sum()
     }
@@ -154,15 +158,15 @@ impl Memory {
         }
     }
 
-    /// Starts or stops the rewriting. When this returns, no more is written until the next call.
+    /// Starts or stops the rewriting. When this returns after a stop, nothing is written until the next call.
     pub fn set_dirtying(&self, on: bool) {
         *self.dirtying.lock().unwrap() = on;
         self.resumed.notify_all();
-        // Whoever was writing holds a slice's lock, and looks at the flag before the next batch.
+        // A writer holds a slice's lock, and looks at the flag before the next batch.
         self.slices.iter().for_each(|slice| drop(slice.write().unwrap()));
     }
 
-    /// Whether the writers are to write.
+    /// Returns whether the writers are to write.
     pub fn is_dirtying(&self) -> bool {
         *self.dirtying.lock().unwrap()
     }
@@ -190,14 +194,14 @@ impl Memory {
         }
     }
 
-    /// Sets the rate of rewriting, all writers together, in pages a second.
+    /// Sets the rate of rewriting of all writers together, in pages per second.
     pub fn set_rate(&self, rate: u32) {
         let _on = self.dirtying.lock().unwrap();
         self.rate.store(rate, Relaxed);
         self.resumed.notify_all();
     }
 
-    /// Verifies all pages in turn at the parameter's rate, for ever.
+    /// Verifies all pages in turn at the parameters' rate, for ever.
     pub fn keep_verifying(&self) {
         if self.verify_rate == 0 || self.pages() == 0 {
             return;
@@ -216,7 +220,7 @@ impl Memory {
         }
     }
 
-    /// Verifies up to `count` pages of a slice from `from`; returns where it ended.
+    /// Verifies up to `count` pages of a slice from `from` on. Returns where it ended.
     fn verify_batch(&self, slice: &RwLock<Slice>, from: usize, count: usize, found: &mut Found) -> usize {
         let slice = slice.read().unwrap();
         let end = slice.pages.len().min(from + count);
@@ -247,7 +251,7 @@ impl Memory {
         total.into_inner().unwrap()
     }
 
-    /// A hash of all contents. Stop the rewriting first if it is to be compared.
+    /// Returns a hash of all contents. Stop the rewriting first if the hash is to be compared.
     pub fn hash(&self) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for slice in &self.slices {
@@ -258,7 +262,12 @@ impl Memory {
         hash
     }
 
-    /// Flips one bit of a page, by default of the last one, so that verification has something to find.
+    /// Flips one bit of a page, by default of the last one, so that verification has something to find. Returns the
+    /// page.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such page.
     pub fn corrupt(&self, page: Option<u64>) -> Result<u64, String> {
         let last = self.pages().checked_sub(1).ok_or("no page is under test: fill_mb is 0")?;
         let page = page.unwrap_or(last);

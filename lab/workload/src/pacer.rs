@@ -1,24 +1,24 @@
-//! Work at a steady rate.
+//! Paces work at a steady rate.
 
-/// Time that is made up for after a late wake-up. Longer pauses (a migration's downtime) are lost, not
-/// caught up with: a guest that wakes on the target with a burst would be a different load.
+/// The most time that is made up for after a late wake-up. Longer pauses (a migration's downtime) are not caught up
+/// with: a guest that wakes on the target with a burst would be a different load.
 const CATCH_UP_NS: u64 = 25_000_000;
 
 /// Hands out work at a rate.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     last_ns: u64,
-    /// Work earned and not yet done, in units of 1e-9.
+    /// The work that is due and not yet done, in units of 1e-9.
     earned: u64,
 }
 
 impl Pacer {
-    /// Starts at `now_ns`.
+    /// Makes a pacer that starts at `now_ns`.
     pub fn new(now_ns: u64) -> Self {
         Self { last_ns: now_ns, earned: 0 }
     }
 
-    /// How many units are due at `now_ns`, at `rate` a second. They count as done.
+    /// Returns how many units are due at `now_ns`, at `rate` a second. They count as done.
     pub fn due(&mut self, now_ns: u64, rate: u32) -> u64 {
         let passed = now_ns.saturating_sub(self.last_ns).min(CATCH_UP_NS);
         self.last_ns = now_ns;
@@ -43,7 +43,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the wake-ups, nothing is lost to rounding.
+        /// Checks that nothing is lost to rounding, whenever the wake-ups are.
         #[test]
         fn keeps_the_rate(steps in prop::collection::vec(0u64..=CATCH_UP_NS, 1..200), rate in 0u32..10_000_000) {
             let mut pacer = Pacer::new(0);

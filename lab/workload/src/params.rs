@@ -19,7 +19,7 @@ pub enum Rewrite {
 }
 
 impl Rewrite {
-    /// Into how many parts a page is divided; see [`crate::Pattern::new`].
+    /// Returns into how many parts a page is divided; see [`crate::Pattern::new`].
     pub fn parts(self) -> usize {
         match self {
             Self::Word => PAGE_WORDS,
@@ -57,12 +57,12 @@ impl FromStr for Rewrite {
 pub struct PortAddress {
     /// The address.
     pub ip: Ipv4Addr,
-    /// Length of the network prefix, 0 to 32.
+    /// The length of the network prefix, 0 to 32.
     pub prefix: u8,
 }
 
 impl PortAddress {
-    /// The netmask.
+    /// Returns the netmask.
     pub fn mask(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0))
     }
@@ -87,34 +87,34 @@ impl FromStr for PortAddress {
     }
 }
 
-/// What the guest does.
+/// The parameters: what the guest does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
-    /// MiB of RAM to fill. 0: none. Must leave the guest some 60 MiB for its kernel.
+    /// The MiB of RAM to fill. 0: none. This must leave the guest some 60 MiB for its kernel.
     pub fill_mb: u32,
-    /// Per cent of the filled pages that compress well (about 12:1); the others do not at all.
+    /// The per cent of filled pages that compress well (about 12:1). The others do not compress at all.
     pub compressible: u8,
-    /// MiB of the filled RAM, from its start, to rewrite over and over.
+    /// The MiB of the filled RAM, from its start, to rewrite over and over.
     pub rewrite_mb: u32,
     /// How much of a page one rewrite changes.
     pub rewrite: Rewrite,
-    /// Pages a second to rewrite, all threads together. 0: none.
+    /// The pages per second to rewrite, over all threads. 0: none.
     pub rate: u32,
-    /// Threads that rewrite, each a slice of its own.
+    /// How many threads rewrite, each a slice of its own.
     pub threads: u32,
-    /// Seed of all contents.
+    /// The seed of all contents.
     pub seed: u64,
-    /// Pages a second to verify in the background. 0: only on command.
+    /// The pages per second to verify in the background. 0: only on command.
     pub verify_rate: u32,
-    /// Period of the heartbeat in milliseconds. 0: none.
+    /// The period of the heartbeat in milliseconds. 0: none.
     pub beat_ms: u32,
-    /// MiB of the first virtio disk to use, from its start. 0: none. What is there is overwritten.
+    /// The MiB of the first virtio disk to use, from its start. 0: none. What is there is overwritten.
     pub disk_mb: u32,
-    /// Blocks of 4 KiB a second to write to that disk; as many are read back and compared.
+    /// The blocks of 4 KiB per second to write to that disk. As many are read back and compared.
     pub disk_rate: u32,
-    /// Unpack and build the software that the initramfs brings, before anything else is done.
+    /// Whether to unpack and build the software that the initramfs brings, before anything else.
     pub build: bool,
-    /// Address of the first NIC.
+    /// The address of the first NIC.
     pub ip: Option<PortAddress>,
 }
 
@@ -138,12 +138,12 @@ impl Default for Params {
     }
 }
 
-/// A parameter that cannot be used.
+/// Why a parameter cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParamError {
     /// No parameter has this name.
     Unknown(String),
-    /// Name, value, and what it should be.
+    /// The value is not valid: the name, the value, and what it should be.
     Invalid(String, String, &'static str),
 }
 
@@ -162,7 +162,11 @@ const MB_MAX: u32 = 1 << 22;
 const RATE_MAX: u32 = 100_000_000;
 
 impl Params {
-    /// Reads every `skein.NAME=VALUE` of a kernel command line and ignores the rest. The last of a name counts.
+    /// Reads every `skein.NAME=VALUE` of a kernel command line and ignores the rest. The last value of a name counts.
+    ///
+    /// # Errors
+    ///
+    /// The first [`ParamError`] that is found.
     pub fn parse(command_line: &str) -> Result<Self, ParamError> {
         let mut params = Self::default();
         for word in command_line.split_ascii_whitespace() {
@@ -203,7 +207,7 @@ impl Params {
         Ok(())
     }
 
-    /// Writes the parameters as a command line that [`Params::parse`] reads back.
+    /// Returns the parameters as a command line that [`Params::parse`] reads back.
     pub fn command_line(&self) -> String {
         let Self {
             fill_mb,

@@ -2,16 +2,16 @@
 
 use std::ops::Range;
 
-/// Bytes in a page (and in a block of the disk test).
+/// The bytes of a page (and of a block of the disk test).
 pub const PAGE_BYTES: usize = 4096;
-/// 64-bit words in a page.
+/// The 64-bit words of a page.
 pub const PAGE_WORDS: usize = PAGE_BYTES / 8;
 
 /// One page, as the words that are written.
 pub type Page = [u64; PAGE_WORDS];
 
-// Constants of wyrand (Wang Yi, public domain): one addition, one 64x64->128 multiplication and
-// one xor a word, the cheapest good generator under an emulated CPU.
+// Constants of wyrand (Wang Yi, public domain): one addition, one 64x64->128 multiplication and one xor a word, which
+// is the cheapest good generator under an emulated CPU.
 const STEP: u64 = 0xa076_1d64_78bd_642f;
 const MASK: u64 = 0xe703_7ed1_a0b4_28db;
 
@@ -20,17 +20,17 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// A 64-bit hash of two numbers.
+/// Returns a 64-bit hash of two numbers.
 fn mix(a: u64, b: u64) -> u64 {
     fold(fold(a ^ STEP, b ^ MASK) ^ b.wrapping_add(STEP), a ^ MASK)
 }
 
-/// A compressible page has one random word in this many; the others repeat.
-/// 256 of 4096 bytes remain: about 12:1 for zstd.
+/// A compressible page has one random word in this many; the others repeat. 256 of 4096 bytes remain: about 12:1 for
+/// zstd.
 const SPARSE: usize = 16;
 
-/// Part to rewrite moves by this many parts a version: odd, so that it visits all parts of a page
-/// (their number is a power of two), and far, so that neighbours in time are not neighbours in space.
+/// The part to rewrite moves by this many parts with each version. The number is odd, so that all parts of a page are
+/// visited (their number is a power of two). It is large, so that neighbours in time are not neighbours in space.
 const PART_STRIDE: u64 = 167;
 /// `PART_STRIDE * PART_STRIDE_INVERSE = 1 (mod 512)`.
 const PART_STRIDE_INVERSE: u64 = 279;
@@ -44,31 +44,33 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// `parts`: into how many parts a page is divided; each rewrite changes one. A power of two of at most 512.
+    /// Makes a pattern. A page is divided into `parts`, a power of two of at most 512, and each rewrite changes one
+    /// part.
     ///
     /// # Panics
+    ///
     /// If `parts` is not such a number.
     pub fn new(seed: u64, compressible_percent: u8, parts: usize) -> Self {
         assert!(parts.is_power_of_two() && parts <= PAGE_WORDS, "parts: a power of two of at most {PAGE_WORDS}");
         Self { seed, compressible_percent, parts: parts as u64 }
     }
 
-    /// Whether this page is one of those that compress well.
+    /// Returns whether a page is one of those that compress well.
     pub fn is_compressible(&self, page: u64) -> bool {
         mix(self.seed ^ 0x5eed, page) % 100 < u64::from(self.compressible_percent)
     }
 
-    /// Which part of the page the rewrite to `version` (1 and up) changes.
+    /// Returns which part of the page the rewrite to `version` (1 and up) changes.
     fn part_of(&self, page: u64, version: u64) -> u64 {
         version.wrapping_mul(PART_STRIDE).wrapping_add(page) % self.parts
     }
 
-    /// The version at which `part` was last written when the page stands at `version`; 0: only filled.
+    /// Returns the version at which `part` was last written when the page stands at `version`. 0: it was only filled.
     fn part_version(&self, page: u64, part: u64, version: u64) -> u64 {
-        // Versions v with part_of(v) = part are v = residue (mod parts): take the latest of them.
+        // The versions v with part_of(v) = part are v = residue (mod parts). Take the latest of them.
         let residue = part.wrapping_sub(page).wrapping_mul(PART_STRIDE_INVERSE) % self.parts;
         let age = version.wrapping_sub(residue) % self.parts;
-        // Residue 0 gives version 0 for a page never rewritten there, which is right: it was filled.
+        // Residue 0 gives version 0 for a page that was never rewritten there. That is right: it was filled.
         version.saturating_sub(age)
     }
 
@@ -89,7 +91,7 @@ impl Pattern {
         }
     }
 
-    /// All words of the page as it stands at `version`.
+    /// Calls `each` for all words of the page as it stands at `version`.
     #[inline(always)]
     fn all_words(&self, page: u64, version: u64, mut each: impl FnMut(usize, u64)) {
         let keys = self.keys(page);
@@ -122,7 +124,7 @@ impl Pattern {
         self.words(&self.keys(page), range, version, |i, word| into[i] = word);
     }
 
-    /// Whether the page holds exactly what it should at `version`.
+    /// Returns whether the page holds exactly what it should at `version`.
     pub fn check(&self, page: u64, version: u64, content: &Page) -> bool {
         let mut difference = 0;
         self.all_words(page, version, |i, word| difference |= content[i] ^ word);
@@ -130,7 +132,7 @@ impl Pattern {
     }
 }
 
-/// What is the same for all words of a page.
+/// What all words of a page have in common.
 struct Keys {
     random: u64,
     /// The repeated word, if the page is compressible.
@@ -139,7 +141,7 @@ struct Keys {
 
 /// The order in which a region is rewritten: passes over all its pages, each pass in the same scattered order.
 ///
-/// The number of writes done so far is all the state there is: it gives the version of every page.
+/// The only state is the number of writes done so far. It gives the version of every page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sweep {
     pages: u64,
@@ -148,9 +150,9 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// A sweep over `pages` pages.
+    /// Makes a sweep over `pages` pages.
     pub fn new(pages: u64) -> Self {
-        // The golden section scatters well; any stride coprime to the length visits every page once a pass.
+        // The golden section scatters well. Any stride coprime to the length visits every page once a pass.
         let mut stride = (pages as f64 * 0.618_033_988_75) as u64 | 1;
         loop {
             if let Some(inverse) = inverse(stride, pages.max(1)) {
@@ -160,28 +162,29 @@ impl Sweep {
         }
     }
 
-    /// How many pages are in the region.
+    /// Returns how many pages are in the region.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The write that follows `written` earlier ones: which page, to which version.
+    /// Returns the write that follows `written` earlier ones: the page, and its new version.
     ///
     /// # Panics
+    ///
     /// If the region is empty.
     pub fn next(&self, written: u64) -> (u64, u64) {
         let page = (u128::from(written % self.pages) * u128::from(self.stride) % u128::from(self.pages)) as u64;
         (page, written / self.pages + 1)
     }
 
-    /// The version of `page` after `written` writes.
+    /// Returns the version of `page` after `written` writes.
     pub fn version(&self, page: u64, written: u64) -> u64 {
         let place = (u128::from(page) * u128::from(self.inverse) % u128::from(self.pages)) as u64;
         written / self.pages + u64::from(place < written % self.pages)
     }
 }
 
-/// The inverse of `a` modulo `m`, if there is one (extended Euclid).
+/// Returns the inverse of `a` modulo `m`, if there is one (extended Euclid).
 fn inverse(a: u64, m: u64) -> Option<u64> {
     let (mut r0, mut r1) = (i128::from(m), i128::from(a % m));
     let (mut t0, mut t1) = (0i128, 1i128);
@@ -233,7 +236,7 @@ mod tests {
         }
     }
 
-    /// Distinct words say enough about compressibility: an LZ coder needs repeats.
+    /// The number of distinct words says enough about compressibility: an LZ coder needs repeats.
     #[test]
     fn compressible_pages_repeat_and_others_do_not() {
         for (percent, distinct) in [(0, PAGE_WORDS), (100, PAGE_WORDS / SPARSE + 1)] {
@@ -259,12 +262,13 @@ mod tests {
                 }
             }
         }
-        // 51200 draws: a standard deviation is 113.
+        // 51200 draws have a standard deviation of 113.
         assert!(ones.iter().all(|&n| n.abs_diff(25_600) < 700), "{ones:?}");
     }
 
     proptest! {
-        /// Rewriting step by step reaches what `fill` says of the version, and `check` agrees with both.
+        /// Checks that rewriting step by step leads to the content that `fill` writes for the version, and that `check`
+        /// agrees with both.
         #[test]
         fn rewrites_add_up(
             seed: u64,
@@ -286,7 +290,7 @@ mod tests {
             prop_assert!(!pattern.check(page + 1, version, &stepped), "a page in another's place must not pass");
         }
 
-        /// Every single flipped bit is seen.
+        /// Checks that every single flipped bit is noticed.
         #[test]
         fn one_bit_is_seen(
             seed: u64,
@@ -303,7 +307,7 @@ mod tests {
             prop_assert!(!pattern.check(page, version, &content));
         }
 
-        /// The closed form of versions agrees with counting.
+        /// Checks that the closed form of versions agrees with counting.
         #[test]
         fn sweep_agrees_with_counting(pages in 1u64..200, written in 0u64..1000) {
             let sweep = Sweep::new(pages);

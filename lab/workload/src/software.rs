@@ -1,7 +1,8 @@
-//! Software that the guest unpacks and builds, so that its RAM holds what that leaves behind: sources, objects, a
+//! Software that the guest unpacks and builds, so that its RAM has what that leaves behind: sources, objects, a
 //! compiler's programs, and the pages of processes that have ended.
 //!
-//! The initramfs brings `/software/run`, which does it, below [`PLACE`]. Every file there is then remembered by a hash.
+//! The initramfs brings `/software/run`, which does this below [`BUILD_DIRECTORY`]. Every file there is then remembered
+//! by a hash.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use skein_workload::PAGE_BYTES;
 
 use crate::sys;
 
-/// What does it: a program that ends well if all could be done.
+/// The program that unpacks and builds. It ends with success if all could be done.
 const RUN: &str = "/software/run";
-/// Where: a file system in memory.
+/// Where the software is built: a file system in memory.
 const BUILD_DIRECTORY: &str = "/build";
 
 /// The files that were unpacked and built, each with its hash.
@@ -22,7 +23,11 @@ pub struct Software {
 }
 
 impl Software {
-    /// Unpacks and builds everything. What is wrong is on the console.
+    /// Unpacks and builds everything. The output of the program is on the console.
+    ///
+    /// # Errors
+    ///
+    /// What could not be done.
     pub fn build() -> Result<Self, String> {
         sys::mount_memory(BUILD_DIRECTORY)?;
         let status = Command::new(RUN)
@@ -39,7 +44,7 @@ impl Software {
         Ok(Self { files: files.collect::<Result<_, String>>()? })
     }
 
-    /// Reads every file again: how many pages they have, and how many are of files that are not as they were.
+    /// Reads every file again. Returns how many pages they have, and how many of these are of files that have changed.
     pub fn verify(&self) -> (u64, u64) {
         let (mut pages, mut bad) = (0, 0);
         for (path, known) in &self.files {
@@ -56,7 +61,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// All plain files below a directory.
+/// Finds all plain files below a directory.
 fn find(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let wrong = |e: std::io::Error| format!("{}: {e}", directory.display());
     for entry in fs::read_dir(directory).map_err(wrong)? {
@@ -71,7 +76,7 @@ fn find(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     Ok(())
 }
 
-/// Of every byte and of the length.
+/// Returns a hash of every byte and of the length.
 fn hash(content: &[u8]) -> u64 {
     let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let words = content.chunks(8).map(|chunk| {

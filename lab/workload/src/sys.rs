@@ -12,9 +12,13 @@ fn check(what: &str, result: i64) -> Result<i64, String> {
 }
 
 /// Mounts /proc, /sys and /dev.
+///
+/// # Errors
+///
+/// What could not be mounted.
 pub fn mount_all() -> Result<(), String> {
     for (kind, at) in [(c"proc", c"/proc"), (c"sysfs", c"/sys"), (c"devtmpfs", c"/dev")] {
-        // Fails if it is there already, which the mount then says.
+        // This fails if the directory exists already, or else the mount reports the error.
         let _ = fs::create_dir(at.to_str().unwrap_or_default());
         // SAFETY: all pointers are NUL-terminated constants, or null where the call allows it.
         let result = unsafe { libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, std::ptr::null()) };
@@ -23,7 +27,11 @@ pub fn mount_all() -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts a file system in memory that may grow to nearly all of it.
+/// Mounts a file system in memory that may grow to nearly all of the memory.
+///
+/// # Errors
+///
+/// Why it could not be mounted.
 pub fn mount_memory(at: &str) -> Result<(), String> {
     fs::create_dir_all(at).map_err(|e| format!("{at}: {e}"))?;
     let place = std::ffi::CString::new(at).map_err(|e| format!("{at}: {e}"))?;
@@ -34,6 +42,10 @@ pub fn mount_memory(at: &str) -> Result<(), String> {
 }
 
 /// Loads the modules that the initramfs lists, in its order.
+///
+/// # Errors
+///
+/// The first module that could not be loaded.
 pub fn load_modules() -> Result<(), String> {
     let order = fs::read_to_string("/modules/order").map_err(|e| format!("/modules/order: {e}"))?;
     for name in order.lines() {
@@ -45,7 +57,11 @@ pub fn load_modules() -> Result<(), String> {
     Ok(())
 }
 
-/// Gives the first NIC an address and brings it and the loopback up.
+/// Gives the first NIC an address, and brings it and the loopback up.
+///
+/// # Errors
+///
+/// What could not be configured.
 pub fn configure_nic(address: PortAddress) -> Result<(), String> {
     let nics = fs::read_dir("/sys/class/net").map_err(|e| format!("/sys/class/net: {e}"))?;
     let mut names: Vec<String> = nics.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -88,7 +104,7 @@ pub fn configure_nic(address: PortAddress) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens the virtio-serial port of this name, for non-blocking use.
+/// Opens the virtio-serial port of this name for non-blocking use. Returns `None` if there is no such port.
 pub fn open_port(name: &str) -> Option<File> {
     for entry in fs::read_dir("/sys/class/virtio-ports").ok()?.flatten() {
         let found = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
@@ -107,7 +123,7 @@ pub fn wait_readable(file: &File) {
     unsafe { libc::poll(&mut wanted, 1, 10_000) };
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the timespec lives over the call, which cannot fail for this clock.
@@ -120,16 +136,20 @@ pub fn sleep_ns(ns: u64) {
     std::thread::sleep(std::time::Duration::from_nanos(ns));
 }
 
-/// Puts the calling thread before all ordinary ones.
+/// Gives the calling thread priority over all ordinary ones.
 pub fn realtime_priority() {
     let wanted = libc::sched_param { sched_priority: 50 };
     // SAFETY: the parameter lives over the call. Root of the guest may do this; if not, beats are only less regular.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &wanted) };
 }
 
-/// RAM that can be used without swapping or killing, in MiB.
+/// Returns how much RAM can be used without swapping or killing, in MiB.
+///
+/// # Errors
+///
+/// Why that cannot be read.
 pub fn available_mb() -> Result<u32, String> {
-    /// For the threads' stacks and what the kernel allocates later.
+    /// What is left for the threads' stacks and for what the kernel allocates later.
     const KEEP_KIB: u32 = 16 << 10;
     let meminfo = fs::read_to_string("/proc/meminfo").map_err(|e| format!("/proc/meminfo: {e}"))?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -139,12 +159,16 @@ pub fn available_mb() -> Result<u32, String> {
     Ok(kib.saturating_sub(KEEP_KIB) >> 10)
 }
 
-/// CPUs of this guest.
+/// Returns the number of this guest's CPUs.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Fresh zeroed pages, in huge pages where the kernel has them, for the rest of the program's life.
+/// Returns fresh zeroed pages, in huge pages where the kernel has them, for the rest of the program's life.
+///
+/// # Errors
+///
+/// Why the kernel does not give the memory.
 pub fn map_pages(count: usize) -> Result<&'static mut [Page], String> {
     if count == 0 {
         return Ok(&mut []);

@@ -1,4 +1,4 @@
-//! What the threads share.
+//! The state that the threads share.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
@@ -8,13 +8,13 @@ use crate::disk::Disk;
 use crate::memory::Memory;
 use crate::software::Software;
 
-/// What the threads share.
+/// The state that the threads share.
 pub struct Workload {
     pub beat: Beat,
     pub memory: Memory,
     pub disk: Option<Disk>,
     pub build: bool,
-    /// Set once it is built.
+    /// The software, which is set once it is built.
     pub software: OnceLock<Software>,
     pub ready: AtomicBool,
 }
