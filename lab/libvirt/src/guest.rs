@@ -3,9 +3,9 @@
 use crate::world::EMULATOR;
 use std::fmt::Write as _;
 
-/// The definition of a small Linux guest under TCG: it boots `/var/lib/libvirt/boot/vmlinuz` and `initrd` of the host
-/// that it is on, writes its console to `/var/log/libvirt/qemu/NAME-serial.log`, and has a virtio-serial port for each
-/// of `channels`, (port, unix socket of QEMU's end).
+/// Returns the definition of a small Linux guest under TCG. It boots `/var/lib/libvirt/boot/vmlinuz` and `initrd` of
+/// the host that it is on, writes its console to `/var/log/libvirt/qemu/NAME-serial.log`, and has a virtio-serial port
+/// for each of `channels`: (port, unix socket of QEMU's end).
 pub fn domain_xml(name: &str, memory_mib: u32, cmdline: &str, channels: &[(&str, &str)]) -> String {
     let mut ports = String::new();
     for (port, socket) in channels {

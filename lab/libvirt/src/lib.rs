@@ -1,8 +1,8 @@
 //! Two real libvirt daemons in two of the lab's hosts, and a relay that knows where a migration stands.
 //!
-//! libvirt is the distribution's own, unpacked beside the build and never installed ([`unpacked`]); a [`World`] is a
-//! host with its own view of the file system around one `libvirtd`; [`Relay`] stands in for the wire between a tunnel
-//! and the daemon and acts at an exact moment of the migration's finish.
+//! libvirt is the distribution's own, unpacked beside the build and never installed ([`unpacked`]). A [`World`] is a
+//! host with its own view of the file system around one `libvirtd`. [`Relay`] stands between a tunnel and the daemon
+//! and acts at an exact moment of the migration's finish.
 
 mod guest;
 mod packages;
@@ -17,23 +17,23 @@ pub use world::World;
 /// Why there is no libvirt to work with.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// This machine cannot hold such hosts at all; the reason says what is missing.
+    /// This machine cannot have such hosts at all. The reason says what is missing.
     #[error("{0}")]
     Skip(String),
     /// A program ended with an error, or not in time.
     #[error("{program}: {said}")]
     Program {
-        /// What was run.
+        /// The program that was run.
         program: String,
-        /// Its exit status and what it wrote.
+        /// Its exit status and what it printed.
         said: String,
     },
-    /// A file, socket or process could not be had.
+    /// A file, socket or process failed.
     #[error("{what}")]
     Io {
         /// What was tried.
         what: String,
-        /// What the kernel said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
@@ -44,7 +44,11 @@ pub(crate) fn io<S: Into<String>>(what: S) -> impl FnOnce(std::io::Error) -> Err
     move |source| Error::Io { what, source }
 }
 
-/// Runs a command to its end and returns its standard output; anything but success is an error with all it wrote.
+/// Runs a command to its end and returns its standard output.
+///
+/// # Errors
+///
+/// All that the command printed, if it does not succeed.
 pub(crate) fn output(command: &mut std::process::Command) -> Result<String, Error> {
     let program = format!("{command:?}");
     let out = command.output().map_err(io(program.clone()))?;

@@ -6,16 +6,16 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a host needs beside QEMU: the daemon, `virsh`, and the tunnel that Skein is measured against.
+/// The packages that a host needs besides QEMU: the daemon, `virsh`, and the tunnel with which Skein is compared.
 const WANTED: [&str; 4] = ["libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients", "socat"];
 
-/// A directory with `usr` and `etc` to lay over the machine's own: the packages that this machine lacks for a libvirt,
-/// at the versions of its own distribution. Downloaded and unpacked below `cache` once, until the distribution has
-/// newer ones or the machine has gained or lost packages.
+/// Returns a directory with `usr` and `etc` to lay over the machine's own: the packages that this machine lacks for a
+/// libvirt, at the versions of its own distribution. They are downloaded and unpacked below `cache` once, until the
+/// distribution has newer ones or the machine has gained or lost packages.
 ///
 /// # Errors
 ///
-/// [`Error::Skip`] where packages cannot be had, [`Error::Program`] when one does not unpack.
+/// [`Error::Skip`] if packages are not available, [`Error::Program`] if one does not unpack.
 pub fn unpacked(cache: &Path) -> Result<PathBuf, Error> {
     let (debs, root, stamp) = (cache.join("debs"), cache.join("root"), cache.join("packages"));
     fs::create_dir_all(cache).map_err(io(format!("create {}", cache.display())))?;
@@ -43,7 +43,7 @@ pub fn unpacked(cache: &Path) -> Result<PathBuf, Error> {
             output(Command::new("dpkg").arg("-x").arg(entry.path()).arg(&root))?;
         }
     }
-    // Debian's /bin, /lib and /sbin are links into /usr; some packages of Debian 12 still ship files there.
+    // Debian's /bin, /lib and /sbin are links into /usr, but some packages of Debian 12 still ship files there.
     for top in ["bin", "lib", "lib64", "sbin"].map(|top| root.join(top)).into_iter().filter(|top| top.is_dir()) {
         output(Command::new("cp").arg("-a").arg(&top).arg(root.join("usr")))?;
     }
@@ -51,7 +51,7 @@ pub fn unpacked(cache: &Path) -> Result<PathBuf, Error> {
     Ok(root)
 }
 
-/// Removes a file or a whole directory, if it is there.
+/// Removes a file or a whole directory, if it exists.
 fn remove(path: &Path) -> Result<(), Error> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
@@ -67,7 +67,8 @@ fn skip(error: &Error) -> Error {
 fn apt(debs: &Path, how: &str) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     command.args(["install", "--yes", "--no-install-recommends", "-qq", how]);
-    // Nothing is installed: no need for dpkg's lock, nor for the user that apt downloads as to reach the directory.
+    // Nothing is installed, so dpkg's lock is not needed, and the user as which apt downloads need not reach the
+    // directory.
     command.args(["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root", "-o"]);
     command.arg(format!("Dir::Cache::archives={}", debs.display())).args(WANTED);
     output(&mut command)

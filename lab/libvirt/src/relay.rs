@@ -1,4 +1,4 @@
-//! A stand-in between a tunnel and a libvirt daemon, which reads the headers of libvirt's RPC as they pass.
+//! A relay between a tunnel and a libvirt daemon, which reads the headers of libvirt's RPC as they pass.
 
 use crate::{Error, io};
 use socket2::SockRef;
@@ -12,15 +12,15 @@ use std::thread::JoinHandle;
 /// A point in the finish phase of a migration, when the guest is paused on the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The call of FINISH has arrived and is not yet handed on: the guest runs nowhere.
+    /// The call of FINISH has arrived and is not yet passed on: the guest runs nowhere.
     Call,
-    /// The answer to FINISH has arrived and is not yet handed on: behind the relay the guest runs, and before it
-    /// nobody knows.
+    /// The answer to FINISH has arrived and is not yet passed on: the guest runs behind the relay, and the side before
+    /// it does not know.
     Answer,
 }
 
-/// Relays every connection made to one unix socket to another, and calls an action, once, at one [`Moment`].
-/// What it relays waits while the action runs. Dropping it closes everything and removes its socket.
+/// Relays every connection made to one unix socket to another, and calls an action, once, at one [`Moment`]. What it
+/// relays waits while the action runs. Dropping it closes everything and removes its socket.
 #[derive(Debug)]
 pub struct Relay {
     socket: PathBuf,
@@ -48,7 +48,7 @@ impl Relay {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when the socket cannot be made.
+    /// [`Error::Io`] if the socket cannot be made.
     pub fn start(
         listen: &Path,
         to: &Path,
@@ -65,7 +65,7 @@ impl Relay {
         Ok(Self { socket: listen.to_owned(), listener, shared, accepting: Some(accepting) })
     }
 
-    /// Whether the action has been called.
+    /// Returns whether the action has been called.
     pub fn acted(&self) -> bool {
         lock(&self.shared.action).is_none()
     }
@@ -90,7 +90,7 @@ fn accept(listener: &UnixListener, to: &Path, shared: &Arc<Shared>) {
     while let Ok((caller, _)) = listener.accept() {
         match pair(caller, to, shared) {
             Ok(threads) => pumps.extend(threads),
-            // The caller sees its connection closed, as it would by a daemon that is not there.
+            // The caller sees its connection closed, as by a daemon that does not run.
             Err(error) => eprintln!("relay: {}: {error}", to.display()),
         }
     }
@@ -103,7 +103,7 @@ fn accept(listener: &UnixListener, to: &Path, shared: &Arc<Shared>) {
     }
 }
 
-/// Joins a caller with the daemon: one thread a direction.
+/// Joins a caller with the daemon, with one thread for each direction.
 fn pair(caller: UnixStream, to: &Path, shared: &Arc<Shared>) -> std::io::Result<[JoinHandle<()>; 2]> {
     let daemon = UnixStream::connect(to)?;
     lock(&shared.open).extend([caller.try_clone()?, daemon.try_clone()?]);
@@ -119,7 +119,7 @@ fn pair(caller: UnixStream, to: &Path, shared: &Arc<Shared>) -> std::io::Result<
     }))
 }
 
-/// Hands whole messages on until either end closes. `serial` is that of the call of FINISH, once it was seen.
+/// Passes whole messages on until either end closes. `serial` is that of the call of FINISH, once it was seen.
 fn pump(mut from: &UnixStream, mut to: &UnixStream, way: Moment, shared: &Shared, serial: &Mutex<Option<u32>>) {
     while let Ok(message) = read_message(&mut from) {
         let header = Header::of(&message);
@@ -143,7 +143,7 @@ fn pump(mut from: &UnixStream, mut to: &UnixStream, way: Moment, shared: &Shared
     }
 }
 
-/// libvirt's RPC header (`src/rpc/virnetprotocol.x`), big-endian, after the length of the whole message.
+/// The header of libvirt's RPC (`src/rpc/virnetprotocol.x`), big-endian, after the length of the whole message.
 struct Header {
     program: u32,
     procedure: u32,
@@ -152,14 +152,14 @@ struct Header {
 }
 
 impl Header {
-    /// Length, program, version, procedure, type, serial, status.
+    /// The fields are length, program, version, procedure, type, serial, status.
     const BYTES: usize = 28;
-    /// `VIR_NET_MESSAGE_MAX`, with its length word.
+    /// The longest message: `VIR_NET_MESSAGE_MAX`, with its length word.
     const LONGEST: usize = 32 * 1024 * 1024 + 4;
     const REMOTE: u32 = 0x2000_8086;
     const CALL: u32 = 0;
     const REPLY: u32 = 1;
-    /// `REMOTE_PROC_DOMAIN_MIGRATE_FINISH3` and `…_FINISH3_PARAMS`.
+    /// The procedures `REMOTE_PROC_DOMAIN_MIGRATE_FINISH3` and `…_FINISH3_PARAMS`.
     const FINISH: [u32; 2] = [217, 306];
 
     fn of(message: &[u8]) -> Self {
@@ -172,7 +172,11 @@ impl Header {
     }
 }
 
-/// One message with its length word. An impossible length is an error.
+/// Reads one message with its length word.
+///
+/// # Errors
+///
+/// The error of the socket, or that a length is impossible.
 fn read_message(from: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
@@ -199,7 +203,8 @@ mod tests {
         bytes
     }
 
-    /// A caller and a daemon with a relay between them, whose action waits for leave and tells when it is called.
+    /// Makes a caller and a daemon with a relay between them. Its action reports when it is called, and waits for
+    /// permission to go on.
     fn joined(
         moment: Moment,
     ) -> (Relay, UnixStream, UnixStream, mpsc::Receiver<()>, mpsc::SyncSender<()>, tempfile::TempDir) {
@@ -243,7 +248,7 @@ mod tests {
     #[test]
     fn acts_before_finish_is_handed_on() {
         let (_relay, mut caller, mut daemon, calls, leave, _dir) = joined(Moment::Call);
-        // Another program's procedure of the same number (the keepalive's, QEMU's own) is not FINISH.
+        // A procedure of the same number in another program (the keepalive's, QEMU's own) is not FINISH.
         caller.write_all(&message(0x6b65_6570, 217, Header::CALL, 0, b"")).unwrap();
         read_message(&mut daemon).unwrap();
         caller.write_all(&message(Header::REMOTE, 217, Header::CALL, 3, b"")).unwrap();

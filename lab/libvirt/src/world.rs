@@ -8,35 +8,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may take until it answers: it asks the machine's QEMU about everything that it can do first.
+/// The time for a daemon to answer. It first asks the machine's QEMU about everything that it can do.
 const DAEMON_ANSWERS: Duration = Duration::from_secs(60);
 
-/// Where each world has the QEMU that its guests run in.
+/// The path at which each world has the QEMU that its guests run in.
 pub(crate) const EMULATOR: &str = "/usr/local/bin/lab-qemu";
 
 /// A running world. Dropping it kills all that runs in it and leaves nothing behind.
 ///
-/// Separate file systems are needed, and not only convenient: `--migrateuri unix:///PATH` is *one* path, which the
-/// target's QEMU binds and the source dials. In one file system no tunnel could stand between.
+/// Separate file systems are necessary: `--migrateuri unix:///PATH` is *one* path, which the target's QEMU binds and
+/// the source dials. In one file system no tunnel could be between the two.
 #[derive(Debug)]
 pub struct World {
     name: String,
-    /// Process 1 of the world, as we see it.
+    /// The number of the world's process 1, as seen from outside.
     init: u32,
-    /// Takes the world with it when it dies, and dies with us.
+    /// The process that ends the world when it dies, and dies with this program.
     unshare: Child,
 }
 
 impl World {
-    /// Makes a world and starts its daemon; [`answers`](Self::answers) waits until that is ready.
+    /// Makes a world and starts its daemon. [`answers`](Self::answers) waits until that is ready.
     ///
-    /// `setpriv` is a command that runs that program in the lab host's network namespace. `root` is what
-    /// [`unpacked`](crate::unpacked) gave. `uuid` names the host to libvirt, which refuses to migrate between two
-    /// hosts of the same one.
+    /// `setpriv` is a command that runs that program in the lab host's network namespace. `root` is the directory that
+    /// [`unpacked`](crate::unpacked) returned. `uuid` identifies the host to libvirt, which refuses to migrate between
+    /// two hosts with the same one.
     ///
     /// # Errors
     ///
-    /// [`Error::Skip`] where the machine allows no such namespaces or mounts, [`Error::Io`] when nothing starts.
+    /// [`Error::Skip`] if the machine allows no such namespaces or mounts, [`Error::Io`] if nothing starts.
     pub fn start(setpriv: Command, name: &str, uuid: &str, root: &Path) -> Result<Self, Error> {
         let mut command = setpriv;
         command.args([
@@ -77,11 +77,11 @@ impl World {
         Err(Error::Skip(format!("no host of its own can be made for libvirt on this machine: {}", said.trim())))
     }
 
-    /// Waits until the daemon answers, and gives the versions of libvirt and of its hypervisor.
+    /// Waits until the daemon answers. Returns the versions of libvirt and of its hypervisor.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] with the daemon's last words when it does not answer within a minute.
+    /// [`Error::Program`] with the daemon's last words if it does not answer within a minute.
     pub fn answers(&self) -> Result<String, Error> {
         let deadline = Instant::now() + DAEMON_ANSWERS;
         loop {
@@ -102,17 +102,17 @@ impl World {
         }
     }
 
-    /// The world's name.
+    /// Returns the world's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path in this world's file system, as one that we can open, or bind and connect a socket to.
+    /// Returns a path in this world's file system as one that this program can open, or bind or connect a socket to.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.init))
     }
 
-    /// A command that runs `program` in all of this world's namespaces. Killing its child ends the program with
+    /// Returns a command that runs `program` in all of this world's namespaces. Killing its child ends the program with
     /// SIGTERM.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
@@ -121,11 +121,11 @@ impl World {
         command
     }
 
-    /// Runs `virsh` against this world's daemon, for at most a minute, and returns what it printed.
+    /// Runs `virsh` against this world's daemon, for at most a minute. Returns what it printed.
     ///
     /// # Errors
     ///
-    /// [`Error::Program`] with all that it said when it fails.
+    /// [`Error::Program`] with all that it printed if it fails.
     pub fn virsh(&self, arguments: &[&str]) -> Result<String, Error> {
         let mut command = self.command("timeout");
         output(
@@ -137,7 +137,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when it cannot be written.
+    /// [`Error::Io`] if the file cannot be written.
     pub fn write(&self, inside: &str, text: &str, mode: u32) -> Result<(), Error> {
         let to = self.path(inside);
         fs::write(&to, text)
@@ -145,12 +145,12 @@ impl World {
             .map_err(io(format!("write {inside} of {}", self.name)))
     }
 
-    /// Copies a file into this world, with the mode that it has. libvirt changes the owner of what a guest uses: each
-    /// world needs files of its own.
+    /// Copies a file into this world, with its mode. libvirt changes the owner of what a guest uses, so each world
+    /// needs files of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::Io`] when it cannot be copied.
+    /// [`Error::Io`] if the file cannot be copied.
     pub fn put(&self, file: &Path, inside: &str) -> Result<(), Error> {
         let to = self.path(inside);
         let cannot = || io(format!("copy {} to {inside} of {}", file.display(), self.name));
@@ -160,7 +160,7 @@ impl World {
         fs::copy(file, &to).map(drop).map_err(cannot())
     }
 
-    /// The last lines of the daemon's log, of the guests' QEMUs' and of their consoles.
+    /// Returns the last lines of the daemon's log, of the logs of the guests' QEMUs and of their consoles.
     pub fn last_words(&self) -> String {
         let mut files = vec![self.path("/run/libvirtd.out"), self.path("/var/log/libvirt/libvirtd.log")];
         let guests = fs::read_dir(self.path("/var/log/libvirt/qemu")).into_iter().flatten().flatten();
