@@ -14,6 +14,8 @@
 //! - **What is asked for once is begun once**: a request is on the disk before its first migration is begun, and the
 //!   next attempt belongs to the agent, whoever watches. Test:
 //!   `an_agent_that_is_started_again_begins_no_second_migration_and_goes_on`.
+//! - **The first reason for calling a migration off stands**: what follows from it is none. Tests:
+//!   `the_first_reason_stands`, `the_end_of_a_migration_is_seen_with_the_reason_that_is_known_then`.
 //! - **Room is promised once**: reserved where a migration is let in or a VM is started, until its guest has arrived
 //!   or runs. Test: `room_for_one_is_not_given_to_two`.
 //! - **A target is ready when what is to be remembered of its guest is on its disk**, and has all of the guest when

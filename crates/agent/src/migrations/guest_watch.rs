@@ -14,7 +14,7 @@
 //! device ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an
 //! event.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use skein_hypervisor::{Guest, GuestEvent, Quirks, RunState, StopCause};
 use skein_inventory::check::standstill;
@@ -31,7 +31,8 @@ pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
 pub(super) struct GuestWatch {
     /// What the target was told.
     promised: Composition,
-    looked_at: Instant,
+    /// When all of the composition was looked at last.
+    looked_at: Duration,
     /// The last look at all of it was not answered.
     is_unknown: bool,
     /// What an event last said of why the guest stands still, or its QEMU ends.
@@ -43,11 +44,11 @@ impl GuestWatch {
     ///
     /// # Errors
     /// If the target was told nothing, or the guest is not composed so any more; with the reason.
-    pub(super) fn begin(guest: &dyn Guest, told: Option<Composition>) -> Result<GuestWatch, String> {
+    pub(super) fn begin(now: Duration, guest: &dyn Guest, told: Option<Composition>) -> Result<GuestWatch, String> {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
         let told = Composition { files: Vec::new(), boot_id: None, ..told };
-        let mut watch = GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None };
+        let mut watch = GuestWatch { promised: told, looked_at: now, is_unknown: false, reason: None };
         match watch.compare(guest) {
             Some(why) => Err(why),
             None => Ok(watch),
@@ -92,12 +93,15 @@ impl GuestWatch {
         self.reason.as_ref().map(ToString::to_string)
     }
 
-    /// What changed of the guest, at most every [`COMPOSITION_CHECK_PERIOD`] unless `now`.
-    pub(super) fn check_composition(&mut self, guest: &dyn Guest, now: bool) -> Option<String> {
-        if !now && self.looked_at.elapsed() < COMPOSITION_CHECK_PERIOD {
-            return None;
-        }
-        self.looked_at = Instant::now();
+    /// What changed of the guest, at most every [`COMPOSITION_CHECK_PERIOD`].
+    pub(super) fn check_if_due(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
+        let is_due = now.saturating_sub(self.looked_at) >= COMPOSITION_CHECK_PERIOD;
+        is_due.then(|| self.check_now(now, guest)).flatten()
+    }
+
+    /// What changed of the guest.
+    pub(super) fn check_now(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
+        self.looked_at = now;
         self.compare(guest)
     }
 
@@ -149,7 +153,7 @@ mod tests {
 
     fn watch() -> GuestWatch {
         let told = Composition { machine: "pc-q35-10.0".into(), ..Composition::default() };
-        GuestWatch { promised: told, looked_at: Instant::now(), is_unknown: false, reason: None }
+        GuestWatch { promised: told, looked_at: Duration::ZERO, is_unknown: false, reason: None }
     }
 
     #[test]

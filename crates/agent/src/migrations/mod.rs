@@ -39,8 +39,9 @@ use crate::room::HostRoom;
 
 pub use self::input::StartRefused;
 pub(crate) use self::input::{Capacity, Inquiry};
+pub(crate) use self::offer::DELTA_MEMORY_DEFAULT_PERCENT;
 pub use self::offer::{Offer, OfferError};
-pub(crate) use self::source::DELTA_MEMORY_DEFAULT_PERCENT;
+
 pub(crate) use self::view::MigrationViews;
 
 /// What waits for the owner: some inputs of each migration.

@@ -12,6 +12,10 @@ use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 
 use crate::launch::Launch;
 
+/// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for
+/// all of it.
+pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
+
 /// How the target's QEMU is to be started, and how its guest gets there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offer {

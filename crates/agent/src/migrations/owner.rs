@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use super::context::Context;
 use super::input::{Action, Capacity, Input, Manager, NewMigration, OwnerInput, StartRefused, WorkerInput};
 use super::offer::Offer;
-use super::source::SourceWorker;
+use super::source;
 use super::target::TargetWorker;
 use crate::clock::wait_until;
 use crate::error_chain;
@@ -363,7 +363,7 @@ impl Owner {
             let (context, own_jobs) = (self.context.clone(), jobs.clone());
             let offer = self.manager.offer(id).map(|offer| Offer::clone(offer));
             let work = move || match summary.role {
-                Role::Source => SourceWorker::new(context, summary, offer, own_jobs).run(queue),
+                Role::Source => source::new_worker(context, summary, offer, own_jobs).run(queue),
                 Role::Target => TargetWorker::new(context, summary, offer, own_jobs).run(queue),
             };
             match thread::Builder::new().name("migration".into()).spawn(work) {

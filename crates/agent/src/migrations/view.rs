@@ -140,11 +140,15 @@ impl MigrationViews {
         self.table.lock().entries.values().filter(copies).count() as u32
     }
 
-    pub(super) fn copied(&self, id: MigrationId, copy: CopyProgress, log: bool) {
-        self.change(id, |entry| entry.copy = Some(copy.clone()));
-        if log {
-            self.log(id, LogEntry::Copied { copy });
-        }
+    /// Shows how far a copy is.
+    pub(super) fn set_progress(&self, id: MigrationId, copy: CopyProgress) {
+        self.change(id, |entry| entry.copy = Some(copy));
+    }
+
+    /// Shows that, and logs it.
+    pub(super) fn log_progress(&self, id: MigrationId, copy: CopyProgress) {
+        self.set_progress(id, copy.clone());
+        self.log(id, LogEntry::Copied { copy });
     }
 
     /// The guest is stopped for the switchover.

@@ -1,0 +1,230 @@
+//! The copy of a guest that is under way: looks at it, and carries out what is decided about it.
+
+use std::time::Duration;
+
+use skein_handover::{MigrationId, SourceInput};
+use skein_hypervisor::{CopyState, Guest, MigrationState, MigrationStatus};
+use skein_forecast::Convergence;
+use skein_forecast::CopySample;
+use tracing::info;
+
+use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy, ConvergenceVerdict};
+use super::dirty_rate::{DirtyRateSampler, Measurement, SAMPLE_TIME};
+use super::environment::SourceEnvironment;
+use super::links::LinkWatch;
+use super::outage::{OutageSample, OutageWatch};
+use super::progress::{Logged, ProgressWatch, page_figures, progress, throttle_percent};
+use super::switchover::{PagesSample, SwitchoverSample, SwitchoverSteering};
+use crate::migrations::guest_watch::GuestWatch;
+use crate::migrations::input::Input;
+use crate::migrations::offer::Offer;
+
+/// The copy of a guest, from the moment in which its hypervisor was told to migrate it until that is over.
+pub(super) struct GuestCopy {
+    id: MigrationId,
+    offer: Offer,
+    begun: Duration,
+    /// What happens to the guest meanwhile.
+    pub(super) guest: GuestWatch,
+    steering: SwitchoverSteering,
+    convergence: ConvergenceDriver,
+    sampler: DirtyRateSampler,
+    links: LinkWatch,
+    outage: OutageWatch,
+    progress: ProgressWatch,
+}
+
+/// What a copy is looked at with.
+pub(super) struct CopyLook<'a> {
+    pub(super) now: Duration,
+    pub(super) environment: &'a dyn SourceEnvironment,
+    pub(super) guest: &'a dyn Guest,
+    /// The target's host.
+    pub(super) peer: &'a str,
+}
+
+impl GuestCopy {
+    /// A copy that begins now.
+    pub(super) fn new(id: MigrationId, offer: Offer, guest: GuestWatch, now: Duration) -> GuestCopy {
+        let policy = ConvergencePolicy { allow_throttle: offer.allow_throttle, has_deadline: offer.has_deadline };
+        GuestCopy {
+            id,
+            offer,
+            begun: now,
+            guest,
+            steering: SwitchoverSteering::default(),
+            convergence: ConvergenceDriver::new(policy),
+            sampler: DirtyRateSampler::default(),
+            links: LinkWatch::default(),
+            outage: OutageWatch::new(now),
+            progress: ProgressWatch::new(now),
+        }
+    }
+
+    /// Returns why it will not converge, as was told.
+    pub(super) fn not_converging_why(&self) -> Option<&str> {
+        self.convergence.not_converging_why()
+    }
+
+    /// Returns why a copy that is called off before its end did not end, by what was last seen of it.
+    pub(super) fn why_unfinished(&self) -> Option<String> {
+        self.convergence.why_unfinished()
+    }
+
+    /// The guest stands still for the switchover.
+    pub(super) fn note_standstill(&mut self, environment: &dyn SourceEnvironment) {
+        let actions = self.convergence.converges_again();
+        self.carry_out(environment, actions);
+    }
+
+    /// The copy is over, and whatever throttled the guest with it.
+    pub(super) fn end(mut self, now: Duration, environment: &dyn SourceEnvironment) {
+        self.convergence.note_throttle(now, 0).into_iter().for_each(|text| environment.note(text));
+    }
+
+    /// Whether it is to be called off, as the network is out and a throttled guest must not wait for that.
+    pub(super) fn is_out(&mut self, look: &CopyLook<'_>) -> bool {
+        let Some(pages) = look.environment.pages() else { return false };
+        let counts = pages.counts();
+        let read = counts.guest_bytes().saturating_add(counts.other_bytes);
+        let may_freeze = look.guest.quirks().freezes_throttled_without_network && self.offer.allow_throttle.is_some();
+        let sample = OutageSample {
+            read_bytes: (counts.pages > 0).then_some(read),
+            paths: &look.environment.paths(),
+            may_freeze: may_freeze || self.convergence.is_throttled(),
+            copies: look.environment.copies_to_target(),
+        };
+        self.outage.is_out(look.now, &sample)
+    }
+
+    /// Looks how far it is, and does what is needed for it to end.
+    pub(super) fn look(&mut self, look: &CopyLook<'_>, state: &MigrationState) {
+        let Some(copy) = &state.copy else { return };
+        let bits_per_s = self.progress.rate(look.now, copy);
+        let throttle = throttle_percent(state);
+        let note = self.convergence.note_throttle(look.now, throttle);
+        note.into_iter().for_each(|text| look.environment.note(text));
+        let converges = match state.status {
+            MigrationStatus::Active => {
+                let fits = self.steer(look, copy);
+                self.drive(look, copy, fits, state.throttle_percent.unwrap_or(0))
+            }
+            _ => None,
+        };
+        let pages = look.environment.pages();
+        let figures = pages.as_ref().map(|pages| page_figures(&**pages, Some(&self.offer), copy.total_bytes));
+        if let Some((figures, pages)) = figures.as_ref().zip(pages) {
+            let notes = self.progress.note_placement(figures, pages.builds_on_kept(), look.peer);
+            notes.into_iter().for_each(|text| look.environment.note(text));
+        }
+        let shown = progress(copy, bits_per_s, converges, throttle, figures);
+        match self.progress.is_logged(look.now, state) {
+            Logged::Yes => look.environment.log_progress(shown),
+            Logged::No => look.environment.show_progress(shown),
+        }
+    }
+
+    /// Tells the hypervisor what may be left at the switchover. Returns the bytes that would fit.
+    fn steer(&mut self, look: &CopyLook<'_>, copy: &CopyState) -> u64 {
+        let pages = look.environment.pages();
+        let sample = SwitchoverSample {
+            downtime_limit_ms: self.offer.downtime_limit_ms,
+            carried_bits_per_s: look.environment.carried_bits_per_s(),
+            copies: look.environment.copies_to_target(),
+            socket_mbit_per_s: copy.socket_mbit_per_s,
+            pages: pages.as_ref().map(|pages| PagesSample {
+                counts: pages.counts(),
+                held_bytes: pages.held_bytes(),
+                held_back_bytes: pages.held_back_bytes(),
+            }),
+        };
+        let decision = self.steering.decide(&sample, self.convergence.watch());
+        pages.iter().for_each(|pages| pages.set_held_bytes_max(decision.held_bytes_max));
+        if let Some(limit) = decision.limit {
+            match look.guest.set_switchover(limit.bytes, self.offer.downtime_limit_ms, limit.socket_mbit_per_s) {
+                Ok(()) => self.steering.note_told(limit),
+                Err(error) => info!(id = %self.id, "QEMU: {error}"),
+            }
+        }
+        decision.fits_bytes
+    }
+
+    /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
+    fn drive(&mut self, look: &CopyLook<'_>, copy: &CopyState, fits: u64, throttle: u8) -> Option<Convergence> {
+        if self.convergence.has_given_up() {
+            return None;
+        }
+        let links = self.links.sample(&look.environment.paths(), |nics| look.environment.nics_bits_per_s(nics));
+        let could_use_more = self.offer.transport.uses_all_nics() && links.is_full;
+        let sample = CopySample {
+            at: look.now.saturating_sub(self.begun),
+            round: copy.round,
+            sent: copy.sent_page_bytes,
+            remaining: copy.remaining_bytes,
+            fits,
+            throttle,
+            sampled: self.sampled(look, copy, throttle),
+            nics: if could_use_more { links.nics } else { 0 },
+        };
+        let decision = self.convergence.decide(&sample, links.is_full);
+        let actions = match decision.verdict {
+            ConvergenceVerdict::GoOn(actions) => actions,
+            // It may have got there meanwhile.
+            ConvergenceVerdict::GiveUp(_)
+                if look.guest.migration().is_ok_and(|now| now.status != MigrationStatus::Active) =>
+            {
+                Vec::new()
+            }
+            ConvergenceVerdict::GiveUp(why) => self.convergence.give_up(why),
+        };
+        self.carry_out_at(look, actions);
+        decision.converges
+    }
+
+    /// Returns what the guest was last seen to write in a second, and measures again now and then, if that is wanted.
+    fn sampled(&mut self, look: &CopyLook<'_>, copy: &CopyState, throttle: u8) -> Option<u64> {
+        if !self.convergence.wants_dirty_rate(copy.round) {
+            return None;
+        }
+        self.sampler.set_throttle(throttle);
+        if self.sampler.is_due(look.now) {
+            let measured = match look.guest.dirty_rate() {
+                Ok(Some(rate)) => Measurement::Rate(rate),
+                Ok(None) => Measurement::NotYet,
+                Err(_) => Measurement::Unknown,
+            };
+            self.sampler.take(look.now, measured);
+        }
+        if let Some(pages_per_gib) = self.sampler.pages_to_measure(look.now, copy.total_bytes) {
+            let begun = look.guest.measure_dirty_rate(SAMPLE_TIME, pages_per_gib);
+            self.sampler.note_measuring(look.now, begun.is_ok());
+        }
+        self.sampler.last()
+    }
+
+    fn carry_out_at(&self, look: &CopyLook<'_>, actions: Vec<ConvergenceAction>) {
+        for action in &actions {
+            if let ConvergenceAction::Throttle(percent) = action
+                && let Err(error) = look.guest.set_throttle(*percent)
+            {
+                look.environment.note(format!("QEMU does not throttle it: {error}"));
+            } else {
+                self.carry_out(look.environment, vec![action.clone()]);
+            }
+        }
+    }
+
+    /// Carries out what needs no hypervisor.
+    fn carry_out(&self, environment: &dyn SourceEnvironment, actions: Vec<ConvergenceAction>) {
+        for action in actions {
+            match action {
+                ConvergenceAction::Note(text) => environment.note(text),
+                ConvergenceAction::Detail(why) => environment.tell(vec![Input::Detail(self.id, why)]),
+                ConvergenceAction::CallOff => {
+                    environment.tell(vec![Input::Source(self.id, SourceInput::MigrationFailed)]);
+                }
+                ConvergenceAction::Throttle(_) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a source's worker needs of its agent and its host.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use skein_api::CopyProgress;
+use skein_dataplane::source::SourcePages;
+use skein_hypervisor::Guest;
+use skein_inventory::Composition;
+use skein_pages::PageCounts;
+
+use super::links::PathSample;
+use crate::migrations::input::Input;
+use crate::own_socket::SocketError;
+use crate::vms::VmError;
+
+/// What a source's worker needs of its agent and its host, for its one migration.
+pub(super) trait SourceEnvironment: Send {
+    // The VM.
+
+    /// Returns the guest, if what runs it answers.
+    fn guest(&self) -> Option<Arc<dyn Guest>>;
+
+    /// Whether there is a process that runs the guest, also one that does not answer.
+    fn has_process(&self) -> bool;
+
+    /// Returns what the target was told that the guest is composed of; none: nothing.
+    fn promised_composition(&self) -> Option<Composition>;
+
+    /// Returns the last words of what ran the guest, once it has ended.
+    fn last_words(&self) -> Option<String>;
+
+    /// Tells who asks for the VM later why what ran it ended.
+    fn explain_end(&self, why: &str);
+
+    /// The VM's next migrations go through the target's QEMU, for this reason.
+    fn set_indirect(&self, why: String);
+
+    // What the copy takes.
+
+    /// Reserves room on this host for the copy.
+    ///
+    /// # Errors
+    /// There is none: which limit is in the way, and what to do.
+    fn reserve(&mut self) -> Result<(), String>;
+
+    /// Writes down that the guest leaves, and listens for the hypervisor's channels. Returns the socket's path.
+    fn open_channels(&mut self, guest: &dyn Guest) -> Result<PathBuf, OpenChannelsError>;
+
+    /// Closes the main channel, so that a hypervisor that does not hear gives up, and has the others read to their end.
+    fn give_up_channels(&self);
+
+    /// Leaves the channels to whoever keeps them: the agent ends.
+    fn leave_channels(&mut self);
+
+    /// Returns why a channel could not be carried, if so.
+    fn channels_failure(&self) -> Option<String>;
+
+    /// Returns what becomes of the guest's pages; none: its channels were never opened.
+    fn pages(&self) -> Option<Arc<dyn CopiedPages>>;
+
+    /// The process is gone and the guest the other host's: removes what this host has of the VM, and keeps its RAM if
+    /// that was agreed on. Returns what is to be noted.
+    fn release(&mut self) -> Option<String>;
+
+    /// Has this thread run before others: a guest stands still.
+    fn raise_priority(&self);
+
+    // The paths to the target.
+
+    /// Returns the paths as they are now.
+    fn paths(&self) -> Vec<PathSample>;
+
+    /// Returns bits a second that the paths carry together while there is more than enough to send; 0: not known.
+    fn carried_bits_per_s(&self) -> u64;
+
+    /// Returns how many guests are copied from here to the target now.
+    fn copies_to_target(&self) -> u32;
+
+    /// Returns bits a second that these NICs say they can carry together; none: not all say.
+    fn nics_bits_per_s(&self, nics: &BTreeSet<String>) -> Option<f64>;
+
+    // Who is told.
+
+    /// Tells the owner of the migrations.
+    fn tell(&self, inputs: Vec<Input>);
+
+    /// Adds a line to the migration's event log.
+    fn note(&self, text: String);
+
+    /// The guest stands still for its migration from now on.
+    fn note_standstill(&self);
+
+    /// Shows how far the copy is.
+    fn show_progress(&self, copy: CopyProgress);
+
+    /// Shows that, and adds it to the event log.
+    fn log_progress(&self, copy: CopyProgress);
+}
+
+/// Why a hypervisor's channels cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenChannelsError {
+    #[error("it was begun by an agent that is gone")]
+    NoOffer,
+    #[error("it is gone")]
+    NoVm,
+    #[error(transparent)]
+    Vm(#[from] VmError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+}
+
+/// What becomes of a guest's pages: see [`SourcePages`].
+pub(super) trait CopiedPages: Send + Sync {
+    fn counts(&self) -> PageCounts;
+    fn is_direct(&self) -> Option<bool>;
+    fn why_not_direct(&self) -> String;
+    fn builds_on_kept(&self) -> bool;
+    fn direct_placement_failure(&self) -> Option<String>;
+    fn set_held_bytes_max(&self, bytes: u64);
+    fn held_bytes(&self) -> u64;
+    fn held_back_bytes(&self) -> u64;
+    fn failed(&self) -> Option<String>;
+    fn failed_here(&self) -> Option<String>;
+}
+
+impl CopiedPages for SourcePages {
+    fn counts(&self) -> PageCounts {
+        SourcePages::counts(self)
+    }
+
+    fn is_direct(&self) -> Option<bool> {
+        SourcePages::is_direct(self)
+    }
+
+    fn why_not_direct(&self) -> String {
+        SourcePages::why_not_direct(self)
+    }
+
+    fn builds_on_kept(&self) -> bool {
+        SourcePages::builds_on_kept(self)
+    }
+
+    fn direct_placement_failure(&self) -> Option<String> {
+        SourcePages::direct_placement_failure(self)
+    }
+
+    fn set_held_bytes_max(&self, bytes: u64) {
+        SourcePages::set_held_bytes_max(self, bytes);
+    }
+
+    fn held_bytes(&self) -> u64 {
+        SourcePages::held_bytes(self)
+    }
+
+    fn held_back_bytes(&self) -> u64 {
+        SourcePages::held_back_bytes(self)
+    }
+
+    fn failed(&self) -> Option<String> {
+        SourcePages::failed(self)
+    }
+
+    fn failed_here(&self) -> Option<String> {
+        SourcePages::failed_here(self)
+    }
+}

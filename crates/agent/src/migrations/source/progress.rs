@@ -1,0 +1,172 @@
+//! How far a copy is, as commands see it and the log has it.
+
+use std::time::Duration;
+
+use skein_api::{CopyProgress, PageFigures};
+use skein_hypervisor::{CopyState, MigrationState};
+use skein_forecast::Convergence;
+use skein_inventory::Route;
+
+use super::environment::CopiedPages;
+use crate::migrations::offer::Offer;
+use crate::to_api::ToApi;
+
+/// Between two progress entries of the log.
+const LOG_PERIOD: Duration = Duration::from_secs(10);
+/// A guest that may be throttled always is by so many per cent: no less can be said.
+const THROTTLE_LEAST_PERCENT: u8 = 1;
+
+/// Whether progress is worth an entry of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Logged {
+    Yes,
+    No,
+}
+
+/// Follows one copy.
+#[derive(Debug)]
+pub(super) struct ProgressWatch {
+    /// When the rate was computed last, and what had been transferred by then.
+    last_rate_sample: Option<(Duration, u64)>,
+    logged_at: Duration,
+    is_placement_noted: bool,
+}
+
+/// Returns by how many per cent the guest is throttled, as people are told.
+pub(super) fn throttle_percent(state: &MigrationState) -> u8 {
+    state.throttle_percent.filter(|percent| *percent > THROTTLE_LEAST_PERCENT).unwrap_or(0)
+}
+
+impl ProgressWatch {
+    pub(super) fn new(now: Duration) -> ProgressWatch {
+        ProgressWatch { last_rate_sample: None, logged_at: now, is_placement_noted: false }
+    }
+
+    /// Returns bits a second that the hypervisor transferred since the last look; 0: not known.
+    pub(super) fn rate(&mut self, now: Duration, copy: &CopyState) -> u64 {
+        let before = self.last_rate_sample.replace((now, copy.transferred_bytes));
+        match before {
+            Some((at, bytes)) if copy.transferred_bytes >= bytes => {
+                let seconds = now.saturating_sub(at).as_secs_f64().max(0.001);
+                ((copy.transferred_bytes - bytes) as f64 * 8.0 / seconds) as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// Returns whether what is seen now goes into the log.
+    pub(super) fn is_logged(&mut self, now: Duration, state: &MigrationState) -> Logged {
+        if now.saturating_sub(self.logged_at) < LOG_PERIOD && !state.status.is_over() {
+            return Logged::No;
+        }
+        self.logged_at = now;
+        Logged::Yes
+    }
+
+    /// Returns what is to be noted, once, of how the pages get to the RAM of the guest at `target`.
+    pub(super) fn note_placement(&mut self, pages: &PageFigures, builds_on_kept: bool, target: &str) -> Vec<String> {
+        let Some(direct) = pages.direct.filter(|_| !self.is_placement_noted) else { return Vec::new() };
+        self.is_placement_noted = true;
+        let text = match (direct, &pages.why_not_direct[..]) {
+            (true, "") => "direct placement: yes".into(),
+            (true, why) => format!("direct placement: of smaller blocks only: {why}"),
+            (false, why) => format!("direct placement: no: {why}"),
+        };
+        let built_on = builds_on_kept.then(|| format!("built on what {target} kept of the guest's RAM"));
+        [text].into_iter().chain(built_on).collect()
+    }
+}
+
+/// Returns how far the copy is.
+pub(super) fn progress(
+    copy: &CopyState,
+    bits_per_s: u64,
+    converges: Option<Convergence>,
+    throttle_percent: u8,
+    pages: Option<PageFigures>,
+) -> CopyProgress {
+    CopyProgress {
+        total_bytes: copy.total_bytes,
+        remaining_bytes: copy.remaining_bytes,
+        transferred_bytes: copy.transferred_bytes,
+        round: copy.round,
+        dirty_bytes_per_s: copy.dirty_bytes_per_s,
+        bits_per_s,
+        converges: converges.to_api(),
+        throttle_percent,
+        pages,
+    }
+}
+
+/// Returns where the bytes went so far, of a guest with so much RAM.
+pub(super) fn page_figures(pages: &dyn CopiedPages, offer: Option<&Offer>, ram_bytes: u64) -> PageFigures {
+    let counts = pages.counts();
+    let sent_bytes = counts.guest_bytes().saturating_sub(counts.repaired_bytes());
+    PageFigures {
+        transport: offer.map_or_else(Route::default, |offer| offer.transport).to_api(),
+        direct: pages.is_direct(),
+        why_not_direct: offer.and_then(|offer| offer.indirect.clone()).unwrap_or_else(|| pages.why_not_direct()),
+        again_bytes: sent_bytes.saturating_sub(ram_bytes),
+        counts: counts.to_api(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_hypervisor::MigrationStatus;
+
+    use super::*;
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_rate_is_a_difference() {
+        let mut watch = ProgressWatch::new(at(0));
+        let mut rate = |ms, bytes| watch.rate(at(ms), &CopyState { transferred_bytes: bytes, ..CopyState::default() });
+        assert_eq!((rate(100, 500), rate(200, 1500), rate(200, 1501)), (0, 80_000, 8_000));
+        assert_eq!(rate(300, 10), 0, "a migration that begins anew");
+    }
+
+    #[test]
+    fn the_log_has_every_tenth_second_and_the_end() {
+        let mut watch = ProgressWatch::new(at(0));
+        let state = |status| MigrationState { status, ..MigrationState::default() };
+        let active = state(MigrationStatus::Active);
+        let logged: Vec<u64> = (0..250).filter(|n| watch.is_logged(at(n * 100), &active) == Logged::Yes).collect();
+        assert_eq!(logged, [100, 200]);
+        assert_eq!(watch.is_logged(at(25_000), &state(MigrationStatus::Completed)), Logged::Yes);
+    }
+
+    #[test]
+    fn how_pages_get_there_is_noted_once_it_is_known() {
+        let figures = |direct, why: &str| PageFigures {
+            transport: Route::default().to_api(),
+            direct,
+            why_not_direct: why.into(),
+            again_bytes: 0,
+            counts: skein_api::PageCounts::default(),
+        };
+        let noted = |figures: &PageFigures, kept| ProgressWatch::new(at(0)).note_placement(figures, kept, "b");
+        assert_eq!(
+            noted(&figures(Some(true), ""), true),
+            ["direct placement: yes", "built on what b kept of the guest's RAM"]
+        );
+        assert_eq!(
+            noted(&figures(Some(true), "private"), false),
+            ["direct placement: of smaller blocks only: private"]
+        );
+        let mut watch = ProgressWatch::new(at(0));
+        assert!(watch.note_placement(&figures(None, ""), false, "b").is_empty());
+        let no = figures(Some(false), "private");
+        assert_eq!(watch.note_placement(&no, false, "b"), ["direct placement: no: private"]);
+        assert!(watch.note_placement(&no, false, "b").is_empty(), "once");
+    }
+
+    #[test]
+    fn the_least_throttle_is_none() {
+        let state = |throttle_percent| MigrationState { throttle_percent, ..MigrationState::default() };
+        assert_eq!([None, Some(1), Some(2)].map(|percent| throttle_percent(&state(percent))), [0, 0, 2]);
+    }
+}
