@@ -1,4 +1,4 @@
-//! The `skein-lab` program: hosts on one machine, the bench and the demo; nothing but arguments and output here.
+//! The `skein-lab` program: hosts on one machine, the bench and the demo. Only arguments and output are here.
 
 mod commands;
 mod skein;

@@ -1,4 +1,4 @@
-//! The `skein` that the bench measures and the demo shows.
+//! Finds the `skein` that the bench measures and the demo shows.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,11 @@ pub struct Skein {
 }
 
 impl Skein {
-    /// The program's absolute path.
+    /// Returns the program's absolute path.
     ///
     /// # Errors
-    /// There is no such file; what to do is said.
+    ///
+    /// If there is no such file. The error says what to do.
     pub fn path(&self) -> anyhow::Result<PathBuf> {
         match &self.named {
             Some(named) => {
@@ -28,7 +29,7 @@ impl Skein {
     }
 }
 
-/// The `skein` in the directory of `program`.
+/// Returns the `skein` in the directory of `program`.
 fn beside(program: &Path) -> anyhow::Result<PathBuf> {
     let skein = program.with_file_name("skein");
     let shown = skein.display();

@@ -1,4 +1,4 @@
-//! `skein-lab bench` and `skein-lab demo` as people run them: real guests, real hosts, a small case.
+//! Tests `skein-lab bench` and `skein-lab demo` as people run them: real guests, real hosts, a small case.
 // QEMU: 7.2 10
 // Program: skein
 // Cores: 0.9
@@ -26,7 +26,7 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Namespaces and processes that a bench of this process id left behind.
+/// Returns the namespaces and processes that a bench of this process id left behind.
 fn left_behind(pid: u32) -> Vec<String> {
     let lab = format!("bench-{pid}-");
     let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten();
@@ -58,7 +58,7 @@ fn run_case(directory: &Path, args: &[&str]) -> (Value, String, String) {
     (results, fs::read_to_string(html).unwrap(), text(&output))
 }
 
-/// Every kind of mover carries a guest, and what is written down about it adds up.
+/// Checks that every kind of mover carries a guest, and that its results are consistent.
 #[test]
 fn movers_side_by_side() {
     let directory = tempfile::tempdir().unwrap();
@@ -86,7 +86,7 @@ fn movers_side_by_side() {
         assert!((164e6..270e6).contains(&bytes), "{mover}: {bytes}");
         let sent: f64 = nics(run, &run["source"], "tx_bytes").iter().sum();
         let received: f64 = nics(run, &run["target"], "rx_bytes").iter().sum();
-        // Skein compresses what the kernel has in its memory. What went before the first sample is estimated.
+        // Skein compresses the kernel's memory. What was sent before the first sample is estimated.
         let least = if mover.starts_with("skein") { 0.85 } else { 0.97 };
         assert!(sent > bytes * least && sent < bytes * 1.25, "{mover}: {sent} sent for {bytes}");
         assert!((received / sent - 1.0).abs() < 0.05, "{mover}: {received} of {sent} received");
@@ -96,7 +96,7 @@ fn movers_side_by_side() {
         let phases = ["active_s", "stop_s", "completed_s"].map(|name| number(&run["phases"][name]));
         assert!(phases.is_sorted(), "{mover}: {phases:?}");
         assert!(number(&run["phases"]["resume_s"]) >= phases[1], "{mover}");
-        // Agents check and start the target's QEMU first, and hand over; the others begin with `migrate`.
+        // Agents first check and start the target's QEMU, and hand over at the end. Other movers begin with `migrate`.
         let handover = run["handover"].as_array().unwrap();
         if mover == "skein-agents" {
             assert!(number(&run["phases"]["order_s"]) < 0.0, "{}", run["phases"]);
@@ -126,7 +126,7 @@ fn movers_side_by_side() {
         assert!(length > 5 && samples["nics"].as_array().unwrap().len() == 4, "{mover}");
         assert_eq!(samples["cores"][0]["busy"].as_array().unwrap().len(), length, "{mover}");
     }
-    // Skein uses both NICs, QEMU alone one.
+    // Skein uses both NICs, and QEMU alone uses one.
     let both = |mover: &str| {
         let run = results["runs"].as_array().unwrap().iter().find(|r| r["mover"] == mover).unwrap();
         nics(run, &run["source"], "tx_bytes").iter().filter(|bytes| **bytes > 50e6).count()
@@ -142,7 +142,8 @@ fn nics(run: &Value, host: &Value, counter: &str) -> Vec<f64> {
     nics.filter(|nic| nic["host"] == *host).map(|nic| number(&nic[counter])).collect()
 }
 
-/// A newcomer sees a move, a killed agent whose guest runs exactly once, and commands that work as they are printed.
+/// Checks that a newcomer sees a move, a killed agent whose guest runs exactly once, and commands that work as they are
+/// printed.
 #[test]
 fn demo() {
     let directory = tempfile::tempdir().unwrap();
@@ -160,7 +161,7 @@ fn demo() {
 
     let (_, by_hand) = said.split_once("By hand").unwrap();
     let lines: Vec<&str> = by_hand.lines().filter(|line| line.starts_with("  ")).collect();
-    // In a lab of its own, which goes whatever happens.
+    // This runs in a lab of its own, which is removed in any case.
     let name = format!("demo{}", std::process::id());
     let mut script = format!("set -e\ntrap 'skein-lab down' EXIT\n{}\n", lines.join("\n"));
     for command in ["up", "exec", "down"] {
@@ -175,7 +176,7 @@ fn demo() {
     assert!(output.status.success() && said.contains("web1 runs on b: moved in"));
 }
 
-/// Names that do not exist are told with those that do.
+/// Checks that for an unknown name the existing ones are printed.
 #[test]
 fn wrong_words() {
     let output = skein_lab(&["bench", "run", "three-nics"]).output().unwrap();
@@ -187,7 +188,7 @@ fn wrong_words() {
     assert!(text(&output).contains("both-ways\n"), "{}", text(&output));
 }
 
-/// Ctrl-C ends it at once, whatever it is doing, and leaves nothing.
+/// Checks that Ctrl-C ends the program at once, whatever it is doing, and leaves nothing behind.
 #[test]
 fn interrupted() {
     // While the guest boots, and while it moves.

@@ -1,15 +1,15 @@
-//! Labs as people use them: one invocation after the other. Needs root and iproute2.
+//! Tests labs as people use them: one invocation after the other. Needs root and iproute2.
 // Cores: 0.3
 
 use std::process::{Command, Output};
 
-/// A lab that goes with the test, however that ends.
+/// A lab that is removed with the test, however the test ends.
 struct Named(String);
 
 impl Named {
     fn run(&self, args: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_skein-lab"));
-        // Before what belongs to a program that is to be run.
+        // Options come before the arguments of a program that is to be run.
         let (verb, rest) = args.split_first().unwrap();
         command.args([verb, "--name", &self.0]).args(rest).output().unwrap()
     }

@@ -1,4 +1,4 @@
-//! The program as far as it needs neither root nor a guest.
+//! Tests of the program that need neither root nor a guest.
 
 use std::process::{Command, Output, Stdio};
 
@@ -29,7 +29,7 @@ fn it_has_its_own_manual_pages_and_completions() {
     }
 }
 
-/// Before anything is built, measured or shown.
+/// Checks that the missing program is reported before anything is built, measured or shown.
 #[test]
 fn without_a_skein_it_is_said_what_to_do() {
     let missing = ["--skein", "/no/such/skein"];

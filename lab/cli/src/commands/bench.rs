@@ -120,7 +120,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// What this version's `--json` wrote.
+/// Reads what `--json` of this version wrote.
 fn read<T: serde::de::DeserializeOwned>(json: &Path) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(json).with_context(|| format!("reading {}", json.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not what this version writes", json.display()))
@@ -214,7 +214,7 @@ fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// Cases as a table: figure, measured, met.
+/// Returns a table of cases: figure, measured, met.
 fn verdicts(cases: &[CaseResult]) -> String {
     let mut text = String::new();
     for case in cases {
@@ -231,7 +231,7 @@ fn verdicts(cases: &[CaseResult]) -> String {
     text
 }
 
-/// What is shown while a bench runs: a line for each event, and on a terminal one that moves.
+/// Shows the progress of a bench: a line for each event, and on a terminal a line that is updated.
 struct Screen {
     bar: Option<ProgressBar>,
 }
@@ -312,7 +312,7 @@ impl Drop for Screen {
     }
 }
 
-/// One run in one line.
+/// Returns one run in one line.
 fn moved(run: &Run) -> String {
     let mut text = format!("{:18} round {:<2} {} to {}", run.mover, run.round, run.source, run.target);
     if run.guest > 0 {

@@ -13,7 +13,7 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Runs the command. `program`: all that there is to complete.
+/// Runs the command. `program` is the command whose arguments are completed.
 pub fn run(args: Args, program: &clap::Command) -> anyhow::Result<()> {
     skein_terminal::print(&skein_terminal::completions("skein-lab", program, args.shell))
 }

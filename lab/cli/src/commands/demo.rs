@@ -97,7 +97,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line for the migration and one for each NIC that move on a terminal; lines now and then elsewhere.
+/// Shows the progress: on a terminal a line for the migration and one for each NIC, which are updated; elsewhere a line
+/// now and then.
 struct Screen {
     capacity_bps: Vec<f64>,
     bars: Option<Bars>,
@@ -111,10 +112,10 @@ struct Bars {
     nics: Vec<ProgressBar>,
 }
 
-/// A NIC with less than this carries no guest.
+/// A NIC with less than this rate carries no guest.
 const IDLE_BPS: f64 = 1e6;
 
-/// Between lines where nothing can be updated.
+/// The time between two lines where nothing can be updated.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 impl Screen {
@@ -134,7 +135,7 @@ impl Screen {
 
     fn line(&self, text: &str) {
         match &self.bars {
-            // Fails only if the terminal is gone.
+            // This fails only if the terminal is gone.
             Some(bars) => drop(bars.all.println(text)),
             None => println!("{text}"),
         }
@@ -210,7 +211,7 @@ impl Screen {
                     bar.set_message(nic(n));
                 }
             }
-            // Nothing left: it settles.
+            // Nothing is left, and the migration is about to end.
             None if tick.sent_bytes > 0 && tick.left_bytes == 0 && rate < IDLE_BPS => {}
             None if self.last_shown_at.is_none_or(|told| told.elapsed() >= TELL_EVERY) => {
                 self.last_shown_at = Some(Instant::now());
@@ -230,7 +231,7 @@ impl Drop for Screen {
     }
 }
 
-/// The runs side by side.
+/// Returns a table of the runs side by side.
 fn table(runs: &[Run]) -> String {
     let or = |value: Option<String>| value.unwrap_or_else(|| "-".into());
     let mut rows: Vec<Vec<String>> = Vec::new();
@@ -271,7 +272,7 @@ fn table(runs: &[Run]) -> String {
     text + "(CPU: QEMU's part in the migration + the mover's processes)\n"
 }
 
-/// What a NIC of the source sent from the first to the last byte, against what its wire can carry.
+/// Returns what a NIC of the source sent from the first to the last byte, compared with what its wire can carry.
 fn nic_rate(run: &Run, link: usize) -> Option<String> {
     let seconds = run.last_byte_s? - run.first_byte_s?;
     let nic = format!("nic{link}");

@@ -182,7 +182,7 @@ impl std::str::FromStr for Mbit {
     }
 }
 
-/// The number of a NIC, also from its name.
+/// Returns the number of a NIC, also from its name.
 fn nic(text: &str) -> Result<usize, String> {
     text.strip_prefix("nic").unwrap_or(text).parse().map_err(|_| "give a NIC as nic0, nic1 … or by its number".into())
 }
@@ -239,7 +239,7 @@ fn status(args: &Status) -> anyhow::Result<()> {
     for name in names {
         match Lab::attach(&name).and_then(|lab| Shown::of(&lab)) {
             Ok(lab) => shown.push(lab),
-            // One that was not asked for by name must not hide the others.
+            // A lab that was not asked for by name must not hide the others.
             Err(LabError::NoLab { .. }) if args.name.is_none() => {}
             Err(error) if args.name.is_none() => {
                 unclear = true;
@@ -277,12 +277,12 @@ fn heal(args: &Heal) -> anyhow::Result<()> {
 
 fn exec(args: &Exec) -> anyhow::Result<()> {
     let mut command = Lab::attach(&args.name.name)?.command(&args.host, &args.command[0])?;
-    // Replaces this program: signals, the terminal and the exit status need no passing on.
+    // This program is replaced, so signals, the terminal and the exit status need not be passed on.
     let error = command.args(&args.command[1..]).exec();
     Err(error).with_context(|| format!("cannot run `{}` in host `{}`", args.command[0].display(), args.host))
 }
 
-/// A lab as it is shown.
+/// A lab, as it is shown.
 #[derive(Serialize)]
 struct Shown {
     name: String,

@@ -13,7 +13,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Runs the command. `program`: all that has a page.
+/// Runs the command. `program` is the command that the pages describe.
 pub fn run(args: Args, program: clap::Command) -> anyhow::Result<()> {
     skein_terminal::write_manual_pages(program, &args.out)
 }

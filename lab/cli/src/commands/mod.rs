@@ -1,4 +1,4 @@
-//! One module per subcommand; those that build and change labs are in `hosts`.
+//! The subcommands, one module each. Those that build and change labs are all in `hosts`.
 
 pub mod bench;
 pub mod completions;
