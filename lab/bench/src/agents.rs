@@ -1,7 +1,7 @@
 //! The guests of a stage that agents own: `skein agent` on both hosts, guests that it started from definitions, and
-//! their moves by what `skein migrate` asks of it.
+//! their moves by the requests that `skein migrate` makes.
 //!
-//! They stay for the stage. What the bench sees of a guest it sees through a QMP socket of its own in each QEMU.
+//! They stay for the stage. The bench watches each guest through a QMP socket of its own in each QEMU.
 
 use std::{
     fs,
@@ -39,35 +39,36 @@ use crate::{
     watch::Arriving,
 };
 
-/// Port of the agents: not the one of those that a tunnel leads to, which may run beside them.
+/// The port of the agents. It is not the port of the agents of tunnels, which may run beside them.
 const PORT: u16 = 7071;
 
-/// What agents may keep of guests that left, where they do: all of it.
+/// How much RAM agents may keep of guests that left, if they do: all of it.
 const KEPT_RAM: &str = "64 GiB";
 
-/// For an agent to be ready: it asks its QEMU what that can do.
+/// The time for an agent to be ready: it asks its QEMU what that can do.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often an agent that works says so, at least, is a few seconds; one that does not in this time has failed.
+/// The longest silence of an agent. One that works reports every few seconds at least. One that does not in this time
+/// has failed.
 pub(crate) const AGENT_SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How often something that is waited for is looked at.
+/// The time between two checks of something that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Events of a QEMU that may wait to be read.
+/// How many events of a QEMU may wait to be read.
 const EVENTS: usize = 256;
 
-/// A QEMU that has completed says how, or is killed because the guest runs elsewhere.
+/// The time in which a QEMU that has completed reports how, or is killed because the guest runs elsewhere.
 const KILLED_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The agents of both hosts, and their guests. Dropping it ends them all.
+/// The agents of both hosts, and their guests. Dropping this ends them all.
 pub struct Agents {
     processes: Vec<Process>,
     /// Whether they encrypt data.
     tls: bool,
-    /// The control group that they, and the guests that they start, belong to, if they have one.
+    /// The control group of the agents and the guests that they start, if they have one.
     group: Option<Members>,
-    /// Sees where the guests run.
+    /// The witness, which sees where the guests run.
     pub(crate) witness: Witness,
     /// The guests.
     pub guests: Vec<Owned>,
@@ -76,20 +77,20 @@ pub struct Agents {
 
 /// A guest, and where it is.
 pub struct Owned {
-    /// What it is.
+    /// The specification of the guest.
     pub spec: Spec,
-    /// The number of its host.
+    /// The number of the guest's host.
     pub host: usize,
-    /// Its QEMU now.
+    /// The guest's QEMU now.
     pub seen: Arc<Seen>,
 }
 
 /// How a guest is to be moved.
 #[derive(Clone, Copy)]
 pub struct AgentCommand<'a> {
-    /// What the agents are to use; see [`crate::mover::Carrier::Agents`].
+    /// The transport that the agents are to use; see [`crate::mover::Carrier::Agents`].
     pub transport: Transport,
-    /// `downtime-limit`.
+    /// QEMU's `downtime-limit`.
     pub downtime_limit_ms: u64,
     /// See [`crate::case::Scene::allow_throttle`].
     pub allow_throttle: Option<u8>,
@@ -97,18 +98,22 @@ pub struct AgentCommand<'a> {
     pub delta_memory: Option<f64>,
     /// The moment that times count from.
     pub start: Instant,
-    /// It is called off after that.
+    /// The time after which the migration is called off.
     pub deadline: Duration,
-    /// Set to end early.
+    /// A flag that ends the migration early when it is set.
     pub interrupt: &'a AtomicBool,
 }
 
 impl Agents {
-    /// Starts the agents, and a guest for each spec on the host of that number; waits until they have filled their
-    /// memory.
+    /// Starts the agents, and a guest for each spec on the host of that number. Waits until the guests have filled
+    /// their memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if an agent or a guest does not start.
     pub fn boot(boot: Boot<'_>, specs: Vec<(Spec, usize)>) -> Result<Self, BenchError> {
         let Boot { stage, site, kit, busy, interrupt, .. } = boot;
-        // Short: a unix socket's path has 107 bytes at most.
+        // The path is short, as a unix socket's path has 107 bytes at most.
         let directory = tempfile::Builder::new().prefix("skb").tempdir().map_err(BenchError::Directory)?;
         let mut list = if stage.keep_ram { format!("keep_ram = '{KEPT_RAM}'\n") } else { String::new() };
         for host in HOSTS {
@@ -145,7 +150,7 @@ impl Agents {
         command.arg("--listen").arg(format!("[::]:{PORT}"));
         command.arg("--state").arg(own.join("state")).arg("--run").arg(own.join("run"));
         command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
-        // As many as there may be guests in a stage.
+        // As many migrations at once as a stage may have guests.
         command.args(["--incoming", "16", "--outgoing", "16"]);
         if !self.tls {
             command.args(["--plain-data", "--allow-plain-data"]);
@@ -199,12 +204,12 @@ impl Agents {
         Client::new(&self.directory.path().join(HOSTS[host]).join("run/agent.sock"))
     }
 
-    /// The agent of a host.
+    /// Returns the agent of a host.
     pub fn process(&self, host: usize) -> &Process {
         &self.processes[host]
     }
 
-    /// Kills the agent of a host (SIGKILL) and gives its process id.
+    /// Kills the agent of a host (SIGKILL). Returns its process id.
     pub(crate) fn kill(&mut self, host: usize) -> Result<u32, BenchError> {
         let pid = self.processes[host].pid();
         self.processes[host].kill().map_err(CarryError::from)?;
@@ -217,8 +222,8 @@ impl Agents {
         Ok(())
     }
 
-    /// Has data encrypted or not. That is an agent's setting from its start on: both are started again where it is
-    /// another than before. Guests go on meanwhile.
+    /// Sets whether data is encrypted. That is an agent's setting from its start on, so both agents are started again
+    /// if it changes. Guests go on meanwhile.
     pub(crate) fn set_tls(&mut self, tls: bool, site: &Site, kit: &Kit) -> Result<(), BenchError> {
         if tls == self.tls {
             return Ok(());
@@ -231,6 +236,10 @@ impl Agents {
     }
 
     /// Stops or continues all guests.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if a QEMU does not obey.
     pub fn set_running(&self, running: bool) -> Result<(), BenchError> {
         for guest in &self.guests {
             let monitor = guest.seen.monitor();
@@ -239,13 +248,14 @@ impl Agents {
         Ok(())
     }
 
-    /// The QEMU of guest `n` on a host that it did not leave yet or has come to: of several, the last.
+    /// Returns the QEMU of guest `n` on a host that it has not left yet or has come to. If there are several, it is the
+    /// last.
     pub fn seen_on(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
         let all = self.witness.seen(&self.guests[n].spec.name);
         all.into_iter().rev().find(|seen| seen.host() == HOSTS[host] && !seen.is_over())
     }
 
-    /// After its move: the guest is there now. False: it runs neither there nor here.
+    /// Records where a guest is after its move. Returns `false` if it runs on neither host.
     pub fn settle(&mut self, n: usize) -> bool {
         let found = (0..HOSTS.len()).find_map(|host| Some((host, self.seen_on(n, host).filter(|seen| seen.runs())?)));
         let Some((host, seen)) = found else { return false };
@@ -254,8 +264,12 @@ impl Agents {
         true
     }
 
-    /// Moves guest `n` to the other host: begins with the order, and ends when it is known how that came out. Its new
-    /// QEMU is put to those that arrive.
+    /// Moves guest `n` to the other host. Begins with the order, and ends when it is known how the move ended. The
+    /// guest's new QEMU is added to those that arrive.
+    ///
+    /// # Errors
+    ///
+    /// [`MigrationError`] if the guest was not moved.
     pub fn migrate(
         &self,
         n: usize,
@@ -299,7 +313,7 @@ impl Agents {
         Ok(Moved { info, phases, gaps, migrate_s: migrate_s.unwrap_or(0.0), steps, pages, rewritten })
     }
 
-    /// What `skein migrate` does.
+    /// Does what `skein migrate` does.
     pub(crate) fn order(&self, vm: &str, host: usize, order: AgentCommand<'_>) -> Result<Migration, MigrationError> {
         let AgentCommand { transport, downtime_limit_ms, allow_throttle, delta_memory, start, deadline, interrupt } =
             order;
@@ -335,7 +349,7 @@ impl Agents {
                 Some(at) if at.elapsed() > CANCEL_DEADLINE => return Err(MigrationError::Late(deadline)),
                 None if interrupt.load(Ordering::Relaxed) || start.elapsed() > deadline => {
                     cancelled = Some(Instant::now());
-                    // One that is just over cannot be called off; how it ended comes all the same.
+                    // A migration that is just over cannot be called off; how it ended is reported all the same.
                     let _ = self.client(host).call(&Request::MigrationCancel { id: vm.into() }, AGENT_SILENCE_MAX);
                 }
                 _ => {}
@@ -355,7 +369,7 @@ impl Agents {
         }
     }
 
-    /// The guest's QEMU on `host`, once it runs there.
+    /// Returns the guest's QEMU on `host`, once the guest runs there.
     pub(crate) fn arrived(&self, n: usize, host: usize) -> Option<Arc<Seen>> {
         let end = Instant::now() + RESUME_DEADLINE;
         loop {
@@ -367,7 +381,7 @@ impl Agents {
         }
     }
 
-    /// What an agent wrote down of a migration.
+    /// Returns what an agent logged of a migration.
     fn logged(&self, host: usize, migration: &Migration, clock: &Clock) -> Vec<Step> {
         let request = Request::MigrationShow { id: migration.id.to_string() };
         let Ok(Reply::Migration(shown)) = self.client(host).call(&request, AGENT_SILENCE_MAX) else {
@@ -392,7 +406,11 @@ impl Agents {
         logged.collect()
     }
 
-    /// The guest's own check of all its memory.
+    /// Lets the guest check all its memory.
+    ///
+    /// # Errors
+    ///
+    /// The error of the workload's channel, or of the check.
     pub fn verify(&self, n: usize) -> Result<GuestCheck, Error> {
         let Owned { spec, seen, .. } = &self.guests[n];
         let deadline = ANSWER_DEADLINE + slowly(spec.params.fill_mb);
@@ -405,7 +423,7 @@ impl Agents {
 impl Drop for Agents {
     fn drop(&mut self) {
         self.processes.clear();
-        // They outlive their agents.
+        // The guests' QEMUs outlive their agents.
         for seen in self.guests.iter().flat_map(|guest| self.witness.seen(&guest.spec.name)) {
             if let Ok(Some(process)) = QemuProcess::attach(seen.process()) {
                 let _ = process.kill(KILLED_DEADLINE);
@@ -414,14 +432,14 @@ impl Drop for Agents {
     }
 }
 
-/// A call to an agent that came to nothing.
+/// A call to an agent that failed.
 impl From<CallError> for MigrationError {
     fn from(source: CallError) -> Self {
         MigrationError::Agent(source)
     }
 }
 
-/// What a source's QEMU says while it is migrated.
+/// What a source's QEMU reports while it is migrated.
 #[derive(Default)]
 struct QemuReport {
     phases: Phases,
@@ -430,7 +448,7 @@ struct QemuReport {
     steps: Vec<Step>,
 }
 
-/// Hears a source's QEMU until its migration is over, or it is.
+/// Listens to a source's QEMU until its migration is over, or `over` is set.
 fn listen(
     monitor: &Monitor,
     host: usize,
@@ -450,7 +468,7 @@ fn listen(
                 if status == Some(MigrationStatus::Setup) {
                     heard.migrate_s.get_or_insert(at_s);
                 }
-                // At once: it is killed as soon as the guest runs elsewhere.
+                // This is done at once: the QEMU is killed as soon as the guest runs elsewhere.
                 if status == Some(MigrationStatus::Completed)
                     && let Ok(info) = monitor.migration()
                 {
@@ -463,7 +481,7 @@ fn listen(
             None if over.load(Ordering::Relaxed) => return heard,
             None => {}
         }
-        // As often as the other movers' QEMUs are asked.
+        // As often as the QEMUs of other movers are asked.
         if asked.elapsed() >= ASK_EVERY && heard.phases.completed_s.is_none() {
             asked = Instant::now();
             if let Ok(info) = monitor.migration() {

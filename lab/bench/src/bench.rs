@@ -1,5 +1,5 @@
 //! Runs cases: builds each stage's hosts and guests, moves the guests back and forth with the movers taking turns, and
-//! writes down what was seen.
+//! records what was seen.
 
 use std::{
     io,
@@ -31,140 +31,144 @@ use crate::{
     site::{Site, SiteError},
 };
 
-/// Rounds of a full bench.
+/// The rounds of a full bench.
 pub const RUNS: u32 = 10;
 
-/// Rounds of a quick one.
+/// The rounds of a quick bench.
 pub const RUNS_QUICK: u32 = 3;
 
-/// What a quick case may take at most: no round is begun that would probably not fit.
+/// The most time that a quick case may take. No round is begun that would probably not fit.
 pub const QUICK_BUDGET: Duration = Duration::from_secs(240);
 
-/// How often a peer may not come to an end in a stage before it is left out: each time takes a minute and more.
+/// How many times a peer may not come to an end in a stage before it is left out. Each time takes a minute and more.
 const ENDLESS: usize = 2;
 
-/// What tap devices are made with; some containers have none.
+/// The device by which taps are made. Some containers do not have it.
 const TUN: &str = "/dev/net/tun";
 
-/// How a bench is to be run.
+/// The options of a bench.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The `skein` program whose tunnel is measured.
     pub skein: PathBuf,
-    /// Rounds; none: [`RUNS`], or [`RUNS_QUICK`].
+    /// The number of rounds. `None`: [`RUNS`], or [`RUNS_QUICK`].
     pub runs: Option<u32>,
-    /// Only the strongest peer, and within [`QUICK_BUDGET`].
+    /// Whether only the strongest peer is measured, and within [`QUICK_BUDGET`].
     pub quick: bool,
-    /// Only these movers; none: the case's.
+    /// The movers to measure. `None`: those of the case.
     pub movers: Option<Vec<Mover>>,
-    /// Leave the last stage's hosts standing.
+    /// Whether the last stage's hosts are kept.
     pub keep: bool,
     /// Changes to every stage.
     pub adjust: Adjust,
-    /// The command line, for the record.
+    /// The command line that is recorded.
     pub command: Vec<String>,
-    /// Set by someone else to end the bench early.
+    /// A flag that ends the bench early when it is set.
     pub interrupt: Arc<AtomicBool>,
 }
 
-/// What may differ from a case as it is written.
+/// What may differ from the definition of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Adjust {
-    /// The QEMU program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    /// The QEMU program. `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
-    /// Its firmware directory.
+    /// The firmware directory of that QEMU.
     pub firmware: Option<PathBuf>,
-    /// Machine type; none: `q35`.
+    /// The machine type. `None`: `q35`.
     pub machine: Option<String>,
-    /// MTU of all links.
+    /// The MTU of all links.
     pub mtu: Option<u32>,
-    /// RAM of guests; what they fill is changed in proportion.
+    /// The RAM of guests, in MiB. What they fill is changed in proportion.
     pub memory_mb: Option<u32>,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub vcpus: Option<u32>,
-    /// Where guests' RAM lives; the same for all movers.
+    /// Where guests' RAM lies, which is the same for all movers.
     pub memory: MemoryBackend,
-    /// `downtime-limit` of all movers; none: the stage's.
+    /// The `downtime-limit` of all movers. `None`: that of the stage.
     pub downtime_limit_ms: Option<u64>,
 }
 
-/// What happens, for those who wait.
+/// The progress of a bench.
 #[derive(Debug)]
 pub enum Progress<'a> {
-    /// A case begins: its number from 1, and of how many.
+    /// A case begins: the case, its number from 1, and how many there are.
     Case(&'a Case, usize, usize),
-    /// Hosts stand, guests boot.
+    /// The hosts are built, and the guests boot.
     Stage(&'a Scene),
-    /// Guests have booted and filled their memory in this time.
+    /// The guests have booted and filled their memory in this time.
     Ready(Duration),
-    /// What the links carry.
+    /// What the links carry was measured.
     Yardstick(&'a Yardstick),
     /// A mover is left out.
     Skipped(&'a Skipped),
-    /// A migration begins: mover, round from 1, of how many.
+    /// A migration begins: the mover, the round from 1, and how many rounds there are.
     Moving(Mover, u32, u32),
-    /// It goes on.
+    /// A migration goes on.
     Tick(Tick<'a>),
     /// A migration is over.
     Moved(&'a Run),
     /// A case is over; its result is the last of the results.
     Judged,
-    /// Something to know.
+    /// A note for the reader.
     Note(&'a str),
 }
 
 /// A moment of a migration.
 #[derive(Clone, Debug)]
 pub struct Tick<'a> {
-    /// Since `migrate`.
+    /// The time since `migrate`.
     pub elapsed: Duration,
-    /// Bytes that QEMU has sent, of all guests.
+    /// The bytes that QEMU has sent, of all guests.
     pub sent_bytes: u64,
-    /// Bytes that QEMU believes are left.
+    /// The bytes that QEMU believes are left.
     pub left_bytes: u64,
     /// What the source's NICs send, in bits a second, over the last half second.
     pub nic_bps: &'a [f64],
 }
 
-/// A bench that cannot go on.
+/// Why a bench cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The hosts.
+    /// The hosts failed.
     #[error(transparent)]
     Site(#[from] SiteError),
-    /// The guests.
+    /// The guests failed.
     #[error(transparent)]
     Guest(#[from] skein_lab_guest::Error),
-    /// Keys and programs.
+    /// Keys or programs failed.
     #[error(transparent)]
     Carry(#[from] CarryError),
-    /// Guests at work on all cores.
+    /// The guests at work on all cores failed.
     #[error(transparent)]
     Busy(#[from] BusyError),
-    /// The agents.
+    /// An agent failed.
     #[error("an agent")]
     Agent(#[source] skein_api::CallError),
-    /// A guest whose agent was killed.
+    /// A guest whose agent was killed is not as it should be.
     #[error("an agent was killed")]
     Killed(#[source] KilledError),
-    /// Nobody else may make hosts.
+    /// The bench is not run by root, and only root may make hosts.
     #[error("a bench makes network namespaces: run it as root")]
     NotRoot,
-    /// Watching it.
+    /// Watching a run failed.
     #[error("watching a run")]
     Watch(#[source] io::Error),
-    /// A directory.
+    /// A directory could not be made.
     #[error("a directory for the bench's files")]
     Directory(#[source] io::Error),
-    /// Someone pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Tells what happens, and the results so far.
+/// Reports the progress, with the results so far.
 pub type Tell<'a> = dyn FnMut(&Progress<'_>, &Results) + 'a;
 
-/// Runs `cases` one after the other. A stage that cannot be run is noted in its case's result; the others go on.
+/// Runs `cases` one after the other. A stage that cannot be run is noted in its case's result, and the others go on.
+///
+/// # Errors
+///
+/// [`BenchError`] if the bench cannot go on.
 pub fn run(cases: Vec<Case>, options: &Options, tell: &mut Tell<'_>) -> Result<Results, BenchError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(BenchError::NotRoot);
@@ -185,7 +189,7 @@ struct Bench<'a, 'b> {
     results: Results,
     kit: Kit,
     directory: TempDir,
-    /// Numbers sites and runs.
+    /// The number of the next site or run.
     count: u32,
 }
 
@@ -255,7 +259,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let mut complete = true;
         let begun = Instant::now();
         for (n, stage) in case.stages.iter().enumerate() {
-            // What is left of the budget is shared by the stages that are left.
+            // The rest of the budget is divided among the remaining stages.
             let left = QUICK_BUDGET.saturating_sub(begun.elapsed()) / (case.stages.len() - n) as u32;
             let budget = if self.options.quick { left } else { Duration::MAX };
             match self.stage(case, stage, budget, &mut gathered) {
@@ -291,7 +295,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         self.count += 1;
         let taps = match (stage.ping, std::fs::File::open(TUN)) {
             (false, _) => 0,
-            // Those of agents have their own.
+            // The agents' guests have taps of their own.
             (true, Ok(_)) => {
                 stage.moves.guests() * if stage.movers.iter().any(|mover| mover.is_of_agents()) { 2 } else { 1 }
             }
@@ -333,7 +337,7 @@ impl<'a, 'b> Bench<'a, 'b> {
                     self.tell(&Progress::Yardstick(&yardstick));
                     gathered.yardsticks.push(yardstick);
                 }
-                // Guests can be moved without.
+                // Guests can be moved without the yardstick.
                 Err(error) => {
                     let note = in_stage(stage, &chain(&error));
                     self.tell(&Progress::Note(&note));
@@ -386,7 +390,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         Ok(())
     }
 
-    /// True: guests were lost, and have to be booted anew.
+    /// Runs one mover once. Returns `true` if guests were lost and have to be booted again.
     fn one_run(
         &mut self,
         case: &Case,
@@ -417,7 +421,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let Outcome { mut runs, mut lost } = setting.run(household, mover, round, &directory, tick)?;
         for (verdict, run) in household.verify(mover).into_iter().zip(&mut runs) {
             match verdict {
-                // A guest that is corrupt would count against every mover that follows.
+                // A corrupt guest would count against every mover that follows.
                 Ok(verdict) => lost |= !run.guest_verdict.insert(verdict).ok,
                 Err(error) => {
                     lost = true;
@@ -456,7 +460,7 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 
     fn boot(&self, stage: &Scene, site: &Site, movers: &[Mover], busy: Option<&Busy>) -> Result<Household, BenchError> {
-        // Each time: quick when it is there, and it may have been cleared away since.
+        // The image is prepared each time. This is quick if it exists, and it may have been removed since.
         let cache = skein_lab_guest::default_cache();
         let image = Image::prepare(&cache)?;
         let image = if stage.guest.software { image.with_software(&cache)? } else { image };
@@ -465,28 +469,32 @@ impl<'a, 'b> Bench<'a, 'b> {
     }
 }
 
-/// Whether a mover never came to an end in a stage, often enough not to be tried again.
+/// Returns whether a mover has never come to an end in a stage, often enough not to be tried again.
 fn is_endless(runs: &[Run], case: &str, stage: &str, mover: Mover) -> bool {
     let mut of = runs.iter().filter(|r| r.case == case && r.stage == stage && r.mover == mover && r.guest == 0);
     of.clone().count() >= ENDLESS && of.all(|r| r.called_off_s.is_some())
 }
 
-/// Why a stage whose guest has software cannot be had here; None if it can.
+/// Returns why a stage whose guest has software cannot be run here, or `None` if it can.
 fn lacks_software(stage: &Scene) -> Option<String> {
     stage.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
 }
 
-/// A note about a stage, which names it if it has a name.
+/// Returns a note about a stage, with the stage's name if it has one.
 fn in_stage(stage: &Scene, words: &str) -> String {
     if stage.name.is_empty() { words.into() } else { format!("stage '{}': {words}", stage.name) }
 }
 
-/// Cases by name, in the order given.
+/// Returns the cases of these names, in the order given.
+///
+/// # Errors
+///
+/// [`UnknownCase`] for the first name that no case has.
 pub fn select(names: &[String]) -> Result<Vec<Case>, UnknownCase> {
     names.iter().map(|name| case::named(name).ok_or_else(|| UnknownCase(name.clone()))).collect()
 }
 
-/// A name that is no case's.
+/// A name that no case has.
 #[derive(Debug, thiserror::Error)]
 #[error("no case is called '{0}'; `skein-lab bench list` tells them")]
 pub struct UnknownCase(String);

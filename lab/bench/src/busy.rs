@@ -1,9 +1,9 @@
-//! Guests' work on all cores of the machine, in a control group of their own, as guests are kept on a host.
+//! Guests' work on all cores of the machine, in a control group of its own, as guests are kept on a host.
 //!
-//! Beside it stands a group for the host's own programs: the agents, and what they start. Both weigh the same, as
-//! systemd's `machine.slice` and `system.slice` do. So what a mover takes beyond what is idle the guests lose, however
-//! modest its threads are within their own group. The guests' work are loops of a shell, one a core; the kernel's
-//! account of the group says what they got.
+//! Another group is for the host's own programs: the agents, and what they start. Both groups weigh the same, as
+//! systemd's `machine.slice` and `system.slice` do. So the guests lose what a mover takes beyond what is idle, however
+//! modest its threads are within their own group. The guests' work is a loop of a shell on each core. The kernel's
+//! account of the group says what CPU they got.
 
 use std::{
     fs, io,
@@ -14,35 +14,35 @@ use std::{
 
 use crate::process::{Process, ProcessError};
 
-/// Where the kernel says what is mounted.
+/// The file in which the kernel lists what is mounted.
 const MOUNTS: &str = "/proc/self/mounts";
 
-/// For the processes of a group to be gone.
+/// The time for the processes of a group to end.
 const GONE_DEADLINE: Duration = Duration::from_secs(2);
 
-/// No work for guests could be had.
+/// Why there can be no work for guests.
 #[derive(Debug, thiserror::Error)]
 pub enum BusyError {
-    /// No control groups.
+    /// There are no control groups.
     #[error("no control groups with the cpu controller are mounted here")]
     NoHierarchy,
-    /// A file of a control group.
+    /// A file of a control group failed.
     #[error("the control group's {path}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file of a control group that says something else.
+    /// A file of a control group has an unexpected content.
     #[error("{0} does not say what the group used")]
     Account(PathBuf),
-    /// The work.
+    /// The work could not be started or ended.
     #[error("the guests' work")]
     Process(#[from] ProcessError),
 }
 
-/// The two groups, and what is done in the guests'. Dropping it removes them.
+/// The two groups, and the work in that of the guests. Dropping this removes them.
 #[derive(Debug)]
 pub struct Busy {
     guests: Group,
@@ -50,14 +50,18 @@ pub struct Busy {
     directory: tempfile::TempDir,
 }
 
-/// Guests at work. Dropping it ends them.
+/// Guests at work. Dropping this ends them.
 #[derive(Debug)]
 pub struct AtWork {
     _loops: Vec<Process>,
 }
 
 impl Busy {
-    /// Makes the groups. `name`: unique on this machine.
+    /// Makes the groups. `name` must be unique on this machine.
+    ///
+    /// # Errors
+    ///
+    /// [`BusyError`] if there are no control groups, or one cannot be made.
     pub fn new(name: &str) -> Result<Self, BusyError> {
         let mounts = fs::read_to_string(MOUNTS).map_err(file(Path::new(MOUNTS)))?;
         let hierarchy =
@@ -68,12 +72,16 @@ impl Busy {
         Ok(Self { guests: group("guests")?, host: group("host")?, directory })
     }
 
-    /// The way into the group of the host's own programs.
+    /// Returns the files by which a process gets into the group of the host's own programs.
     pub fn host(&self) -> Members {
         self.host.members.clone()
     }
 
-    /// Has guests work on every core.
+    /// Makes guests work on every core.
+    ///
+    /// # Errors
+    ///
+    /// [`BusyError`] if the work cannot be started.
     pub fn work(&self) -> Result<AtWork, BusyError> {
         let work = |n| {
             let mut command = Command::new("sh");
@@ -85,14 +93,15 @@ impl Busy {
         Ok(AtWork { _loops: (0..cores()).map(work).collect::<Result<_, _>>()? })
     }
 
-    /// A reader of the seconds of CPU that the guests have had so far; it gives None once the group is gone.
+    /// Returns a function that reads how many seconds of CPU the guests have had so far. It returns `None` once the
+    /// group is gone.
     pub fn account(&self) -> impl Fn() -> Option<f64> + Send + 'static {
         let (file, kind) = (self.guests.account.clone(), self.guests.kind);
         move || kind.used_s(&fs::read_to_string(&file).ok()?)
     }
 }
 
-/// The cores that guests work on: those that this program may use.
+/// Returns the number of cores that guests work on: those that this program may use.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
 }
@@ -103,26 +112,30 @@ pub struct Members(Vec<PathBuf>);
 
 impl Members {
     /// Makes a process, and what it will start, members.
+    ///
+    /// # Errors
+    ///
+    /// [`BusyError::File`] if a file cannot be written.
     pub fn add(&self, pid: u32) -> Result<(), BusyError> {
         self.0.iter().try_for_each(|path| fs::write(path, pid.to_string()).map_err(file(path)))
     }
 }
 
-/// Where control groups are made.
+/// The hierarchies in which control groups are made.
 #[derive(Debug, PartialEq, Eq)]
 enum Hierarchy {
-    /// One for all controllers, cgroups(7) version 2.
+    /// The hierarchy of all controllers, of cgroups(7) version 2.
     Unified(PathBuf),
-    /// Version 1: that of the cpu controller, and that of its account, which may be the same.
+    /// The hierarchies of version 1: that of the cpu controller, and that of its account, which may be the same.
     Separate { cpu: PathBuf, account: PathBuf },
 }
 
-/// How a group's account is written.
+/// The format of a group's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// `cpu.stat` with `usage_usec N`.
+    /// The line `usage_usec N` of `cpu.stat`.
     Unified,
-    /// `cpuacct.usage` in nanoseconds.
+    /// The content of `cpuacct.usage`, in nanoseconds.
     Separate,
 }
 
@@ -137,8 +150,8 @@ impl Kind {
 }
 
 impl Hierarchy {
-    /// From proc_pid_mounts(5). `controllers`: what a root of version 2 has; it may have those only that version 1 has
-    /// not.
+    /// Finds the hierarchy in the text of proc_pid_mounts(5). `controllers` returns the controllers of a root of
+    /// version 2, which may have only those that version 1 does not have.
     fn of(mounts: &str, controllers: impl Fn(&Path) -> String) -> Option<Self> {
         let mounts: Vec<(PathBuf, &str, &str)> = mounts
             .lines()
@@ -161,7 +174,7 @@ impl Hierarchy {
     }
 }
 
-/// A control group. Removed when dropped; its processes have to have ended.
+/// A control group, which is removed when dropped. Its processes have to have ended by then.
 #[derive(Debug)]
 struct Group {
     directories: Vec<PathBuf>,
@@ -199,7 +212,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let end = Instant::now() + GONE_DEADLINE;
         for directory in &self.directories {
-            // One that was just killed may be in it for a moment.
+            // A process that was just killed may still be in the group for a moment.
             while directory.exists() && remove(directory).is_err() && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -207,7 +220,7 @@ impl Drop for Group {
     }
 }
 
-/// Removes a group, and those that its members may have made below it. Their files go with them.
+/// Removes a group, and those that its members may have made below it. The groups' files are removed with them.
 fn remove(group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(group)?.flatten().filter(|entry| entry.path().is_dir()) {
         remove(&entry.path())?;

@@ -1,4 +1,4 @@
-//! A small stream through the same tunnel as the bulk: how long its round trips take.
+//! Measures the round trips of a small stream through the same tunnel as the bulk.
 
 use std::{
     io::{self, Read, Write},
@@ -17,16 +17,16 @@ use crate::{
     stats,
 };
 
-/// About the size of a small RPC.
+/// The size of a message, which is about that of a small RPC.
 const MESSAGE_BYTES: usize = 64;
 
-/// Time between questions.
+/// The time between questions.
 const EVERY: Duration = Duration::from_millis(10);
 
 /// An answer that takes longer counts as this long, and ends the stream.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Answers whatever comes, on the target.
+/// Answers every message, on the target.
 #[derive(Debug)]
 pub struct Echo {
     stop: Arc<AtomicBool>,
@@ -35,6 +35,10 @@ pub struct Echo {
 
 impl Echo {
     /// Listens on `path`.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system.
     pub fn start(path: &Path) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
@@ -88,7 +92,11 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// Connects to `path` and starts.
+    /// Connects to `path` and starts to ask.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system.
     pub fn start(path: &Path) -> io::Result<Self> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
@@ -112,7 +120,8 @@ impl Asker {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Stops. Idle is what was asked and answered before `idle_until`; loaded is what was asked within `loaded`.
+    /// Stops. The idle round trips are those asked and answered before `idle_until`; the loaded ones are those asked
+    /// within `loaded`.
     pub fn stop(mut self, idle_until: Instant, loaded: (Instant, Instant)) -> ControlLatency {
         let all = self.end();
         let part = |wanted: &dyn Fn(&(Instant, Duration)) -> bool| {

@@ -1,10 +1,10 @@
-//! From NIC counters over time: when bulk flowed, how fast, and how long it did not.
+//! Computes from NIC counters over time when bulk flowed, how fast, and how long it did not.
 
-/// Slack at both ends of a transfer: keep-alives and handshakes before it, acknowledgements after it.
-/// 64 KiB is 0.5 ms of a 1 Gb/s link, and more than any mover says before it starts.
+/// The slack at both ends of a transfer: keep-alives and handshakes come before it, and acknowledgements after it. 64
+/// KiB is 0.5 ms of a 1 Gb/s link, and more than any mover sends before it starts.
 pub const SLACK_BYTES: f64 = 65536.0;
 
-/// Width of the intervals in which rates are compared.
+/// The width in seconds of the intervals in which rates are compared.
 pub const BIN_S: f64 = 0.1;
 
 /// A byte counter read over time. Both columns rise.
@@ -12,7 +12,7 @@ pub const BIN_S: f64 = 0.1;
 pub struct Counter {
     /// When it was read, in seconds.
     pub t_s: Vec<f64>,
-    /// What it said.
+    /// The value that was read.
     pub bytes: Vec<f64>,
 }
 
@@ -23,7 +23,7 @@ impl Counter {
         self.bytes.push(bytes);
     }
 
-    /// Value at `t`, linear between readings, constant beyond them; None without a reading.
+    /// Returns the value at `t`, linear between readings and constant beyond them, or `None` without a reading.
     pub fn at(&self, t: f64) -> Option<f64> {
         let after = self.t_s.partition_point(|&x| x <= t);
         match (after.checked_sub(1), self.t_s.get(after)) {
@@ -36,12 +36,12 @@ impl Counter {
         }
     }
 
-    /// Bits a second between two moments.
+    /// Returns the bits per second between two moments.
     pub fn bps(&self, from: f64, to: f64) -> Option<f64> {
         (to > from).then(|| Some((self.at(to)? - self.at(from)?) * 8.0 / (to - from)))?
     }
 
-    /// Sum of counters that were read at the same moments.
+    /// Returns the sum of counters that were read at the same moments.
     pub fn sum<'a>(counters: impl IntoIterator<Item = &'a Counter>) -> Counter {
         let mut counters = counters.into_iter();
         let mut sum = counters.next().cloned().unwrap_or_default();
@@ -53,8 +53,9 @@ impl Counter {
     }
 }
 
-/// First and last moment of a bulk transfer in `[from, to]`: the counter has just passed [`SLACK_BYTES`] above its
-/// start, and has just come within [`SLACK_BYTES`] of its end. None when less than twice that was carried.
+/// Returns the first and last moment of a bulk transfer in `[from, to]`: when the counter has just passed
+/// [`SLACK_BYTES`] above its start, and when it has just come within [`SLACK_BYTES`] of its end. Returns `None` if less
+/// than twice that was carried.
 pub fn window(counter: &Counter, from: f64, to: f64) -> Option<(f64, f64)> {
     let (start, end) = (counter.at(from)?, counter.at(to)?);
     (end - start > 2.0 * SLACK_BYTES).then(|| {
@@ -64,17 +65,17 @@ pub fn window(counter: &Counter, from: f64, to: f64) -> Option<(f64, f64)> {
     })?
 }
 
-/// How long within `[from, to]` the rate was under `bps`, in whole bins of [`BIN_S`]; a last bin that is not whole
-/// counts as far as it goes.
+/// Returns for how long within `[from, to]` the rate was below `bps`, in whole bins of [`BIN_S`]. A last bin that is
+/// not whole counts by its length.
 pub fn time_below(counter: &Counter, bps: f64, from: f64, to: f64) -> f64 {
     bins(from, to)
         .filter(|&(start, end)| counter.bps(start, end).is_none_or(|rate| rate < bps))
         .map(|(start, end)| end - start)
-        // A sum of nothing is -0.
+        // The sum of nothing would be -0.
         .fold(0.0, |sum, length| sum + length)
 }
 
-/// How long after `from` until the end of the first bin with at least `bps`; None if not before `to`.
+/// Returns the time from `from` to the end of the first bin with at least `bps`, or `None` if that is not before `to`.
 pub fn time_until(counter: &Counter, bps: f64, from: f64, to: f64) -> Option<f64> {
     bins(from, to)
         .find(|&(start, end)| counter.bps(start, end).is_some_and(|rate| rate >= bps))
@@ -86,7 +87,7 @@ fn bins(from: f64, to: f64) -> impl Iterator<Item = (f64, f64)> {
     (0..count).map(move |n| (from + n as f64 * BIN_S, (from + (n + 1) as f64 * BIN_S).min(to)))
 }
 
-/// First moment in `[from, to]` at which the counter is at `bytes`.
+/// Returns the first moment in `[from, to]` at which the counter is at `bytes`.
 fn reaches(counter: &Counter, bytes: f64, from: f64, to: f64) -> Option<f64> {
     let index = counter.bytes.iter().zip(&counter.t_s).position(|(&b, &t)| b >= bytes && t >= from)?;
     let t = match index.checked_sub(1).map(|before| (counter.t_s[before], counter.bytes[before])) {
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A counter of a link with the given rates in bits a second, each for one interval of 20 ms.
+    /// Makes a counter of a link with the given rates in bits per second, each for one interval of 20 ms.
     fn counter(rates: &[f64]) -> Counter {
         let mut counter = Counter::default();
         let mut bytes = 1e6;

@@ -1,4 +1,4 @@
-//! Links lost in mid-migration, and how the traffic took it.
+//! Cuts links in mid-migration, and judges how that affected the traffic.
 
 use std::{
     sync::{
@@ -10,20 +10,20 @@ use std::{
 
 use crate::{case::Fault, chain, goodput, results::FaultSeen, site::Site, watch::Watched};
 
-/// A fault as it was inflicted; times count from the start of the migration.
+/// A fault as it was inflicted. Times count from the start of the migration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inflicted {
-    /// What was done.
+    /// The fault.
     pub fault: Fault,
-    /// To which links.
+    /// The links with the fault.
     pub links: Vec<usize>,
-    /// When it was done, in seconds of the run.
+    /// When the fault began, in seconds of the run.
     pub at_s: f64,
-    /// When it was undone, if not only because all was over.
+    /// When the fault was healed, if not only because all was over.
     pub healed_s: Option<f64>,
 }
 
-/// Loses links once `sent` says that enough is, and heals them in time, or when it is over.
+/// Cuts links once `sent` is large enough, and heals them in time, or when the migration is over.
 pub fn inflict(
     site: &Site,
     fault: Fault,
@@ -66,8 +66,8 @@ pub fn inflict(
 }
 
 impl Inflicted {
-    /// How the target's NICs took it. `can_carry`: what each link's NIC counts when it is full, in bits a second; None
-    /// where nobody knows. `last_byte_s`: the end of the transfer.
+    /// Judges how the fault affected the target's NICs. `can_carry` is what each link's NIC counts when it is full, in
+    /// bits per second; `None` if that is unknown. `last_byte_s` is the end of the transfer.
     pub fn judge(
         &self,
         watched: &Watched,
@@ -108,7 +108,7 @@ mod tests {
 
     const GIGABIT: Option<f64> = Some(1e9);
 
-    /// 10 s of 1 Gb/s on each of two links, but for silences.
+    /// Makes 10 s of 1 Gb/s on each of two links, except for silences.
     fn watched(silent: [(f64, f64); 2]) -> Watched {
         let nic = |(from, to): (f64, f64)| {
             let mut rx = Counter::default();
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_dip_of_the_others_and_the_return_of_the_lost() {
-        // Link 1 is lost from 2 to 5 s, and used again from 5.7 s on; link 0 stands still for 0.4 s.
+        // Link 1 is cut from 2 to 5 s, and used again from 5.7 s on. Link 0 stands still for 0.4 s.
         let watched = watched([(2.0, 2.4), (2.0, 5.7)]);
         let seen = inflicted(&[1], 2.0, Some(5.0)).judge(&watched, "b", Some(10.0), &[GIGABIT, GIGABIT]);
         let near = |value: Option<f64>, expected: f64| (value.unwrap() - expected).abs() < 0.11;

@@ -12,24 +12,28 @@ use crate::{
 
 const PORT: u16 = 5201;
 
-/// Seconds that count; one more goes before them.
+/// How many seconds count. One more is measured before them and ignored.
 const MEASURED_S: u32 = 4;
 
-/// iperf3 did not measure.
+/// Why iperf3 did not measure.
 #[derive(Debug, thiserror::Error)]
 pub enum IperfError {
-    /// The hosts.
+    /// The hosts failed.
     #[error(transparent)]
     Site(#[from] SiteError),
-    /// The program.
+    /// The program failed.
     #[error("iperf3 as a yardstick")]
     Process(#[from] ProcessError),
-    /// Its answer.
+    /// The program's output has no rate.
     #[error("iperf3 gave no rate: {0}")]
     Answer(String),
 }
 
-/// One TCP connection on each link, bound to address and NIC, all at once, from the first host to the second.
+/// Measures one TCP connection on each link, bound to address and NIC, all at once, from the first host to the second.
+///
+/// # Errors
+///
+/// [`IperfError`] if iperf3 does not measure.
 pub fn measure(site: &Site, stage: &str, directory: &Path) -> Result<Yardstick, IperfError> {
     let [source, target] = HOSTS;
     let mut servers = Vec::new();
@@ -49,7 +53,7 @@ pub fn measure(site: &Site, stage: &str, directory: &Path) -> Result<Yardstick, 
         command.arg("-B").arg(format!("{}%nic{link}", site.ip(source, link)?));
         clients.push(Process::start(command, &directory.join(format!("iperf3-client{link}.log")))?);
     }
-    // What the wire carries meanwhile, in the middle of the measurement.
+    // Measures what the wire carries, in the middle of the measurement.
     std::thread::sleep(Duration::from_millis(1500));
     let before = (site.counters(target)?, std::time::Instant::now());
     std::thread::sleep(Duration::from_secs(u64::from(MEASURED_S) - 1));

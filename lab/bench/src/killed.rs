@@ -1,4 +1,4 @@
-//! An agent that is killed in the middle of a move, and what becomes of the guest: what only agents can show.
+//! Kills an agent in the middle of a move, and checks what becomes of the guest. Only agents can show this.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,31 +18,31 @@ use crate::{
     site::{HOSTS, Site},
 };
 
-/// For a move to come to its middle, to settle after the agent is back, and to be made once more.
+/// The time for a move to come to its middle, to settle after the agent is back, and to be made once more.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The agent is killed when QEMU has sent this much of what the guest filled, per cent.
+/// The agent is killed when QEMU has sent this much of what the guest filled, in per cent.
 const MIDDLE_PERCENT: u64 = 40;
 
-/// How long an agent is dead: nothing of its guest may depend on it meanwhile.
+/// How long an agent is dead. Nothing of its guest may depend on it meanwhile.
 const DEAD: Duration = Duration::from_secs(1);
 
 /// What went wrong with a guest whose agent was killed.
 #[derive(Debug, thiserror::Error)]
 pub enum KilledError {
-    /// The agents say no, or nothing.
+    /// An agent refused, or did not answer.
     #[error("an agent")]
     Agent(#[from] CallError),
-    /// The guest or its QEMU.
+    /// The guest or its QEMU failed.
     #[error("the guest")]
     Guest(#[from] Error),
-    /// It was not moved once more.
+    /// The guest could not be moved once more.
     #[error("the move after it")]
     Move(#[from] MigrationError),
-    /// It was over before the agent could be killed.
+    /// The move was over before the agent could be killed.
     #[error("the move was over before its middle: {0}")]
     Early(String),
-    /// The move after it was called off.
+    /// The next move was called off.
     #[error("the move after it was called off: {0}")]
     Kept(String),
     /// Something did not happen in time.
@@ -51,24 +51,29 @@ pub enum KilledError {
         /// What did not happen.
         what: &'static str,
     },
-    /// It does not run where it should, or in more than one QEMU.
+    /// The guest does not run where it should, or runs in more than one QEMU.
     #[error("THE GUEST DOES NOT RUN EXACTLY ONCE: {0}")]
     NotOnce(String),
-    /// Its memory or disk is not what it should be.
+    /// The guest's memory or disk is not what it should be.
     #[error("THE GUEST IS NOT INTACT: {bad_pages} of {pages} pages and {bad_blocks} blocks are wrong")]
     NotIntact {
-        /// Pages that it wrote.
+        /// How many pages the guest wrote.
         pages: u64,
-        /// Those that are wrong.
+        /// How many of these pages are wrong.
         bad_pages: u64,
-        /// Blocks of its disk that are wrong.
+        /// How many blocks of its disk are wrong.
         bad_blocks: u64,
     },
 }
 
 impl Agents {
-    /// Begins to move guest `n`, kills its host's agent in the middle, starts that again, and sees that the guest runs
-    /// exactly once, intact; moves it then, if it had not moved. Each step is told in words.
+    /// Begins to move guest `n`, kills its host's agent in the middle, starts the agent again, and checks that the
+    /// guest runs exactly once, and is intact. Then moves the guest, if it had not moved. `tell` gets a sentence for
+    /// each step.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Killed`] with what went wrong.
     pub fn survive_kill(
         &mut self,
         n: usize,
@@ -106,7 +111,7 @@ impl Agents {
         self.outcome(1 - host, &id, interrupt)?;
         self.once(&vm)?;
         if outcome == Outcome::CalledOff {
-            // By the clock of who watches: that of an emulated guest stands still with it.
+            // The time is the observer's: an emulated guest's clock stands still with the guest.
             let beats = seen.beats().map(|beats| beats.since(killed)).unwrap_or_default();
             let moments = [killed].into_iter().chain(beats.iter().map(|beat| beat.seen)).chain([Instant::now()]);
             let moments: Vec<Instant> = moments.collect();
@@ -151,7 +156,7 @@ impl Agents {
         Ok(())
     }
 
-    /// Begins a move, and returns in its middle: its id, and how much is sent, per cent.
+    /// Begins a move, and returns in its middle. Returns the migration's id, and how much is sent, in per cent.
     fn middle(&self, n: usize, downtime_limit_ms: u64, interrupt: &AtomicBool) -> Result<(String, u64), BenchError> {
         let guest = &self.guests[n];
         let fill_bytes = u64::from(guest.spec.params.fill_mb) << 20;
@@ -188,7 +193,7 @@ impl Agents {
         Err(KilledError::Late { what: "the middle of a move" }.into())
     }
 
-    /// How a migration ended, once the agent of `host` knows.
+    /// Returns how a migration ended, once the agent of `host` knows it.
     fn outcome(&self, host: usize, id: &str, interrupt: &AtomicBool) -> Result<Outcome, BenchError> {
         let end = Instant::now() + DEADLINE;
         while Instant::now() < end {
@@ -207,9 +212,9 @@ impl Agents {
         Err(KilledError::Late { what: "word of how the move ended" }.into())
     }
 
-    /// The guest runs in exactly one QEMU, and never ran in two at once.
+    /// Checks that the guest runs in exactly one QEMU, and never ran in two at once.
     ///
-    /// Only the QEMU that is to run it is asked: one whose migration broke off may not answer.
+    /// Only the QEMU that is to run it is asked: one whose migration was interrupted may not answer.
     fn once(&self, vm: &str) -> Result<(), KilledError> {
         let seen = self.witness.seen(vm);
         let told: Vec<_> = seen.iter().filter(|seen| seen.runs()).collect();

@@ -1,4 +1,4 @@
-//! Named benchmark cases, the movers they compare, statistics and the report.
+//! Named benchmark cases, the movers that they compare, statistics and the report.
 
 pub mod agents;
 pub mod bench;
@@ -27,7 +27,7 @@ pub mod stats;
 pub mod usage;
 pub mod watch;
 
-/// An error with all its causes, once each.
+/// Returns an error with all its causes, each once.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -1,4 +1,4 @@
-//! The machine and the moment: what a bench cannot choose.
+//! Describes the machine and the moment, which a bench cannot choose.
 
 use std::{
     fs,
@@ -8,14 +8,14 @@ use std::{
 
 use crate::{process, results::Machine};
 
-/// The QEMU program that is used where `qemu` is the one asked for.
+/// Returns the QEMU program that is used if `qemu` is asked for.
 pub fn qemu_program(qemu: Option<&Path>) -> PathBuf {
     let mut config = skein_hypervisor::Config::new("", 1, "");
     config.binary = qemu.map(Into::into);
     config.program()
 }
 
-/// What everything runs on. `qemu`: the program, if it is not the usual one.
+/// Describes the machine that everything runs on. `qemu` is the program, if it is not the usual one.
 pub fn describe(qemu: Option<&Path>) -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let after = |text: &str, name: &str, separator: char| {
@@ -39,7 +39,7 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
     }
 }
 
-/// How AWS-LC computes AES-GCM on a CPU with these flags (of `/proc/cpuinfo`): what it chooses by in
+/// Returns how AWS-LC computes AES-GCM on a CPU with these flags (of `/proc/cpuinfo`), chosen as in
 /// `crypto/fipsmodule/modes/gcm.c`, `crypto_gcm_avx512_enabled` and `CRYPTO_ghash_init`.
 pub fn cipher_kernel(flags: &str) -> &'static str {
     let flags: Vec<&str> = flags.split_whitespace().collect();
@@ -55,8 +55,8 @@ pub fn cipher_kernel(flags: &str) -> &'static str {
     }
 }
 
-/// Takes this much of the free memory, at most half of it, and gives it back. A machine that is virtual itself may have
-/// given it up to its host, which takes a while to return it: whoever is first would pay for that.
+/// Takes this much of the free memory, at most half of it, and gives it back. A virtual machine may have given free
+/// memory up to its host, which takes a while to return it. Without this, the first mover would pay for that.
 pub fn reclaim_memory(bytes: u64) {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
@@ -64,18 +64,18 @@ pub fn reclaim_memory(bytes: u64) {
     std::hint::black_box(vec![1u8; bytes.min(available / 2) as usize]);
 }
 
-/// Now, RFC 3339, UTC.
+/// Returns the current time (RFC 3339, UTC).
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// `git describe` of the tree that this program lies in; `unknown` outside one.
+/// Returns `git describe` of the tree that this program lies in, or `unknown` outside one.
 pub fn commit() -> String {
     let described = || {
         let program = std::env::current_exe().ok()?;
         let mut command = Command::new("git");
         command.arg("-C").arg(program.parent()?).args(["describe", "--always", "--dirty", "--tags"]);
-        // Root may look at a tree that is another's.
+        // This lets root look at a tree that belongs to another user.
         command.args(["--abbrev=10"]).env("GIT_CONFIG_COUNT", "1");
         command.env("GIT_CONFIG_KEY_0", "safe.directory").env("GIT_CONFIG_VALUE_0", "*");
         Some(process::run(command).ok()?.trim().to_string())
@@ -83,7 +83,7 @@ pub fn commit() -> String {
     described().filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into())
 }
 
-/// The name of this process's lab number `n`: no two benches have the same.
+/// Returns the name of this process's lab number `n`, which no other bench uses.
 pub fn lab_name(n: u32) -> String {
     format!("bench-{}-{n}", std::process::id())
 }

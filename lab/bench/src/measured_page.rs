@@ -1,7 +1,7 @@
 //! The figures that the documents show: `docs/measured.json`, kept case by case, and `docs/measured.md`, made from it.
 //!
-//! A full bench takes hours, and a case is often measured alone. So each [`Figure`] says for itself on which commit,
-//! when and on what it was measured, and [`Figures::take`] replaces the figures of the cases that a run has.
+//! A full bench takes hours, and a case is often measured alone. So each [`Figure`] records on which commit, when and
+//! on what it was measured, and [`Figures::take`] replaces the figures of the cases that a run has.
 
 use std::fmt::Write;
 
@@ -17,14 +17,14 @@ use crate::{
 pub struct Figures {
     /// The cases of `skein-lab bench`, in the order of `skein-lab bench list`.
     pub cases: Vec<Figure>,
-    /// Figures of other programs: tests, the simulation, `skein placement bench`. Kept by hand.
+    /// Figures of other programs: tests, the simulation, `skein placement bench`. They are edited by hand.
     pub others: Vec<Group>,
 }
 
-/// Figures of one program.
+/// The figures of one program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Group {
-    /// A heading.
+    /// The heading.
     pub name: String,
     /// The command that measures, and on what it was run.
     pub how: String,
@@ -35,7 +35,7 @@ pub struct Group {
 /// What one case measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// Name of the case.
+    /// The name of the case.
     pub case: String,
     /// The figure to reach, as the case had it then.
     pub asked: String,
@@ -43,23 +43,23 @@ pub struct Figure {
     pub measured: String,
     /// Whether the figure was reached; null when part of it could not be judged.
     pub met: Option<bool>,
-    /// Where it was measured.
+    /// On what it was measured.
     #[serde(default)]
     pub on: Provenance,
 }
 
-/// On what a figure was measured. Two figures compare only where this is the same.
+/// On what a figure was measured. Two figures can be compared only if this is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Provenance {
-    /// `git describe` of the program.
+    /// The program's `git describe`.
     pub commit: String,
-    /// The day, `2026-11-25`.
+    /// The day, such as `2026-11-25`.
     pub date: String,
-    /// CPU model and cores.
+    /// The CPU model and the number of cores.
     pub cpu: String,
     /// How AES-GCM was computed (see [`crate::machine::cipher_kernel`]).
     pub cipher: String,
-    /// QEMU's version.
+    /// The version of QEMU.
     pub qemu: String,
     /// Whether the run was `--quick`.
     pub quick: bool,
@@ -80,8 +80,8 @@ impl Provenance {
 }
 
 impl Figures {
-    /// Takes over what a run measured, in the order of `all`. Cases that did not run to their end are left as they
-    /// were, and named in what is returned, as are cases that are no longer there.
+    /// Takes the figures of a run, in the order of `all`. Cases that did not run to their end are left as they were.
+    /// Returns the names of these, and of cases that no longer exist.
     pub fn take(&mut self, results: &Results, all: &[Case]) -> Vec<String> {
         let on = Provenance::of(&results.about);
         let (whole, left): (Vec<&CaseResult>, Vec<&CaseResult>) =
@@ -101,8 +101,8 @@ impl Figures {
         left.into_iter().map(|case| case.case.clone()).collect()
     }
 
-    /// What the figures lack to be those of `all` cases: a case without a figure, a figure without a case, a figure
-    /// that a case no longer asks for. Empty: nothing.
+    /// Returns what is wrong with the figures of `all` cases: a case without a figure, a figure without a case, a
+    /// figure that a case no longer asks for. Empty: nothing.
     pub fn lacking(&self, all: &[Case]) -> Vec<String> {
         let mut lacking = Vec::new();
         for case in all {
@@ -122,7 +122,7 @@ impl Figures {
         lacking
     }
 
-    /// The page, Markdown. Misses stand first.
+    /// Returns the page in Markdown. Misses come first.
     pub fn page(&self) -> String {
         let mut on: Vec<&Provenance> = self.cases.iter().map(|figure| &figure.on).collect();
         on.sort();
@@ -166,7 +166,7 @@ The last column of the cases is the run:
 |---|---|---|---|---|---|
 ";
 
-/// A cell of a table: no line ends, no bars.
+/// Returns a cell of a table, without line ends and bars.
 fn cell(text: &str) -> String {
     text.replace('\n', " ").replace('|', "\\|")
 }

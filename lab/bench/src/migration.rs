@@ -20,47 +20,47 @@ use crate::{
 /// How often progress is asked for.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// For the guest to run on the target once the source says that it is done.
+/// The time for the guest to run on the target once the source reports that it is done.
 pub(crate) const RESUME_DEADLINE: Duration = Duration::from_secs(20);
 
-/// For a migration to be over once it was cancelled.
+/// The time for a migration to be over once it was cancelled.
 pub(crate) const CANCEL_DEADLINE: Duration = Duration::from_secs(20);
 
-/// For QEMU to reckon the downtime.
+/// The time for QEMU to compute the downtime.
 const RECKON_DEADLINE: Duration = Duration::from_millis(500);
 
 /// The heartbeat is looked at from this long before the migration until this long after.
 pub(crate) const SETTLE: Duration = Duration::from_millis(600);
 
-/// A migration that did not come to its end.
+/// Why a migration did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrationError {
-    /// QEMU says no, or nothing.
+    /// A QEMU refused, or did not answer.
     #[error("QEMU on the {end}")]
     Qmp {
-        /// `source` or `target`.
+        /// The QEMU's end: `source` or `target`.
         end: &'static str,
-        /// What it said.
+        /// The error of the QMP connection.
         source: QmpError,
     },
-    /// It ended badly.
+    /// The migration failed.
     #[error("the migration {status}: {reason}")]
     Failed {
-        /// QEMU's word.
+        /// QEMU's word for the status.
         status: String,
         /// QEMU's reason.
         reason: String,
     },
-    /// It took too long.
+    /// The migration took too long.
     #[error("not done after {} s", .0.as_secs())]
     Late(Duration),
     /// The guest never ran on the target.
     #[error("the guest does not run on the target")]
     NotResumed,
-    /// An agent says no, or nothing.
+    /// An agent refused, or did not answer.
     #[error("the agent on the source")]
     Agent(#[source] skein_api::CallError),
-    /// Someone pressed Ctrl-C.
+    /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,
 }
@@ -68,24 +68,24 @@ pub enum MigrationError {
 /// A migration that completed.
 #[derive(Clone, Debug)]
 pub struct Moved {
-    /// The source QEMU's account.
+    /// The source QEMU's report.
     pub info: MigrationInfo,
-    /// Moments, counted from the start given to [`migrate`].
+    /// The moments, counted from the start given to [`migrate`].
     pub phases: Phases,
     /// What the guest missed.
     pub gaps: Option<Gaps>,
-    /// When QEMU was told to migrate, counted as the phases: 0 where that is the start.
+    /// When QEMU was told to migrate, counted like the phases: 0 if that is the start.
     pub migrate_s: f64,
-    /// The handover, where agents did it.
+    /// The steps of the handover, if agents did it.
     pub steps: Vec<Step>,
-    /// What they say of where the bytes went.
+    /// What became of the bytes, as agents report it.
     pub pages: Option<PageFigures>,
     /// What the guest had rewritten when it ran on the target.
     pub rewritten: Option<Count>,
 }
 
 impl Moved {
-    /// Counts from a moment that is `by_s` later.
+    /// Makes all moments count from a moment that is `by_s` later.
     pub fn shift(&mut self, by_s: f64) {
         self.phases.shift(by_s);
         self.migrate_s -= by_s;
@@ -93,16 +93,20 @@ impl Moved {
     }
 }
 
-/// Where a migration stands, for those who watch it.
+/// How far a migration is, for threads that watch it.
 #[derive(Debug, Default)]
 pub struct ReachedState {
-    /// Bytes that QEMU has sent.
+    /// The bytes that QEMU has sent.
     pub sent_bytes: AtomicU64,
-    /// Bytes that QEMU believes are left.
+    /// The bytes that QEMU believes are left.
     pub left_bytes: AtomicU64,
 }
 
-/// Gives both QEMUs the same settings, and lets the target listen.
+/// Gives both QEMUs the same settings, and makes the target listen. Returns the settings.
+///
+/// # Errors
+///
+/// [`MigrationError::Qmp`] if a QEMU refuses.
 pub fn prepare(
     source: &mut Guest,
     target: &mut Guest,
@@ -111,7 +115,7 @@ pub fn prepare(
     listen: &str,
 ) -> Result<Tuning, MigrationError> {
     let mut tuning = tuning.clone();
-    // A QEMU that was a target before keeps what it was told then.
+    // A QEMU that was a target before keeps its earlier settings.
     for name in TLS_PARAMETERS {
         tuning.parameters.entry(name).or_insert("".into());
     }
@@ -135,7 +139,7 @@ fn credentials(qmp: &mut Qmp, files: &Path, endpoint: &str) -> Result<(), QmpErr
         "qom-type": "tls-creds-x509", "id": CREDENTIALS, "dir": files, "endpoint": endpoint, "verify-peer": true
     });
     match qmp.execute("object-add", arguments.clone()) {
-        // A QEMU that was a target before: what it has is a server's.
+        // A QEMU that was a target before has the credentials of a server.
         Err(QmpError::Refused { description, .. }) if description.contains("duplicate") => {
             qmp.execute("object-del", json!({ "id": CREDENTIALS }))?;
             qmp.execute("object-add", arguments).map(drop)
@@ -146,7 +150,10 @@ fn credentials(qmp: &mut Qmp, files: &Path, endpoint: &str) -> Result<(), QmpErr
 
 /// Starts the migration and waits until the guest runs on the target, or for good on the source.
 ///
-/// After an error, where the guest is has to be asked; see [`back_at_source`].
+/// # Errors
+///
+/// [`MigrationError`] if the guest does not run on the target. Where it is then has to be asked; see
+/// [`back_at_source`].
 pub fn migrate(
     source: &mut Guest,
     target: &mut Guest,
@@ -157,7 +164,7 @@ pub fn migrate(
     interrupt: &AtomicBool,
 ) -> Result<Moved, MigrationError> {
     let clock = Clock::now(start);
-    // What happened before is no part of this.
+    // Events from before are not part of this migration.
     while source.qemu.qmp.next_event(Duration::ZERO).map_err(at("source"))?.is_some() {}
     let since = Instant::now().checked_sub(SETTLE).unwrap_or(start);
     source.qemu.qmp.migrate(connect).map_err(at("source"))?;
@@ -187,12 +194,12 @@ pub fn migrate(
         }
     };
     if !over {
-        // QEMU refuses when the last byte has gone meanwhile: then it is over by itself.
+        // QEMU refuses if the last byte has gone meanwhile: the migration is over by itself then.
         let _ = qmp.query("migrate_cancel");
         let _ = qmp.wait_migrated(CANCEL_DEADLINE, |_| {});
     }
     let info = last_account(qmp).map_err(at("source"))?;
-    // Events that came with the answer.
+    // Reads the events that came with the answer.
     while let Some(event) = qmp.next_event(Duration::ZERO).map_err(at("source"))? {
         note(&mut phases, &event, &clock);
     }
@@ -212,13 +219,14 @@ pub fn migrate(
     phases.completed_s.get_or_insert_with(|| start.elapsed().as_secs_f64());
     phases.resume_s = Some(resumed(&mut target.qemu.qmp, &clock)?);
     let rewritten = Count::ask(target.agent());
-    // Beats until well after the switchover.
+    // Beats are collected until well after the switchover.
     std::thread::sleep(SETTLE);
     let gaps = Gaps::between(&source.beats().since(since), &target.beats().since(since));
     Ok(Moved { info, phases, gaps, migrate_s: 0.0, steps: Vec::new(), pages: None, rewritten })
 }
 
-/// What QEMU says when it is over. Some versions say `completed` a moment before they have reckoned the downtime.
+/// Returns QEMU's report when the migration is over. Some versions say `completed` a moment before they have computed
+/// the downtime.
 fn last_account(qmp: &mut Qmp) -> Result<MigrationInfo, QmpError> {
     let end = Instant::now() + RECKON_DEADLINE;
     loop {
@@ -231,7 +239,8 @@ fn last_account(qmp: &mut Qmp) -> Result<MigrationInfo, QmpError> {
     }
 }
 
-/// After a migration that failed: the target is ended first, then the guest goes on at the source. False if it cannot.
+/// Brings a guest back after a migration that failed: ends the target first, and then lets the guest go on at the
+/// source. Returns `false` if it cannot.
 pub fn back_at_source(source: &mut Guest, target: Guest) -> bool {
     drop(target);
     let qmp = &mut source.qemu.qmp;
@@ -251,7 +260,7 @@ fn resumed(qmp: &mut Qmp, clock: &Clock) -> Result<f64, MigrationError> {
     }
 }
 
-/// Notes the moment of an event; says whether the migration is over.
+/// Records the moment of an event. Returns whether the migration is over.
 pub(crate) fn note(phases: &mut Phases, event: &QmpEvent, clock: &Clock) -> bool {
     let at = Some(clock.seconds(event.time));
     let status = event.data["status"].as_str();
@@ -264,7 +273,7 @@ pub(crate) fn note(phases: &mut Phases, event: &QmpEvent, clock: &Clock) -> bool
     event.name == "MIGRATION" && matches!(status, Some("completed" | "failed" | "cancelled"))
 }
 
-/// QEMU's events carry the time of day; both QEMUs and this program share one clock.
+/// Converts times of day, which QEMU's events have. Both QEMUs and this program share one clock.
 pub(crate) struct Clock {
     start: Instant,
     at_start: SystemTime,
@@ -275,7 +284,7 @@ impl Clock {
         Self { start, at_start: SystemTime::now() - start.elapsed() }
     }
 
-    /// Seconds from the start to a time since the epoch.
+    /// Returns the seconds from the start to a time since the epoch.
     pub(crate) fn seconds(&self, since_epoch: Duration) -> f64 {
         match (SystemTime::UNIX_EPOCH + since_epoch).duration_since(self.at_start) {
             Ok(after) => after.as_secs_f64(),
@@ -283,7 +292,7 @@ impl Clock {
         }
     }
 
-    /// The same of a time as RFC 3339 has it; None if it is none.
+    /// Returns the seconds from the start to a time of RFC 3339, or `None` if the text is not one.
     pub(crate) fn seconds_of(&self, time: &str) -> Option<f64> {
         let time: jiff::Timestamp = time.parse().ok()?;
         Some(self.seconds(time.duration_since(jiff::Timestamp::UNIX_EPOCH).unsigned_abs()))

@@ -1,4 +1,4 @@
-//! What moves a guest: QEMU alone in its variants, QEMU through someone's pipe, or Skein.
+//! The movers of a guest: QEMU alone in its variants, QEMU through another program's pipe, or Skein.
 
 use std::{fmt, str::FromStr};
 
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 use skein_api::Transport;
 use skein_hypervisor::{Compression, MemoryBackend, Tuning};
 
-/// Multifd channels that every mover with multifd gets.
+/// The number of multifd channels of every mover with multifd.
 pub const MULTIFD_CHANNELS: u8 = 4;
 
-/// Cache of `qemu-xbzrle`.
+/// The cache of `qemu-xbzrle`.
 pub const XBZRLE_CACHE_BYTES: u64 = 512 << 20;
 
 /// One way to move a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mover {
-    /// Skein over all NICs, TLS on.
+    /// Skein's tunnel over all NICs, with TLS.
     SkeinTls,
-    /// Skein over all NICs, data in plain text: a deliberate option.
+    /// Skein's tunnel over all NICs, with data in plain text: a deliberate option.
     SkeinPlain,
-    /// Skein's agents own the guest, and move it with all that belongs to that: check, journal, handover; TLS on, and
-    /// the transport is theirs to choose.
+    /// Skein's agents, which own the guest and do all that belongs to a move: check, journal, handover. TLS is on, and
+    /// the agents choose the transport.
     SkeinAgents,
     /// The same with data in plain text: a deliberate option.
     SkeinAgentsPlain,
@@ -41,7 +41,8 @@ pub enum Mover {
     Mptcp,
     /// QEMU multifd over TCP, one NIC.
     QemuMultifd,
-    /// The same with guest RAM in anonymous memory, QEMU's default, whatever the others' is in.
+    /// QEMU multifd over TCP, one NIC, with guest RAM in anonymous memory, which is QEMU's default, whatever the others
+    /// use.
     QemuMultifdAnonymous,
     /// QEMU multifd with QEMU's own TLS, one NIC.
     QemuMultifdTls,
@@ -57,7 +58,7 @@ pub enum Mover {
     Socat,
 }
 
-/// What lies between the two QEMUs.
+/// What carries data between the two QEMUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// QEMU's own TCP connections.
@@ -68,24 +69,24 @@ pub enum Carrier {
     Mptcp,
     /// `ssh -L` between unix sockets.
     Ssh,
-    /// unix to TCP to unix by socat.
+    /// A socat at each end: unix to TCP to unix.
     Socat,
     /// Skein's tunnel between unix sockets.
     Skein {
-        /// Data is encrypted.
+        /// Whether data is encrypted.
         tls: bool,
     },
-    /// Skein's agents, which also have the QEMUs.
+    /// Skein's agents, which also own the QEMUs.
     Agents {
-        /// Data is encrypted.
+        /// Whether data is encrypted.
         tls: bool,
-        /// What they are told to use, by its name; `auto`: what they think best.
+        /// The transport that they are told to use; `auto`: what they think best.
         transport: Transport,
     },
 }
 
 impl Mover {
-    /// Every mover; Skein first, then the peers from the strongest kind to the plainest.
+    /// Every mover: first Skein, then the peers from the strongest kind to the plainest.
     pub const ALL: [Mover; 19] = [
         Mover::SkeinTls,
         Mover::SkeinPlain,
@@ -108,7 +109,7 @@ impl Mover {
         Mover::Socat,
     ];
 
-    /// Name on the command line and in results.
+    /// Returns the name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
             Mover::SkeinTls => "skein-tls",
@@ -133,7 +134,7 @@ impl Mover {
         }
     }
 
-    /// Name for people.
+    /// Returns the name for people.
     pub fn label(self) -> &'static str {
         match self {
             Mover::SkeinTls => "Skein, TLS",
@@ -158,7 +159,7 @@ impl Mover {
         }
     }
 
-    /// What lies between the QEMUs.
+    /// Returns what carries data between the QEMUs.
     pub fn carrier(self) -> Carrier {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: true },
@@ -181,28 +182,28 @@ impl Mover {
         }
     }
 
-    /// Whether this is Skein.
+    /// Returns whether this mover is Skein.
     pub fn is_skein(self) -> bool {
         matches!(self.carrier(), Carrier::Skein { .. } | Carrier::Agents { .. })
     }
 
-    /// Whether agents own the guest.
+    /// Returns whether agents own the guest.
     pub fn is_of_agents(self) -> bool {
         matches!(self.carrier(), Carrier::Agents { .. })
     }
 
-    /// Where guest RAM lives; `usual`: that of all movers that are not named for theirs.
+    /// Returns where guest RAM lies. `usual` is where it lies for all movers whose name does not say it.
     pub fn memory(self, usual: MemoryBackend) -> MemoryBackend {
         if self == Mover::QemuMultifdAnonymous { MemoryBackend::Anonymous } else { usual }
     }
 
-    /// Whether QEMU's multifd is on.
+    /// Returns whether QEMU's multifd is on.
     pub fn multifd(self) -> bool {
         !matches!(self, Mover::Mptcp | Mover::QemuTcp | Mover::QemuXbzrle)
     }
 
-    /// The migration's settings, the same on both QEMUs. All movers have the same bandwidth (unlimited) and downtime
-    /// limit. `allow_throttle`: per cent by which the guest may be slowed, if it may.
+    /// Returns the migration's settings, which are the same on both QEMUs. All movers have the same bandwidth
+    /// (unlimited) and downtime limit. `allow_throttle`: by how many per cent the guest may be slowed, if it may.
     pub fn tuning(self, downtime_limit_ms: u64, allow_throttle: Option<u8>) -> Tuning {
         let zstd = matches!(self, Mover::MptcpMultifdZstd | Mover::QemuMultifdZstd);
         Tuning {
@@ -210,7 +211,7 @@ impl Mover {
             compression: if zstd { Compression::Zstd } else { Compression::None },
             xbzrle_cache: (self == Mover::QemuXbzrle).then_some(XBZRLE_CACHE_BYTES),
             downtime_limit_ms,
-            // QEMU then tells each change of state as it happens.
+            // QEMU then reports each change of state when it happens.
             events: true,
             capabilities: allow_throttle.map(|_| ("auto-converge".into(), true)).into_iter().collect(),
             parameters: allow_throttle.map(|most| ("max-cpu-throttle".into(), most.into())).into_iter().collect(),
@@ -225,7 +226,7 @@ impl fmt::Display for Mover {
     }
 }
 
-/// A name that is no mover's.
+/// A name that no mover has.
 #[derive(Debug, thiserror::Error)]
 #[error("no mover is called '{0}'; there are: {names}", names = Mover::ALL.map(Mover::name).join(", "))]
 pub struct UnknownMover(String);
@@ -238,10 +239,10 @@ impl FromStr for Mover {
     }
 }
 
-/// The order of movers in round `round` (from 0), so that over the rounds each goes both ways.
+/// Returns the order of movers in round `round` (from 0), so that over the rounds each mover goes both ways.
 ///
 /// One guest goes back and forth, so the n-th migration's direction is n's parity. With an odd number of movers that
-/// alternates by itself; with an even one every second round runs in reverse order.
+/// alternates by itself; with an even number every second round runs in reverse order.
 pub fn order<T: Copy>(movers: &[T], round: usize) -> Vec<T> {
     let mut order = movers.to_vec();
     if movers.len().is_multiple_of(2) && round % 2 == 1 {
@@ -293,7 +294,7 @@ mod tests {
                 assert_eq!(tls, !mover.name().ends_with("plain"));
                 assert!(transport == Transport::Auto || mover.name().contains(transport.name()));
             }
-            // QEMU refuses the two together.
+            // QEMU refuses these two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());
             assert!(tuning.capabilities.is_empty() && tuning.parameters.is_empty());
             let throttling = mover.tuning(300, Some(95));

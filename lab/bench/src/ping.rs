@@ -1,4 +1,4 @@
-//! A pinger outside: asks a guest all the time and notes when answers come.
+//! A pinger outside of the hosts, which asks a guest all the time and notes when answers come.
 
 use std::{
     io,
@@ -14,25 +14,33 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Time between questions: what a gap can be told apart by.
+/// The time between questions, which is the precision of a gap.
 const EVERY: Duration = Duration::from_millis(5);
 
-/// Asks until it is stopped.
+/// Pings a guest until it is stopped.
 #[derive(Debug)]
 pub struct Pinger {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Instant>>>,
 }
 
-/// A raw ICMP socket in the calling thread's network namespace; needs root.
+/// Makes a raw ICMP socket in the calling thread's network namespace. Needs root.
+///
+/// # Errors
+///
+/// The error of the system.
 pub fn socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4))
 }
 
 impl Pinger {
-    /// Starts to ask `ip` through `socket`, which may belong to another namespace than the caller.
+    /// Starts to ping `ip` through `socket`, which may belong to another namespace than the caller.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system.
     pub fn start(socket: Socket, ip: Ipv4Addr) -> io::Result<Self> {
-        // The low bits of an address of a lab tell its guests apart.
+        // The low bits of an address differ between the guests of a lab.
         let id = (std::process::id() as u16) ^ u16::from_be_bytes([ip.octets()[2], ip.octets()[3]]).rotate_left(8);
         socket.connect(&SocketAddr::from((ip, 0)).into())?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -45,7 +53,7 @@ impl Pinger {
                 if Instant::now() >= next {
                     next += EVERY;
                     sequence = sequence.wrapping_add(1);
-                    // Unreachable for a moment is what this is here to notice.
+                    // An error is ignored: a guest that is unreachable for a moment is what the pinger is to notice.
                     let _ = socket.send(&request(id, sequence));
                 }
                 let wait = next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100));
@@ -65,11 +73,12 @@ impl Pinger {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Stops, and gives the longest time without an answer between `from` and now; None if none ever came.
+    /// Stops, and returns the longest time without an answer between `from` and now. Returns `None` if no answer ever
+    /// came.
     pub fn longest_gap(mut self, from: Instant) -> Option<Duration> {
         let answers = self.end();
         let now = Instant::now();
-        // The last answer before counts: a gap may have begun then.
+        // The last answer before `from` counts: a gap may have begun then.
         let first = answers.partition_point(|t| *t < from).saturating_sub(1);
         let within = answers.get(first..).filter(|within| !within.is_empty())?;
         let moments = || within.iter().copied().chain(std::iter::once(now));
@@ -88,7 +97,7 @@ impl Drop for Pinger {
     }
 }
 
-/// An echo request (RFC 792) without data.
+/// Returns an echo request (RFC 792) without data.
 fn request(id: u16, sequence: u16) -> [u8; 8] {
     let mut packet = [8, 0, 0, 0, 0, 0, 0, 0];
     packet[4..6].copy_from_slice(&id.to_be_bytes());
@@ -98,14 +107,14 @@ fn request(id: u16, sequence: u16) -> [u8; 8] {
     packet
 }
 
-/// Whether this IPv4 packet is an echo reply to one of ours.
+/// Returns whether an IPv4 packet is a reply to one of this pinger's requests.
 fn is_answer(packet: &[u8], id: u16) -> bool {
     let header = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     let Some(&[0, 0, _, _, high, low]) = packet.get(header..header + 6) else { return false };
     header >= 20 && u16::from_be_bytes([high, low]) == id
 }
 
-/// RFC 1071.
+/// Returns the checksum of RFC 1071.
 fn checksum(bytes: &[u8]) -> u16 {
     let mut sum: u32 =
         bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | two.get(1).map_or(0, |b| u32::from(*b))).sum();

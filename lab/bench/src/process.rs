@@ -1,4 +1,4 @@
-//! Programs run beside a migration: started in a host, ended with all their descendants.
+//! Programs that run beside a migration: they are started in a host, and ended with all their descendants.
 
 use std::{
     fs::{self, File},
@@ -15,64 +15,64 @@ use nix::{
 
 use crate::usage;
 
-/// Time from SIGTERM to SIGKILL.
+/// The time from SIGTERM to SIGKILL.
 const END_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How often something that is waited for is looked at.
+/// The time between two checks of something that is waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// A program that cannot be run, or does not do what it should.
+/// Why a program cannot be run, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// It does not start.
+    /// The program does not start.
     #[error("cannot run {program}: is it installed?")]
     Start {
-        /// The program.
+        /// The program's name.
         program: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It cannot be killed.
+    /// The program cannot be killed.
     #[error("cannot kill {program}")]
     Kill {
-        /// The program.
+        /// The program's name.
         program: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Its log cannot be written or read.
+    /// The program's log cannot be written or read.
     #[error("the log {path}")]
     Log {
-        /// The file.
+        /// The path of the log.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It ended early.
+    /// The program ended early.
     #[error("{program} ended with {status}: {said}")]
     Ended {
-        /// The program.
+        /// The program's name.
         program: String,
         /// How it ended.
         status: ExitStatus,
         /// The end of its output.
         said: String,
     },
-    /// What was waited for did not come.
+    /// Something that was waited for did not come.
     #[error("{program}: no {what} within {} s: {said}", after.as_secs())]
     Late {
-        /// The program.
+        /// The program's name.
         program: String,
         /// What was waited for.
         what: String,
-        /// How long.
+        /// How long it was waited for.
         after: Duration,
         /// The end of its output.
         said: String,
     },
 }
 
-/// A program that runs. Ended when dropped, with everything that it started.
+/// A program that runs. When dropped, it is ended with everything that it started.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -82,7 +82,11 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; its output goes to `log`.
+    /// Starts `command`. Its output goes to `log`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Start`] or [`ProcessError::Log`].
     pub fn start(mut command: Command, log: &Path) -> Result<Self, ProcessError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let command_line = words(&command);
@@ -98,22 +102,26 @@ impl Process {
         Ok(Self { child, program, command_line, log: log.into() })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub fn command_line(&self) -> &[String] {
         &self.command_line
     }
 
-    /// What it wrote so far.
+    /// Returns what the program wrote so far.
     pub fn output(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
-    /// Waits until `done` says so.
+    /// Waits until `done` returns `true`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Ended`] if the program ends before, [`ProcessError::Late`] if the time is over.
     pub fn wait_until(
         &mut self,
         what: &str,
@@ -134,14 +142,22 @@ impl Process {
         Ok(())
     }
 
-    /// Kills it (SIGKILL), and nothing that it started.
+    /// Kills the program (SIGKILL), but nothing that it started.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Kill`].
     pub fn kill(&mut self) -> Result<(), ProcessError> {
         let wrong = |source| ProcessError::Kill { program: self.program.clone(), source };
         self.child.kill().map_err(wrong)?;
         self.child.wait().map(drop).map_err(wrong)
     }
 
-    /// Ends it (SIGTERM, and SIGKILL if it does not), and nothing that it started.
+    /// Ends the program (SIGTERM, and SIGKILL if it does not end), but nothing that it started.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Kill`].
     pub fn end(&mut self) -> Result<(), ProcessError> {
         let start = Instant::now();
         let _ = kill(Pid::from_raw(self.pid() as i32), Signal::SIGTERM);
@@ -154,7 +170,11 @@ impl Process {
         self.kill()
     }
 
-    /// Waits until it ends well, and gives what it wrote.
+    /// Waits until the program ends with success. Returns what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Ended`] if it fails, [`ProcessError::Late`] if the time is over.
     pub fn wait(mut self, deadline: Duration) -> Result<String, ProcessError> {
         let start = Instant::now();
         loop {
@@ -184,14 +204,14 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that was waited for: its process id is another's now.
+        // This process was waited for, so its process id may be another's now.
         if let Ok(Some(_)) = self.child.try_wait() {
             return;
         }
         let all = usage::tree(&[self.pid()]);
         let signal = |signal| {
             for pid in all.iter().filter(|pid| alive(**pid)) {
-                // One that has ended meanwhile is not there to be told.
+                // A process that has ended meanwhile cannot be signalled.
                 let _ = kill(Pid::from_raw(*pid as i32), signal);
             }
         };
@@ -209,11 +229,11 @@ impl Drop for Process {
 
 fn alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // A zombie that is another's to wait for is as good as gone.
+    // A zombie that another process has to wait for counts as gone.
     stat.rsplit_once(')').is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X') | None))
 }
 
-/// A command as its words.
+/// Returns the words of a command.
 pub fn words(command: &Command) -> Vec<String> {
     std::iter::once(command.get_program())
         .chain(command.get_args())
@@ -221,7 +241,11 @@ pub fn words(command: &Command) -> Vec<String> {
         .collect()
 }
 
-/// Runs `command` to its end, in at most 10 s, and gives what it wrote.
+/// Runs `command` to its end, in at most 10 s. Returns what it wrote.
+///
+/// # Errors
+///
+/// [`ProcessError`] if it does not start, fails, or takes longer.
 pub fn run(mut command: Command) -> Result<String, ProcessError> {
     let log = tempfile::NamedTempFile::new()
         .map_err(|source| ProcessError::Log { path: std::env::temp_dir(), source })?

@@ -1,4 +1,4 @@
-//! The guests of a stage: where they are, booted, verified, booted anew.
+//! The guests of a stage: where they are, and how they are booted, verified, and booted again.
 
 use std::{
     path::PathBuf,
@@ -20,33 +20,41 @@ use crate::{
     site::{HOSTS, Site},
 };
 
-/// For a guest to boot, before it fills its memory.
+/// The time for a guest to boot, before it fills its memory.
 pub(crate) const BOOT_DEADLINE: Duration = Duration::from_secs(90);
 
-/// For a guest to unpack and build its software.
+/// The time for a guest to unpack and build its software.
 const BUILD_DEADLINE: Duration = Duration::from_secs(900);
 
-/// For a guest to answer, besides the time that its work takes.
+/// The time for a guest to answer, besides the time that its work takes.
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A guest, and the number of the host that it is on.
 pub struct Resident {
-    /// What it is.
+    /// The specification of the guest.
     pub spec: Spec,
-    /// Its QEMU now.
+    /// The guest's QEMU now.
     pub guest: Guest,
-    /// Its host now.
+    /// The number of its host now.
     pub host: usize,
 }
 
 impl Resident {
-    /// Starts a QEMU for it on the other host, that waits for it to come.
+    /// Starts a QEMU for the guest on the other host, which waits for it.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the QEMU does not start.
     pub fn start_incoming(&self, site: &Site) -> Result<Guest, BenchError> {
         let command = site.command(HOSTS[1 - self.host], program(&self.spec))?;
         Ok(Guest::incoming(&self.spec, |_| command)?)
     }
 
-    /// The guest's own check of all its memory.
+    /// Lets the guest check all its memory.
+    ///
+    /// # Errors
+    ///
+    /// The error of the workload's channel.
     pub fn verify(&mut self) -> Result<GuestCheck, Error> {
         let deadline = ANSWER_DEADLINE + slowly(self.spec.params.fill_mb);
         self.guest.agent().verify(deadline).map(GuestCheck::from)
@@ -55,7 +63,7 @@ impl Resident {
     fn wait_ready(&mut self, interrupt: &AtomicBool) -> Result<(), BenchError> {
         let end = Instant::now() + boot_deadline(&self.spec);
         loop {
-            // In short steps, so that Ctrl-C is heard.
+            // The wait is in short steps, so that Ctrl-C is noticed.
             match self.guest.wait_ready(Duration::from_secs(1)) {
                 Ok(_) => return Ok(()),
                 Err(_) if interrupt.load(Ordering::Relaxed) => return Err(BenchError::Interrupted),
@@ -66,25 +74,25 @@ impl Resident {
     }
 }
 
-/// The guests of a stage: those that the bench has, and the same once more for movers that need others.
+/// The guests of a stage: those of the bench, and further sets for movers that need others.
 #[derive(Default)]
 pub struct Household {
-    /// The bench's own.
+    /// The bench's own guests.
     pub own: Vec<Resident>,
-    /// The same once more with RAM elsewhere, for a mover that is named for that.
+    /// The same guests with RAM elsewhere, for a mover whose name says so.
     pub elsewhere: Vec<Resident>,
-    /// The agents and theirs.
+    /// The agents with their guests.
     pub agents: Option<Agents>,
-    /// Where RAM usually lives.
+    /// Where RAM usually lies.
     memory: MemoryBackend,
 }
 
-/// What guests need to be booted.
+/// What is needed to boot guests.
 #[derive(Clone, Copy)]
 pub struct Boot<'a> {
     /// The stage.
     pub stage: &'a Scene,
-    /// Its hosts.
+    /// The hosts of the stage.
     pub site: &'a Site,
     /// The bench's keys and programs.
     pub kit: &'a Kit,
@@ -94,12 +102,16 @@ pub struct Boot<'a> {
     pub movers: &'a [Mover],
     /// The groups of a stage with guests at work.
     pub busy: Option<&'a Busy>,
-    /// Set to end early.
+    /// A flag that ends the boot early when it is set.
     pub interrupt: &'a AtomicBool,
 }
 
 impl Household {
     /// Boots all guests, and waits until they have filled their memory.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if a guest does not boot.
     pub fn boot(boot: Boot<'_>, image: &Image) -> Result<Self, BenchError> {
         let Boot { stage, site, adjust, movers, interrupt, .. } = boot;
         let count = stage.moves.guests();
@@ -107,7 +119,7 @@ impl Household {
             Moves::Together(_) => 0,
             Moves::BothWays => n as usize % 2,
         };
-        // Each set with taps of its own, as far as they go.
+        // Each set has taps of its own, as far as there are enough.
         let specs = |name: &str, memory: MemoryBackend, nic: u32| {
             let spec =
                 |n| Ok((Spec { memory, ..spec(stage, site, image, adjust, format!("{name}{n}"), nic + n)? }, host(n)));
@@ -137,13 +149,17 @@ impl Household {
         Ok(household)
     }
 
-    /// The bench's guests that `mover` moves.
+    /// Returns the bench's guests that `mover` moves.
     pub fn residents(&mut self, mover: Mover) -> &mut Vec<Resident> {
         if mover.memory(self.memory) == self.memory { &mut self.own } else { &mut self.elsewhere }
     }
 
-    /// Lets those run that `mover` moves, and stops the others: they would take CPU. Agents are as `mover` wants them,
-    /// then.
+    /// Lets the guests run that `mover` moves, and stops the others, which would take CPU. Sets the agents up as
+    /// `mover` needs them.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if a QEMU or an agent does not obey.
     pub fn make_way_for(&mut self, mover: Mover, site: &Site, kit: &Kit) -> Result<(), BenchError> {
         let own_move = !mover.is_of_agents() && mover.memory(self.memory) == self.memory;
         let others_move = !mover.is_of_agents() && !own_move;
@@ -163,7 +179,7 @@ impl Household {
         agents.set_running(mover.is_of_agents())
     }
 
-    /// Has every guest that `mover` moves check all its memory.
+    /// Lets every guest that `mover` moves check all its memory.
     pub fn verify(&mut self, mover: Mover) -> Vec<Result<GuestCheck, Error>> {
         match &self.agents {
             Some(agents) if mover.is_of_agents() => (0..agents.guests.len()).map(|n| agents.verify(n)).collect(),
@@ -172,7 +188,7 @@ impl Household {
     }
 }
 
-/// `n`: the number of its NIC in the site.
+/// Returns the specification of a guest. `n` is the number of its NIC in the site.
 fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String, n: u32) -> Result<Spec, BenchError> {
     let guest = &stage.guest;
     let nic = site.guest_nic(n);
@@ -184,7 +200,7 @@ fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String
         rate: guest.rewrite_pages_per_s,
         threads: guest.vcpus,
         seed: u64::from(n) + 1,
-        // All is verified after each migration; before, it would only take CPU.
+        // All memory is verified after each migration. Before that, verifying would only take CPU.
         verify_rate: 0,
         disk_mb: guest.disk_mb,
         build: guest.software,
@@ -203,20 +219,20 @@ fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String
     Ok(spec)
 }
 
-/// The program that a guest's QEMU will be.
+/// Returns the program of a guest's QEMU.
 fn program(spec: &Spec) -> PathBuf {
     let mut config = Config::new("", 1, "");
     config.binary = spec.qemu.clone();
     config.program()
 }
 
-/// For a guest to boot and do what it does before it is ready.
+/// Returns the time for a guest to boot and do what it does before it is ready.
 pub(crate) fn boot_deadline(spec: &Spec) -> Duration {
     let building = if spec.params.build { BUILD_DEADLINE } else { Duration::ZERO };
     BOOT_DEADLINE + slowly(spec.params.fill_mb) + building
 }
 
-/// Time for an emulated guest to write or check this much.
+/// Returns the time for an emulated guest to write or check this much.
 pub(crate) fn slowly(mb: u32) -> Duration {
     Duration::from_secs(u64::from(mb) / 20)
 }

@@ -1,7 +1,8 @@
-//! What a bench leaves behind: one object a run, one a case, in one JSON document.
+//! The results of a bench: one object for each run and one for each case, in one JSON document.
 //!
-//! Units are in the names: `_s` seconds, `_ms` milliseconds, `_us` microseconds, `_bps` bits a second, `_bytes` bytes.
-//! Times within a run count from the moment `migrate` was given to the source QEMU; earlier moments are negative.
+//! Units are in the names: `_s` seconds, `_ms` milliseconds, `_us` microseconds, `_bps` bits per second, `_bytes`
+//! bytes. Times within a run count from the moment `migrate` was given to the source QEMU; earlier moments are
+//! negative.
 
 use std::collections::BTreeMap;
 
@@ -11,79 +12,80 @@ use skein_api::PageFigures;
 
 use crate::{mover::Mover, stats::Summary};
 
-/// Version of this schema; raised when a field changes its meaning or goes.
+/// The version of this schema, which is raised when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// Everything one `skein-lab bench run` measured.
+/// Everything that one `skein-lab bench run` measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Results {
-    /// [`SCHEMA`] of the writer.
+    /// The [`SCHEMA`] of the writer.
     pub schema: u32,
     /// What was measured, when, on what.
     pub about: About,
-    /// One object a case, in the order run.
+    /// The cases, one object each, in the order they ran.
     pub cases: Vec<CaseResult>,
-    /// One object a migration, in the order run.
+    /// The migrations, one object each, in the order they ran.
     pub runs: Vec<Run>,
 }
 
-/// What was measured, when, on what.
+/// What was measured, when, and on what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct About {
-    /// `git describe` of the tree that was built or run in; `unknown` outside one.
+    /// The `git describe` of the tree that was built or run in; `unknown` outside one.
     pub commit: String,
-    /// Start, RFC 3339, UTC.
+    /// The start, RFC 3339, UTC.
     pub started_at: String,
     /// The command line as given.
     pub command: Vec<String>,
-    /// Strongest peer only, three runs.
+    /// Whether the bench was quick: only the strongest peer, three runs.
     pub quick: bool,
     /// The machine that everything ran on.
     pub machine: Machine,
 }
 
-/// The machine that everything ran on: both hosts are namespaces of it.
+/// The machine that everything ran on. Both hosts are namespaces of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// CPU model as the kernel names it.
+    /// The CPU model, as the kernel names it.
     pub cpu: String,
-    /// CPUs that may be used.
+    /// How many CPUs may be used.
     pub cores: usize,
-    /// Memory in all.
+    /// The memory in all.
     pub memory_bytes: u64,
-    /// Kernel release.
+    /// The kernel's release.
     pub kernel: String,
-    /// Distribution, as in os-release.
+    /// The distribution, as in os-release.
     pub os: String,
-    /// What QEMU says of its version.
+    /// QEMU's version, in its own words.
     pub qemu: String,
     /// How AES-GCM is computed: [`crate::machine::cipher_kernel`].
     #[serde(default)]
     pub cipher: String,
 }
 
-/// One case: its figure, what was measured, whether it was met.
+/// One case: its figure, what was measured, and whether the figure was met.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// Name of the case.
+    /// The name of the case.
     pub case: String,
-    /// What it shows.
+    /// What the case shows.
     pub shows: String,
     /// The figure to reach, in words.
     pub figure: String,
     /// What was measured, in words.
     pub measured: String,
-    /// All parts met; null when a part could not be judged (peer not measured or skipped) and none was missed.
+    /// Whether all parts were met. Null if a part could not be judged (its peer was not measured or skipped) and none
+    /// was missed.
     pub met: Option<bool>,
     /// The parts of the figure.
     pub parts: Vec<Part>,
-    /// Reference measurements of the case's labs, one a stage.
+    /// The reference measurements of the case's labs, one for each stage.
     pub yardsticks: Vec<Yardstick>,
-    /// Total times of each mover and stage, summed up.
+    /// The total times of each mover and stage, summed up.
     pub totals: Vec<Total>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
-    /// Every stage ran to its end. Figures of a case that did not are judged by what there is.
+    /// Whether every stage ran to its end. Otherwise the figures are judged by the runs that there are.
     pub complete: bool,
     /// What else the reader should know.
     pub notes: Vec<String>,
@@ -96,46 +98,46 @@ pub struct Part {
     pub figure: String,
     /// What was measured, in words.
     pub measured: String,
-    /// The number that was compared; null when it was not measured.
+    /// The number that was compared. Null if it was not measured.
     pub value: Option<f64>,
     /// The number that it was compared with.
     pub limit: f64,
-    /// Null when it could not be judged.
+    /// Whether the part was met. Null if it could not be judged.
     pub met: Option<bool>,
 }
 
 /// What the links of a stage carry without any migration.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize)]
 pub struct Yardstick {
-    /// Stage of the case; empty for the only one.
+    /// The stage of the case. Empty for the only one.
     pub stage: String,
-    /// TCP payload that iperf3 received over each link, all links at once, in the order of the links.
+    /// The TCP payload that iperf3 received over each link, all links at once, in the order of the links.
     pub iperf3_bps: Vec<f64>,
     /// What the target's NICs counted meanwhile.
     pub wire_bps: Vec<f64>,
 }
 
-/// Total times of one mover in one stage.
+/// The total times of one mover in one stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// Stage of the case; empty for the only one.
+    /// The stage of the case. Empty for the only one.
     pub stage: String,
     /// The mover.
     pub mover: Mover,
-    /// `total_s` of its completed runs; null when none completed.
+    /// The `total_s` of its completed runs. Null if none completed.
     pub total_s: Option<Summary>,
-    /// Runs that did not complete.
+    /// How many runs did not complete.
     pub failed: usize,
-    /// Those of them that were called off, as they did not come to an end.
+    /// How many of these were called off because they did not come to an end.
     #[serde(default)]
     pub called_off: usize,
-    /// Median of [`Run::cpu_s_per_gb`]; null when none completed.
+    /// The median of [`Run::cpu_s_per_gb`]. Null if no run completed.
     #[serde(default)]
     pub cpu_s_per_gb: Option<f64>,
-    /// Median of [`Run::all_wire_bytes`].
+    /// The median of [`Run::all_wire_bytes`].
     #[serde(default)]
     pub wire_bytes: Option<f64>,
-    /// Median of [`Run::wire_per_guest_byte`].
+    /// The median of [`Run::wire_per_guest_byte`].
     #[serde(default)]
     pub wire_per_guest_byte: Option<f64>,
 }
@@ -143,7 +145,7 @@ pub struct Total {
 /// A mover that a case left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Skipped {
-    /// Stage of the case; empty for the only one.
+    /// The stage of the case. Empty for the only one.
     pub stage: String,
     /// The mover.
     pub mover: Mover,
@@ -154,167 +156,169 @@ pub struct Skipped {
 /// One migration of one guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Name of the case.
+    /// The name of the case.
     pub case: String,
-    /// Stage of the case; empty for the only one.
+    /// The stage of the case. Empty for the only one.
     pub stage: String,
     /// The mover.
     pub mover: Mover,
-    /// Number of the round, from 1. Guests that moved together share it.
+    /// The number of the round, from 1. Guests that moved together have the same.
     pub round: u32,
-    /// Which of the guests that moved together, from 0.
+    /// The number of the guest among those that moved together, from 0.
     pub guest: u32,
-    /// Host that the guest left.
+    /// The host that the guest left.
     pub source: String,
-    /// Host that it went to.
+    /// The host that the guest went to.
     pub target: String,
-    /// Start, RFC 3339, UTC.
+    /// The start, RFC 3339, UTC.
     pub started_at: String,
-    /// As in [`About::commit`].
+    /// The commit, as in [`About::commit`].
     pub commit: String,
-    /// Why the migration did not complete; null when it did.
+    /// Why the migration did not complete. Null if it did.
     pub error: Option<String>,
-    /// After what time it was called off, as it did not come to an end; null when it did, or failed otherwise.
+    /// After how many seconds the migration was called off because it did not come to an end. Null if it did, or failed
+    /// otherwise.
     #[serde(default)]
     pub called_off_s: Option<f64>,
-    /// QEMU on the source, argument by argument.
+    /// The command line of QEMU on the source, argument by argument.
     pub qemu_source_cmdline: Vec<String>,
-    /// QEMU on the target.
+    /// The command line of QEMU on the target.
     pub qemu_target_cmdline: Vec<String>,
-    /// The source's guest RAM, as QEMU was told.
+    /// The source's guest RAM, as given to QEMU.
     pub memory_backend_source: String,
-    /// The target's guest RAM.
+    /// The target's guest RAM, as given to QEMU.
     pub memory_backend_target: String,
-    /// The guest's RAM.
+    /// The size of the guest's RAM.
     #[serde(default)]
     pub guest_memory_bytes: u64,
-    /// Everything that was set for this mover: capabilities and parameters of QEMU's, addresses, options, command
-    /// lines.
+    /// Everything that was set for this mover: capabilities and parameters of QEMU, addresses, options, command lines.
     pub parameters: BTreeMap<String, Value>,
-    /// `downtime-limit`.
+    /// QEMU's `downtime-limit`.
     #[serde(default)]
     pub downtime_limit_ms: u64,
-    /// Nominal rate of each link in the order of the NICs; null where nothing limits it.
+    /// The nominal rate of each link in the order of the NICs. Null if nothing limits it.
     pub link_bps: Vec<Option<u64>>,
-    /// From `migrate` until QEMU's `completed`.
+    /// The time from `migrate` until QEMU's `completed`.
     pub total_s: Option<f64>,
-    /// As QEMU reports it.
+    /// The downtime, as QEMU reports it.
     pub downtime_ms: Option<f64>,
-    /// Longest gap between heartbeats of the guest from just before `migrate` until just after the switchover.
+    /// The longest gap between heartbeats of the guest from just before `migrate` until just after the switchover.
     pub guest_gap_ms: Option<f64>,
-    /// The gap over the switchover: the downtime as the guest saw it. Mostly the same one.
+    /// The gap over the switchover: the downtime as the guest saw it. It is mostly the same as the longest gap.
     pub guest_switchover_ms: Option<f64>,
-    /// Longest gap that an outside pinger saw from the guest's stop on; null without one.
+    /// The longest gap that an outside pinger saw from the guest's stop on. Null without a pinger.
     pub ping_gap_ms: Option<f64>,
     /// The guest's own check of all its memory after the migration.
     pub guest_verdict: Option<GuestCheck>,
-    /// Content of guest pages sent: QEMU's count of normal pages times their size. Zero pages, headers, compression,
-    /// device state are not in it. (Deltas of xbzrle and pages of multifd are sent as they are counted.)
+    /// The content of guest pages that were sent: QEMU's count of normal pages times their size. Zero pages, headers,
+    /// compression and device state are not part of it. (Deltas of xbzrle and pages of multifd are sent as they are
+    /// counted.)
     pub guest_bytes: u64,
-    /// Pages that QEMU sent as zeros, times their size.
+    /// The pages that QEMU sent as zeros, times their size.
     #[serde(default)]
     pub zero_bytes: u64,
-    /// Where the bytes went, where agents moved the guest: as `skein migration show` has it.
+    /// What became of the bytes, if agents moved the guest, as in `skein migration show`.
     #[serde(default)]
     pub pages: Option<PageFigures>,
-    /// What QEMU says that it transferred.
+    /// How much QEMU transferred, by its own account.
     pub transferred_bytes: u64,
-    /// QEMU's passes over the memory.
+    /// The number of QEMU's passes over the memory.
     pub rounds: u64,
     /// When the source's NICs counted the first byte of bulk (see [`crate::goodput::window`]).
     pub first_byte_s: Option<f64>,
-    /// When they had counted the last.
+    /// When they had counted the last byte.
     pub last_byte_s: Option<f64>,
-    /// What each NIC counted from `migrate`, or the order to move, to `completed`.
+    /// What each NIC counted from `migrate`, or from the order to move, to `completed`.
     pub wire_bytes: Vec<NicBytes>,
-    /// CPU on the source from `migrate` to `completed`. Guests that moved together share the mover's equally.
+    /// The CPU on the source from `migrate` to `completed`. Guests that moved together share the mover's equally.
     pub cpu_source_s: CpuSeconds,
-    /// CPU on the target.
+    /// The CPU on the target in the same time.
     pub cpu_target_s: CpuSeconds,
-    /// Moments of the run.
+    /// The moments of the run.
     pub phases: Phases,
-    /// The handover step by step, where agents do it: what both QEMUs said, and what both agents wrote down.
+    /// The handover step by step, if agents do it: the events of both QEMUs, and the event logs of both agents.
     pub handover: Vec<Step>,
-    /// What was done to the links meanwhile.
+    /// The faults of the links in the run.
     pub faults: Vec<FaultSeen>,
-    /// Memory of the mover, where the case watches it.
+    /// The memory of the mover, if the case watches it.
     pub memory: Option<MoverMemory>,
-    /// The mover's own of it, before and meanwhile.
+    /// The mover's private memory, before and during the run.
     #[serde(default)]
     pub private_memory: Option<MoverPrivateMemory>,
-    /// What became of other guests' CPU, where the case has them at work.
+    /// What other guests' CPU lost, if the case has guests at work.
     #[serde(default)]
     pub guests_work: Option<GuestsWork>,
-    /// How fast the guest rewrote its memory, where it does.
+    /// How fast the guest rewrote its memory, if it does.
     #[serde(default)]
     pub rewriting: Option<Rewriting>,
-    /// Round trips of a small stream beside the bulk, where the case has one.
+    /// The round trips of a small stream beside the bulk, if the case has one.
     pub control: Option<ControlLatency>,
-    /// NICs and cores over time; shared by the guests that moved together and given with the first of them.
+    /// NICs and cores over time. Guests that moved together share them; they are given with the first of these.
     pub samples: Option<Samples>,
 }
 
 /// The guest's own check of its memory and disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GuestCheck {
-    /// Nothing was wrong.
+    /// Whether nothing was wrong.
     pub ok: bool,
-    /// Pages checked.
+    /// How many pages were checked.
     pub pages: u64,
-    /// Pages that did not hold what the guest had written.
+    /// How many of these did not hold what the guest had written.
     pub bad_pages: u64,
-    /// Disk blocks that did not.
+    /// How many disk blocks did not.
     pub bad_blocks: u64,
 }
 
 /// What one NIC counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicBytes {
-    /// Host of the NIC.
+    /// The NIC's host.
     pub host: String,
-    /// The NIC.
+    /// The NIC's name.
     pub nic: String,
-    /// Bytes sent.
+    /// The bytes that were sent.
     pub tx_bytes: u64,
-    /// Bytes received.
+    /// The bytes that were received.
     pub rx_bytes: u64,
 }
 
 /// CPU seconds at one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSeconds {
-    /// QEMU's part in the migration: on the source the threads that the migration started, on the target all but vCPUs.
+    /// QEMU's part in the migration: on the source the threads that the migration started, on the target all but the
+    /// vCPUs.
     pub qemu: f64,
-    /// The guest itself: vCPUs, and on the source the devices that QEMU emulates meanwhile.
+    /// The guest itself: the vCPUs, and on the source the devices that QEMU emulates meanwhile.
     pub guest: f64,
-    /// The mover's processes: tunnel, agent, ssh, sshd, socat. 0 where QEMU is alone.
+    /// The mover's processes: tunnel, agent, ssh, sshd, socat. 0 if QEMU is alone.
     pub mover: f64,
 }
 
 impl CpuSeconds {
-    /// The larger of each.
+    /// Returns the larger of each value.
     pub fn max(self, other: Self) -> Self {
         Self { qemu: self.qemu.max(other.qemu), guest: self.guest.max(other.guest), mover: self.mover.max(other.mover) }
     }
 }
 
-/// Moments of a run, in seconds from `migrate`. Null where it did not come to that.
+/// The moments of a run, in seconds from `migrate`. Null for a moment that did not come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
-    /// The move was asked for; null where that is `migrate` itself.
+    /// When the move was asked for. Null if that is `migrate` itself.
     pub order_s: Option<f64>,
-    /// Set-up over, first pass begins.
+    /// When the set-up was over and the first pass began.
     pub active_s: Option<f64>,
-    /// The guest stopped on the source.
+    /// When the guest stopped on the source.
     pub stop_s: Option<f64>,
-    /// QEMU on the source says `completed`.
+    /// When QEMU on the source said `completed`.
     pub completed_s: Option<f64>,
-    /// The guest runs on the target.
+    /// When the guest ran on the target.
     pub resume_s: Option<f64>,
 }
 
 impl Phases {
-    /// Counts from a moment that is `by_s` later.
+    /// Makes all moments count from a moment that is `by_s` later.
     pub fn shift(&mut self, by_s: f64) {
         let all = [&mut self.order_s, &mut self.active_s, &mut self.stop_s, &mut self.completed_s, &mut self.resume_s];
         all.into_iter().flatten().for_each(|at_s| *at_s -= by_s);
@@ -324,93 +328,94 @@ impl Phases {
 /// A step of a handover.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// When, by the host's clock; agents round to milliseconds.
+    /// When the step was, by the host's clock. Agents round to milliseconds.
     pub at_s: f64,
-    /// On which host.
+    /// The host that the step was on.
     pub host: String,
-    /// What: a QEMU's event, an agent's phase, what it heard.
+    /// What the step was: a QEMU's event, an agent's phase, or a message that it received.
     pub what: String,
 }
 
-/// One fault, and how the traffic took it.
+/// One fault, and how it affected the traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultSeen {
-    /// What was done: `carrier`, `black-hole`.
+    /// The kind of the fault: `carrier`, `black-hole`.
     pub kind: String,
-    /// Numbers of the links it was done to.
+    /// The numbers of the links with the fault.
     pub links: Vec<usize>,
-    /// When it was done, in seconds of the run.
+    /// When the fault began, in seconds of the run.
     pub at_s: f64,
-    /// When it was undone; null if not before the end.
+    /// When the fault was healed. Null if not before the end.
     pub healed_s: Option<f64>,
-    /// How long, until healed, the other links together carried less than 90 % of what they can; null with no other
-    /// link.
+    /// For how long, until healed, the other links together carried less than 90 % of what they can. Null if there is
+    /// no other link.
     pub below_90_s: Option<f64>,
-    /// How long after healing until the links concerned carried at least half of what they can; null if never.
+    /// How long after healing the links concerned carried at least half of what they can. Null if they never did.
     pub used_again_s: Option<f64>,
-    /// How long after healing the transfer still went on; null if it was not healed before the end.
+    /// How long after healing the transfer still went on. Null if the fault was not healed before the end.
     pub went_on_s: Option<f64>,
 }
 
-/// Most memory that the mover's processes held at one moment of the run.
+/// The most memory that the mover's processes held at one moment of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MoverMemory {
-    /// At the source.
+    /// The memory at the source.
     pub source: EndMemory,
-    /// At the target.
+    /// The memory at the target.
     pub target: EndMemory,
 }
 
-/// Memory at one end, at the moment when the sum was highest.
+/// The memory at one end, at the moment when the sum was highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndMemory {
     /// Anonymous pages.
     pub anonymous_bytes: u64,
     /// Locked pages.
     pub locked_bytes: u64,
-    /// Socket buffers, both directions, TCP and unix.
+    /// Socket buffers in both directions, of TCP and unix sockets.
     pub socket_bytes: u64,
 }
 
-/// Anonymous memory of the mover's processes at both ends: heap and stacks, no sockets, no program, nothing shared.
+/// The anonymous memory of the mover's processes at both ends: heap and stacks, without sockets, program and shared
+/// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverPrivateMemory {
-    /// At the source.
+    /// The memory at the source.
     pub source: PrivateMemory,
-    /// At the target.
+    /// The memory at the target.
     pub target: PrivateMemory,
 }
 
-/// Anonymous memory at one end.
+/// The anonymous memory at one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrivateMemory {
-    /// Just before the migration.
+    /// The memory just before the migration.
     pub before_bytes: u64,
-    /// Most at one moment of the run.
+    /// The most at one moment of the run.
     pub most_bytes: u64,
 }
 
-/// CPU of guests that were at work on all cores while another guest migrated. They are no real guests, but processes
-/// that use all they get, one a core, in a control group of their own.
+/// The CPU of guests that were at work on all cores while another guest migrated. They are not real guests, but
+/// processes in a control group of their own, one on each core, that use all the CPU they get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuestsWork {
-    /// Cores that they were on.
+    /// How many cores they were on.
     pub cores: u32,
-    /// Cores' worth that they got while nothing migrated.
+    /// How many cores' worth they got while nothing migrated.
     pub cores_before: f64,
-    /// The migration, from the order or `migrate` until `completed`.
+    /// The length of the migration, from the order or `migrate` until `completed`.
     pub window_s: f64,
-    /// CPU that they got in it.
+    /// The CPU that they got in that time.
     pub used_s: f64,
 }
 
 impl GuestsWork {
-    /// CPU that the migration cost them: what they would have got in the same time, and did not.
+    /// Returns the CPU that the migration cost them: what they would have got in the same time, and did not.
     pub fn lost_s(&self) -> f64 {
         self.cores_before * self.window_s - self.used_s
     }
 
-    /// Nothing else used the cores before; where something does, a loss may be its doing.
+    /// Returns whether nothing else used the cores before. Otherwise that may be the cause of a loss.
     pub fn undisturbed(&self) -> bool {
         self.cores_before >= 0.9 * f64::from(self.cores)
     }
@@ -419,16 +424,16 @@ impl GuestsWork {
 /// How fast a guest rewrote its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rewriting {
-    /// Pages a second while nothing migrated.
+    /// How many pages it rewrote per second while nothing migrated.
     pub before_pages_per_s: f64,
-    /// The migration, from the order or `migrate` until the guest answered from the target.
+    /// The length of the migration, from the order or `migrate` until the guest answered from the target.
     pub window_s: f64,
-    /// Pages rewritten in it.
+    /// How many pages it rewrote in that time.
     pub pages: f64,
 }
 
 impl Rewriting {
-    /// The share of what it would have rewritten in the migration's time that it did not.
+    /// Returns the share of what it would have rewritten in the migration's time that it did not.
     pub fn slowed(&self) -> f64 {
         1.0 - self.pages / (self.before_pages_per_s * self.window_s)
     }
@@ -442,118 +447,119 @@ impl From<skein_lab_guest::WorkloadCheck> for GuestCheck {
 }
 
 impl EndMemory {
-    /// All of it.
+    /// Returns the sum of all memory.
     pub fn total_bytes(&self) -> u64 {
         self.anonymous_bytes + self.locked_bytes + self.socket_bytes
     }
 }
 
-/// Round trips of a small stream through the same tunnel.
+/// The round trips of a small stream through the same tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ControlLatency {
-    /// Before the migration.
+    /// The round trips before the migration.
     pub idle: RoundTrips,
-    /// While all links carried bulk.
+    /// The round trips while all links carried bulk.
     pub loaded: RoundTrips,
 }
 
-/// Round trips, summed up.
+/// A summary of round trips.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RoundTrips {
     /// How many were measured.
     pub count: usize,
-    /// Median.
+    /// The median.
     pub median_us: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// Longest.
+    /// The longest.
     pub max_us: f64,
 }
 
-/// NICs and cores over time, column by column; all columns are as long as `t_s`.
+/// NICs and cores over time, column by column. All columns are as long as `t_s`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
-    /// End of each interval.
+    /// The end of each interval.
     pub t_s: Vec<f64>,
     /// The NICs of both hosts.
     pub nics: Vec<NicSamples>,
-    /// The machine's cores; both hosts share them.
+    /// The machine's cores, which both hosts share.
     pub cores: Vec<CoreSamples>,
-    /// CPU by whom it was used for, in cores.
+    /// The CPU by what it was used for, in cores.
     pub uses: Vec<UseSamples>,
 }
 
 /// One NIC over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicSamples {
-    /// Host of the NIC.
+    /// The NIC's host.
     pub host: String,
-    /// The NIC.
+    /// The NIC's name.
     pub nic: String,
-    /// Number of its link.
+    /// The number of its link.
     pub link: usize,
-    /// Sent in each interval.
+    /// The rate of sending in each interval.
     pub tx_bps: Vec<f64>,
-    /// Received in each interval.
+    /// The rate of receiving in each interval.
     pub rx_bps: Vec<f64>,
 }
 
 /// One core over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreSamples {
-    /// Number of the core.
+    /// The number of the core.
     pub core: usize,
-    /// Share of each interval that it was busy, 0 to 1.
+    /// The share of each interval in which the core was busy, 0 to 1.
     pub busy: Vec<f64>,
 }
 
 /// One use of CPU over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UseSamples {
-    /// Host that it was used on.
+    /// The host on which the CPU was used.
     pub host: String,
-    /// `qemu`, `guest` or `mover`, as in [`CpuSeconds`].
+    /// What it was used for: `qemu`, `guest` or `mover`, as in [`CpuSeconds`].
     pub what: String,
-    /// Cores' worth in each interval.
+    /// The cores' worth that was used in each interval.
     pub cores: Vec<f64>,
 }
 
 impl Run {
-    /// From the order to move until the guest runs at the target, where that is more than a migration: an agent's.
+    /// Returns the time from the order to move until the guest runs at the target, if that is more than the migration,
+    /// as with agents.
     pub fn whole_s(&self) -> Option<f64> {
         Some(self.phases.resume_s? - self.phases.order_s?)
     }
 
-    /// Guest content a second from the first to the last byte on the wire, in bits.
+    /// Returns the guest content in bits per second from the first to the last byte on the wire.
     pub fn goodput_bps(&self) -> Option<f64> {
         let (first, last) = (self.first_byte_s?, self.last_byte_s?);
         (self.error.is_none() && last > first).then(|| self.guest_bytes as f64 * 8.0 / (last - first))
     }
 
-    /// Completed, and the guest found nothing wrong.
+    /// Returns whether the run completed and the guest found nothing wrong.
     pub fn intact(&self) -> bool {
         self.error.is_none() && self.guest_verdict.as_ref().is_some_and(|v| v.ok)
     }
 
-    /// What all links carried, both directions: all that the NICs of both hosts sent.
+    /// Returns what all links carried in both directions: all that the NICs of both hosts sent.
     pub fn all_wire_bytes(&self) -> u64 {
         self.wire_bytes.iter().map(|nic| nic.tx_bytes).sum()
     }
 
-    /// The same for each byte of guest content.
+    /// Returns what all links carried for each byte of guest content.
     pub fn wire_per_guest_byte(&self) -> Option<f64> {
         (self.guest_bytes > 0 && self.error.is_none()).then(|| self.all_wire_bytes() as f64 / self.guest_bytes as f64)
     }
 
-    /// CPU at both ends, QEMU's part in the migration and the mover together, for each GB (10^9 bytes) of guest
-    /// content.
+    /// Returns the CPU at both ends, of QEMU's part in the migration and the mover together, for each GB (10^9 bytes)
+    /// of guest content.
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         let both = [self.cpu_source_s, self.cpu_target_s];
         (self.guest_bytes > 0 && self.error.is_none())
             .then(|| both.iter().map(|cpu| cpu.qemu + cpu.mover).sum::<f64>() / (self.guest_bytes as f64 / 1e9))
     }
 
-    /// The mover's CPU at both ends for each GB (10^9 bytes) of guest content.
+    /// Returns the mover's CPU at both ends for each GB (10^9 bytes) of guest content.
     pub fn mover_cpu_s_per_gb(&self) -> Option<f64> {
         (self.guest_bytes > 0 && self.error.is_none())
             .then(|| (self.cpu_source_s.mover + self.cpu_target_s.mover) / (self.guest_bytes as f64 / 1e9))
@@ -566,7 +572,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What agents say of such a run.
+    /// Returns what agents report of such a run.
     pub(crate) fn pages() -> PageFigures {
         let counts = PageCounts {
             pages: 250_000,
@@ -583,7 +589,7 @@ pub(crate) mod tests {
         PageFigures { direct: Some(true), again_bytes: 50_000_000, counts, ..PageFigures::default() }
     }
 
-    /// A run of 1 GB in 4 s, intact, to be changed by tests.
+    /// Returns an intact run of 1 GB in 4 s, which tests change.
     pub(crate) fn run(case: &str, stage: &str, mover: Mover) -> Run {
         Run {
             case: case.into(),
@@ -752,7 +758,8 @@ pub(crate) mod tests {
         assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results());
     }
 
-    /// The schema is a promise to whoever reads the file: this golden file changes only on purpose.
+    /// Compares the schema with a golden file. The schema is a promise to readers of the file, so this file changes
+    /// only on purpose.
     #[test]
     fn json_is_as_documented() {
         let golden = include_str!("../tests/golden/results.json");

@@ -1,4 +1,4 @@
-//! How fast a guest rewrites its memory, before a migration and in it: what throttling costs it.
+//! Measures how fast a guest rewrites its memory, before a migration and during it: what throttling costs the guest.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use skein_lab_guest::WorkloadClient;
 
 use crate::results::Rewriting;
 
-/// How long it is counted before a migration.
+/// How long rewrites are counted before a migration.
 const COUNT_ALONE: Duration = Duration::from_secs(1);
 
-/// Pages that a guest has rewritten since it booted, and when it said so.
+/// The pages that a guest has rewritten since it booted, and when it reported that.
 #[derive(Clone, Copy, Debug)]
 pub struct Count {
     at: Instant,
     pages: u64,
 }
 
-/// What a guest does while nothing migrates.
+/// How fast a guest rewrites while nothing migrates.
 #[derive(Clone, Copy, Debug)]
 pub struct Usual {
     last: Count,
@@ -24,7 +24,7 @@ pub struct Usual {
 }
 
 impl Count {
-    /// Asks a guest; None if it does not answer.
+    /// Asks a guest. Returns `None` if it does not answer.
     pub fn ask(agent: &mut WorkloadClient) -> Option<Self> {
         let status = agent.status().ok()?;
         Some(Self { at: Instant::now(), pages: status.written })
@@ -44,10 +44,11 @@ impl Usual {
         first.into_iter().enumerate().map(usual).collect()
     }
 
-    /// What became of it from the moment `from`, when a migration began, until the target's guest gave `after`.
+    /// Returns how fast the guest rewrote from the moment `from`, when a migration began, until the target's guest
+    /// reported `after`.
     pub fn until(self, from: Instant, after: Count) -> Rewriting {
         let Self { last, pages_per_s } = self;
-        // Until the migration began it went on as before.
+        // Until the migration began the guest went on as before.
         let alone = from.saturating_duration_since(last.at).as_secs_f64() * pages_per_s;
         Rewriting {
             before_pages_per_s: pages_per_s,
@@ -66,7 +67,7 @@ mod tests {
         let start = Instant::now();
         let at = |s: f64, pages| Count { at: start + Duration::from_secs_f64(s), pages };
         let usual = Usual { last: at(1.0, 5000), pages_per_s: 1000.0 };
-        // From 2 s on it is migrated, for 4 s, at half of that.
+        // From 2 s on the guest is migrated, for 4 s, and rewrites at half its rate.
         let seen = usual.until(start + Duration::from_secs(2), at(6.0, 8000));
         assert_eq!(seen, Rewriting { before_pages_per_s: 1000.0, window_s: 4.0, pages: 2000.0 });
         assert!((seen.slowed() - 0.5).abs() < 1e-9);

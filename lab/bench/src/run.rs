@@ -34,10 +34,10 @@ use crate::{
     watch::{Arriving, Party, RunWatch, Watched, WatchedHost, Work},
 };
 
-/// Of x86, and of QEMU's `duplicate`.
+/// The page size of x86, and of QEMU's `duplicate`.
 const PAGE_BYTES: u64 = 4096;
 
-/// Silence before a migration: counters and heartbeat have a before.
+/// The pause before a migration, so that counters and heartbeat have values before it.
 const SETTLE: Duration = Duration::from_millis(600);
 
 /// How long guests at work are watched before a migration, for what they get then.
@@ -46,39 +46,39 @@ const WORK_ALONE: Duration = Duration::from_secs(4);
 /// How long the control stream's idle round trip is measured.
 const IDLE: Duration = Duration::from_secs(3);
 
-/// How often those who wait are told.
+/// How often the caller is told of the progress.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What a move by agents may take more: check, and start of the target's QEMU.
+/// How much longer a move by agents may take: they check, and start the target's QEMU.
 const AGENTS_MORE: Duration = Duration::from_secs(60);
 
 /// What the runs of a stage have in common.
 pub struct Setting<'a> {
-    /// Name of the case.
+    /// The name of the case.
     pub case: &'a str,
     /// The stage.
     pub stage: &'a Scene,
-    /// Its hosts.
+    /// The hosts of the stage.
     pub site: &'a Site,
-    /// The groups of guests at work and of the host's programs, where there are some.
+    /// The groups of guests at work and of the host's programs, if there are any.
     pub busy: Option<&'a Busy>,
-    /// What its links carry, if that was measured.
+    /// What the links carry, if that was measured.
     pub yardstick: Option<&'a Yardstick>,
     /// Keys and programs.
     pub kit: &'a Kit,
-    /// `downtime-limit` for all.
+    /// The `downtime-limit` of all movers.
     pub downtime_limit_ms: u64,
-    /// For the record.
+    /// The commit that is recorded.
     pub commit: &'a str,
-    /// Set to end early.
+    /// A flag that ends the run early when it is set.
     pub interrupt: &'a AtomicBool,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 pub struct Outcome {
-    /// A record for each guest, but for its verdict.
+    /// The results of each guest, without its check.
     pub runs: Vec<Run>,
-    /// Guests were lost, or are not together any more.
+    /// Whether guests were lost, or are not together any more.
     pub lost: bool,
 }
 
@@ -89,9 +89,9 @@ struct Way {
     carried: Carried,
 }
 
-/// What was seen.
+/// What was seen in a run.
 struct Seen {
-    /// What times count from.
+    /// The moment that times count from.
     start: Instant,
     results: Vec<Result<Moved, MigrationError>>,
     watched: Watched,
@@ -101,12 +101,16 @@ struct Seen {
     ping_gaps_ms: Vec<Option<f64>>,
 }
 
-/// Moves one guest, and says how that came out; times count from the moment given.
+/// Moves one guest, and returns how that ended. Times count from the moment given.
 type Journey<'a> = Box<dyn FnOnce(Instant, &ReachedState) -> Result<Moved, MigrationError> + Send + 'a>;
 
 impl Setting<'_> {
-    /// Moves all guests of `mover` once. What goes wrong with the mover is in the records; an error is the bench's own.
-    /// `directory` is for the sockets and logs of this run.
+    /// Moves all guests of `mover` once. What goes wrong with the mover is in the results. `directory` is for the
+    /// sockets and logs of this run.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] for what goes wrong with the bench itself.
     pub fn run(
         &self,
         household: &mut Household,
@@ -121,7 +125,7 @@ impl Setting<'_> {
         }
     }
 
-    /// The bench starts the targets, and tells the QEMUs what to do.
+    /// Runs a mover for which the bench starts the targets and tells the QEMUs what to do.
     fn run_by_bench(
         &self,
         residents: &mut [Resident],
@@ -175,7 +179,7 @@ impl Setting<'_> {
             });
         let seen = self.watch(&ways, parties, journeys.collect(), control, &specs, tick)?;
         self.fill_in_all(&mut runs, &ways, &usual, &seen);
-        // What carried ends before the guests are looked at again: nothing of a run reaches into the next.
+        // What carried ends before the guests are looked at again, so that nothing of a run affects the next.
         drop(ways);
         self.heal()?;
         let mut lost = false;
@@ -192,7 +196,7 @@ impl Setting<'_> {
         Ok(Outcome { runs, lost })
     }
 
-    /// The agents do everything.
+    /// Runs a mover whose agents do everything.
     fn run_by_agents(
         &self,
         agents: &mut Agents,
@@ -210,7 +214,7 @@ impl Setting<'_> {
         }
         let mut ways = Vec::new();
         let mut parties = Vec::new();
-        // By the host that they come to.
+        // The QEMUs that arrive, by the host that they come to.
         let arriving: [Arriving; 2] = Default::default();
         for source in 0..HOSTS.len() {
             let guests: Vec<usize> = (0..count).filter(|&n| agents.guests[n].host == source).collect();
@@ -229,7 +233,7 @@ impl Setting<'_> {
                     let pid = agents.guests[*n].seen.process().pid;
                     (pid, threads(pid))
                 };
-                // Those at the target are not there yet.
+                // Those at the target do not exist yet.
                 let qemus = if host == source { guests.iter().map(qemu).collect() } else { Vec::new() };
                 let end = End { qemus, agents: vec![agents.process(host).pid()], ..End::default() };
                 let arriving = if host == source { Arriving::default() } else { arriving[host].clone() };
@@ -269,7 +273,7 @@ impl Setting<'_> {
                 let guest = &agents.guests[n];
                 run.qemu_target_cmdline = usage::words(guest.seen.process().pid);
                 run.memory_backend_target = memory_backend(&run.qemu_target_cmdline);
-                // They are those of a migration until the next.
+                // These are a migration's until the next begins.
                 for (name, command) in
                     [("capabilities", "query-migrate-capabilities"), ("parameters", "query-migrate-parameters")]
                 {
@@ -284,7 +288,7 @@ impl Setting<'_> {
         Ok(Outcome { runs, lost })
     }
 
-    /// How fast guests rewrite their memory, by number; of those that do not, None.
+    /// Returns how fast guests rewrite their memory, by number. `None` for those that do not.
     fn usual(&self, guests: usize, ask: impl FnMut(usize) -> Option<Count>) -> Vec<Option<Usual>> {
         let rewrites = self.stage.guest.rewrite_mb > 0 && self.stage.guest.rewrite_pages_per_s > 0;
         if rewrites { Usual::of(guests, ask) } else { vec![None; guests] }
@@ -307,7 +311,7 @@ impl Setting<'_> {
         Ok(WatchedHost { host: HOSTS[host].into(), netns: self.site.netns(HOSTS[host])? })
     }
 
-    /// Starts what carries, for each direction that guests move in.
+    /// Starts what carries, for each direction in which guests move.
     fn set_up(
         &self,
         residents: &[Resident],
@@ -338,7 +342,7 @@ impl Setting<'_> {
         Ok(Ok(ways))
     }
 
-    /// The migrations themselves, and everything that watches or disturbs them.
+    /// Runs the migrations themselves, and everything that watches or disturbs them.
     fn watch(
         &self,
         ways: &[Way],
@@ -360,7 +364,7 @@ impl Setting<'_> {
             };
             pingers.push(pinger);
         }
-        // What arrives, and what is in flight.
+        // The memory of the guests that arrive, and of what is in flight.
         machine::reclaim_memory(specs.iter().map(|spec| u64::from(spec.memory_mb) << 20).sum::<u64>() * 2);
         let places = [self.watched_host(0)?, self.watched_host(1)?];
         let at_work = self.busy.map(Busy::work).transpose()?;
@@ -403,13 +407,13 @@ impl Setting<'_> {
                 |m: std::thread::ScopedJoinHandle<'_, _>| m.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
             (migrations.into_iter().map(join).collect::<Vec<_>>(), ended_s)
         });
-        // Times count from QEMU's `migrate`; what agents do before that is before zero.
+        // Times count from QEMU's `migrate`. What agents do before that is before zero.
         let migrates = results.iter().flatten().map(|moved| moved.migrate_s);
         let zero_s = migrates.reduce(f64::min).unwrap_or(0.0);
         let start = start + Duration::from_secs_f64(zero_s.max(0.0));
         results.iter_mut().flatten().for_each(|moved| moved.shift(zero_s));
         ended_s -= zero_s;
-        // Around the switchover: what happens before is no downtime.
+        // Only gaps around the switchover count: what happens before is no downtime.
         let gap = |(pinger, result): (Option<Pinger>, &Result<Moved, MigrationError>)| {
             let stop_s = result.as_ref().ok()?.phases.stop_s?;
             let gap = pinger?.longest_gap(start + Duration::from_secs_f64(stop_s.max(0.0)))?;
@@ -435,7 +439,7 @@ impl Setting<'_> {
     fn ask_all_the_time(&self, ways: &[Way]) -> Result<Option<(Echo, Option<Asker>)>, BenchError> {
         let Some(forward) = ways.iter().find_map(|way| way.carried.control.as_ref()) else { return Ok(None) };
         let echo = Echo::start(&forward.connect).map_err(BenchError::Watch)?;
-        // A tunnel that does not carry it shows as no measurement: that is the mover's fault.
+        // A tunnel that does not carry the stream shows as no measurement, as that is the mover's fault.
         let asker = Asker::start(&forward.listen).ok();
         std::thread::sleep(IDLE);
         Ok(Some((echo, asker)))
@@ -503,7 +507,7 @@ impl Setting<'_> {
         }
     }
 
-    /// What was seen of guest `n`.
+    /// Adds what was seen of guest `n`.
     fn fill_in(&self, run: &mut Run, n: usize, (number, way): (usize, &Way), usual: Option<Usual>, seen: &Seen) {
         let (source, target) = (HOSTS[way.source], HOSTS[1 - way.source]);
         let watched = &seen.watched;
@@ -535,14 +539,14 @@ impl Setting<'_> {
                 });
             }
         }
-        // Links and tunnel are shared: they are looked at until the last guest of this way is done. What a migration
-        // did until it failed is worth seeing too.
+        // Links and tunnel are shared, so they are watched until the last guest of this direction is done. What a
+        // migration did until it failed is recorded, too.
         let ends = way.guests.iter().map(|&n| seen.results[n].as_ref().ok().and_then(|m| m.phases.completed_s));
         let end_s = ends.collect::<Option<Vec<_>>>().and_then(|ends| ends.into_iter().reduce(f64::max));
         let end_s = end_s.unwrap_or(seen.ended_s);
         let window = goodput::window(&watched.sent(source), 0.0, end_s);
         (run.first_byte_s, run.last_byte_s) = (window.map(|w| w.0), window.map(|w| w.1));
-        // NICs are read every 20 ms only: from where nothing was sent yet.
+        // NICs are read only every 20 ms, so bytes count from a moment when nothing was sent yet.
         run.wire_bytes = watched.bytes(run.phases.order_s.unwrap_or(0.0), end_s);
         let cpu = |host| cpu_used(watched, number, host, end_s, way.guests.len() as f64);
         (run.cpu_source_s, run.cpu_target_s) = (cpu(source), cpu(target));
@@ -568,7 +572,7 @@ impl Setting<'_> {
         for (number, way) in ways.iter().enumerate() {
             let leaving = |n: usize| {
                 let pid = residents[n].guest.qemu.pid();
-                // All that there is before the migration starts threads of its own.
+                // All threads that exist before the migration starts threads of its own.
                 (pid, threads(pid))
             };
             let sources = way.guests.iter().map(|&n| leaving(n)).collect();
@@ -585,7 +589,7 @@ impl Setting<'_> {
         Ok(parties)
     }
 
-    /// What each link's NIC counts when it is full: as iperf3 showed, else what the link is called.
+    /// Returns what each link's NIC counts when it is full: as iperf3 showed, or else the nominal rate.
     fn can_carry(&self) -> Vec<Option<f64>> {
         let nominal = |rate: &Option<u32>| rate.map(|mbit| f64::from(mbit) * 1e6);
         let shown = |link: usize| self.yardstick.and_then(|y| y.wire_bps.get(link)).copied();
@@ -606,12 +610,12 @@ fn way_of(ways: &[Way], guest: usize) -> (&Way, usize) {
     found.expect("every guest has a way")
 }
 
-/// The host's ids of the threads that run the guest.
+/// Returns the host's ids of the threads that run the guest.
 fn vcpu_threads(guest: &mut Guest) -> Vec<u32> {
     usage::vcpu_threads(&guest.qemu.qmp.query("query-cpus-fast").unwrap_or_default())
 }
 
-/// CPU used on `host` for one direction from the start until `end_s`; each guest's share of it.
+/// Returns the CPU used on `host` for one direction from the start until `end_s`, as each guest's share.
 fn cpu_used(watched: &Watched, way: usize, host: &str, end_s: f64, guests: f64) -> CpuSeconds {
     let Some(cpu) = watched.cpu.get(&(way, host.to_string())) else { return CpuSeconds::default() };
     let at = |t: f64| CpuSeconds {
@@ -622,8 +626,8 @@ fn cpu_used(watched: &Watched, way: usize, host: &str, end_s: f64, guests: f64) 
     cpu_between(at(0.0), at(end_s))
 }
 
-/// What guests at work got before a migration and in it; None if there are none. They have just begun when the watch
-/// does: its first second does not count.
+/// Returns what guests at work got before a migration and during it, or `None` if there are none. They have just begun
+/// when the watch does, so its first second does not count.
 fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork> {
     let work = &watched.work;
     let begin_s = work.t_s.first()? + 1.0;
@@ -638,17 +642,17 @@ fn guests_work(watched: &Watched, from_s: f64, end_s: f64) -> Option<GuestsWork>
     })?
 }
 
-/// What a migration may take: several times what it should, and what is done to it.
+/// Returns how long a migration may take: several times what it should, and what is done to it.
 fn deadline(stage: &Scene) -> Duration {
     let fastest = stage.links.rates_mbit.iter().map(|r| r.unwrap_or(1000)).max().unwrap_or(1000);
-    // Of software, nobody knows how much it leaves in memory.
+    // It is unknown how much memory software takes.
     let mb = if stage.guest.software { stage.guest.memory_mb } else { stage.guest.fill_mb };
     let bits = (u64::from(mb) << 23) * u64::from(stage.moves.guests());
     let ideal = Duration::from_secs_f64(bits as f64 / (f64::from(fastest) * 1e6));
     let fault = stage.fault.map_or(Duration::ZERO, |f| f.lasts * 3);
-    // A guest is slowed step by step, a pass over its memory each.
+    // A guest is slowed step by step, with a pass over its memory for each step.
     let ideal = if stage.allow_throttle.is_some() { ideal * 3 / 2 } else { ideal };
-    // A host with others at work leaves a migration half of its cores, or less.
+    // A host with other guests at work leaves a migration half of its cores, or less.
     let ideal = if stage.busy_host { ideal * 3 } else { ideal };
     Duration::from_secs(40) + ideal * 4 + fault
 }
@@ -657,7 +661,7 @@ fn command_line(guest: &Guest) -> Vec<String> {
     guest.qemu.command_line().iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// `memory-backend-…` of a command line; without one, QEMU's default.
+/// Returns the `memory-backend-…` of a command line, or QEMU's default if it has none.
 fn memory_backend(command_line: &[String]) -> String {
     let backend = command_line.iter().find(|word| word.starts_with("memory-backend-"));
     backend.cloned().unwrap_or_else(|| "anonymous memory, QEMU's default".into())
@@ -684,7 +688,7 @@ mod tests {
 
     #[test]
     fn work_before_and_during_a_migration() {
-        // Two cores' worth until 0, one from there on.
+        // Two cores' worth until 0, and one from there on.
         let t_s: Vec<f64> = (-40..=60).map(|n| f64::from(n) / 10.0).collect();
         let bytes = t_s.iter().map(|t| if *t < 0.0 { 8.0 + 2.0 * t } else { 8.0 + t }).collect();
         let watched = Watched { work: Counter { t_s, bytes }, ..Watched::default() };

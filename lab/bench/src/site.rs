@@ -1,4 +1,4 @@
-//! Where a stage takes place: two hosts, the links between them, and an outside host that pings the guests.
+//! The site of a stage: two hosts, the links between them, and an outside host that pings the guests.
 
 use std::{
     collections::BTreeMap,
@@ -18,24 +18,24 @@ use crate::{
 /// The two hosts. Guests start on the first.
 pub const HOSTS: [&str; 2] = ["a", "b"];
 
-/// Where the pinger is.
+/// The host with the pinger.
 const OUTSIDE: &str = "out";
 
-/// A stage's hosts could not be had.
+/// Why a stage's hosts could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum SiteError {
-    /// The lab.
+    /// The lab failed.
     #[error("the lab's hosts")]
     Lab(#[from] LabError),
-    /// A program in a host.
+    /// A program in a host failed.
     #[error("setting up a host")]
     Process(#[from] ProcessError),
-    /// A setting of the kernel.
+    /// A setting of the kernel failed.
     #[error("setting how NICs answer ARP")]
     Arp(#[source] std::io::Error),
 }
 
-/// Hosts and links, while they stand. Dropping this removes them with every process in them.
+/// The hosts and links, while they exist. Dropping this removes them with every process in them.
 #[derive(Debug)]
 pub struct Site {
     lab: Lab,
@@ -45,13 +45,18 @@ pub struct Site {
 }
 
 impl Site {
-    /// Builds the hosts. `name`: unique on this machine. `taps`: how many guests are to be reachable from outside.
+    /// Builds the hosts. `name` must be unique on this machine. `taps` is how many guests are to be reachable from
+    /// outside.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError`] if the hosts cannot be built.
     pub fn build(name: &str, links: &Links, taps: u32) -> Result<Self, SiteError> {
         let count = links.rates_mbit.len();
         let layout = if links.same_subnet { Layout::SameSubnet } else { Layout::Pairs };
         let mut spec = Spec::new(name, 2, count, layout).rates(&links.rates_mbit).mtu(links.mtu);
         if taps > 0 {
-            // The guests' own network, apart from the links that are measured.
+            // The guests' own network is separate from the links that are measured.
             let nic = |addresses| NicSpec { segment: "outside".into(), addresses, rate_mbit: None, mtu: 1500 };
             for host in &mut spec.hosts {
                 host.nics.push(nic(vec![]));
@@ -66,37 +71,57 @@ impl Site {
         Ok(site)
     }
 
-    /// Lets it stand when this program ends; `skein-lab down` removes it.
+    /// Keeps the site when this program ends; `skein-lab down` removes it.
     pub fn keep(&mut self) {
         self.lab.keep();
     }
 
-    /// Number of links between the hosts; link `n` joins `nicN` of both.
+    /// Returns the number of links between the hosts. Link `n` joins `nicN` of both.
     pub fn links(&self) -> usize {
         self.links
     }
 
-    /// A command that runs in `host`.
+    /// Returns a command that runs in `host`.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such host.
     pub fn command(&self, host: &str, program: impl AsRef<std::ffi::OsStr>) -> Result<Command, SiteError> {
         Ok(self.lab.command(host, program)?)
     }
 
-    /// The file that names the network namespace of `host`.
+    /// Returns the file that names the network namespace of `host`.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such host.
     pub fn netns(&self, host: &str) -> Result<PathBuf, SiteError> {
         Ok(self.lab.netns(host)?)
     }
 
-    /// The address of `host` on link `link`.
+    /// Returns the address of `host` on link `link`.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such link.
     pub fn ip(&self, host: &str, link: usize) -> Result<IpAddr, SiteError> {
         Ok(self.lab.ip(host, link)?)
     }
 
-    /// What the NICs of `host` have counted.
+    /// Returns what the NICs of `host` have counted.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such host.
     pub fn counters(&self, host: &str) -> Result<BTreeMap<String, Counters>, SiteError> {
         Ok(self.lab.counters(host)?)
     }
 
-    /// Loses a link. The far end of the link, seen from the first host.
+    /// Cuts a link at its far end, as seen from the first host.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such link.
     pub fn lose(&self, link: usize, kind: FaultKind) -> Result<(), SiteError> {
         let cut = match kind {
             FaultKind::Carrier => Cut::Carrier,
@@ -106,12 +131,20 @@ impl Site {
     }
 
     /// Undoes [`Site::lose`].
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such link.
     pub fn heal(&self, link: usize) -> Result<(), SiteError> {
         Ok(self.lab.heal(HOSTS[1], link)?)
     }
 
-    /// Sets up MPTCP for connections from `source` to `target` by all links; for the other way too, where each link has
-    /// its own subnet.
+    /// Sets up MPTCP for connections from `source` to `target` by all links. If each link has its own subnet, it also
+    /// works in the other direction.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if the machine has no MPTCP.
     pub fn mptcp(&self, source: &str, target: &str) -> Result<(), SiteError> {
         self.lab.mptcp(source, target)?;
         if !self.one_subnet {
@@ -125,8 +158,12 @@ impl Site {
         Ok(())
     }
 
-    /// Runs `work` while each NIC answers for its own addresses only, as whoever gives a host two NICs in one subnet
-    /// sets it up for programs other than Skein.
+    /// Runs `work` while each NIC answers ARP for its own addresses only. Administrators set two NICs in one subnet up
+    /// like this for programs other than Skein.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Arp`] if the setting cannot be changed.
     pub fn with_arp_apart<T>(&self, work: impl FnOnce() -> T) -> Result<T, SiteError> {
         if !self.one_subnet {
             return Ok(work());
@@ -155,11 +192,16 @@ impl Site {
     }
 
     /// Runs `work` in the outside host.
+    ///
+    /// # Errors
+    ///
+    /// [`SiteError::Lab`] if there is no such host.
     pub fn outside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SiteError> {
         Ok(self.lab.enter(OUTSIDE, work)?)
     }
 
-    /// The NIC of guest number `guest`: its MAC, its tap (the same on both hosts), its address; None without taps.
+    /// Returns the NIC of guest number `guest`: its MAC, its tap (the same on both hosts), its address. Returns `None`
+    /// without taps.
     pub fn guest_nic(&self, guest: u32) -> Option<(String, String, Ipv4Addr)> {
         (guest < self.taps).then(|| {
             let ip = Ipv4Addr::new(10, 78, 0, 10 + guest as u8);

@@ -1,28 +1,29 @@
-//! The method of the field: repeat, drop the highest and the lowest, show everything.
+//! Sums up measurements by the method of the field: repeat, drop the highest and the lowest, show everything.
 
 use serde::{Deserialize, Serialize};
 
-/// Repeated measurements of one thing, summed up.
+/// The summary of repeated measurements of one thing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Every value, in the order measured.
+    /// Every value, in the order of measurement.
     pub values: Vec<f64>,
-    /// Lowest and highest, left out of `mean` and `spread`. None with fewer than three values.
+    /// The lowest and the highest value, which are left out of `mean` and `spread`. `None` with fewer than three
+    /// values.
     pub dropped: Option<(f64, f64)>,
-    /// Mean of the kept values.
+    /// The mean of the kept values.
     pub mean: f64,
-    /// Standard deviation of the kept values (n - 1); 0 for a single one.
+    /// The standard deviation of the kept values (n - 1); 0 for a single one.
     pub spread: f64,
-    /// Median. Dropping one value at each end does not change it.
+    /// The median. Dropping one value at each end does not change it.
     pub median: f64,
-    /// Lowest of all values.
+    /// The lowest of all values.
     pub min: f64,
-    /// Highest of all values.
+    /// The highest of all values.
     pub max: f64,
 }
 
 impl Summary {
-    /// Sums up `values`; None when there are none, or one is not a finite number.
+    /// Sums up `values`. Returns `None` if there are none, or if one is not a finite number.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() || !values.iter().all(|v| v.is_finite()) {
             return None;
@@ -49,14 +50,14 @@ impl Summary {
     }
 }
 
-/// Median; None when there is no value.
+/// Returns the median, or `None` if there is no value.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
 }
 
-/// The smallest value that at least `share` (0 to 1) of all values do not exceed (nearest rank).
+/// Returns the smallest value that at least `share` (0 to 1) of all values do not exceed (nearest rank).
 pub fn percentile(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(s.median, 3.5);
         assert_eq!((s.min, s.max), (1.0, 100.0));
         assert_eq!(s.values, [10.0, 2.0, 3.0, 100.0, 4.0, 1.0]);
-        // Kept: 2, 3, 4, 10.
+        // The kept values are 2, 3, 4, 10.
         assert!((s.spread - 3.593976442141304).abs() < 1e-12);
     }
 
@@ -141,7 +142,7 @@ mod tests {
 
         #[test]
         fn one_outlier_changes_nothing(v in values(3), far in 1e7..1e9f64) {
-            // Only the highest is replaced by one still higher: it was dropped, and is.
+            // Only the highest value is replaced by a higher one. It was dropped before, and is dropped now.
             let mut wild = v.clone();
             let top = (0..v.len()).max_by(|&a, &b| v[a].total_cmp(&v[b])).unwrap();
             wild[top] = far;

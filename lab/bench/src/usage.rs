@@ -1,4 +1,4 @@
-//! What processes take: CPU of process trees and of QEMU's threads, memory of the mover.
+//! Measures what processes use: CPU of process trees and of QEMU's threads, and memory of the mover.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,31 +13,32 @@ use crate::results::{CpuSeconds, EndMemory};
 /// The processes of one guest's or mover's end.
 #[derive(Clone, Debug, Default)]
 pub struct End {
-    /// QEMU processes, each with the ids of the threads that work for the guest and not for the migration.
+    /// The QEMU processes, each with the ids of the threads that work for the guest and not for the migration.
     pub qemus: Vec<(u32, Vec<u32>)>,
-    /// The mover's processes; their descendants belong to them.
+    /// The mover's processes. Their descendants belong to them.
     pub movers: Vec<u32>,
-    /// Agents, which are movers too; of their descendants, those that run the same program: the others are the QEMUs.
+    /// The agents, which are movers too. Of their descendants those that run the same program belong to them; the
+    /// others are the QEMUs.
     pub agents: Vec<u32>,
 }
 
-/// Reads what an [`End`] has used, again and again; what has ended stays counted.
+/// Reads what an [`End`] has used, again and again. What a process used still counts when it has ended.
 #[derive(Debug)]
 pub struct UsageMeter {
     /// The processes. More may be added at any time.
     pub end: End,
     /// The movers' processes, as of the last [`UsageMeter::look`].
     movers: Vec<u32>,
-    /// The agents' processes, as of then.
+    /// The agents' processes, as of the same moment.
     agents: Vec<u32>,
-    /// Each QEMU's and agent's last account.
+    /// The last reading of each QEMU and agent.
     last: BTreeMap<u32, CpuSeconds>,
-    /// The movers' last account, of all together.
+    /// The last reading of all movers together.
     last_movers_s: f64,
 }
 
 impl UsageMeter {
-    /// A meter of these processes.
+    /// Makes a meter of these processes.
     pub fn new(end: End) -> Self {
         let (movers, agents) = (Vec::new(), Vec::new());
         let mut meter = Self { end, movers, agents, last: BTreeMap::new(), last_movers_s: 0.0 };
@@ -45,19 +46,20 @@ impl UsageMeter {
         meter
     }
 
-    /// Looks which processes there are now. It reads all of /proc: not to be done all the time.
+    /// Finds out which processes there are now. This reads all of /proc, so it should not be done all the time.
     pub fn look(&mut self) {
         self.movers = tree(&self.end.movers);
         self.agents = self.end.agents.iter().flat_map(|agent| of_one_program(*agent)).collect();
     }
 
-    /// CPU that they have used so far. What a mover's process waited for is in that one's account.
+    /// Returns the CPU that the processes have used so far. What children used that a mover's process waited for is
+    /// part of that process's account.
     pub fn cpu(&mut self) -> CpuSeconds {
         for (pid, threads) in &self.end.qemus {
             // The process's account includes threads that have ended, as a migration's do when it is over.
             let Ok(all) = skein_host::process_time(*pid) else { continue };
             let last = self.last.entry(*pid).or_default();
-            // One that was killed and not waited for has its account whole, and its threads no more.
+            // A process that was killed and not waited for has its whole account, but its threads no more.
             if state(*pid) != Some('Z') {
                 last.guest = last.guest.max(threads.iter().filter_map(|tid| thread_s(*pid, *tid)).sum());
             }
@@ -78,7 +80,7 @@ impl UsageMeter {
         cpu
     }
 
-    /// Memory of the mover's processes and of the sockets in their network namespace.
+    /// Returns the memory of the mover's processes and of the sockets in their network namespace.
     pub fn memory(&self, netns: &Path) -> EndMemory {
         let pids: Vec<u32> = self.movers.iter().chain(&self.agents).copied().collect();
         let mut memory = EndMemory { socket_bytes: socket_bytes(netns, &pids), ..EndMemory::default() };
@@ -91,7 +93,7 @@ impl UsageMeter {
     }
 }
 
-/// What was used between two readings.
+/// Returns what was used between two readings.
 pub fn cpu_between(before: CpuSeconds, after: CpuSeconds) -> CpuSeconds {
     CpuSeconds {
         qemu: (after.qemu - before.qemu).max(0.0),
@@ -100,7 +102,7 @@ pub fn cpu_between(before: CpuSeconds, after: CpuSeconds) -> CpuSeconds {
     }
 }
 
-/// `roots` and all their descendants that live.
+/// Returns `roots` and all their living descendants.
 pub fn tree(roots: &[u32]) -> Vec<u32> {
     if roots.is_empty() {
         return Vec::new();
@@ -111,14 +113,14 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
     descendants(roots, &parents)
 }
 
-/// `root` and those of its descendants that run the same program.
+/// Returns `root` and those of its descendants that run the same program.
 fn of_one_program(root: u32) -> Vec<u32> {
     let program = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let own = program(root);
     tree(&[root]).into_iter().filter(|pid| *pid == root || (own.is_some() && program(*pid) == own)).collect()
 }
 
-/// What it does: proc_pid_stat(5), field 3.
+/// Returns the state of a process: proc_pid_stat(5), field 3.
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
@@ -126,7 +128,7 @@ fn state(pid: u32) -> Option<char> {
 
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the name, which may hold anything: the state, then the parent.
+    // After the name, which may contain anything, come the state and the parent.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
@@ -145,34 +147,34 @@ fn descendants(roots: &[u32], parents: &BTreeMap<u32, u32>) -> Vec<u32> {
     }
 }
 
-/// The threads that a process has now.
+/// Returns the threads that a process has now.
 pub fn threads(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The host's ids of the threads that run a guest, by what QEMU answers to `query-cpus-fast`.
+/// Returns the host's ids of the threads that run a guest, from QEMU's answer to `query-cpus-fast`.
 pub fn vcpu_threads(cpus: &Value) -> Vec<u32> {
     let ids = cpus.as_array().into_iter().flatten().filter_map(|cpu| cpu["thread-id"].as_u64());
     let mut ids: Vec<u32> = ids.filter_map(|id| id.try_into().ok()).collect();
     ids.sort_unstable();
-    // With one thread for all of them it is named once each.
+    // If one thread runs all vCPUs, it is listed once for each.
     ids.dedup();
     ids
 }
 
-/// A process's command line; empty if it is gone.
+/// Returns a process's command line. It is empty if the process is gone.
 pub fn words(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
     let mut words: Vec<String> = words.collect();
-    // Each ends with a zero.
+    // Each word ends with a zero byte.
     words.pop();
     words
 }
 
-/// What a mover's process and the children that it waited for have used. Its first thread's account is exact, and that
-/// of all threads in ticks: a socat that carries one connection of many takes less than one.
+/// Returns what a mover's process and the children that it waited for have used. The account of its first thread is
+/// exact, and that of all threads is in ticks: a socat that carries one connection of many takes less than a tick.
 fn mover_s(pid: u32) -> Option<f64> {
     let all = skein_host::process_time(pid).ok()?;
     let first = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok();
@@ -180,14 +182,14 @@ fn mover_s(pid: u32) -> Option<f64> {
     Some(all.with_children_s() + (first_ns.unwrap_or(0.0) / 1e9 - all.own_s()).max(0.0))
 }
 
-/// CPU of one thread. The kernel counts in ticks of 10 ms.
+/// Returns the CPU of one thread. The kernel counts it in ticks of 10 ms.
 fn thread_s(pid: u32, tid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let mut ticks = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11).map(|f| f.parse::<u64>().ok());
     Some((ticks.next()?? + ticks.next()??) as f64 / 100.0)
 }
 
-/// Memory of the sockets that the processes hold, as the kernel charges it (`ss -tmx` in their namespace).
+/// Returns the memory of the sockets that the processes hold, as the kernel charges it (`ss -tmx` in their namespace).
 fn socket_bytes(netns: &Path, pids: &[u32]) -> u64 {
     let Ok(output) = std::process::Command::new("nsenter")
         .arg(format!("--net={}", netns.display()))
@@ -206,12 +208,13 @@ fn belongs(line: &str, pids: &[u32]) -> bool {
     })
 }
 
+/// Returns the bytes of
 /// `skmem:(r<rmem>,rb<rcvbuf>,t<wmem>,tb<sndbuf>,f<forward>,w<queued>,o<options>,bl<backlog>,d<drops>)`, see ss(8).
 fn socket_line_bytes(line: &str) -> u64 {
     let Some((_, rest)) = line.split_once("skmem:(") else { return 0 };
     let Some((fields, _)) = rest.split_once(')') else { return 0 };
-    // A unix socket is charged for what it has sent and the other has not read. A TCP socket for its receive queue,
-    // what it allocated ahead, its send queue ('t' is part of that), its backlog.
+    // A unix socket is charged for what it has sent and the other end has not read. A TCP socket is charged for its
+    // receive queue, what it allocated ahead, its send queue ('t' is part of that), and its backlog.
     let counted: &[&str] = if line.starts_with("u_") { &["t"] } else { &["r", "f", "w", "bl"] };
     fields
         .split(',')
@@ -254,7 +257,7 @@ mod tests {
         let _ = shell.kill();
         let _ = shell.wait();
         assert!(used > 0.05, "{used}");
-        // What has ended stays counted.
+        // What a process used still counts when it has ended.
         meter.look();
         assert!(meter.cpu().mover >= used);
     }
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn of_an_agents_children_only_those_that_are_its_program_count() {
-        // A shell with a shell and a sleep below it.
+        // A shell with another shell and a sleep below it.
         let mut shell =
             std::process::Command::new("sh").args(["-c", "sh -c 'sleep 60; :' & sleep 60; :"]).spawn().unwrap();
         let end = std::time::Instant::now() + std::time::Duration::from_secs(10);

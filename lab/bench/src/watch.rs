@@ -1,4 +1,5 @@
-//! Watches a run: NICs, cores and CPU of processes often enough to time a transfer by, memory five times a second.
+//! Watches a run: reads NICs, cores and the CPU of processes often enough to time a transfer by, and memory five times
+//! a second.
 
 use std::{
     collections::BTreeMap,
@@ -20,44 +21,45 @@ use crate::{
     usage::{End, UsageMeter},
 };
 
-/// How often NICs are read. A transfer's first and last byte are known that exactly: 20 ms of 8 s are 0.25 %.
+/// How often NICs are read. This is the precision of a transfer's first and last byte: 20 ms of 8 s are 0.25 %.
 const NICS_EVERY: Duration = Duration::from_millis(20);
 
-/// Most readings: eleven minutes. Then the interval doubles.
+/// The most readings: eleven minutes. After these the interval doubles.
 const READINGS_MAX: usize = 1 << 15;
 
-/// How often the CPU of processes is read. A QEMU that an agent kills is counted until that long before.
+/// How often the CPU of processes is read. The CPU of a QEMU that an agent kills is counted until at most this long
+/// before.
 const CPU_EVERY: Duration = Duration::from_millis(20);
 
-/// How often it is looked which processes there are and what memory they have, and the interval of what a report draws.
+/// How often the processes and their memory are looked at, and the interval of what a report draws, in seconds.
 const SAMPLE_S: f64 = 0.2;
 
-/// Length of what a report draws at most.
+/// The most intervals that a report draws.
 const SAMPLES_MAX: usize = 3000;
 
 /// A host to watch.
 #[derive(Clone, Debug)]
 pub struct WatchedHost {
-    /// Its name.
+    /// The name of the host.
     pub host: String,
-    /// Its network namespace.
+    /// The file of its network namespace.
     pub netns: PathBuf,
 }
 
-/// Processes to watch: those of one end of one direction.
+/// The processes to watch: those at one end of one direction.
 #[derive(Clone, Debug)]
 pub struct Party {
-    /// The direction's number.
+    /// The number of the direction.
     pub way: usize,
-    /// The host that they are on.
+    /// The host that the processes are on.
     pub watched_host: WatchedHost,
     /// The programs on that host.
     pub end: End,
-    /// QEMUs that come later, as in [`End::qemus`].
+    /// The QEMUs that come later, as in [`End::qemus`].
     pub arriving: Arriving,
 }
 
-/// QEMUs that somebody starts while a run is watched; whoever sees one puts it here.
+/// QEMUs that are started while a run is watched. Whoever sees one adds it here.
 pub type Arriving = Arc<Mutex<Vec<(u32, Vec<u32>)>>>;
 
 /// A run that is being watched.
@@ -71,37 +73,37 @@ pub struct RunWatch {
 /// What was seen. Times count from the `zero` given to [`RunWatch::stop`].
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// By host, by link: bytes sent and received by the NIC.
+    /// The bytes that NICs sent and received, by host and link.
     pub nics: BTreeMap<String, Vec<Nic>>,
-    /// Seconds that each core was busy.
+    /// The seconds that each core was busy.
     pub cores: BTreeMap<u32, Counter>,
-    /// By direction and host: CPU used.
+    /// The CPU that was used, by direction and host.
     pub cpu: BTreeMap<(usize, String), CpuCounters>,
-    /// By direction and host: memory of the mover, if that was watched.
+    /// The memory of the mover, by direction and host, if that was watched.
     pub memory: BTreeMap<(usize, String), MemorySeen>,
-    /// Seconds of CPU that the guests' work got, if there is some.
+    /// The seconds of CPU that the guests' work got, if there is any.
     pub work: Counter,
 }
 
-/// Memory of the mover at one end.
+/// The memory of the mover at one end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemorySeen {
-    /// At the moment when it was most.
+    /// The memory at the moment when it was most.
     pub most: EndMemory,
-    /// Anonymous pages at the first look, and most of them.
+    /// The anonymous pages at the first reading, and the most of them.
     pub private: PrivateMemory,
 }
 
 /// One NIC over time.
 #[derive(Clone, Debug, Default)]
 pub struct Nic {
-    /// Sent.
+    /// The bytes that were sent.
     pub tx: Counter,
-    /// Received.
+    /// The bytes that were received.
     pub rx: Counter,
 }
 
-/// CPU of one host's processes over time, in seconds.
+/// The CPU of one host's processes over time, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct CpuCounters {
     /// See [`CpuSeconds::qemu`].
@@ -113,8 +115,12 @@ pub struct CpuCounters {
 }
 
 impl RunWatch {
-    /// Starts to watch; `links` NICs of each host (`nic0` ...) count.
-    /// `work`: tells the CPU that the guests' work has had so far.
+    /// Starts to watch. `links` NICs of each host (`nic0` ...) count. `work` returns the CPU that the guests' work has
+    /// had so far.
+    ///
+    /// # Errors
+    ///
+    /// The error of the system if a thread or a file cannot be had.
     pub fn start(
         places: &[WatchedHost],
         parties: Vec<Party>,
@@ -132,7 +138,7 @@ impl RunWatch {
         Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, memory, work)?, links })
     }
 
-    /// What each NIC of `host` sends, in bits a second, over the last half second.
+    /// Returns what each NIC of `host` sends, in bits per second, over the last half second.
     pub fn sending(&self, host: &str) -> Vec<f64> {
         let series = self.samplers.iter().find(|(name, _)| name == host).map(|(_, s)| s.so_far());
         let now = self.epoch.elapsed().as_secs_f64();
@@ -140,14 +146,14 @@ impl RunWatch {
         nics.iter().map(|nic| nic.tx.bps(now - 0.5, now).unwrap_or(0.0)).collect()
     }
 
-    /// Ends the watch. `zero`: the moment that times are to count from.
+    /// Ends the watch. `zero` is the moment that times are to count from.
     pub fn stop(self, zero: Instant) -> Watched {
         let shift = (zero - self.epoch).as_secs_f64();
         let mut watched = Watched::default();
         for (host, sampler) in self.samplers {
             let series = sampler.stop();
             watched.nics.insert(host, nics(&series, self.links, shift));
-            // Cores are the machine's: any host's reading does.
+            // The cores are the machine's, so one host's readings suffice.
             if watched.cores.is_empty() {
                 for sample in &series.samples {
                     for (core, busy_s) in &sample.cores {
@@ -172,18 +178,18 @@ impl RunWatch {
 }
 
 impl Watched {
-    /// All that `host` sent over its links.
+    /// Returns all that `host` sent over its links.
     pub fn sent(&self, host: &str) -> Counter {
         Counter::sum(self.nics.get(host).into_iter().flatten().map(|nic| &nic.tx))
     }
 
-    /// All that `host` received over some of its links.
+    /// Returns all that `host` received over some of its links.
     pub fn received(&self, host: &str, links: impl Fn(usize) -> bool) -> Counter {
         let nics = self.nics.get(host).into_iter().flatten().enumerate();
         Counter::sum(nics.filter(|(link, _)| links(*link)).map(|(_, nic)| &nic.rx))
     }
 
-    /// What each NIC counted between two moments.
+    /// Returns what each NIC counted between two moments.
     pub fn bytes(&self, from: f64, to: f64) -> Vec<NicBytes> {
         let counted = |counter: &Counter| Some((counter.at(to)? - counter.at(from)?).round() as u64);
         let nics =
@@ -197,14 +203,14 @@ impl Watched {
         .collect()
     }
 
-    /// Everything in intervals of 200 ms, from the first reading to the last.
+    /// Returns everything in intervals of 200 ms, from the first reading to the last.
     pub fn samples(&self) -> Samples {
         let all = self.nics.values().flatten().flat_map(|nic| &nic.tx.t_s);
         let (first, last) = all.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), &t| (a.min(t), b.max(t)));
         if first > last {
             return Samples::default();
         }
-        // On whole multiples of the interval, so that one of them begins at zero.
+        // Intervals begin at whole multiples of their length, so that one of them begins at zero.
         let begin = (first / SAMPLE_S).ceil() as i64;
         let end = ((last / SAMPLE_S).floor() as i64).min(begin + SAMPLES_MAX as i64);
         let t_s: Vec<f64> = (begin + 1..=end).map(|n| round(n as f64 * SAMPLE_S, 1)).collect();
@@ -213,7 +219,7 @@ impl Watched {
         };
         let nics =
             self.nics.iter().flat_map(|(host, nics)| nics.iter().enumerate().map(move |(n, nic)| (host, n, nic)));
-        // Counters of seconds: what is a rate of bits for bytes is eight times a share here.
+        // These counters are seconds: what would be bits per second for bytes is eight times a share here.
         let uses = self.nics.keys().flat_map(|host| {
             let sum = |of: fn(&CpuCounters) -> &Counter| {
                 Counter::sum(self.cpu.iter().filter(|((_, on), _)| on == host).map(|(_, cpu)| of(cpu)))
@@ -251,7 +257,7 @@ impl Watched {
     }
 }
 
-/// Rounded to `digits` after the point (before it, if negative): what is stored need not pretend more.
+/// Rounds to `digits` after the point (before it, if negative): what is stored need not be more precise.
 fn round(value: f64, digits: i32) -> f64 {
     let factor = 10f64.powi(digits);
     (value * factor).round() / factor
@@ -261,7 +267,7 @@ fn nics(series: &Series, links: usize, shift: f64) -> Vec<Nic> {
     let mut nics = vec![Nic::default(); links];
     for sample in &series.samples {
         for (link, nic) in nics.iter_mut().enumerate() {
-            // One that is gone for a moment keeps its counters: they go on where they were.
+            // A NIC that is gone for a moment keeps its counters, which go on where they were.
             let seen = sample.nics.get(&format!("nic{link}")).map(|(rx, tx)| (*rx as f64, *tx as f64));
             let last = |counter: &Counter| counter.bytes.last().copied().unwrap_or(0.0);
             let (rx, tx) = seen.unwrap_or((last(&nic.rx), last(&nic.tx)));
@@ -272,16 +278,16 @@ fn nics(series: &Series, links: usize, shift: f64) -> Vec<Nic> {
     nics
 }
 
-/// Tells the seconds of CPU that the guests' work has had so far.
+/// Returns the seconds of CPU that the guests' work has had so far.
 pub type Work = Box<dyn Fn() -> Option<f64> + Send>;
 
-/// One party's readings of CPU with their times, and its memory.
+/// The readings of one party: CPU with its times, and memory.
 type Readings = ((usize, String), Vec<(f64, CpuSeconds)>, Option<MemorySeen>);
 
-/// All parties' readings, and those of the guests' work.
+/// The readings of all parties, and those of the guests' work.
 type AllReadings = (Vec<Readings>, Vec<(f64, f64)>);
 
-/// A thread that looks at processes.
+/// A thread that reads processes.
 #[derive(Debug)]
 struct Processes {
     stop: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What carries a migration between two hosts: set up before a run, gone after it.
+//! What carries a migration between two hosts. It is set up before a run, and gone after it.
 
 mod mptcp;
 pub mod qemu_tls;
@@ -24,36 +24,36 @@ use crate::{
     site::{HOSTS, Site, SiteError},
 };
 
-/// For a carrier to be ready.
+/// The time for a carrier to be ready.
 const READY_DEADLINE: Duration = Duration::from_secs(20);
 
-/// First TCP port of QEMU's or socat's; guests number up from here.
+/// The first TCP port of QEMU's or socat's. The guests have the following numbers.
 const PORT: u16 = 4444;
 
-/// A carrier that could not be set up.
+/// Why a carrier could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum CarryError {
-    /// A program of it.
+    /// One of its programs failed.
     #[error("setting up the mover")]
     Process(#[from] ProcessError),
-    /// The hosts.
+    /// The hosts failed.
     #[error(transparent)]
     Site(#[from] SiteError),
-    /// Keys for QEMU's own TLS.
+    /// The keys for QEMU's own TLS could not be made.
     #[error("making certificates for QEMU")]
     Certificate(#[from] rcgen::Error),
-    /// Its files.
+    /// One of its files failed.
     #[error("the mover's file {path}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The keys of a cluster made for the bench.
+    /// The keys of the bench's cluster could not be made.
     #[error("making a CA and identities")]
     Ca(#[from] CaError),
-    /// Their files.
+    /// The files of these keys could not be written.
     #[error("writing an identity")]
     Identity(#[from] WriteError),
 }
@@ -61,42 +61,43 @@ pub enum CarryError {
 /// A pipe between unix sockets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Made by the mover, on the source.
+    /// The socket on the source, which the mover makes.
     pub listen: PathBuf,
-    /// Made by someone else, on the target.
+    /// The socket on the target, which another program makes.
     pub connect: PathBuf,
 }
 
-/// Between which hosts, for how many guests.
+/// The hosts between which something is carried, and for how many guests.
 pub struct CarryRoute<'a> {
     /// The hosts.
     pub site: &'a Site,
-    /// Where guests leave.
+    /// The host that guests leave.
     pub source: &'a str,
-    /// Where they go.
+    /// The host that guests go to.
     pub target: &'a str,
-    /// How many.
+    /// How many guests there are.
     pub guests: u32,
-    /// One more pipe, where the carrier is a tunnel.
+    /// Whether there is one more pipe, if the carrier is a tunnel.
     pub control: bool,
-    /// Directory for sockets and logs of this run. Short: a unix socket's path has at most 107 bytes.
+    /// The directory for sockets and logs of this run. Its path is short, as a unix socket's path has at most 107
+    /// bytes.
     pub directory: &'a Path,
 }
 
 /// A carrier that is ready. Dropping it ends its processes.
 #[derive(Debug, Default)]
 pub struct Carried {
-    /// Its processes on the source; ended before those on the target.
+    /// Its processes on the source, which are ended before those on the target.
     pub source: Vec<Process>,
     /// Its processes on the target.
     pub target: Vec<Process>,
     /// For each guest, what the target QEMU listens on and what the source QEMU connects to.
     pub uris: Vec<(String, String)>,
-    /// The further pipe, if there is one.
+    /// The additional pipe, if there is one.
     pub control: Option<Forward>,
-    /// Directory with QEMU's TLS credentials.
+    /// The directory with QEMU's TLS credentials.
     pub tls: Option<PathBuf>,
-    /// Everything about it that was set.
+    /// All settings of the carrier.
     pub parameters: BTreeMap<String, Value>,
 }
 
@@ -105,12 +106,12 @@ impl Carried {
         self.parameters.insert(name.into(), value.into());
     }
 
-    /// Its processes' ids on the source.
+    /// Returns the ids of its processes on the source.
     pub fn source_pids(&self) -> Vec<u32> {
         self.source.iter().map(Process::pid).collect()
     }
 
-    /// Its processes' ids on the target.
+    /// Returns the ids of its processes on the target.
     pub fn target_pids(&self) -> Vec<u32> {
         self.target.iter().map(Process::pid).collect()
     }
@@ -124,8 +125,12 @@ pub struct Kit {
 }
 
 impl Kit {
-    /// Makes a cluster's CA and an identity for each host, and what QEMU's own TLS wants.
-    /// `skein`: the program whose tunnel is measured.
+    /// Makes a cluster's CA, an identity for each host, and the files for QEMU's own TLS. `skein` is the program whose
+    /// tunnel is measured.
+    ///
+    /// # Errors
+    ///
+    /// [`CarryError`] if keys or files cannot be made.
     pub fn new(skein: &Path) -> Result<Self, CarryError> {
         let directory = tempfile::Builder::new()
             .prefix("skein-kit-")
@@ -140,21 +145,22 @@ impl Kit {
         Ok(kit)
     }
 
-    /// The `skein` program.
+    /// Returns the path of the `skein` program.
     pub fn skein(&self) -> &Path {
         &self.skein
     }
 
-    /// The directory of a host's identity.
+    /// Returns the directory of a host's identity.
     pub fn identity(&self, host: &str) -> PathBuf {
         self.directory.path().join(format!("identity-{host}"))
     }
 }
 
-/// Why this machine cannot run `mover` with this QEMU and memory, as far as can be told before trying; None if it can.
+/// Returns why this machine cannot run `mover` with this QEMU and memory, as far as that is known before trying.
+/// `None`: it can.
 pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> Option<String> {
     match mover.carrier() {
-        // A VM's definition knows no other.
+        // A VM's definition has no other kind of memory.
         Carrier::Agents { .. } if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
@@ -163,8 +169,9 @@ pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> O
     }
 }
 
-/// A socat forks for each connection, and whichever is first at the target is first; QEMU knows its channels by what
-/// they say since 8.0 (migration/migration.c, `migration_ioc_process_incoming`).
+/// Returns a reason against multifd through socat if this QEMU takes the first connection for the main channel. A socat
+/// forks for each connection, and any of them may be first at the target. Since 8.0, QEMU knows its channels by what
+/// they send (migration/migration.c, `migration_ioc_process_incoming`).
 fn takes_the_first_for_main(qemu: &Path) -> Option<String> {
     let version = skein_hypervisor::version_of(qemu).ok().filter(|version| version.major < 8)?;
     Some(format!("socat does not keep the order of connections, and QEMU {version} takes the first for its main one"))
@@ -174,7 +181,7 @@ fn lacks_program(name: &str) -> Option<String> {
     find(name).is_none().then(|| format!("{name} is not installed"))
 }
 
-/// A program on the path, or where only root's path leads.
+/// Returns a program on the path, or where only root's path leads.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -184,6 +191,10 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Sets up what carries `mover`, and waits until it is ready.
+///
+/// # Errors
+///
+/// [`CarryError`] if something of it fails, or is not ready in time.
 pub fn start(mover: Mover, route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     match mover.carrier() {
         Carrier::Tcp => tcp(route, ""),
@@ -197,22 +208,22 @@ pub fn start(mover: Mover, route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried,
         Carrier::Ssh => ssh::start(route, kit),
         Carrier::Socat => socat::start(route),
         Carrier::Skein { tls } => skein::start(route, kit, tls),
-        // Its processes stay for the stage; see [`crate::agents`].
+        // The agents' processes stay for the stage; see [`crate::agents`].
         Carrier::Agents { .. } => Ok(Carried::default()),
     }
 }
 
-/// QEMU's own connections, by the first NIC.
+/// Sets up QEMU's own connections, by the first NIC.
 fn tcp(route: &CarryRoute<'_>, options: &str) -> Result<Carried, CarryError> {
     let ip = route.site.ip(route.target, 0)?;
     let uris = (0..route.guests as u16)
-        // All addresses: with MPTCP, connections come in by every NIC.
+        // QEMU listens on all addresses: with MPTCP, connections come in by every NIC.
         .map(|n| (format!("tcp:0.0.0.0:{}{options}", PORT + n), format!("tcp:{ip}:{}{options}", PORT + n)))
         .collect();
     Ok(Carried { uris, ..Carried::default() })
 }
 
-/// The unix sockets of each guest, and one more for the control stream.
+/// Returns the unix sockets of each guest, and one more pair for the control stream.
 fn forwards(route: &CarryRoute<'_>) -> (Vec<Forward>, Option<Forward>) {
     let forward = |name: String| Forward {
         listen: route.directory.join(format!("{name}.s")),

@@ -8,7 +8,8 @@ use crate::{
     site::{HOSTS, Site},
 };
 
-/// Tried, not guessed: the kernel may lack it, be told not to, or `ip` may be too old.
+/// Returns what is lacking, by trying it: the kernel may not have MPTCP or may have it disabled, or `ip` may be too
+/// old.
 pub fn lacks(site: &Site) -> Option<String> {
     let error = site.mptcp(HOSTS[0], HOSTS[1]).err()?;
     Some(crate::chain(&error))

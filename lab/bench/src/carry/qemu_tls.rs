@@ -1,6 +1,7 @@
-//! The files that QEMU's `tls-creds-x509` wants.
+//! The files that QEMU's `tls-creds-x509` needs.
 //!
-//! Not Skein's own identities: QEMU insists on certificates that permit key encipherment, which those rightly do not.
+//! They are not Skein's own identities: QEMU insists on certificates that permit key encipherment, which Skein's
+//! rightly do not.
 
 use std::path::PathBuf;
 
@@ -13,12 +14,12 @@ use super::{CarryError, Kit, write};
 /// The name in the certificate of every host.
 pub const HOST_NAME: &str = "host.bench.internal";
 
-/// The directory with the credentials, as a server and as a client. One for both hosts: they differ in nothing.
+/// Returns the directory with the credentials of server and client. Both hosts use the same.
 pub(super) fn directory(kit: &Kit) -> PathBuf {
     kit.directory.path().join("qemu-tls")
 }
 
-/// Makes them.
+/// Makes the files.
 pub(super) fn prepare(kit: &Kit) -> Result<(), CarryError> {
     let directory = directory(kit);
     std::fs::create_dir_all(&directory).map_err(|source| CarryError::File { path: directory.clone(), source })?;

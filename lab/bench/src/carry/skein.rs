@@ -3,10 +3,10 @@
 use super::{Carried, CarryError, CarryRoute, Kit, READY_DEADLINE, command_lines, forwards, unix_uris};
 use crate::process::Process;
 
-/// Port of the agent.
+/// The port of the agent.
 const PORT: u16 = 7070;
 
-/// What both programs print once they are.
+/// What both programs print once they are ready.
 const READY: &str = "word that it is ready";
 
 pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {

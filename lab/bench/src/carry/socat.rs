@@ -5,7 +5,7 @@ use super::{
 };
 use crate::process::Process;
 
-/// Bytes that socat moves at once; its default of 8 KiB would hold it back.
+/// How many bytes socat moves at once. Its default of 8 KiB would make it slow.
 const BLOCK_BYTES: &str = "262144";
 
 pub fn start(route: &CarryRoute<'_>) -> Result<Carried, CarryError> {
@@ -35,9 +35,9 @@ pub fn start(route: &CarryRoute<'_>) -> Result<Carried, CarryError> {
     Ok(carried)
 }
 
-/// Whether something listens on a TCP port in a network namespace, without connecting to it.
+/// Returns whether something listens on a TCP port in a network namespace, without connecting to it.
 fn listens(netns: &std::path::Path, port: u16) -> bool {
-    // Fields of /proc/net/tcp: number, local address:port, remote address:port, state; 0A is LISTEN.
+    // The fields of /proc/net/tcp are number, local address:port, remote address:port, state; 0A is LISTEN.
     let table = skein_host::enter(netns, || std::fs::read_to_string("/proc/thread-self/net/tcp"));
     table.is_ok_and(|table| table.is_ok_and(|text| text.lines().any(|line| listening(line, port))))
 }

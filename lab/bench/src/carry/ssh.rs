@@ -1,4 +1,5 @@
-//! `ssh -L` between unix sockets, with a daemon of its own: throw-away keys, no file of the user's touched.
+//! `ssh -L` between unix sockets, with a daemon of its own. Its keys are temporary, and no file of the user's is
+//! touched.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -10,7 +11,7 @@ use crate::process::{self, Process};
 
 const PORT: u16 = 2222;
 
-/// Where sshd keeps nothing, but insists on a directory.
+/// A directory on which sshd insists, though it keeps nothing there.
 const PRIVILEGE_SEPARATION: &str = "/run/sshd";
 
 pub fn lacks() -> Option<String> {
@@ -24,7 +25,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     let file = |name: &str| keys.join(name).display().to_string();
     let ip = route.site.ip(route.target, 0)?;
 
-    // sshd re-executes itself and wants to be called by its whole path.
+    // sshd re-executes itself, and must be called by its whole path.
     let sshd = find("sshd").unwrap_or_else(|| "/usr/sbin/sshd".into());
     let mut command = route.site.command(route.target, sshd)?;
     command.args(["-D", "-e", "-f", &file("sshd_config"), "-o", &format!("ListenAddress={ip}:{PORT}")]);
@@ -57,7 +58,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     Ok(carried)
 }
 
-/// Keys and the daemon's configuration, once a bench.
+/// Makes keys and the daemon's configuration, once a bench.
 fn prepare(keys: &Path) -> Result<(), CarryError> {
     if keys.join("sshd_config").exists() {
         return Ok(());
@@ -73,8 +74,8 @@ fn prepare(keys: &Path) -> Result<(), CarryError> {
     }
     fs::copy(keys.join("client.pub"), keys.join("authorized")).map_err(wrong)?;
     fs::set_permissions(keys.join("authorized"), fs::Permissions::from_mode(0o600)).map_err(wrong)?;
-    // Without PAM sshd refuses a root whose password is locked ('!'); with it, modules that this needs none of may hold
-    // the login up.
+    // Without PAM sshd refuses a root whose password is locked ('!'). With PAM, modules that are not needed here may
+    // delay the login.
     let locked =
         fs::read_to_string("/etc/shadow").is_ok_and(|text| text.lines().any(|line| line.starts_with("root:!")));
     let file = |name: &str| keys.join(name).display().to_string();

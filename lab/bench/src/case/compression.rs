@@ -1,10 +1,10 @@
-//! Cases of what goes over the links of a guest's memory.
+//! Cases of how much of a guest's memory goes over the links.
 
 use super::build::{GIGABIT, case, half, idle, links, of_agents, on, stage, two, usual};
 use super::scene::{Case, Guest, Scene};
 use crate::{figure::Check::*, mover::Mover::*};
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     vec![
         of_agents(case(

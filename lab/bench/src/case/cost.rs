@@ -4,7 +4,7 @@ use super::build::{GIGABIT, case, half, idle, of_agents, on, stage, two};
 use super::scene::{Case, Scene};
 use crate::{figure::Check::*, mover::Mover::*};
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
             "page-memory",
             "What an agent's own memory grows by while it moves a guest of 8 GB: bookkeeping of pages, and all its \
              buffers.",
-            // What is kept to send changes by is another figure's.
+            // What is kept to send changes is part of another figure.
             &[Scene { watch_memory: true, delta_memory: Some(0.0), ..stage(two(), half(8192, 6144), &[SkeinAgents]) }],
             &[GrowthAtMost { stage: "", share: 0.01 }],
         )),

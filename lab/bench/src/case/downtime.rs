@@ -9,7 +9,7 @@ use crate::{
     mover::Mover::{self, *},
 };
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     let downtime_peers: &[Mover] = &[MptcpMultifd, QemuMultifd];
     let downtime = |movers: &[Mover]| {

@@ -6,7 +6,7 @@ use super::build::{GIGABIT, case, idle, on, stage, two};
 use super::scene::{Case, Fault, FaultKind, Scene};
 use crate::{figure::Check::*, mover::Mover::*};
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     let cut = |name, kind| Scene {
         name,
@@ -14,7 +14,7 @@ pub(super) fn cases() -> Vec<Case> {
         iperf3: true,
         ..stage(two(), idle(1792, 1536), &[SkeinTls, MptcpMultifd])
     };
-    // A peer's darkness takes a minute a run: not for a quick bench.
+    // A peer that loses all links takes a minute a run, which is too long for a quick bench.
     let darkness = Scene { quick_movers: 1, ..on(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) };
     vec![
         case(

@@ -9,10 +9,10 @@ use crate::{
     mover::Mover::{self, *},
 };
 
-/// Pages a second: more than any guest can rewrite.
+/// In pages per second: more than any guest can rewrite.
 const UNENDING: u32 = 1_000_000;
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     let hot_peers: &[Mover] = &[MptcpMultifdZstd, Mptcp, QemuXbzrle, QemuMultifdZstd];
     let hot_movers = [&[SkeinAgents], hot_peers].concat();
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<Case> {
             &torture_movers,
         )
     };
-    // Far more of it is hot than what 5 % of its RAM could keep of it.
+    // Far more of the RAM is hot than 5 % of its size could keep.
     let large_and_hot =
         Guest { rewrite_mb: 2048, rewrite: Rewrite::Word, rewrite_pages_per_s: 30_000, ..half(4096, 3072) };
     let deltas = Scene { name: "deltas", watch_memory: true, ..stage(two(), large_and_hot, &[SkeinAgents]) };

@@ -1,4 +1,4 @@
-//! Cases of links: how far they are filled.
+//! Cases of how far links are filled.
 
 use super::build::{BY_AGENTS, GIGABIT, case, idle, links, of_agents, on, stage, two};
 use super::scene::{Case, Links, Scene};
@@ -7,7 +7,7 @@ use crate::{
     mover::Mover::{self, *},
 };
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     let both_nics_filled = [
         OfIperf3 { stage: "", share: 0.95 },

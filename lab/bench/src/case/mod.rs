@@ -1,4 +1,4 @@
-//! The named cases: which hosts, links and guest, which movers, which faults, and the figure to reach. Data only.
+//! The named cases: their hosts, links and guests, movers, faults, and the figure to reach. This is data only.
 
 mod build;
 mod compression;
@@ -16,10 +16,10 @@ pub use self::scene::{Case, Fault, FaultKind, Guest, Links, Moves, Scene};
 use self::build::{idle, stage, two};
 use crate::mover::Mover;
 
-/// MiB of a guest's RAM that its kernel needs.
+/// The MiB of a guest's RAM that its kernel needs.
 pub const KERNEL_MB: u32 = 100;
 
-/// All cases, in the order of the documentation.
+/// Returns all cases, in the order of the documentation.
 pub fn all() -> Vec<Case> {
     [
         links::cases(),
@@ -34,7 +34,7 @@ pub fn all() -> Vec<Case> {
     .concat()
 }
 
-/// What `skein-lab demo` shows; no case of the bench.
+/// Returns what `skein-lab demo` shows. It is not a case of the bench.
 pub fn demo() -> Case {
     let guest = Guest { rewrite_mb: 48, rewrite_pages_per_s: 2000, disk_mb: 16, ..idle(1280, 960) };
     let movers = [Mover::SkeinAgents, Mover::QemuMultifd];
@@ -50,7 +50,7 @@ pub fn demo() -> Case {
     }
 }
 
-/// The case of this name.
+/// Returns the case of this name.
 pub fn named(name: &str) -> Option<Case> {
     all().into_iter().find(|case| case.name == name)
 }
@@ -82,7 +82,7 @@ mod tests {
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 
-    /// Every stage and peer that a check speaks of is there; with none of the runs, nothing is judged.
+    /// Checks that every stage and peer that a check names exists, and that without runs nothing is judged.
     #[test]
     fn checks_speak_of_what_there_is() {
         for case in all() {

@@ -1,4 +1,4 @@
-//! What a case is made of: hosts, links, guest, movers, faults. Data only.
+//! What a case is made of: hosts, links, guest, movers, faults. This is data only.
 
 use std::time::Duration;
 
@@ -9,90 +9,90 @@ use crate::{figure::Check, mover::Mover};
 /// One named case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Name on the command line and in results.
+    /// The name on the command line and in results.
     pub name: &'static str,
-    /// What it shows, in a sentence.
+    /// What the case shows, in a sentence.
     pub shows: &'static str,
     /// The mover that the figure is about.
     pub subject: Mover,
-    /// Each builds its own hosts, links and guest.
+    /// The stages, each of which builds its own hosts, links and guest.
     pub stages: Vec<Scene>,
     /// The figure, part by part.
     pub checks: Vec<Check>,
 }
 
-/// One set-up within a case.
+/// One setting within a case.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// Name within the case; empty for the only one.
+    /// The name within the case. Empty for the only one.
     pub name: &'static str,
     /// The links between the two hosts.
     pub links: Links,
-    /// The guests; all are alike.
+    /// The guests, which are all alike.
     pub guest: Guest,
-    /// How many move, and where to.
+    /// How many guests move, and where to.
     pub moves: Moves,
-    /// `downtime-limit` of all movers.
+    /// The `downtime-limit` of all movers.
     pub downtime_limit_ms: u64,
-    /// Per cent by which a mover may slow the guest: QEMU's `auto-converge`, an agent's `allow_throttle`. None: not at
-    /// all.
+    /// By how many per cent a mover may slow the guest: QEMU's `auto-converge`, an agent's `allow_throttle`. `None`:
+    /// not at all.
     pub allow_throttle: Option<u8>,
-    /// What agents are told of `delta_memory`, per cent of the guest's RAM. None: nothing, so that it is their default.
+    /// The agents' `delta_memory`, in per cent of the guest's RAM. `None`: their default.
     pub delta_memory: Option<f64>,
-    /// Agents keep the RAM of a guest that leaves, for its way back in the next round.
+    /// Whether agents keep the RAM of a guest that leaves, for its way back in the next round.
     pub keep_ram: bool,
-    /// The movers compared: the case's subject first, then its strongest peer.
+    /// The movers that are compared: the case's subject first, then its strongest peer.
     pub movers: Vec<Mover>,
-    /// How many of them a quick bench keeps.
+    /// How many of the movers a quick bench keeps.
     pub quick_movers: usize,
-    /// What is done to the links in mid-migration.
+    /// The fault of the links in mid-migration.
     pub fault: Option<Fault>,
-    /// iperf3 on all links together, before the first migration.
+    /// Whether iperf3 runs on all links together before the first migration.
     pub iperf3: bool,
-    /// Watch the memory of the mover's processes.
+    /// Whether the memory of the mover's processes is watched.
     pub watch_memory: bool,
-    /// Echo a small stream through the same tunnel.
+    /// Whether a small stream is echoed through the same tunnel.
     pub control_stream: bool,
-    /// Ping the guests from outside.
+    /// Whether the guests are pinged from outside.
     pub ping: bool,
-    /// After all rounds, move the agents' first guest once more and kill its agent meanwhile.
+    /// Whether, after all rounds, the agents' first guest is moved once more and its agent killed meanwhile.
     pub kill_agent: bool,
-    /// While a guest moves, other guests are at work on all cores, in a control group of their own (see
+    /// Whether other guests are at work on all cores while a guest moves, in a control group of their own (see
     /// [`crate::busy`]).
     pub busy_host: bool,
 }
 
-/// The links between the two hosts: one a NIC at each end.
+/// The links between the two hosts, each with a NIC at both ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
-    /// Rate of each in Mb/s, both ways; None: as fast as the machine.
+    /// The rate of each link in Mb/s, in both directions. `None`: as fast as the machine.
     pub rates_mbit: Vec<Option<u32>>,
-    /// All NICs are in one subnet; otherwise each pair has its own.
+    /// Whether all NICs are in one subnet. Otherwise each pair has its own.
     pub same_subnet: bool,
-    /// Bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
 }
 
 /// A guest and what it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// RAM.
+    /// The RAM in MiB.
     pub memory_mb: u32,
-    /// Part of it that the workload fills and checks.
+    /// The part of the RAM that the workload fills and checks, in MiB.
     pub fill_mb: u32,
-    /// Share of compressible bytes in it, per cent.
+    /// The share of compressible bytes in that part, in per cent.
     pub compressible: u8,
-    /// Part of it that is rewritten all the time.
+    /// The part of the RAM that is rewritten all the time, in MiB.
     pub rewrite_mb: u32,
     /// How much of a page a rewrite changes.
     pub rewrite: Rewrite,
-    /// Pages rewritten a second.
+    /// How many pages are rewritten per second.
     pub rewrite_pages_per_s: u32,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub vcpus: u32,
-    /// Shared disk that it writes and checks; 0: none.
+    /// The size in MiB of the shared disk that the guest writes and checks. 0: none.
     pub disk_mb: u32,
-    /// It has unpacked and built real software, and keeps all of it in memory; see `docs/guest.md`.
+    /// Whether the guest has unpacked and built real software, and keeps all of it in memory; see `docs/guest.md`.
     pub software: bool,
 }
 
@@ -101,20 +101,20 @@ pub struct Guest {
 pub enum Moves {
     /// This many at once, all in the same direction.
     Together(u32),
-    /// One each way at once.
+    /// One guest each way at once.
     BothWays,
 }
 
-/// What is done to links in mid-migration.
+/// A fault of the links in mid-migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What is done to the links.
     pub kind: FaultKind,
-    /// To the last of them, or to all.
+    /// Whether all links have the fault, or only the last.
     pub all_links: bool,
-    /// When, as a share of the guest's filled memory that QEMU has sent, per cent.
+    /// When the fault begins: the share of the guest's filled memory that QEMU has sent, in per cent.
     pub after_percent: u32,
-    /// How long.
+    /// How long the fault lasts.
     pub lasts: Duration,
 }
 
@@ -123,12 +123,12 @@ pub struct Fault {
 pub enum FaultKind {
     /// The NIC sees its carrier go.
     Carrier,
-    /// Everything sent is lost; the NIC sees nothing.
+    /// Everything that is sent is lost, and the NIC notices nothing.
     BlackHole,
 }
 
 impl FaultKind {
-    /// Name in results.
+    /// Returns the name in results.
     pub fn name(self) -> &'static str {
         match self {
             FaultKind::Carrier => "carrier",
@@ -138,7 +138,7 @@ impl FaultKind {
 }
 
 impl Moves {
-    /// How many guests there are.
+    /// Returns how many guests there are.
     pub fn guests(self) -> u32 {
         match self {
             Moves::Together(n) => n,
@@ -148,13 +148,13 @@ impl Moves {
 }
 
 impl Case {
-    /// The case's figure in words, without the part that all have in common.
+    /// Returns the case's figure in words, without the part that all cases have in common.
     pub fn figure(&self) -> String {
         let data = crate::figure::Data { subject: self.subject, runs: &[], yardsticks: &[] };
         self.checks.iter().map(|check| check.judge(data).figure).collect::<Vec<_>>().join("; ")
     }
 
-    /// As it is run with `--quick`: of the peers, only the strongest.
+    /// Returns the case as it is run with `--quick`: of the peers, only the strongest.
     pub fn quick(mut self) -> Self {
         for stage in &mut self.stages {
             stage.movers.truncate(stage.quick_movers);

@@ -4,7 +4,7 @@ use super::build::{case, idle, stage, two};
 use super::scene::{Case, Moves, Scene};
 use crate::{figure::Check::*, mover::Mover::*};
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(

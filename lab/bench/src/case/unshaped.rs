@@ -4,7 +4,7 @@ use super::build::{case, idle, links, stage};
 use super::scene::Case;
 use crate::{figure::Check::*, mover::Mover::*};
 
-/// The cases.
+/// Returns the cases.
 pub(super) fn cases() -> Vec<Case> {
     vec![
         case(
@@ -37,7 +37,8 @@ pub(super) fn cases() -> Vec<Case> {
                 "direct-unshaped",
                 "On links as fast as the machine nothing is lost against QEMU alone in plain text, and little with \
                  TLS on.",
-                // Three sets of guests stand beside each other: smaller than those of the other unshaped cases.
+                // There are three sets of guests at the same time, so they are smaller than those of the other unshaped
+                // cases.
                 &[stage(
                     links(&[None, None]),
                     idle(2560, 2048),

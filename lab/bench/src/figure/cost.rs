@@ -62,7 +62,7 @@ pub(super) fn lost_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most:
         }
         data.median_of(stage, mover, |r| Some(r.guests_work.filter(|work| work.undisturbed())?.lost_s()))
     };
-    // What is lost in the noise cannot be compared.
+    // A loss within the noise cannot be compared.
     let lost = of(peer).and_then(|s| if s > 0.0 { Ok(s) } else { Err("the peer cost nothing".into()) });
     part(
         figure(stage, format!("CPU that guests at work lose at most {at_most} x {}", peer.label())),
@@ -75,7 +75,7 @@ pub(super) fn growth_at_most(data: Data<'_>, stage: &'static str, share: f64) ->
     let subject = data.subject;
     let ends = |run: &'_ Run| run.private_memory.map(|m| (run.guest_memory_bytes, [m.source, m.target]));
     let seen: Vec<_> = data.of(stage, subject).filter_map(ends).collect();
-    // An agent may keep what it once had: only the first migration begins with an idle one.
+    // An agent may keep memory that it once had, so only the first migration begins with an idle agent.
     let idle = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.before_bytes).min();
     let most = seen.iter().flat_map(|(_, ends)| ends).map(|end| end.most_bytes).max();
     let ram = seen.iter().map(|(ram, _)| *ram).find(|ram| *ram > 0);

@@ -14,24 +14,24 @@ use crate::{
 pub struct Data<'a> {
     /// The mover that the figure is about.
     pub subject: Mover,
-    /// Runs of this case.
+    /// The runs of this case.
     pub runs: &'a [Run],
-    /// Its yardsticks.
+    /// The yardsticks of this case.
     pub yardsticks: &'a [Yardstick],
 }
 
-/// Median throughput of one mover's runs in one stage, in bits a second: guest content from the first to the last byte,
-/// of all guests that moved together in one direction. None when none completed.
+/// Returns the median throughput of one mover's runs in one stage, in bits per second: guest content from the first to
+/// the last byte, of all guests that moved together in one direction. Returns `None` if no run completed.
 pub fn throughput_bps<'a>(runs: impl IntoIterator<Item = &'a Run>) -> Option<f64> {
     let rates: Vec<f64> = goodputs(runs.into_iter()).into_iter().map(|(_, rate)| rate).collect();
     median(&rates)
 }
 
-/// A peer's least value.
+/// The least value of a peer.
 #[derive(Clone, Copy)]
 pub(super) struct Least {
     pub(super) value: f64,
-    /// It is one; otherwise it is known to be more.
+    /// Whether the peer came to an end. If not, its value is known to be larger.
     pub(super) ended: bool,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Data<'a> {
         self.runs.iter().filter(move |r| r.stage == stage && r.mover == mover)
     }
 
-    /// Median over the runs that have it.
+    /// Returns the median over the runs that have a value.
     pub(super) fn median_of(
         self,
         stage: &'a str,
@@ -55,7 +55,7 @@ impl<'a> Data<'a> {
             .ok_or_else(|| self.why_none(stage, mover))
     }
 
-    /// Why there is no value of a mover.
+    /// Returns why there is no value of a mover.
     pub(super) fn why_none(self, stage: &'a str, mover: Mover) -> String {
         let ran = self.of(stage, mover).next().is_some();
         let ended = self.of(stage, mover).any(|r| r.called_off_s.is_none());
@@ -67,8 +67,8 @@ impl<'a> Data<'a> {
         format!("{} {why}", mover.label())
     }
 
-    /// Median of the runs that came to an end; of a mover whose runs all were called off, after what time the first
-    /// was.
+    /// Returns the median of the runs that came to an end. If all runs of a mover were called off, returns the time
+    /// after which the first was.
     pub(super) fn least_total(self, stage: &'a str, mover: Mover) -> Result<Least, String> {
         self.total(stage, mover).map(|value| Least { value, ended: true }).or_else(|why| {
             let called_off = self.of(stage, mover).filter_map(|r| r.called_off_s).reduce(f64::min);
@@ -76,7 +76,7 @@ impl<'a> Data<'a> {
         })
     }
 
-    /// The peer with the least value; one that came to an end before those that did not.
+    /// Returns the peer with the least value. A peer that came to an end is better than one that did not.
     pub(super) fn best(
         self,
         peers: &[Mover],
@@ -88,7 +88,7 @@ impl<'a> Data<'a> {
             .ok_or_else(|| "no peer was measured".into())
     }
 
-    /// Against a peer that did not end, only what is met for certain can be judged.
+    /// Compares with a peer. If the peer did not come to an end, only what is met for certain can be judged.
     pub(super) fn against_best(
         self,
         own: f64,
@@ -109,8 +109,8 @@ impl<'a> Data<'a> {
         }
     }
 
-    /// RAM of the guest, and what the subject's anonymous memory at the source grew by, from the least that either end
-    /// had before any migration.
+    /// Returns the RAM of the guest, and by how much the subject's anonymous memory at the source grew, from the least
+    /// that either end had before any migration.
     pub(super) fn source_growth(self, stage: &'a str) -> Result<(f64, f64), String> {
         let seen: Vec<_> = self
             .of(stage, self.subject)
@@ -147,14 +147,14 @@ impl<'a> Data<'a> {
         self.median_of(stage, mover, Run::mover_cpu_s_per_gb)
     }
 
-    /// Sum of the links' nominal rates.
+    /// Returns the sum of the links' nominal rates.
     pub(super) fn links(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
         let run = self.of(stage, mover).next().ok_or_else(|| format!("{} was not run", mover.label()))?;
         let sum: Option<u64> = run.link_bps.iter().copied().sum();
         sum.map(|bps| bps as f64).ok_or("the links have no nominal rate".into())
     }
 
-    /// See [`throughput_bps`].
+    /// Returns the median throughput; see [`throughput_bps`].
     pub(super) fn goodput(self, stage: &'a str, mover: Mover) -> Result<f64, String> {
         throughput_bps(self.of(stage, mover)).ok_or_else(|| match self.of(stage, mover).next() {
             None => format!("{} was not measured", mover.label()),
@@ -162,7 +162,7 @@ impl<'a> Data<'a> {
         })
     }
 
-    /// As [`Self::goodput`], for each direction, named `a to b`.
+    /// Returns the same as [`Self::goodput`] for each direction, named `a to b`.
     pub(super) fn goodput_each_way(self, stage: &'a str, mover: Mover) -> Result<BTreeMap<String, f64>, String> {
         let mut ways: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for (way, rate) in goodputs(self.of(stage, mover)) {
@@ -173,7 +173,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// One value for each round and direction in which all guests completed.
+/// Returns one value for each round and direction in which all guests completed.
 pub(super) fn goodputs<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(String, f64)> {
     let mut groups: BTreeMap<(u32, String), Vec<&Run>> = BTreeMap::new();
     for run in runs {
@@ -182,7 +182,8 @@ pub(super) fn goodputs<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<(String, 
     groups.into_iter().filter_map(|((_, way), group)| Some((way, together_bps(&group)?))).collect()
 }
 
-/// Guest content of all from the first byte of any to the last byte of any; None unless all completed.
+/// Returns the guest content of all from the first byte of any to the last byte of any, in bits per second. Returns
+/// `None` unless all completed.
 pub(super) fn together_bps(group: &[&Run]) -> Option<f64> {
     let all = |moment: fn(&Run) -> Option<f64>| {
         group.iter().map(|r| completed(r).and_then(moment)).collect::<Option<Vec<_>>>()

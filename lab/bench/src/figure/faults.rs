@@ -25,7 +25,7 @@ pub(super) fn below_at_most(data: Data<'_>, stage: &'static str, seconds: f64) -
 
 pub(super) fn used_again_within(data: Data<'_>, stage: &'static str, seconds: f64) -> Part {
     let subject = data.subject;
-    // A transfer that ended before the time was up, without using them, says nothing.
+    // A transfer that ended before the time was over and had not used the links by then says nothing.
     let telling: Vec<_> = data
         .of(stage, subject)
         .flat_map(|r| &r.faults)

@@ -1,4 +1,4 @@
-//! Checks of what the guest feels.
+//! Checks of what the guest notices.
 
 use skein_units::measured;
 
@@ -32,7 +32,7 @@ pub(super) fn gap_at_most(data: Data<'_>, stage: &'static str, millis: f64) -> P
 
 pub(super) fn gap_kept(data: Data<'_>, stage: &'static str, factor: f64, slack_ms: f64, share: f64) -> Part {
     let subject = data.subject;
-    // One that did not complete did not keep it.
+    // A run that did not complete did not keep the limit.
     let limit = |r: &Run| factor * r.downtime_limit_ms as f64 + slack_ms;
     let kept = |r: &&Run| completed(r).and_then(|r| r.guest_switchover_ms).is_some_and(|ms| ms <= limit(r));
     let runs = data.of(stage, subject).count();

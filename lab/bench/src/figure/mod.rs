@@ -1,4 +1,4 @@
-//! Whether a case's figure was reached. Pure: runs and yardsticks in, words and a verdict out.
+//! Judges whether a case's figure was reached. This is pure: runs and yardsticks go in, words and a verdict come out.
 
 mod cost;
 mod data;
@@ -18,50 +18,50 @@ use crate::{
     stats::{Summary, median},
 };
 
-/// One part of a figure. `stage` names the stage of the case that it looks at; "" is the only one.
+/// One part of a figure. `stage` is the name of the case's stage that it looks at; "" is the only one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(missing_docs, reason = "each variant's comment speaks of all its fields")]
 pub enum Check {
-    /// Goodput is at least this share of what iperf3 got on all links together.
+    /// The goodput is at least this share of what iperf3 got on all links together.
     OfIperf3 { stage: &'static str, share: f64 },
-    /// Goodput is at least this share of the links' nominal sum.
+    /// The goodput is at least this share of the links' nominal sum.
     OfLinks { stage: &'static str, share: f64 },
-    /// As [`Check::OfLinks`] for each direction by itself.
+    /// The same as [`Check::OfLinks`] for each direction by itself.
     EachWay { stage: &'static str, share: f64 },
-    /// Total time is at most this many times the peer's.
+    /// The total time is at most this many times the peer's.
     TimeOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// Total time is at most this many times that of the best of the peers that came to an end. Where none did, it is
-    /// held against the time after which the first was called off.
+    /// The total time is at most this many times that of the best of the peers that came to an end. If none did, it is
+    /// compared with the time after which the first was called off.
     TimeOfBest { stage: &'static str, peers: &'static [Mover], at_most: f64 },
-    /// Total time as a multiple of the same mover's in stage `idle` is at most this many times the least such of the
-    /// peers.
+    /// The total time as a multiple of the same mover's in stage `idle` is at most this many times the least such
+    /// multiple of the peers.
     MultipleOfBest { stage: &'static str, idle: &'static str, peers: &'static [Mover], at_most: f64 },
     /// Every migration takes at most this long.
     TotalAtMost { stage: &'static str, seconds: f64 },
-    /// Goodput is at least this many times the peer's.
+    /// The goodput is at least this many times the peer's.
     GoodputOf { stage: &'static str, peer: Mover, at_least: f64 },
-    /// Goodput is at least this many times that of the same mover in another stage.
+    /// The goodput is at least this many times that of the same mover in another stage.
     GoodputOfStage { stage: &'static str, other: &'static str, at_least: f64 },
-    /// CPU of the mover at both ends per GB is at most this many times the peer's.
+    /// The CPU of the mover at both ends per GB is at most this many times the peer's.
     CpuOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// The same of QEMU's part in the migration and the mover together.
+    /// The CPU of QEMU's part in the migration and the mover together, per GB, is at most this many times the peer's.
     AllCpuOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// What all links carry in both directions is at most this many times the peer's.
     WireOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// What all links carry in both directions in a later round is at most this many times what they carried in the
     /// first.
     WireBack { stage: &'static str, at_most: f64 },
-    /// CPU that a migration costs the guests at work on its host is at most this many times the peer's.
+    /// The CPU that a migration costs the guests at work on its host is at most this many times the peer's.
     LostOf { stage: &'static str, peer: Mover, at_most: f64 },
-    /// Anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least that it
-    /// had before any migration.
+    /// The anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least
+    /// that it had before any migration.
     GrowthAtMost { stage: &'static str, share: f64 },
-    /// Anonymous memory of the mover at the source grows by at most this share of the guest's RAM more than in another
-    /// stage.
+    /// The anonymous memory of the mover at the source grows by at most this share of the guest's RAM more than in
+    /// another stage.
     GrowthOver { stage: &'static str, without: &'static str, share: f64 },
     /// The guest rewrites at most this share less than before the migration.
     GuestSlowedAtMost { stage: &'static str, share: f64 },
-    /// The downtime that the guest sees.
+    /// The downtime that the guest sees is at most this long.
     GapAtMost { stage: &'static str, millis: f64 },
     /// The downtime that the guest sees is at most `factor` times `downtime-limit` and `slack_ms` more in this share of
     /// all runs.
@@ -69,15 +69,15 @@ pub enum Check {
     /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of
     /// the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
-    /// Memory of the mover at each end.
+    /// The memory of the mover at each end is at most this many bytes.
     MemoryAtMost { stage: &'static str, bytes: u64 },
     /// After a fault, the links that remain are used to less than 90 % for at most this long.
     BelowAtMost { stage: &'static str, seconds: f64 },
     /// After healing, the links concerned are used again within this time.
     UsedAgainWithin { stage: &'static str, seconds: f64 },
-    /// Total time is at most this much longer than in an undisturbed stage.
+    /// The total time is at most this much longer than in an undisturbed stage.
     Adds { stage: &'static str, undisturbed: &'static str, seconds: f64 },
-    /// 99th percentile of the small stream's round trip beside bulk is at most this much over its idle median.
+    /// The 99th percentile of the small stream's round trip beside bulk is at most this much over its idle median.
     LatencyOver { stage: &'static str, millis: f64 },
     /// The last of the guests that moved together takes at most this many times as long as the first.
     FinishWithin { stage: &'static str, factor: f64 },
@@ -85,7 +85,7 @@ pub enum Check {
     By { mover: Mover, check: &'static Check },
 }
 
-/// Judges a case: all its checks, and that every run of the subject completed with the guest intact.
+/// Judges a case: all its checks, and whether every run of the subject completed with the guest intact.
 pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped: Vec<Skipped>) -> CaseResult {
     let mut parts: Vec<Part> = checks.iter().map(|check| check.judge(data)).collect();
     let others = checks.iter().filter_map(|check| match check {
@@ -114,7 +114,7 @@ pub fn judge(case: &str, shows: &str, checks: &[Check], data: Data<'_>, skipped:
     }
 }
 
-/// Total times by stage and mover, in the order in which they first ran.
+/// Returns the total times by stage and mover, in the order in which these first ran.
 pub fn totals(runs: &[Run]) -> Vec<Total> {
     let mut keys: Vec<(&str, Mover)> = Vec::new();
     for run in runs {
@@ -139,13 +139,13 @@ pub fn totals(runs: &[Run]) -> Vec<Total> {
         .collect()
 }
 
-/// Median over those that completed.
+/// Returns the median over the runs that completed.
 fn middle(runs: &[&Run], value: &dyn Fn(&Run) -> Option<f64>) -> Option<f64> {
     median(&runs.iter().filter_map(|r| value(completed(r)?)).collect::<Vec<_>>())
 }
 
 impl Check {
-    /// Compares, and says so in words.
+    /// Compares a measurement with its bound. Returns both in words, and whether the bound is met.
     pub fn judge(self, data: Data<'_>) -> Part {
         match self {
             Check::OfIperf3 { stage, share } => throughput::of_iperf3(data, stage, share),
@@ -186,7 +186,8 @@ impl Check {
     }
 }
 
-/// `movers`: those that the figure is about; the case's subject is the first.
+/// Checks that all runs of these movers completed with the guest intact. `movers` are those that the figure is about;
+/// the first is the case's subject.
 fn intact(movers: &[Mover], runs: &[Run]) -> Part {
     let of: Vec<_> = runs.iter().filter(|r| movers.contains(&r.mover)).collect();
     let good = of.iter().filter(|r| r.intact()).count();
@@ -206,7 +207,7 @@ mod tests {
     };
     use Mover::*;
 
-    /// A run of 1 GB at `bps` with a total time of `total_s`.
+    /// Makes a run of 1 GB at `bps` with a total time of `total_s`.
     fn moved(stage: &str, mover: Mover, round: u32, bps: f64, total_s: f64) -> Run {
         Run {
             round,
@@ -358,12 +359,12 @@ mod tests {
             guests_work: Some(GuestsWork { cores: 2, cores_before: 2.0, window_s, used_s }),
             ..moved("", mover, 1, 1e9, 8.0)
         };
-        // 4 s lost either way, in less time; then more.
+        // 4 s are lost either way, in less time; then more are.
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), with(SkeinAgentsTcp, 8.0, 12.0)]), Some(true));
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 3.7), with(SkeinAgentsTcp, 8.0, 12.0)]), Some(false));
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), with(SkeinAgentsTcp, 8.0, 16.0)]), None);
         assert_eq!(met(check, &[with(SkeinTls, 4.0, 4.0), moved("", SkeinAgentsTcp, 1, 1e9, 8.0)]), None);
-        // A run beside something else does not count.
+        // A run during which something else used the cores does not count.
         let mut disturbed = with(SkeinTls, 4.0, 3.0);
         disturbed.guests_work.as_mut().unwrap().cores_before = 1.0;
         let runs = [with(SkeinTls, 4.0, 4.0), disturbed, with(SkeinAgentsTcp, 8.0, 12.0)];
@@ -383,7 +384,7 @@ mod tests {
         };
         assert_eq!(met(check, &[with([10, 20], [11, 13])]), Some(true));
         assert_eq!(met(check, &[with([10, 12], [11, 21])]), Some(false));
-        // What the first migration left behind is no start for the second.
+        // The memory that the first migration left is not what the second begins with.
         assert_eq!(met(check, &[with([10, 20], [10, 20]), with([20, 21], [20, 21])]), Some(false));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
     }
@@ -398,7 +399,7 @@ mod tests {
         assert_eq!((met(of_peer, &runs), met(check, &runs)), (Some(false), Some(true)));
         let part = check.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &[] });
         assert_eq!(part.figure, "Skein, plain data: throughput at least 0.8 x QEMU multifd");
-        // Its guests have to be intact too.
+        // The guests of that mover have to be intact, too.
         let mut corrupt = runs.clone();
         corrupt[1].guest_verdict = None;
         let judged =
@@ -410,7 +411,7 @@ mod tests {
     fn gap_is_held_against_the_best_peer() {
         let check = Check::GapOf { stage: "idle", peers: &[QemuMultifd, MptcpMultifd], factor: 1.2, slack_ms: 15.0 };
         let with = |mover, gap| Run { guest_switchover_ms: Some(gap), ..moved("idle", mover, 1, 1e9, 8.0) };
-        // Best peer 40 ms: 55 ms by slack. Best peer 100 ms: 120 ms by factor.
+        // If the best peer has 40 ms, 55 ms are allowed by slack. If it has 100 ms, 120 ms are allowed by factor.
         let of = |own, multifd, mptcp| {
             met(check, &[with(SkeinTls, own), with(QemuMultifd, multifd), with(MptcpMultifd, mptcp)])
         };
@@ -432,14 +433,16 @@ mod tests {
             ..of(mover, 1.0)
         };
         let judged = |runs: &[Run]| check.judge(Data { subject: SkeinTls, runs, yardsticks: &[] });
-        // What did not end is no best, even if it was given up early; what was not run is not asked for.
+        // A peer that did not end is not the best, even if it was given up early. A peer that was not run is not
+        // missed.
         let runs = [of(SkeinTls, 4.0), of(MptcpMultifdZstd, 6.0), of(QemuXbzrle, 5.2), endless(QemuTcp, 3.0)];
         assert_eq!(judged(&runs).measured, "0.769 x (4.00 s against 5.20 s of QEMU xbzrle)");
         assert_eq!((judged(&runs).met, met(check, &runs[..2]), met(check, &runs[..1])), (Some(true), Some(true), None));
         assert_eq!(met(check, &[of(SkeinTls, 4.2), of(QemuXbzrle, 5.2)]), Some(false));
-        // Some of its runs ended: those count.
+        // Some runs of the peer ended: those count.
         assert_eq!(met(check, &[of(SkeinTls, 4.0), endless(QemuXbzrle, 60.0), of(QemuXbzrle, 4.5)]), Some(false));
-        // No peer ended: met if it would be by an end at that moment, else not known.
+        // No peer ended. The check is met if it would be met by an end at that moment; otherwise the answer is not
+        // known.
         let against_endless = |own| judged(&[of(SkeinTls, own), endless(QemuTcp, 61.0), endless(QemuXbzrle, 60.0)]);
         assert_eq!(against_endless(48.0).met, Some(true));
         assert_eq!(
@@ -465,7 +468,7 @@ mod tests {
             let runs = [&[of("idle", SkeinTls, 5.0), of("torture", SkeinTls, own)], peers].concat();
             check.judge(Data { subject: SkeinTls, runs: &runs, yardsticks: &[] })
         };
-        // 2 x in either case; Mptcp is the faster of the two, and 3 x.
+        // Both are 2 x. Mptcp is the faster of the two, and 3 x.
         let peers = [
             ("idle", QemuMultifd, 10.0),
             ("torture", QemuMultifd, 40.0),
@@ -512,7 +515,7 @@ mod tests {
         let with =
             |gap| Run { downtime_limit_ms: 50, guest_switchover_ms: Some(gap), ..moved("", SkeinTls, 1, 1e9, 8.0) };
         assert_eq!((met(at_most, &[with(60.0)]), met(at_most, &[with(61.0)])), (Some(true), Some(false)));
-        // 80 ms are allowed, once in ten times more.
+        // 80 ms are allowed, and more once in ten times.
         let mut runs = vec![with(80.0); 9];
         runs.push(with(500.0));
         assert_eq!(met(kept, &runs), Some(true));
@@ -535,7 +538,7 @@ mod tests {
                 ..moved(stage, SkeinTls, 1, 1e9, 8.0)
             }
         };
-        // 10 MiB without; of the target's nothing counts but what it had before.
+        // It is 10 MiB without. Of the target only what it had before counts.
         let none = with("none", [10, 20], [11, 90]);
         assert_eq!(met(check, &[with("deltas", [12, 70], [10, 300]), none.clone()]), Some(true));
         assert_eq!(met(check, &[with("deltas", [12, 71], [10, 12]), none.clone()]), Some(false));
@@ -578,7 +581,7 @@ mod tests {
         assert_eq!(met(below, &[with(Some(1.4), Some(1.0), Some(4.0))]), Some(false));
         assert_eq!(met(again, &[with(Some(0.4), Some(1.0), Some(4.0))]), Some(true));
         assert_eq!(met(again, &[with(Some(0.4), Some(2.5), Some(4.0))]), Some(false));
-        // Not used again is a miss, not a gap in the data; a transfer that ended too early is one.
+        // A link that is not used again is a miss, not missing data. A transfer that ended too early is missing data.
         let never = again.judge(Data { subject: SkeinTls, runs: &[with(Some(0.4), None, Some(4.0))], yardsticks: &[] });
         assert_eq!((never.met, never.value), (Some(false), None));
         assert_eq!(met(again, &[with(Some(0.4), None, Some(1.9))]), None);

@@ -28,7 +28,7 @@ pub(super) fn part(figure: String, limit: Limit, measured: Measured) -> Part {
         AtLeast(bound) => value >= bound,
         AtMost(bound) => value <= bound,
     });
-    // JSON knows no infinity: 'never' is said in words, and as no number.
+    // JSON has no infinity: 'never' is only in the words, and not a number.
     Part { figure, measured, value: value.filter(|v| v.is_finite()), limit: bound, met }
 }
 

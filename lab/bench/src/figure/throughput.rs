@@ -1,4 +1,4 @@
-//! Checks of how much guests' memory goes over the links.
+//! Checks of how much of guests' memory goes over the links.
 
 use skein_units::measured;
 

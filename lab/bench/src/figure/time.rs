@@ -60,7 +60,7 @@ pub(super) fn multiple_of_best(
 
 pub(super) fn total_at_most(data: Data<'_>, stage: &'static str, seconds: f64) -> Part {
     let subject = data.subject;
-    // One that was called off took longer than until then.
+    // A migration that was called off would have taken longer than it did.
     let took = |r: &Run| completed(r).and_then(|r| r.total_s).or(r.called_off_s);
     let longest = data.of(stage, subject).filter_map(took).reduce(f64::max);
     part(

@@ -1,4 +1,4 @@
-//! The two kinds of picture: bars of movers side by side, and lanes over time as perfmon and esxtop show them.
+//! Draws the two kinds of pictures: bars of movers side by side, and lanes over time as in perfmon and esxtop.
 
 use std::fmt::Write;
 
@@ -9,7 +9,8 @@ use crate::results::{Run, Samples, Total};
 
 const WIDTH: f64 = 1040.0;
 
-/// Total time of each mover: a bar to the median, a dot a run; hollow dots are dropped from the mean.
+/// Draws the total time of each mover: a bar to the median, and a dot for each run. Hollow dots are dropped from the
+/// mean.
 pub fn bars(out: &mut String, totals: &[&Total]) {
     const LEFT: f64 = 220.0;
     const RIGHT: f64 = 110.0;
@@ -63,7 +64,7 @@ pub fn bars(out: &mut String, totals: &[&Total]) {
     out.push_str("</svg>\n");
 }
 
-/// One run over time: a lane for each NIC at source and target, for each core, and for what the CPU was used for.
+/// Draws one run over time: a lane for each NIC at source and target, for each core, and for what the CPU was used for.
 pub fn lanes(out: &mut String, run: &Run, samples: &Samples) {
     let end = end_s(run, samples);
     let start = samples.t_s.first().copied().unwrap_or(0.0).clamp(-0.05 * end, 0.0);
@@ -73,7 +74,7 @@ pub fn lanes(out: &mut String, run: &Run, samples: &Samples) {
     let lanes = make_lanes(run, samples);
     let tall = if lanes.len() > 14 { 24.0 } else { 38.0 };
     let plot = Plot { start, end, left: 150.0, right: 100.0 };
-    // Phases in the lower line, faults above them.
+    // Phases are in the lower line, faults above them.
     let head = if run.faults.is_empty() { 22.0 } else { 38.0 };
     let heights: Vec<f64> = lanes
         .iter()
@@ -102,7 +103,7 @@ pub fn lanes(out: &mut String, run: &Run, samples: &Samples) {
     out.push_str("</svg>\n");
 }
 
-/// One invisible column a sample, which says all lanes' values when pointed at.
+/// Adds one invisible column for each sample, which shows all lanes' values when pointed at.
 fn hover(out: &mut String, plot: &Plot, lanes: &[Lane], t_s: &[f64], head: f64, bottom: f64) {
     for (n, (from, to)) in plot.intervals(t_s) {
         let mut words = format!("{:.1} s", t_s[n]);
@@ -138,7 +139,7 @@ impl Plot {
         self.left + (t - self.start) / (self.end - self.start) * (WIDTH - self.left - self.right)
     }
 
-    /// Where each interval that is shown begins and ends.
+    /// Returns where each visible interval begins and ends.
     fn intervals(&self, t_s: &[f64]) -> impl Iterator<Item = (usize, (f64, f64))> {
         let from = |n: usize| if n == 0 { self.start } else { t_s[n - 1] };
         (0..t_s.len())
@@ -147,18 +148,18 @@ impl Plot {
     }
 }
 
-/// One strip: bands stacked on each other, against a ceiling.
+/// A lane: bands that are stacked on each other, with a ceiling.
 struct Lane<'a> {
-    /// Begins a group of lanes; a little space goes before it.
+    /// Whether the lane begins a group, before which there is a little space.
     first: bool,
     label: String,
-    /// Beside the lane: what it came to.
+    /// The text beside the lane: its sum or mean.
     note: String,
-    /// Number of the link, to show its faults behind it.
+    /// The number of the link whose faults are shown behind the lane.
     link: Option<usize>,
-    /// Value at the lane's upper edge.
+    /// The value at the lane's upper edge.
     top: f64,
-    /// The upper edge is a capacity, not only the scale.
+    /// Whether the upper edge is a capacity, and not only the scale.
     capped: bool,
     bands: Vec<(&'static str, &'a str, &'a [f64])>,
     unit: fn(f64) -> String,
@@ -173,7 +174,7 @@ fn make_lanes<'a>(run: &Run, samples: &'a Samples) -> Vec<Lane<'a>> {
             let values: &[f64] = if sent { &nic.tx_bps } else { &nic.rx_bps };
             let capacity = run.link_bps.get(nic.link).copied().flatten().map(|bps| bps as f64);
             let top = capacity.unwrap_or(highest);
-            // Against the direction of the guest there are acknowledgements only, mostly.
+            // Against the direction of the guest there are mostly only acknowledgements.
             if sent != sends && values.iter().copied().fold(0.0, f64::max) < top * 0.1 {
                 continue;
             }
@@ -253,7 +254,7 @@ impl Lane<'_> {
     }
 }
 
-/// Phases and faults as bands behind the lanes.
+/// Draws phases and faults as bands behind the lanes.
 #[expect(clippy::too_many_arguments, reason = "one picture's geometry")]
 fn marks_behind(
     out: &mut String,
@@ -280,7 +281,7 @@ fn marks_behind(
     }
 }
 
-/// The names of phases and faults above the lanes, lines through them.
+/// Draws the names of phases and faults above the lanes, and lines through the lanes.
 fn marks_in_front(out: &mut String, run: &Run, plot: &Plot, head: f64, bottom: f64) {
     let active = run.phases.active_s.unwrap_or(0.0);
     if plot.x(active) - plot.x(0.0) > 44.0 {
@@ -312,13 +313,13 @@ fn marks_in_front(out: &mut String, run: &Run, plot: &Plot, head: f64, bottom: f
     }
 }
 
-/// From the guest's stop at the source until it runs at the target.
+/// Returns the time from the guest's stop at the source until it runs at the target.
 fn switchover(run: &Run) -> Option<(f64, f64)> {
     let stop = run.phases.stop_s?;
     Some((stop, run.phases.resume_s.or(run.phases.completed_s)?.max(stop)))
 }
 
-/// A little after the run's last event, or the last sample where that is earlier.
+/// Returns a moment a little after the run's last event, or the last sample if that is earlier.
 fn end_s(run: &Run, samples: &Samples) -> f64 {
     let last = samples.t_s.last().copied().unwrap_or(0.0);
     let done = [run.phases.completed_s, run.phases.resume_s].into_iter().flatten().fold(f64::NEG_INFINITY, f64::max);
@@ -331,7 +332,7 @@ fn mean_between(t_s: &[f64], values: &[f64], from: Option<f64>, to: Option<f64>)
     (!within.is_empty()).then(|| within.iter().sum::<f64>() / within.len() as f64)
 }
 
-/// A band of steps: a sample is the mean of its interval.
+/// Draws a band of steps: each sample is the mean of its interval.
 fn area(out: &mut String, class: &str, plot: &Plot, t_s: &[f64], below: &[f64], above: &[f64], y: impl Fn(f64) -> f64) {
     let mut path = String::new();
     for (n, (from, to)) in plot.intervals(t_s) {
@@ -364,7 +365,7 @@ fn text(out: &mut String, class: &str, x: f64, y: f64, words: &str) {
     let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{}</text>", escape(words));
 }
 
-/// 1, 2 or 5 times a power of ten, at least `rough`.
+/// Returns 1, 2 or 5 times a power of ten, at least `rough`.
 fn nice_step(rough: f64) -> f64 {
     let rough = if rough.is_finite() && rough > 0.0 { rough } else { 1.0 };
     let power = 10f64.powf(rough.log10().floor());
@@ -373,7 +374,7 @@ fn nice_step(rough: f64) -> f64 {
 
 fn tick(value: f64, step: f64) -> String {
     let decimals = (-step.log10().floor()).clamp(0.0, 3.0) as usize;
-    // Not -0.
+    // Adding 0 avoids -0.
     format!("{:.decimals$}", value + 0.0)
 }
 

@@ -1,8 +1,8 @@
-//! Text into markup.
+//! Turns text into markup.
 
 use std::borrow::Cow;
 
-/// `text` as it may stand between tags and in double-quoted attributes of HTML and SVG.
+/// Returns `text` as it may stand between tags and in double-quoted attributes of HTML and SVG.
 pub fn escape(text: &str) -> Cow<'_, str> {
     if !text.contains(['&', '<', '>', '"', '\'']) && !text.contains(char::is_control) {
         return Cow::Borrowed(text);
@@ -16,7 +16,7 @@ pub fn escape(text: &str) -> Cow<'_, str> {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(c),
-            // Other control characters are no legal HTML in any spelling.
+            // Other control characters are not allowed in HTML in any spelling.
             c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }

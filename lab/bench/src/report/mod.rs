@@ -1,4 +1,5 @@
-//! Results as one self-contained HTML page: no script, no file beside it; opens anywhere and prints.
+//! Shows results as one self-contained HTML page: without scripts or further files, so that it opens anywhere and
+//! prints.
 
 mod chart;
 mod markup;
@@ -15,7 +16,7 @@ use crate::{
 };
 use markup::escape;
 
-/// The whole page.
+/// Returns the whole page.
 pub fn page(results: &Results) -> String {
     let mut out = String::new();
     let about = &results.about;
@@ -179,7 +180,7 @@ fn section(out: &mut String, case: &CaseResult, runs: &[&Run]) {
                 escape(&skipped.why)
             );
         }
-        // In full: Skein, then the fastest other. The rest is there to unfold.
+        // Skein is shown in full, and then the fastest other mover. The rest can be unfolded.
         let (own, peers): (Vec<&Total>, Vec<&Total>) = totals.iter().partition(|t| t.mover.is_skein());
         own.iter().for_each(|total| over_time(out, total, &runs, true));
         peers.iter().enumerate().for_each(|(n, total)| over_time(out, total, &runs, n == 0));
@@ -205,7 +206,7 @@ fn yardstick(out: &mut String, case: &CaseResult, stage: &str, runs: &[&Run]) {
     }
 }
 
-/// `2 x 1 Gb/s`, `1 Gb/s + 250 Mb/s`.
+/// Returns `2 x 1 Gb/s`, `1 Gb/s + 250 Mb/s`.
 fn links(link_bps: &[Option<u64>]) -> String {
     let words = |links: &[Option<u64>]| {
         let each = links[0].map_or("unshaped".into(), measured::nominal);
@@ -295,7 +296,8 @@ fn table(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// Where the bytes went, by kind: as agents tell it, else as QEMU does. Medians; none without a run.
+/// Returns what became of the bytes, by kind: as agents report it, or else as QEMU does. The figures are medians.
+/// `None`: there is no run.
 fn kinds(runs: &[&Run]) -> Option<String> {
     let of_agents: Vec<&PageFigures> = runs.iter().filter_map(|run| run.pages.as_ref()).collect();
     if of_agents.is_empty() {
@@ -337,7 +339,7 @@ fn median_of<T>(all: &[&T], of: impl Fn(&T) -> Option<f64>) -> Option<f64> {
     median(&all.iter().filter_map(|one| of(one)).collect::<Vec<_>>())
 }
 
-/// What only some cases measure: faults, the small stream, the mover's memory, other guests' CPU.
+/// Adds what only some cases measure: faults, the small stream, the mover's memory, other guests' CPU.
 fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
     let mut item = |run: &Run, words: String| {
         let name = format!("{}, run {}", run.mover.label(), run.round);
@@ -398,7 +400,7 @@ fn per_gb(run: &Run, of: fn(&crate::results::CpuSeconds) -> f64) -> Option<f64> 
     (run.guest_bytes > 0).then(|| (of(&run.cpu_source_s) + of(&run.cpu_target_s)) / (run.guest_bytes as f64 / 1e9))
 }
 
-/// The typical run, in full view or folded; the others folded.
+/// Adds the typical run, in full view or folded, and the others folded.
 fn over_time(out: &mut String, total: &Total, runs: &[&Run], in_full: bool) {
     let with: Vec<(&Run, &Samples)> =
         of(total, runs).into_iter().filter_map(|r| Some((r, r.samples.as_ref()?))).collect();
@@ -416,7 +418,8 @@ fn over_time(out: &mut String, total: &Total, runs: &[&Run], in_full: bool) {
     if in_full {
         picture(out, with[typical]);
     }
-    // All runs of Skein, one of each peer: a long bench's page would grow to tens of megabytes. The JSON has them all.
+    // All runs of Skein and one of each peer are shown: otherwise a long bench's page would grow to tens of megabytes.
+    // The JSON has them all.
     let folded: Vec<usize> = if total.mover.is_skein() {
         (0..with.len()).filter(|&n| n != typical || !in_full).collect()
     } else {
@@ -469,7 +472,7 @@ mod tests {
         results::{self, About, CoreSamples, FaultSeen, NicSamples, SCHEMA, Skipped, UseSamples, Yardstick},
     };
 
-    /// Results in which every text that comes from outside tries to be markup.
+    /// Returns results in which every text that comes from outside tries to be markup.
     fn hostile(text: &str) -> Results {
         let mut run = results::tests::run(text, text, Mover::SkeinTls);
         for field in [
@@ -534,7 +537,7 @@ mod tests {
             assert!(plain.contains(shown), "{shown}");
         }
         assert!(!attack.contains("<script") && !attack.contains("<img") && !attack.contains("onerror='"));
-        // Text adds no tag: both pages have the same ones.
+        // Text adds no tag: both pages have the same tags.
         assert_eq!(plain.matches('<').count(), attack.matches('<').count());
         assert_eq!(plain.matches('"').count(), attack.matches('"').count());
     }
