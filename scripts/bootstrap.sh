@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # bootstrap.sh build|check|demo|test|bench - installs what a target of the Makefile needs and this machine lacks.
 #
-# From the distribution only (apt; Debian 12 and 13 are tried, Ubuntu should do), and it says what before it does.
-# An existing Rust that is new enough is used as it is. Run as root, or with sudo at hand.
+# Installs only from the distribution (apt; Debian 12 and 13 are tested, Ubuntu should work), and prints what it will
+# install before it does. An existing Rust that is new enough is used as it is. Run as root, or with sudo available.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo -- "$@"; fi
 }
 
-# ---- what is missing: a command, and Debian's package that has it ----
+# ---- what is missing: each command, and Debian's package that has it ----
 packages=()
 lacks() {
   case " ${packages[*]-} " in *" $1 "*) ;; *) packages+=("$1") ;; esac
@@ -47,30 +47,30 @@ if [ "$goal" = test ] || [ "$goal" = bench ]; then
   needs sshd openssh-server
 fi
 if [ "$goal" = bench ]; then
-  # What a guest unpacks and builds its software with.
+  # The tools with which a guest unpacks and builds its software.
   needs busybox busybox-static
   needs cpio cpio
 fi
 if [ "$goal" = test ]; then
-  # Guests with UEFI and a TPM.
+  # For guests with UEFI and a TPM.
   [ -e /usr/share/OVMF/OVMF_CODE_4M.fd ] || lacks ovmf
   needs swtpm swtpm
-  # Hosts with a systemd of their own, from this machine's files: a megabyte or two.
+  # For hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi
 if [ "$goal" = test ] || [ "$goal" = check ]; then
-  # What finds spelling mistakes is fetched with it (scripts/typos.sh).
+  # pip fetches the program that finds spelling mistakes (scripts/typos.sh).
   python3 -m pip --version >/dev/null 2>&1 || lacks python3-pip
 fi
 if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${EXACT-}" ]; then
-  # HiGHS, which proves placements, for the tests or in skein itself, is built from source, its bindings are made with
+  # HiGHS, which proves placements in the tests or in skein itself, is built from source. Its bindings are made with
   # libclang.
   needs c++ g++
   needs cmake cmake
   ldconfig -p | grep -E 'libclang(-[0-9]+)?\.so' >/dev/null || lacks libclang1
 fi
 
-# Whether sources are checked, too, not only built.
+# checks - whether sources are also checked, and not only built.
 checks() { [ "$goal" = test ] || [ "$goal" = check ]; }
 rust() { find_rust && { ! checks || { cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1; }; }
 
@@ -85,7 +85,7 @@ if ! rust || [ ${#packages[@]} != 0 ]; then
 fi
 
 # ---- Rust, where the distribution has one that is new enough ----
-# Debian calls a Rust that is newer than the release's own rustc-web, Ubuntu rustc-1.NN.
+# A Rust that is newer than the release's own is called rustc-web by Debian, and rustc-1.NN by Ubuntu.
 family() {
   case $1 in
     rustc-web) echo rustc-web cargo-web rustfmt-web rust-web-clippy ;;
@@ -129,7 +129,7 @@ if [ ${#packages[@]} != 0 ]; then
   echo "bootstrap: installing ${packages[*]}"
   sshd=
   if [[ " ${packages[*]} " == *" openssh-server "* ]]; then
-    # Its program is wanted, for comparison with tunnels through ssh; not an open port from now on.
+    # Only its program is needed, to compare with tunnels through ssh. No port is to be open from now on.
     sshd=1
     ! command -v systemctl >/dev/null || as_root systemctl mask --quiet ssh.service ssh.socket
   fi

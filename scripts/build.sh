@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# build.sh [lab|guest] - builds skein; with "lab": skein-lab and the guest's program, too; with "guest": the latter
-# only. With EXACT=1 skein has HiGHS in it.
+# build.sh [lab|guest] - builds skein; with "lab": also skein-lab and the guest's program; with "guest": only the
+# guest's program. With EXACT=1 skein has HiGHS in it.
 #
 #   target/release/skein              the program
-#   target/release/skein-lab          the laboratory's, which is not installed
-#   target/guest/guest/skein-workload what runs as the guest's first process: static, since its initramfs has no
-#   libraries
+#   target/release/skein-lab          the program of the lab, which is not installed
+#   target/guest/guest/skein-workload the guest's first process: static, since its initramfs has no libraries
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/env.sh

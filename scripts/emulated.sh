@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # emulated.sh COMMAND... - runs a command as root in a machine of its own: Debian's kernel under QEMU without KVM, with
-# this machine's files (what is written to them stays in that machine's memory) and control groups of version 2. For
-# what is a whole kernel's matter, and for machines that have control groups of version 1:
+# this machine's files (writes to them stay in that machine's memory) and control groups of version 2. It is for tests
+# that change settings of the whole kernel, and for machines that have control groups of version 1:
 #
 #   cargo test --release -p skein --test lab_room --no-run      # says where the program is
 #   scripts/emulated.sh target/release/deps/lab_room-0123456789abcdef --test-threads=1 --nocapture
 #
-# EMULATED_MIB (3072), EMULATED_SECONDS (1800). Kernel and busybox are Debian's packages, kept below target/emulated.
-# Ends with the command's status; 3 if there is no such machine to be had here.
+# EMULATED_MIB (3072) is the machine's memory, and EMULATED_SECONDS (1800) the time that the command has. Kernel and
+# busybox are Debian's packages, kept below target/emulated. Ends with the command's status, or with 3 if no such
+# machine is available here.
 set -euo pipefail
 export LC_ALL=C
 
@@ -31,13 +32,13 @@ if [ ! -e "$work/initrd" ]; then
     cp "$work/unpacked/usr/bin/busybox" "$work/root/bin/busybox"
   cp "$work"/unpacked/boot/vmlinuz-* "$work/kernel"
 
-  # A module after those that it says it needs; compressed ones of newer kernels are unpacked.
+  # Each module comes after those that it needs. The compressed modules of newer kernels are unpacked.
   find "$work/unpacked" -name '*.ko.xz' -exec unxz {} +
   added=' '
   add() {
     local name=${1//-/_} file need
     case $added in *" $name "*) return ;; esac
-    # What is not there is built in.
+    # A module without a file is built in.
     file=$(find "$work/unpacked" -name "${name//_/[-_]}.ko" | head -n 1)
     [ -n "$file" ] || return 0
     added+="$name "

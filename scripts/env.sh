@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# Sourced by bash, from the project's root: puts a Rust toolchain that is new enough first in PATH, if there is one.
+# Sourced by bash, from the project's root. Puts a Rust toolchain that is new enough first in PATH, if there is one.
 
 PATH=$PATH:/usr/sbin:/sbin
 rust_min=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 
-# A directory with cargo and a rustc of at least $rust_min.
+# rust_fits DIRECTORY - whether it has cargo, and a rustc of at least $rust_min.
 rust_fits() {
   local has
   [ -x "$1/cargo" ] && has=$("$1/rustc" --version 2>/dev/null) || return 1
@@ -12,8 +12,8 @@ rust_fits() {
   [ "$(printf '%s\n' "$rust_min" "$has" | sort -V | head -n 1)" = "$rust_min" ]
 }
 
-# rustup keeps toolchains in a home directory; under sudo that of who called it serves, too. Distributions with several
-# versions side by side keep each in /usr/lib/rust-VERSION.
+# rustup keeps toolchains in a home directory; under sudo the calling user's home is searched, too. Distributions with
+# several versions side by side keep each in /usr/lib/rust-VERSION.
 find_rust() {
   local dir home
   if dir=$(command -v cargo) && rust_fits "${dir%/*}"; then return; fi

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# install.sh install|uninstall - the program, its systemd units, man pages and completions, below $DESTDIR$PREFIX.
+# install.sh install|uninstall - installs or removes the program, its systemd units, man pages and completions, below
+# $DESTDIR$PREFIX.
 #
-#   PREFIX   /usr without it; /usr/local will do, too
-#   DESTDIR  of a package's staging tree; nothing but files is touched then
-#   BINARY   a program to install as it is; without it target/release/skein, stripped. What is stripped goes to
+#   PREFIX   default /usr; /usr/local works, too
+#   DESTDIR  the staging tree of a package; only files are touched then
+#   BINARY   a program to install as it is; default: target/release/skein, stripped. What is stripped goes to
 #            $DESTDIR/usr/lib/debug, where debuggers and the program's own backtraces look for it.
 #
-# It starts, stops and enables nothing; neither touches /etc/skein and /var/lib/skein. An agent that runs goes on as the
+# Neither command starts, stops or enables anything, or touches /etc/skein and /var/lib/skein. A running agent stays the
 # program that it is until it is restarted.
 set -euo pipefail
 export LC_ALL=C
@@ -26,11 +27,11 @@ man=$root/share/man/man1
 bash=$root/share/bash-completion/completions/skein
 zsh=$root/share/zsh/vendor-completions/_skein
 fish=$root/share/fish/vendor_completions.d/skein.fish
-# This host's own systemd, and not a staging tree.
+# has_systemd - whether files go to this host's own systemd, and not to a staging tree.
 has_systemd() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
 
-# put MODE DESTINATION: standard input, in one step: an agent that is started again meanwhile finds the old or the new
-# one.
+# put MODE DESTINATION - writes standard input to a file in one step: an agent that is started again meanwhile finds the
+# old or the new file.
 put() {
   mkdir -p "${2%/*}"
   cat >"$2.new"
@@ -38,7 +39,8 @@ put() {
   mv -f "$2.new" "$2"
 }
 
-# put_stripped: the program without its debug information and symbols, most of its size, and those where they are found.
+# put_stripped - installs the program without its debug information and symbols, which are most of its size, and puts
+# these where debuggers find them.
 put_stripped() {
   command -v objcopy >/dev/null || die "there is no objcopy: install binutils, or give the program as it is with BINARY"
   work=$(mktemp -d)
@@ -51,7 +53,7 @@ put_stripped() {
 
 case ${1-} in
   install)
-    # It is written into the unit, where systemd (and sed before it) gives other characters a meaning.
+    # The prefix is written into the unit, where other characters have a meaning for systemd (and for sed before it).
     case $prefix in
       *[!A-Za-z0-9/._+-]*)
         die "PREFIX is '$prefix': give one of letters, digits and / . _ + - (DESTDIR may be anything)"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# mutants.sh [NAME…] - plants each mistake of scripts/mutants/, or those named, and says whether quick tests find it.
+# mutants.sh [NAME…] - plants each mistake of scripts/mutants/, or those named, and reports whether quick tests find it.
 #
-# A mistake is a patch: what it does in the first line, whose tests are to find it in the second. They are those of
-# each crate named that need nothing but the code: `--lib`, and its test files that are not lab_*; the first test that
-# fails is named. All happens in a copy of the tree below target/mutants/ (or MUTANTS_DIR, of which each run at the
-# same time needs its own), one mistake at a time; the tests have to pass without any first.
+# A mistake is a patch. Its first line says what it does, and its second names the crates whose tests are to find it.
+# These are the tests that need nothing but the code: `--lib`, and test files that are not lab_*. The first test that
+# fails is named. Everything happens in a copy of the tree below target/mutants/ (or MUTANTS_DIR; runs at the same time
+# need one each), one mistake at a time. Before that, the tests have to pass without any mistake.
 #
 #   found      a test fails, or does not end within MUTANT_SECONDS (600)
 #   SURVIVED   no test fails
-#   no fit     the code has changed, and the patch with it must: `patch` or the compiler refuses it
+#   no fit     the code has changed and the patch must, too: `patch` or the compiler refuses it
 #
 # Ends with 0 if all were found. The last line is "N found, N survived, N that do not fit".
 set -euo pipefail
@@ -19,8 +19,8 @@ case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 
 root=${MUTANTS_DIR:-$PWD/target/mutants} seconds=${MUTANT_SECONDS:-600}
 tree=$root/tree
-# Apart from the builds of the tree itself, which must never hold a mistake; and a mistake that was found leaves no seed
-# behind that finds the next.
+# The builds are separate from those of the tree itself, which must never contain a mistake. A mistake that was found
+# must leave no seed behind that finds the next.
 export CARGO_TARGET_DIR=$root/target PROPTEST_DISABLE_FAILURE_PERSISTENCE=1
 
 patches=()
@@ -41,20 +41,21 @@ done
 
 rm -rf "$tree"
 mkdir -p "$tree"
-# What is tracked, or new and not ignored, as it is now, with its times: what was built before is still new enough.
+# Copies the files that are tracked, or new and not ignored, as they are now. Their times are kept, so that what was
+# built before is still new enough.
 git ls-files -z --cached --others --exclude-standard -- . ':!:scripts/mutants' |
   while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
   tar --null --files-from=- --create | tar --extract --directory "$tree"
-# But what was built of a file may be of a mistake of this run's or an earlier one's.
+# What was built of these files may contain a mistake of this run or an earlier one, so they are built again.
 touch "$root/changed"
 sed -n 's|^+++ b/||p' scripts/mutants/*.patch >>"$root/changed"
 sort -u -o "$root/changed" "$root/changed"
 while IFS= read -r file; do [ ! -e "$tree/$file" ] || touch "$tree/$file"; done <"$root/changed"
 
-# crates PATCH - whose tests are to find it.
+# crates PATCH - prints the crates whose tests are to find it.
 crates() { sed -n '2s/^Tests: //p' "$1"; }
 
-# targets CRATE - what cargo is to build and run of it.
+# targets CRATE - prints the targets that cargo is to build and run.
 targets() {
   local file name
   [ ! -e "$tree/${directory[$1]}/src/lib.rs" ] || echo --lib
@@ -64,11 +65,12 @@ targets() {
   done
 }
 
-# quick LOG CRATE - its quick tests, until one fails. 0: they pass; 1: one fails; 2: they do not build; 3: no end.
+# quick LOG CRATE - runs its quick tests until one fails. 0: they pass; 1: one fails; 2: they do not build; 3: they do
+# not end.
 quick() {
   local log=$1 crate=$2 status target
   for target in $(targets "$crate"); do
-    # By itself: what does not build finds nothing.
+    # The build is a step of its own: a test that does not build finds nothing.
     (cd "$tree" && cargo test --locked --quiet -p "$crate" "$target" --no-run) >"$log" 2>&1 </dev/null || return 2
     status=0
     (cd "$tree" && timeout -k 20 "$seconds" cargo test --locked --quiet -p "$crate" "$target") \
@@ -78,7 +80,7 @@ quick() {
   done
 }
 
-# The first test that failed.
+# which_failed LOG - prints the first test that failed.
 which_failed() { sed -n 's/^---- \(.*\) stdout ----$/\1/p' "$1" | sed -n 1p; }
 
 needed=$(for patch in "${patches[@]}"; do crates "$patch" | tr ' ' '\n'; done | sort -u)
@@ -120,7 +122,7 @@ for patch in "${patches[@]}"; do
     done
   fi
   if [ -n "$file" ]; then
-    # With another time than before, so that cargo builds it again.
+    # The file gets another time than before, so that cargo builds it again.
     cp "$root/original" "$tree/$file"
   fi
   case $verdict in

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# qemu.sh VERSION - has QEMU 10 or 7.2 as target/qemu-VERSION/qemu-system-x86_64 and …/qemu-img.
+# qemu.sh VERSION - provides QEMU 10 or 7.2 as target/qemu-VERSION/qemu-system-x86_64 and …/qemu-img.
 #
-# Skein is tried with both. The system's own is used where it is that version; else Debian's packages are unpacked
-# below target/, with every library they need. Nothing is installed, and apt's own sources and state stay as they are:
-# the sources used are this machine's entries with another suite put in, so that its mirrors, proxies and keys serve.
+# Skein is tested with both. The system's own QEMU is used if it is of that version. Otherwise Debian's packages are
+# unpacked below target/, with every library that they need. Nothing is installed, and apt's own sources and state stay
+# as they are. The sources are this machine's entries with another suite, so that its mirrors, proxies and keys work.
 #
-# Ends with a sentence that begins with "qemu-VERSION:"; status 0 if it is there, 3 if it cannot be had here.
+# Ends with a sentence that begins with "qemu-VERSION:". Its status is 0 if that QEMU exists, 3 if it is not available
+# here.
 set -euo pipefail
 export LC_ALL=C
 
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/target/qemu-$version
 skip() { echo "qemu-$version: skipped: $*" >&2; exit 3; }
 
-# What a QEMU says of itself over QMP, which takes that it starts: e.g. 10.0.2.
+# version_of PROGRAM - prints what a QEMU says of its version over QMP, for which it has to start: e.g. 10.0.2.
 version_of() {
   printf '%s\n' '{"execute":"qmp_capabilities"}' '{"execute":"query-version"}' '{"execute":"quit"}' |
     timeout 20 "$1" -machine none -nodefaults -display none -qmp stdio 2>&1 |
@@ -44,7 +45,7 @@ if system=$(command -v qemu-system-x86_64) && fits "$system"; then
   exit
 fi
 
-# ---- where it is to be had ----
+# ---- the suite that has the version ----
 # shellcheck source=/dev/null
 . /etc/os-release
 case "${ID-}-${VERSION_CODENAME-}-$version" in
@@ -54,7 +55,7 @@ case "${ID-}-${VERSION_CODENAME-}-$version" in
 esac
 command -v apt-get dpkg-deb >/dev/null || skip "it takes apt-get and dpkg-deb"
 
-# ---- this machine's sources of its own suite, with $suites instead; both of apt's formats ----
+# ---- this machine's sources of its own suite, with $suites instead, in both of apt's formats ----
 mkdir -p "$tmp"/{parts,lists/partial,archives/partial,etc}
 shopt -s nullglob
 for file in /etc/apt/sources.list.d/*.sources; do
@@ -83,7 +84,7 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
 done >"$tmp/parts/skein.list"
 grep -q . "$tmp"/parts/* || skip "apt has no source of $VERSION_CODENAME to derive $release from"
 
-# ---- what it takes, as on a machine where nothing is installed: the answer is the same everywhere ----
+# ---- the packages that are needed, as if nothing were installed: so the answer is the same on all machines ----
 : >"$tmp/status"
 apt=(apt-get -q -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$tmp/parts"
   -o Dir::Etc::preferences=/dev/null -o Dir::Etc::preferencesparts="$tmp/etc"
@@ -97,19 +98,20 @@ echo "qemu-$version: fetching Debian's packages of $release (about 50 MB, 150 MB
 timeout 900 "${apt[@]}" install -y --download-only -t "$release" qemu-system-x86 qemu-utils >"$tmp/log" 2>&1 ||
   skip "apt cannot fetch it: $(grep -m 1 '^E:' "$tmp/log" || tail -n 1 "$tmp/log")"
 
-# The C library stays the system's: a program's loader and its libc are a pair, and newer ones run older programs.
+# The C library stays the system's: a program's loader and its libc belong together, and newer ones run older programs.
 for deb in "$tmp"/archives/*.deb; do
   case ${deb##*/} in libc6_* | libc-bin_* | libgcc-s1_* | libstdc++6_* | gcc-*-base_*) continue ;; esac
   dpkg-deb -x "$deb" "$out/root"
 done
 
-# Where QEMU looks for modules besides QEMU_MODULE_DIR is built in, and there lie those of the system's own QEMU.
-# Finding one of another build, it aborts; so these copies look in a directory that is not there.
+# Besides QEMU_MODULE_DIR, QEMU looks for modules in a built-in directory, which has those of the system's own QEMU.
+# It aborts if it finds one of another build, so these copies look in a directory that does not exist.
 sed -i 's#/usr/lib/x86_64-linux-gnu/qemu\x00#/usr/lib/x86_64-linux-gnu/none\x00#' \
   "$out/root/usr/bin/qemu-system-x86_64" "$out/root/usr/bin/qemu-img"
 
 # ---- wrappers ----
-# The ld.so path is for QEMU alone: what QEMU starts (a shell for exec:) would get it too, and no user here does that.
+# The library path is meant for QEMU only. What QEMU starts (a shell for exec:) would get it too, but no user here does
+# that.
 for program in qemu-system-x86_64 qemu-img; do
   firmware=
   # shellcheck disable=SC2016 # expanded in the wrapper

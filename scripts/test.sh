@@ -1,30 +1,31 @@
 #!/usr/bin/env bash
-# test.sh [TIER…] - all tests, or the tiers named, a line each with its time, and the log of what failed.
+# test.sh [TIER…] - runs all tests, or the tiers named. Prints a line for each tier with its time, and the log of each
+# that failed.
 #
 #   tidy             the house's rules: circles, arrows, links, spelling, dependencies (tidy/src/lib.rs)
 #   fmt clippy doc   the sources
 #   unit             unit and property tests, doc tests, and integration tests that need nothing but the code
 #   lab_NAME         tests/lab_NAME of some crate: needs root, network namespaces, QEMU; one test at a time
 #
-# All programs are built first, once, with the same features. Then tiers run side by side, as many as the cores allow:
-# a file says in a line "// Cores: 0.4" how many its tier keeps busy, else it is one. What only compiles runs on what
-# the cores have left.
+# All programs are built first, once, with the same features. Then tiers run side by side, as many as the cores allow.
+# A line "// Cores: 0.4" in a file says how many cores its tier keeps busy; the default is one. Tiers that only compile
+# run on what the cores have left.
 #
-# A tier has ten minutes, unless its file says in a line "// Timeout: 900 s" what it may take alone: beside others it
-# has twice that. With a line "// QEMU: 7.2 10" it runs once with each of these (scripts/qemu.sh), else with the
-# system's; "// Program: NAME" says that the tier needs that program of another package. Logs lie in target/test/.
+# A line "// Timeout: 900 s" says how long a tier may take alone; the default is 300 s. Beside others it has twice that.
+# A tier with a line "// QEMU: 7.2 10" runs once with each of these (scripts/qemu.sh), others run with the system's.
+# A line "// Program: NAME" says that the tier needs that program of another package. Logs are in target/test/.
 # The last line is "N passed, N failed": the tests of all tiers, and one for each tier that has no count of its own.
 set -euo pipefail
 export LC_ALL=C CARGO_TERM_COLOR=never
 cd "$(dirname "$0")/.."
 . scripts/env.sh
 mkdir -p target/test
-# What is built once is not built in increments, which take as much room again.
+# Everything is built only once, so builds are not incremental, which would take as much room again.
 [ -z "${CI-}" ] || export CARGO_INCREMENTAL=0
 
 case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 
-# Integration tests: their names, and which package and file each is of.
+# The integration tests: their names, and the package and file of each.
 declare -A package file
 names=()
 for path in {crates,lab}/*/tests/*.rs {crates,lab}/*/tests/*/main.rs sim/tests/*.rs; do
@@ -43,17 +44,18 @@ for name in "${names[@]}"; do
   case $name in lab_*) lab+=("$name") ;; *) quick+=(--test "$name") ;; esac
 done
 
-# What everything is built with: nothing is compiled twice for another set of features. Points where a test halts an
-# agent do nothing unless the environment names one.
+# The features with which everything is built, so that nothing is compiled twice. Points where a test halts an agent do
+# nothing unless the environment names one.
 features=(--workspace --features skein/fault-points)
 
 passed=0 failed=0 bad=()
 hundredths=$(($(nproc) * 100))
 
-# said NAME KEY PATTERN - what the file of a test says in a line "// KEY: PATTERN".
+# said NAME KEY PATTERN - prints what the file of a test says in a line "// KEY: PATTERN".
 said() { sed -nE "s#^//!? ?$2: ($3)\.?\$#\1#p" "${file[$1]}" | head -n 1; }
 
-# ---- tiers that run: by process, their names, when they began, the seconds they have, hundredths of a core they use
+# ---- the tiers that run, by process: their names, when they began, the seconds that they have, and the hundredths of a
+# core that they use ----
 declare -A name_of=() begin_of=() limit_of=() use_of=()
 used=0
 
@@ -61,16 +63,16 @@ used=0
 start() {
   local name=$1 seconds=$2 use=$3
   shift 3
-  # No input to wait for; and whoever ignores the end of its time is killed.
+  # The tier has no input to wait for. If it ignores the end of its time, it is killed.
   timeout -k 20 "$seconds" "$@" </dev/null >"target/test/$name.log" 2>&1 &
   name_of[$!]=$name begin_of[$!]=$SECONDS limit_of[$!]=$seconds use_of[$!]=$use
   used=$((used + use))
 }
 
-# counted LOG WHAT - the tests of a log that "passed" or "failed".
+# counted LOG WHAT - prints how many tests of a log "passed" or "failed".
 counted() { sed -n "s/^test result: .* \([0-9]*\) $2; .*/\1/p" "$1" | awk '{n += $1} END {print n + 0}'; }
 
-# finish PID STATUS - says how a tier ended.
+# finish PID STATUS - prints how a tier ended.
 finish() {
   local name=${name_of[$1]} took=$((SECONDS - begin_of[$1])) seconds=${limit_of[$1]} status=$2 ok no log
   log=target/test/$name.log
@@ -86,7 +88,7 @@ finish() {
   passed=$((passed + ok)) failed=$((failed + no))
   if [ "$status" = 0 ]; then
     printf '%-24s ok      %4d s  %d passed\n' "$name" $took "$ok"
-    # A test that could not run here says so; that is no secret.
+    # Shows which tests could not run here.
     grep -ho 'skipped: .*' "$log" | sed 's/^/    /' || true
   else
     printf '%-24s FAILED  %4d s  %d passed, %d failed%s\n' "$name" $took "$ok" "$no" \
@@ -95,7 +97,7 @@ finish() {
   fi
 }
 
-# next - waits until a tier has ended, and says how. Older shells' `wait -n` misses one that has ended already.
+# next - waits until a tier has ended, and prints how. (`wait -n` of older shells misses one that has ended already.)
 next() {
   local pid status
   while :; do
@@ -111,7 +113,7 @@ next() {
   done
 }
 
-# tier NAME SECONDS COMMAND… - a tier from beginning to end. False: it failed.
+# tier NAME SECONDS COMMAND… - runs a tier from beginning to end. Fails if the tier does.
 tier() {
   local before=$failed
   start "$1" "$2" 0 "${@:3}"
@@ -119,12 +121,12 @@ tier() {
   [ "$failed" = "$before" ]
 }
 
-# Whoever is stopped takes what he started along.
+# If this script is stopped, it ends what it started.
 trap '[ ${#name_of[@]} = 0 ] || kill "${!name_of[@]}" 2>/dev/null || true' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# ---- what is wanted ----
+# ---- the tiers that are wanted ----
 [ $# != 0 ] || set -- tidy fmt clippy doc unit "${lab[@]}"
 want=" $* " select=() wanted=() programs=()
 for name; do
@@ -143,7 +145,7 @@ for name; do
 done
 wants() { case $want in *" $1 "*) ;; *) false ;; esac; }
 
-# The files only; `make fmt` does the rest.
+# Prints only the files' names; `make fmt` formats them.
 if wants fmt; then tier fmt 60 cargo fmt --all -- --check -l || true; fi
 
 # ---- one build ----
@@ -151,23 +153,23 @@ build() {
   local program='.*"manifest_path":"([^"]*)/Cargo.toml","target":\{"kind":\["([a-z-]+)"[^}]*"name":"([^"]+)"[^}]*\},'
   program+='"profile":\{[^}]*"test":true\}.*"executable":"([^"]+)".*'
   [ $# = 0 ] || cargo build --locked "${features[@]}" "$@"
-  # Messages for programs, of which those that name a test's program are kept; those for people go to the log.
+  # Of cargo's messages for programs, those that name a test's program are kept. The messages for people go to the log.
   cargo test --locked "${features[@]}" --no-run "${select[@]}" --message-format json-render-diagnostics |
     sed -nE "s#$program#\2 \3 \1 \4#p" >target/test/programs
 }
 if [ ${#select[@]} != 0 ]; then
-  # In this shell's own copy, with its functions.
+  # The build runs in a copy of this shell, with its functions.
   export -f build
   tier build 2400 bash -euo pipefail -c "$(declare -p features select); build \"\$@\"" build "${programs[@]}" ||
     select=()
 fi
 
-# program_of NAME - the directory and the program of a test.
+# program_of NAME - prints the directory and the program of a test.
 program_of() { sed -n "s/^test $1 //p" target/test/programs; }
 export -f program_of
 
-# units - runs what the unit tier has, one program after the other, to the end. Their directory is their package's, as
-# cargo has it.
+# units - runs all programs of the unit tier, one after the other. Each runs in the directory of its package, as under
+# cargo.
 units() {
   local kind name dir program status=0
   while read -r kind name dir program; do
@@ -179,7 +181,7 @@ units() {
 }
 export -f units
 
-# begin NAME VERSION SECONDS HUNDREDTHS - begins a tier of the lab's, with a version of QEMU, or none.
+# begin NAME VERSION SECONDS HUNDREDTHS - begins a tier of the lab, with a version of QEMU or with the system's.
 begin() {
   local name=$1 version=$2 tier=$1 dir program qemu=()
   if [ -n "$version" ]; then
@@ -191,7 +193,7 @@ begin() {
     fi
   fi
   read -r dir program < <(program_of "$name")
-  # Built as who calls, run as root.
+  # The program was built as the calling user, and runs as root.
   local root=()
   [ "$(id -u)" = 0 ] || root=(sudo -n -E)
   start "$tier" "$3" "$4" "${root[@]}" env -C "$dir" CARGO_MANIFEST_DIR="$dir" "${qemu[@]}" \
@@ -199,7 +201,7 @@ begin() {
 }
 
 # ---- side by side ----
-# Lines "SECONDS HUNDREDTHS TIER VERSION": those that may take longest come first, so that none of them is left at the
+# Lines "SECONDS HUNDREDTHS TIER VERSION". Tiers that may take longest come first, so that none of them is left at the
 # end.
 lines=()
 for name in "${wanted[@]}"; do
@@ -214,7 +216,8 @@ for name in "${wanted[@]}"; do
 done
 [ ${#lines[@]} = 0 ] || mapfile -t lines < <(printf '%s\n' "${lines[@]}" | sort -s -k1,1nr -k2,2nr)
 
-# What only compiles gets what the others leave; one after the other, since cargo lets one build at a time.
+# Tiers that only compile get the CPU that the others leave. They run one after the other, since cargo allows one build
+# at a time.
 compiling=()
 if wants clippy; then compiling+=(clippy); fi
 if wants doc; then compiling+=(doc); fi
@@ -227,7 +230,7 @@ compile() {
       start clippy 2400 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
         --features skein/fault-points,skein/exact -- -D warnings
       ;;
-    # Without the features that only tests have.
+    # The documents are built without the features that only tests have.
     doc) RUSTDOCFLAGS="-D warnings" start doc 2400 0 "${idle[@]}" \
       cargo doc --locked --workspace --no-deps --document-private-items ;;
     unit-doc) start unit-doc 2400 0 "${idle[@]}" cargo test --locked "${features[@]}" --doc ;;
@@ -236,7 +239,7 @@ compile() {
 }
 
 if wants tidy && [ ${#select[@]} != 0 ]; then
-  # Spelling is checked where the program for it can be had.
+  # Spelling is checked where the program for it is available.
   # shellcheck disable=SC2016 # expanded by the inner shell
   start tidy 300 0 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
     read -r dir program < <(program_of tidy) && cd "$dir" && RUST_BACKTRACE=0 "$program"'
@@ -250,7 +253,7 @@ while :; do
   left=()
   for line in "${lines[@]}"; do
     read -r seconds use name version <<<"$line"
-    # Whoever needs more than there is gets all there is.
+    # A tier that needs more cores than there are gets all of them.
     [ "$use" -le "$hundredths" ] || use=$hundredths
     if [ $((used + use)) -le "$hundredths" ]; then
       begin "$name" "$version" $((2 * seconds)) "$use"
@@ -264,7 +267,7 @@ while :; do
   [ -z "$compiles" ] || [ -n "${name_of[$compiles]-}" ] || compiles=
 done
 
-# What was asserted, once more: the logs above may be long.
+# Prints the failed assertions once more, as the logs above may be long.
 for name in "${bad[@]}"; do
   echo "failed: $name (target/test/$name.log)"
   { grep -hA 3 'panicked at' "target/test/$name.log" || tail -n 3 "target/test/$name.log"; } |

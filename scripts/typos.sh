@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# typos.sh - has typos, which finds spelling mistakes in sources, as target/typos/typos.
+# typos.sh - provides typos, which finds spelling mistakes in sources, as target/typos/typos.
 #
-# It is one program in a package of PyPI, pinned by version and SHA-256, which pip fetches. Nothing is installed.
+# typos is one program in a package of PyPI, pinned by version and SHA-256, which pip fetches. Nothing is installed.
 #
-# Ends with a sentence that begins with "typos:"; status 0 if it is there, 3 if it cannot be had here.
+# Ends with a sentence that begins with "typos:". Its status is 0 if the program exists, 3 if it is not available here.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
