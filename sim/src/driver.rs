@@ -1,6 +1,5 @@
 //! What stands around a session: threads that poll it, sockets, the dialler.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,41 +8,14 @@ use skein_session::frame::{Frame, FrameError, FrameKind, HEADER_BYTES, Header};
 use skein_session::limits::*;
 use skein_session::{ConnectionEnd, ConnectionId, ConnectionKind, Ended, Event, Footprint, PathId, Session, Transmit};
 
-use crate::network::{Packet, SimConnection, What};
-use crate::world::{ACCEPTOR, Applications, ConnIx, DIALER, Do, ENDS, End, MS, PathIx, S, Sabotage, US, World, trace};
+use crate::parts::{Packet, Side, SimConnection, State, What};
+use crate::time::{ACCEPTOR, ConnIx, DIALER, ENDS, End, MS, PathIx, S, US};
+use crate::world::{Applications, Do, Sabotage, World, trace};
 
 /// Bytes of a handshake message, about.
 const HELLO_BYTES: u64 = 200;
 /// How long the dialler waits for an answer.
 const DIAL_TIMEOUT: u64 = S;
-
-/// One end of a connection.
-#[derive(Default)]
-pub struct Side {
-    state: State,
-    /// The session has, or may have, something to send on it.
-    wants: bool,
-    /// A thread is about to poll.
-    scheduled: bool,
-    /// The [`Session::transmit_at`] of the last poll that came back empty.
-    armed: Option<Duration>,
-    pub inbox: VecDeque<Packet>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
-    /// Shakes hands.
-    #[default]
-    New,
-    Up,
-    Closed,
-}
-
-impl Side {
-    pub fn is_closed(&self) -> bool {
-        self.state == State::Closed
-    }
-}
 
 fn id(conn: ConnIx) -> ConnectionId {
     ConnectionId(conn as u32)

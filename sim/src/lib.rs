@@ -17,7 +17,9 @@ pub mod cluster;
 pub mod driver;
 pub mod network;
 pub mod pair;
+mod parts;
 pub mod rng;
+mod time;
 pub mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -18,23 +18,9 @@ use bytes::Bytes;
 use skein_session::address::NicAddress;
 use skein_session::{ConnectionEnd, Ended, Footprint, Role, Session, Settings, StreamId};
 
-use crate::network::{Fault, PathSpec, PathState, SimConnection};
+use crate::parts::{Fault, PathSpec, PathState, SimConnection};
 use crate::rng::Rng;
-
-/// Nanoseconds since the run began.
-pub type Time = u64;
-pub const US: Time = 1_000;
-pub const MS: Time = 1_000_000;
-pub const S: Time = 1_000_000_000;
-
-/// One of the two ends; also the direction that it sends in.
-pub type End = usize;
-pub const DIALER: End = 0;
-pub const ACCEPTOR: End = 1;
-pub const ENDS: [End; 2] = [DIALER, ACCEPTOR];
-
-pub type ConnIx = usize;
-pub type PathIx = usize;
+pub use crate::time::{ACCEPTOR, ConnIx, DIALER, ENDS, End, MS, PathIx, S, Time, US};
 
 /// Everything that is fixed before a run.
 #[derive(Clone, Debug)]
