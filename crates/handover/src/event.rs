@@ -1,4 +1,4 @@
-//! What is told of a migration: its events, its phase, how it stands.
+//! What is reported about a migration: its events, its phase, its summary.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,40 +7,40 @@ use crate::source::{Outcome, SourcePhase};
 use crate::target::TargetPhase;
 use crate::words::{FailureReason, Report};
 
-/// Something worth telling of a migration, for its event log.
+/// An event of a migration, for its event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum MigrationEvent {
-    /// It waits for a place.
+    /// The migration waits for a free slot.
     Queued,
-    /// It is in another phase.
+    /// The migration entered another phase.
     Phase {
-        /// The phase in which it is.
+        /// The new phase.
         stage: MigrationPhase,
     },
-    /// The other end said where it stands.
+    /// The other end reported where it stands.
     Reported {
         /// Where the other end stands.
         report: Report,
-        /// And why, if it was called off.
+        /// Why the other end called the migration off, in words. Empty: it did not.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
     },
-    /// It is called off.
+    /// This end calls the migration off.
     CalledOff {
-        /// The reason, by its kind.
+        /// The kind of reason.
         why: FailureReason,
-        /// In words.
+        /// The reason in words. Empty: there is nothing to add to the kind.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
     },
     /// The guest is paused, and this end can do nothing about it.
     InDoubt,
-    /// It was taken up after the agent was started again.
+    /// The migration was resumed after the agent was started again.
     Recovered,
     /// The journal could not be written.
     WriteFailed,
-    /// How it ended.
+    /// The migration ended.
     Over {
         /// How it ended.
         outcome: Outcome,
@@ -51,35 +51,35 @@ pub enum MigrationEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationPhase {
-    /// It waits for a place here.
+    /// Waits for a free slot here.
     Queued,
-    /// Of a source.
+    /// The phase of a source.
     Source(SourcePhase),
-    /// Of a target.
+    /// The phase of a target.
     Target(TargetPhase),
 }
 
-/// A migration at this moment.
+/// A migration's state at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationSummary {
-    /// The migration's number.
+    /// The migration's id.
     pub id: MigrationId,
-    /// As what this host takes part.
+    /// Whether this host is the source or the target.
     pub role: Role,
     /// The VM.
     pub vm: String,
     /// The other host.
     pub peer: String,
-    /// Its phase.
+    /// The migration's phase.
     pub stage: MigrationPhase,
-    /// Greater goes first.
+    /// Priority: greater goes first.
     pub priority: u8,
-    /// Why it was called off, if it was.
+    /// Why the migration was called off. `None`: it was not.
     pub why: Option<FailureReason>,
-    /// The same in words.
+    /// The same reason in words.
     pub detail: String,
     /// The guest is paused, and this end can do nothing about it.
     pub in_doubt: bool,
-    /// How it ended, from the moment that this is certain.
+    /// How the migration ended, as soon as that is certain.
     pub outcome: Option<Outcome>,
 }

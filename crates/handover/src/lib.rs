@@ -1,4 +1,4 @@
-//! Who may run the guest: the two state machines of a migration, and what they keep.
+//! Who may run the guest: the two state machines of a migration, and what they store on disk.
 //!
 //! ```text
 //! source                                            target
@@ -17,24 +17,24 @@
 //! **The promise**: the guest never runs at both ends. The target runs it only once `Run` is on its disk, and writes
 //! that only on the source's `Grant`, which is sent only once it is on the source's disk. From then on the source
 //! resumes only on the target's `Refused`, which the target has on disk and after which it never runs the guest.
-//! Where neither can be had, somebody has to prove that the other host is off ([`SourceInput::Proof`],
-//! [`TargetInput::Proof`]); until then the guest stays paused, *in doubt*.
+//! If neither `Grant` nor `Refused` can reach the other end, somebody has to prove that the other host is off
+//! ([`SourceInput::Proof`], [`TargetInput::Proof`]); until then the guest stays paused, *in doubt*.
 //!
-//! **The machines** take what happened (`handle`) and say what they want (`wants`): a record on disk, an order
-//! to QEMU, an intent or a report for the other end, a time to wait. Wants stand until something happens that changes
-//! them, so doing them twice, late or again after a crash does no harm, and messages may be lost, repeated and
-//! reordered. They are checked exhaustively by `tests/model.rs`, in whole clusters by `sim`. [`Manager`] runs all
-//! machines of an agent, queues what is too much at once, and turns wants into actions.
+//! **The machines** take what happened (`handle`) and say what they want (`wants`): a record on disk, an order to QEMU,
+//! an intent or a report for the other end, a time to wait. A want stands until something happens that changes it. So
+//! it does no harm to carry out a want twice, late, or again after a crash, and messages may be lost, repeated and
+//! reordered. `tests/model.rs` checks the machines exhaustively, `sim` in whole clusters. [`Manager`] runs all machines
+//! of an agent, queues what is too much at once, and turns wants into actions.
 //!
 //! Not here: time, disks, sockets, QMP, and why a migration is worth it.
 //!
 //! # Invariants
 //!
-//! - **Wants are levels, not edges.** Orders, intents and reports are repeated until something changes them; doing one
-//!   twice does no harm. So a crash needs no special case: the machines are made anew from the journal and from what
-//!   QEMU answers. Tests: the model (`tests/model`), `every_guest_runs_once_whatever_happens`.
-//! - **What stopped a guest is not a migration's to undo.** The source resumes what a migration stopped, never a guest
-//!   that stands still for another reason. Tests: `a_guest_that_somebody_stopped_stays_stopped`,
+//! - **Wants are levels, not edges.** Orders, intents and reports are repeated until something changes them; carrying
+//!   one out twice does no harm. So a crash needs no special case: the machines are built again from the journal and
+//!   from what QEMU answers. Tests: the model (`tests/model`), `every_guest_runs_once_whatever_happens`.
+//! - **A migration undoes only its own stops.** The source resumes a guest that a migration stopped, never a guest that
+//!   stands still for another reason. Tests: `a_guest_that_somebody_stopped_stays_stopped`,
 //!   `only_what_a_migration_stopped_counts_as_stopped`.
 
 #![forbid(unsafe_code)]

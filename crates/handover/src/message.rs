@@ -1,59 +1,60 @@
-//! What agents tell each other of their migrations.
+//! The messages about migrations between agents.
 
 use serde::{Deserialize, Serialize};
 
 use crate::record::MigrationId;
 use crate::words::{FailureReason, Intent, Report};
 
-/// What agents tell each other of a migration. `O` is the edges' matter: what the target's QEMU is started from.
+/// A message about a migration between two agents. `O` is the offer: what the target's QEMU is started from. Only the
+/// edges know its type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Message<O> {
     /// From the source.
     Intent {
-        /// Of which migration.
+        /// The migration's id.
         id: MigrationId,
-        /// What is wanted.
+        /// What the source wants.
         intent: Intent,
         /// The VM.
         vm: String,
-        /// Greater goes first.
+        /// Priority: greater goes first.
         priority: u8,
-        /// What the target's QEMU is started from, with [`Intent::Prepare`].
+        /// What the target's QEMU is started from. Only with [`Intent::Prepare`].
         offer: Option<O>,
-        /// Why it is called off, with [`Intent::Abort`], in words.
+        /// Why the migration is called off, in words. Only with [`Intent::Abort`].
         #[serde(default)]
         detail: String,
     },
     /// From the target.
     Report {
-        /// Of which migration.
+        /// The migration's id.
         id: MigrationId,
-        /// Where it stands.
+        /// Where the target stands.
         report: Report,
-        /// Why it was called off, if it was.
+        /// Why the migration was called off. `None`: it was not.
         why: Option<FailureReason>,
-        /// The same in words.
+        /// The same reason in words.
         detail: String,
-        /// What its QEMU said as it ended, where nobody knows more.
+        /// What the target's QEMU said as it ended, for when nobody knows a better reason.
         #[serde(rename = "said")]
         last_words: String,
     },
 }
 
 impl<O> Message<O> {
-    /// Returns the migration that it is about.
+    /// Returns the id of the migration that the message is about.
     pub fn id(&self) -> MigrationId {
         match self {
             Message::Intent { id, .. } | Message::Report { id, .. } => *id,
         }
     }
 
-    /// Returns the same with another form of the offer.
+    /// Returns the same message with a converted offer.
     ///
     /// # Errors
     ///
-    /// Those of `map`.
+    /// The error of `map`.
     pub fn try_map_offer<P, E>(self, map: impl FnOnce(O) -> Result<P, E>) -> Result<Message<P>, E> {
         Ok(match self {
             Message::Intent { id, intent, vm, priority, offer, detail } => {

@@ -1,4 +1,4 @@
-//! What an agent keeps on disk of its migrations.
+//! The records that an agent writes to disk about its migrations.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::source::SourceRecord;
 use crate::target::TargetRecord;
 
-/// A migration's name, chosen at random by its source, never used again. 16 hexadecimal digits.
+/// A migration's id: chosen at random by its source, never used again. In text 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct MigrationId(pub u64);
@@ -44,39 +44,39 @@ impl TryFrom<String> for MigrationId {
     }
 }
 
-/// Which end of a migration.
+/// The end of a migration that a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The guest was here.
+    /// The guest was on this host.
     Source,
-    /// The guest is to come here.
+    /// The guest is to come to this host.
     Target,
 }
 
-/// One entry of an agent's journal. It is on disk before what it stands for happens.
+/// One entry of an agent's journal. The entry is on disk before the event happens that it stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Record {
-    /// This end takes part in a migration ([`SourceRecord::Begin`], [`TargetRecord::Begin`]; also the first record of a
-    /// migration that was refused unseen).
+    /// This end takes part in a migration ([`SourceRecord::Begin`], [`TargetRecord::Begin`]). Also the first record of
+    /// a migration that was refused before it began.
     Begin {
-        /// The migration's number.
+        /// The migration's id.
         id: MigrationId,
-        /// As what.
+        /// Whether this end is the source or the target.
         role: Role,
         /// The host at the other end.
         peer: String,
         /// The VM.
         vm: String,
     },
-    /// The source went on.
+    /// The source reached this record.
     Source(MigrationId, SourceRecord),
-    /// The target went on.
+    /// The target reached this record.
     Target(MigrationId, TargetRecord),
 }
 
 impl Record {
-    /// The migration that it is about.
+    /// Returns the id of the migration that the record is about.
     pub fn id(&self) -> MigrationId {
         match self {
             Record::Begin { id, .. } | Record::Source(id, _) | Record::Target(id, _) => *id,
@@ -87,9 +87,9 @@ impl Record {
 /// The last record of a migration on one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LastRecord {
-    /// Of the source.
+    /// The last record of a source.
     Source(SourceRecord),
-    /// Of the target.
+    /// The last record of a target.
     Target(TargetRecord),
 }
 
@@ -100,12 +100,12 @@ pub struct JournalledMigration {
     pub peer: String,
     /// The VM.
     pub vm: String,
-    /// How far it is.
+    /// The last record: how far the migration is.
     pub last_record: LastRecord,
 }
 
 impl JournalledMigration {
-    /// Nothing is left to do for it.
+    /// Returns whether nothing is left to do for the migration.
     pub fn is_settled(&self) -> bool {
         matches!(
             self.last_record,
@@ -114,12 +114,12 @@ impl JournalledMigration {
     }
 }
 
-/// The migrations of a journal. Records of migrations that never began are damage that this makes nothing of.
+/// Returns the migrations of a journal. Records of migrations without a beginning are damage, and are ignored.
 pub fn last_records(records: &[Record]) -> BTreeMap<MigrationId, JournalledMigration> {
     last_records_in_order(records).into_iter().collect()
 }
 
-/// The same in the order in which they began here.
+/// As [`last_records`], in the order in which the migrations began here.
 pub(crate) fn last_records_in_order(records: &[Record]) -> Vec<(MigrationId, JournalledMigration)> {
     let mut all: BTreeMap<MigrationId, JournalledMigration> = BTreeMap::new();
     let mut order = Vec::new();
@@ -150,8 +150,8 @@ pub(crate) fn last_records_in_order(records: &[Record]) -> Vec<(MigrationId, Jou
     order.into_iter().filter_map(|id| Some((id, all.remove(&id)?))).collect()
 }
 
-/// The records that a journal cannot do without: of each migration that is not settled, its beginning and its last.
-/// They keep their order.
+/// Returns the records that a journal must keep: the beginning and the last record of each migration that is not
+/// settled. They keep their order.
 pub fn needed(records: &[Record]) -> Vec<Record> {
     let mut kept = Vec::new();
     for (id, begun) in last_records_in_order(records) {

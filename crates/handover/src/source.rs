@@ -1,51 +1,51 @@
-//! The source's machine.
+//! The state machine of the source.
 
 use serde::{Deserialize, Serialize};
 
 use crate::words::{FailureReason, Intent, Report, Wait};
 
-/// Where the source stands.
+/// The phase of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourcePhase {
-    /// The migration is being written down.
+    /// The beginning of the migration is being written to disk.
     Begin,
     /// The target's QEMU is started.
     Prepare,
     /// Pages are copied while the guest runs.
     Precopy,
-    /// The guest is stopped; the rest is copied.
+    /// The guest is stopped; the rest of it is copied.
     Switchover,
-    /// The guest is the target's, once that is on disk. **From here on the source never resumes by itself.**
+    /// The guest is the target's, once that is on disk. **From here on the source never resumes the guest by itself.**
     Grant,
-    /// The target has it: this end's QEMU ends.
+    /// The target has the guest: this end's QEMU ends.
     Release,
-    /// Called off: the guest goes on here.
+    /// The migration is called off: the guest goes on here.
     Keep,
     /// Nothing is left to do.
     Done,
 }
 
-/// What the source's disk says, in this order; `Grant` may be left out.
+/// The records on the source's disk, in this order. `Grant` may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SourceRecord {
-    /// There is a migration: after a crash the target is to be told that it is off.
+    /// There is a migration. After a crash the target has to be told that it is off.
     Begin,
     /// The target may run the guest.
     Grant,
-    /// It is this end's, unless the target ran it all the same, by a proof.
+    /// The guest is this end's, unless the target ran it because of a proof.
     Keep,
-    /// The target runs it.
+    /// The target runs the guest.
     Release,
     /// The target will not ask again.
     Settled,
 }
 
-/// The source's QEMU, by its own word.
+/// The state of the source's QEMU, as QEMU reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceGuest {
-    /// Not asked yet.
+    /// QEMU was not asked yet.
     Unknown,
     /// The guest runs; no migration is under way.
     Running,
@@ -53,47 +53,47 @@ pub enum SourceGuest {
     Migrating,
     /// The guest is stopped before the switchover, and QEMU waits for `migrate-continue`.
     PreSwitchover,
-    /// The guest is stopped, the rest is copied.
+    /// The guest is stopped, and the rest of it is copied.
     Device,
-    /// All is copied; QEMU does not resume by itself any more.
+    /// The whole guest is copied; QEMU does not resume it by itself any more.
     Completed,
     /// The guest is stopped by a migration that is over.
     Stopped,
-    /// The guest stands still, by itself or by somebody's will, and no migration is under way. What made it stand still
-    /// is not this machine's to undo: it stays as it is.
+    /// The guest stands still, by itself or by somebody's will, and no migration is under way. The machine does not
+    /// resume it, because a migration did not stop it.
     Halted,
     /// The process has ended.
     Gone,
 }
 
-/// What happens to a source.
+/// Something that happened to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceInput {
-    /// The target says where it stands.
+    /// The target reports where it stands.
     Report(Report),
-    /// The QEMU says how it is.
+    /// QEMU reports its state.
     Guest(SourceGuest),
-    /// The QEMU says that the migration failed or was cancelled.
+    /// QEMU reports that the migration failed or was cancelled.
     MigrationFailed,
-    /// The guest was stopped, or is another than the target's QEMU was started for.
+    /// The guest was stopped, or changed so that the target's QEMU no longer fits.
     GuestChanged,
     /// This record is on disk.
     Written(SourceRecord),
     /// This record may or may not be on disk.
     WriteFailed(SourceRecord),
-    /// Whether the target can be reached.
+    /// The target can be reached, or not.
     Contact(bool),
     /// This wait is over.
     Elapsed(Wait),
-    /// Somebody wants it called off.
+    /// A person wants the migration called off.
     Cancel,
-    /// One of the two agents cannot read what the other one says.
+    /// One of the two agents cannot read the other's messages.
     NotUnderstood,
-    /// Somebody vouches that the target's host is off.
+    /// A person vouches that the target's host is off.
     Proof,
 }
 
-/// What the source's QEMU is to do.
+/// What the source's QEMU has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SourceOrder {
     /// Start to migrate (`migrate`).
@@ -104,20 +104,20 @@ pub enum SourceOrder {
     CancelMigration,
     /// Run the guest (`cont`).
     Resume,
-    /// End.
+    /// End the process.
     Quit,
 }
 
-/// What a source wants done. Each stands until something changes it.
+/// What a source wants. Each want stands until something changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceWants {
-    /// This on disk.
+    /// The record that has to be on disk.
     pub write: Option<SourceRecord>,
-    /// This told to the target.
+    /// The intent that has to be told to the target.
     pub intent: Option<Intent>,
-    /// This done by QEMU.
+    /// The order that QEMU has to carry out.
     pub order: Option<SourceOrder>,
-    /// To be told when this has lasted too long.
+    /// The wait after which the machine has to be told that it has lasted too long.
     pub wait: Option<Wait>,
 }
 
@@ -134,7 +134,7 @@ pub enum Outcome {
     Ended,
 }
 
-/// Whether something is left to be done for the guest at this end.
+/// Whether something is left to do for the guest at this end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ending {
     UnderWay,
@@ -151,21 +151,21 @@ pub struct SourceHandover {
     report: Option<Report>,
     contact: bool,
     why: Option<FailureReason>,
-    /// The QEMU once said that all is copied: what the target has is the guest as it stopped.
+    /// QEMU once reported that the whole guest is copied: what the target has is the guest as it stopped.
     completed: bool,
-    /// A grant may be on disk or on its way: only the target's word counts.
+    /// A grant may be on disk or on its way: only the target's report counts from then on.
     granted: bool,
-    /// How it ended, once that is certain. The guest may be in the next migration then.
+    /// How the migration ended, once that is certain. The guest may be in its next migration then.
     over: Option<Outcome>,
-    /// Another migration of the guest began after this one.
+    /// Whether another migration of the guest began after this one.
     followed: bool,
-    /// The target was given time to confirm the end.
+    /// Whether the target was given time to confirm the end.
     waited: bool,
     in_doubt: bool,
 }
 
 impl SourceHandover {
-    /// A migration that begins.
+    /// Returns the machine of a new migration.
     pub fn new() -> SourceHandover {
         SourceHandover {
             phase: SourcePhase::Begin,
@@ -183,7 +183,7 @@ impl SourceHandover {
         }
     }
 
-    /// A migration that was under way when the agent ended, from the last record on disk.
+    /// Returns the machine of a migration that was under way when the agent ended, from the last record on disk.
     pub fn recover(written: SourceRecord) -> SourceHandover {
         let (phase, granted) = match written {
             SourceRecord::Begin => (SourcePhase::Keep, false),
@@ -197,8 +197,8 @@ impl SourceHandover {
         SourceHandover { phase, written: Some(written), granted, over, why, ..SourceHandover::new() }
     }
 
-    /// The same of one that was followed by another migration of the guest, which was begun only when this one was
-    /// over.
+    /// As [`Self::recover`], for a migration after which another migration of the guest was begun. That one was begun
+    /// only when this one was over.
     pub fn recover_followed(written: SourceRecord) -> SourceHandover {
         SourceHandover { followed: true, ..SourceHandover::recover(written) }
     }
@@ -222,13 +222,13 @@ impl SourceHandover {
                 self.phase = SourcePhase::Done;
             }
             SourceInput::WriteFailed(SourceRecord::Grant) if self.phase == SourcePhase::Grant => {
-                // It was not sent, but may be found on disk after a crash, and be sent then. The guest goes on here
-                // once that is ruled out, at either end.
+                // The grant was not sent, but after a crash it may be found on disk, and be sent then. The guest goes
+                // on here once that is ruled out, at either end.
                 self.granted = true;
                 self.why = Some(FailureReason::Journal);
                 self.phase = SourcePhase::Keep;
             }
-            // Still wanted: it is written again.
+            // The record is still wanted, so it is written again.
             SourceInput::WriteFailed(_) => {}
             SourceInput::Contact(contact) => {
                 self.contact = contact;
@@ -238,7 +238,7 @@ impl SourceHandover {
                 Wait::Doubt => self.in_doubt = true,
                 _ => {
                     self.call_off(FailureReason::Deadline);
-                    // Where that is not this end's to say.
+                    // In doubt if calling off is not this end's decision any more.
                     self.in_doubt = self.phase != SourcePhase::Keep;
                 }
             },
@@ -266,13 +266,13 @@ impl SourceHandover {
             _ => None,
         });
         if self.over == Some(Outcome::Ended) && self.why == Some(FailureReason::TargetRefused) {
-            // Its stream broke as this end's QEMU ended; the target was the first to say so.
+            // The migration stream broke as this end's QEMU ended; the target only noticed first.
             self.why = Some(FailureReason::QemuEnded);
         }
         self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
     }
 
-    /// The way of a migration: each phase, and what it needs to go on.
+    /// Returns the next phase, if what the current phase needs has happened.
     fn run(&mut self) -> Option<SourcePhase> {
         use SourceGuest as Guest;
         self.look_for_failure();
@@ -285,10 +285,10 @@ impl SourceHandover {
             SourcePhase::Grant => match self.report {
                 Some(Report::Running) => (self.granted, SourcePhase::Release),
                 Some(Report::Refused) => (self.granted, SourcePhase::Keep),
-                // It was resumed before a crash, and that was not written down any more.
+                // The guest was resumed before a crash, and that was not written to disk.
                 _ => (self.guest == Guest::Running && !self.completed, SourcePhase::Keep),
             },
-            // What ran there while nothing runs here was moved, however that came about.
+            // If the guest ran at the target while nothing runs here, it was moved, however that came about.
             SourcePhase::Keep if self.ran_there() && self.is_left_here() => (true, SourcePhase::Release),
             SourcePhase::Release | SourcePhase::Keep => (self.is_written(SourceRecord::Settled), SourcePhase::Done),
             SourcePhase::Done => (false, SourcePhase::Done),
@@ -296,7 +296,7 @@ impl SourceHandover {
         go_on.then_some(next)
     }
 
-    /// What may be wanted in each phase.
+    /// Returns what the machine wants in its current phase.
     pub fn wants(&self) -> SourceWants {
         let mut wants = SourceWants::default();
         match self.phase {
@@ -327,7 +327,7 @@ impl SourceHandover {
             }
             SourcePhase::Keep => {
                 wants.order = self.order_to_keep();
-                // By a proof it may have gone on here after it had run there.
+                // Because of a proof the guest may have gone on here after it had run there.
                 let ran_there_too = self.over.is_some() && self.report == Some(Report::Running);
                 if self.is_called_off_there() || ran_there_too {
                     let ending = if self.outcome().is_some() { Ending::Over } else { Ending::UnderWay };
@@ -344,22 +344,22 @@ impl SourceHandover {
         wants
     }
 
-    /// Where it stands.
+    /// Returns the phase.
     pub fn phase(&self) -> SourcePhase {
         self.phase
     }
 
-    /// Why it was called off, if it was.
+    /// Returns why the migration was called off. `None`: it was not.
     pub fn why(&self) -> Option<FailureReason> {
         self.why
     }
 
-    /// The guest is paused, and this end can do nothing about it: an alarm.
+    /// Returns whether the guest is paused and this end can do nothing about it: an alarm.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// How it ended, as soon as that is certain. What remains is tidying up.
+    /// Returns how the migration ended, as soon as that is certain. Only tidying up remains then.
     pub fn outcome(&self) -> Option<Outcome> {
         self.over
     }
@@ -372,14 +372,15 @@ impl SourceHandover {
         self.report == Some(Report::Running) || self.written == Some(SourceRecord::Release)
     }
 
-    /// The guest is gone here, or stopped and nothing resumes it: once `Keep` is on disk that may be under way.
+    /// Returns whether the guest is gone here, or is stopped and nothing resumes it. Once `Keep` is on disk, resuming
+    /// may be under way.
     fn is_left_here(&self) -> bool {
         let is_stopped = matches!(self.guest, SourceGuest::Completed | SourceGuest::Stopped | SourceGuest::Halted);
         let is_left = self.guest == SourceGuest::Gone || (is_stopped && !self.is_written(SourceRecord::Keep));
         is_left && self.over.is_none()
     }
 
-    /// While this agent did not run, somebody may have vouched for that to the target, which then ran the guest.
+    /// Returns whether the target may run the guest because of a proof that a person gave while this agent did not run.
     fn may_run_there(&self) -> bool {
         self.why == Some(FailureReason::AgentRestarted) && !self.is_called_off_there()
     }
@@ -408,24 +409,23 @@ impl SourceHandover {
         }
     }
 
-    /// Calls it off, where that is this end's to say.
+    /// Calls the migration off, if that is this end's decision.
     fn call_off(&mut self, why: FailureReason) {
-        // The target alone has the guest: nothing can be kept here.
+        // If only the target has the guest, nothing can be kept here.
         let has_refused = self.report >= Some(Report::Refusing);
         let only_there = self.completed && self.guest == SourceGuest::Gone && !has_refused;
         if self.phase < SourcePhase::Grant && !only_there {
             self.why = Some(why);
-            // First it has to be known what the disk says: of a beginning that is found there somebody must know the
-            // end.
+            // First it must be known what the disk says: if a beginning is found there, its end must be written, too.
             if self.phase != SourcePhase::Begin {
                 self.phase = SourcePhase::Keep;
             }
         }
     }
 
-    /// The target's QEMU goes first, then the guest here goes on. A target that was never granted anything may be left
-    /// behind when it cannot be reached: it never runs the guest. After a grant that was not sent, or not to a host
-    /// that is on, it is this end's disk that says that it never will be.
+    /// Returns whether the guest may go on here. The target's QEMU has to go first. A target that was never granted
+    /// anything may be left behind when it cannot be reached, because it never runs the guest. After a grant that was
+    /// not sent, or not to a host that is on, `Keep` on this end's disk says that the grant never will be sent.
     fn may_resume(&self) -> bool {
         match self.granted {
             true => self.is_called_off_there() || self.is_written(SourceRecord::Keep),
@@ -435,7 +435,7 @@ impl SourceHandover {
 
     fn order_to_keep(&self) -> Option<SourceOrder> {
         match self.guest {
-            // What QEMU does now is another migration's.
+            // What QEMU does now belongs to another migration.
             _ if self.over.is_some() => None,
             SourceGuest::Migrating | SourceGuest::PreSwitchover | SourceGuest::Device => {
                 Some(SourceOrder::CancelMigration)
@@ -445,8 +445,8 @@ impl SourceHandover {
         }
     }
 
-    /// Returns what to write and what to tell the target in the last steps: how it ended is written, the target
-    /// forgets, this end does.
+    /// Returns what to write and what to tell the target in the last steps: the outcome is written, the target forgets
+    /// the migration, then this end does.
     fn last_steps(&self, end: SourceRecord, ending: Ending) -> (Option<SourceRecord>, Option<Intent>) {
         match (self.report, ending) {
             _ if !self.is_written(end) => (Some(end), None),
@@ -483,7 +483,7 @@ mod tests {
         SourceInput::Report(report)
     }
 
-    /// A guest that was moved and that the target has told to run.
+    /// Returns a source whose guest was moved, and which has granted it to the target.
     fn granted() -> SourceHandover {
         let all = [
             Guest(Running),
@@ -526,14 +526,14 @@ mod tests {
         );
         let over = fed(halted, &[report_input(Report::Refused)]);
         assert_eq!((over.wants().order, over.outcome()), (None, Some(Outcome::CalledOff)));
-        // Seen by how it is only, before anything was copied.
+        // Known only from the guest's state, before anything was copied.
         let prepared = source(&[&begun[..2], &[Guest(Halted)]].concat());
         assert_eq!((prepared.phase(), prepared.why()), (SourcePhase::Keep, Some(FailureReason::GuestChanged)));
     }
 
     #[test]
     fn one_that_is_over_leaves_the_guest_to_the_next() {
-        // It was kept, the target cannot be told, and the guest is moved elsewhere meanwhile.
+        // The guest was kept, the target cannot be told, and the guest is moved elsewhere meanwhile.
         let kept = [Guest(Running), Written(SourceRecord::Begin), Contact(false), Cancel];
         let source = source(&kept);
         assert_eq!(source.outcome(), Some(Outcome::CalledOff));
@@ -614,7 +614,7 @@ mod tests {
         let rest = [Proof, Written(SourceRecord::Keep), Guest(Running), report_input(Report::Running)];
         let source = fed(granted(), &rest);
         assert_eq!((source.wants().intent, source.outcome()), (Some(Intent::Settle), Some(Outcome::CalledOff)));
-        // Nor is the guest here ended, when the agent begins again and has not asked its QEMU yet.
+        // Nor has the guest ended here when the agent starts again and has not asked its QEMU yet.
         let source = fed(SourceHandover::recover(SourceRecord::Keep), &[report_input(Report::Running)]);
         assert_eq!((source.phase(), source.wants().order), (SourcePhase::Keep, None));
     }

@@ -1,75 +1,75 @@
-//! The target's machine.
+//! The state machine of the target.
 
 use serde::{Deserialize, Serialize};
 
 use crate::source::Outcome;
 use crate::words::{FailureReason, Intent, Report, Wait};
 
-/// Where the target stands.
+/// The phase of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetPhase {
-    /// The migration is being written down.
+    /// The beginning of the migration is being written to disk.
     Begin,
     /// The QEMU that is to take the guest starts.
     Prepare,
-    /// It waits for the guest, or receives it.
+    /// QEMU waits for the guest, or receives it.
     Ready,
-    /// It has all of the guest, paused. Whether it may run is the source's to say.
+    /// QEMU has the whole guest, paused. The source decides whether the guest may run.
     Completed,
     /// The guest is this end's: it runs once that is on disk. **From here on the target alone decides.**
     Run,
-    /// It runs, or ran and ended.
+    /// The guest runs, or ran and ended.
     Running,
-    /// Called off: the QEMU ends, and never ran the guest.
+    /// The migration is called off: QEMU ends, and never ran the guest.
     Refuse,
     /// Nothing is left to do.
     Done,
 }
 
-/// What the target's disk says, in this order; `Run` may be left out, and be followed by `Refused`.
+/// The records on the target's disk, in this order. `Run` may be left out, and may be followed by `Refused`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TargetRecord {
     /// There may be a QEMU that waits for a guest.
     Begin,
     /// The guest runs here.
     Run,
-    /// It never ran here, and never will.
+    /// The guest never ran here, and never will.
     Refused,
     /// The source will not ask again.
     Settled,
 }
 
-/// The target's QEMU, by its own word.
+/// The state of the target's QEMU, as QEMU reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetGuest {
-    /// Not asked yet.
+    /// QEMU was not asked yet.
     Unknown,
-    /// There is none, and there was none.
+    /// There is no QEMU, and there was none.
     Absent,
-    /// It waits for the guest, or receives it.
+    /// QEMU waits for the guest, or receives it.
     Waiting,
-    /// It has all of the guest, which is paused.
+    /// QEMU has the whole guest, which is paused.
     Loaded,
     /// The guest runs.
     Running,
-    /// It could not take the guest.
+    /// QEMU could not take the guest.
     Failed,
-    /// The process has ended, and the guest surely never ran in it.
+    /// The process has ended, and the guest certainly never ran in it.
     GoneUnrun,
-    /// The process has ended.
+    /// The process has ended; the guest may have run in it.
     Gone,
 }
 
-/// What happens to a target.
+/// Something that happened to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TargetInput {
     /// The source says what it wants.
     Intent(Intent),
-    /// The QEMU says how it is.
+    /// QEMU reports its state.
     Guest(TargetGuest),
-    /// `cont` is about to be said to QEMU.
+    /// `cont` is about to be sent to QEMU.
     Continuing,
     /// QEMU answered that it cannot run the guest, which is still paused.
     CannotRun,
@@ -77,39 +77,39 @@ pub enum TargetInput {
     Written(TargetRecord),
     /// This record may or may not be on disk.
     WriteFailed(TargetRecord),
-    /// Whether the source can be reached.
+    /// The source can be reached, or not.
     Contact(bool),
     /// This wait is over.
     Elapsed(Wait),
-    /// Somebody wants it called off.
+    /// A person wants the migration called off.
     Cancel,
-    /// One of the two agents cannot read what the other one says.
+    /// One of the two agents cannot read the other's messages.
     NotUnderstood,
-    /// Somebody vouches that the source's host is off.
+    /// A person vouches that the source's host is off.
     Proof,
 }
 
-/// What the target's QEMU is to do.
+/// What the target's QEMU has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum TargetOrder {
     /// Start, paused, and wait for the guest.
     Start,
     /// Run the guest (`cont`), after [`TargetInput::Continuing`].
     Continue,
-    /// End at once (SIGKILL: what it holds of disks must not be written).
+    /// End the process at once (SIGKILL: what QEMU holds of disks must not be written).
     Kill,
 }
 
-/// What a target wants done. Each stands until something changes it.
+/// What a target wants. Each want stands until something changes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TargetWants {
-    /// This on disk.
+    /// The record that has to be on disk.
     pub write: Option<TargetRecord>,
-    /// This told to the source, whenever it asks and whenever it changes.
+    /// The report for the source, sent whenever the source asks and whenever the report changes.
     pub report: Option<Report>,
-    /// This done by QEMU.
+    /// The order that QEMU has to carry out.
     pub order: Option<TargetOrder>,
-    /// To be told when this has lasted too long.
+    /// The wait after which the machine has to be told that it has lasted too long.
     pub wait: Option<Wait>,
 }
 
@@ -122,18 +122,19 @@ pub struct TargetHandover {
     guest: TargetGuest,
     granted: bool,
     contact: bool,
-    /// The guest may have run.
+    /// Whether the guest may have run.
     continued: bool,
-    /// The agent ended in between: the connections that the guest came over are broken.
+    /// Whether the agent was restarted: the connections over which the guest came are broken then.
     restarted: bool,
-    /// The source will not ask again.
+    /// Whether the source will not ask again.
     settle: bool,
     why: Option<FailureReason>,
     in_doubt: bool,
 }
 
 impl TargetHandover {
-    /// A migration that this end knows nothing of. The first intent says what becomes of it.
+    /// Returns the machine of a migration about which this end knows nothing. The first intent decides what becomes of
+    /// it.
     pub fn new() -> TargetHandover {
         TargetHandover {
             phase: TargetPhase::Begin,
@@ -149,7 +150,7 @@ impl TargetHandover {
         }
     }
 
-    /// A migration that was under way when the agent ended, from the last record on disk.
+    /// Returns the machine of a migration that was under way when the agent ended, from the last record on disk.
     pub fn recover(written: TargetRecord) -> TargetHandover {
         let phase = match written {
             TargetRecord::Begin => TargetPhase::Ready,
@@ -177,12 +178,12 @@ impl TargetHandover {
                 self.continued |= guest == TargetGuest::Running;
             }
             TargetInput::Continuing => self.continued = true,
-            // It answered, and is paused: so it never ran.
+            // QEMU answered, and the guest is paused: so the guest never ran.
             TargetInput::CannotRun if self.phase == TargetPhase::Run => self.refuse(FailureReason::CannotRun),
             TargetInput::CannotRun => {}
             TargetInput::Written(record) => self.written = self.written.max(Some(record)),
             TargetInput::WriteFailed(TargetRecord::Begin) => self.refuse_before_grant(FailureReason::Journal),
-            // Still wanted: it is written again, and nothing is promised before.
+            // The record is still wanted: it is written again, and nothing is promised before.
             TargetInput::WriteFailed(_) => {}
             TargetInput::Contact(contact) => self.contact = contact,
             TargetInput::Elapsed(wait) if self.wants().wait == Some(wait) => match wait {
@@ -200,7 +201,7 @@ impl TargetHandover {
         }
     }
 
-    /// The way of a migration: each phase, and what it needs to go on.
+    /// Returns the next phase, if what the current phase needs has happened.
     fn run(&mut self) -> Option<TargetPhase> {
         use TargetGuest as Guest;
         self.look_for_failure();
@@ -216,7 +217,7 @@ impl TargetHandover {
         go_on.then_some(next)
     }
 
-    /// What may be wanted in each phase.
+    /// Returns what the machine wants in its current phase.
     pub fn wants(&self) -> TargetWants {
         let mut wants = TargetWants::default();
         let want = |record| (!self.is_written(record)).then_some(record);
@@ -232,7 +233,7 @@ impl TargetHandover {
             }
             TargetPhase::Ready => {
                 wants.report = (!self.restarted).then_some(Report::Ready);
-                // Of a QEMU that an earlier agent left nobody may ever hear: it may hang since its start.
+                // A QEMU that an earlier agent left may never answer: it may hang since its start.
                 let is_unheard = self.restarted && self.guest == TargetGuest::Unknown;
                 wants.wait = (!self.contact || is_unheard).then_some(Wait::Abandoned);
             }
@@ -253,7 +254,7 @@ impl TargetHandover {
             }
             TargetPhase::Refuse => {
                 wants.write = want(TargetRecord::Refused);
-                // Once `Run` is on disk, a QEMU that is gone would be taken for one that ran.
+                // Once `Run` is on disk, a QEMU that is gone would be taken for one that ran the guest.
                 let may_kill = !self.is_gone() && self.written != Some(TargetRecord::Run);
                 wants.order = may_kill.then_some(TargetOrder::Kill);
                 let is_refused = self.is_gone() && wants.write.is_none();
@@ -265,22 +266,22 @@ impl TargetHandover {
         wants
     }
 
-    /// Where it stands.
+    /// Returns the phase.
     pub fn phase(&self) -> TargetPhase {
         self.phase
     }
 
-    /// Why it was called off, if it was.
+    /// Returns why the migration was called off. `None`: it was not.
     pub fn why(&self) -> Option<FailureReason> {
         self.why
     }
 
-    /// The guest is paused, and this end can do nothing about it: an alarm.
+    /// Returns whether the guest is paused and this end can do nothing about it: an alarm.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt
     }
 
-    /// How it ended, as soon as that is certain. What remains is tidying up.
+    /// Returns how the migration ended, as soon as that is certain. Only tidying up remains then.
     pub fn outcome(&self) -> Option<Outcome> {
         match self.phase {
             TargetPhase::Running => Some(Outcome::Moved),
@@ -298,13 +299,13 @@ impl TargetHandover {
             Intent::Grant => {
                 self.granted = true;
                 if self.phase < TargetPhase::Ready {
-                    // Nothing of the guest is here, nor was before a crash.
+                    // Nothing of the guest is here, and nothing was before a crash.
                     self.refuse(FailureReason::QemuEnded);
                 }
             }
-            // Nothing is known of it: it was settled before.
+            // This end does not know the migration: it was settled before.
             Intent::Settle if self.phase == TargetPhase::Begin => self.phase = TargetPhase::Done,
-            // Nor is it begun again by what came late.
+            // The migration is not begun again by a message that came late.
             Intent::Settle => {
                 self.settle = true;
                 self.refuse_before_grant(FailureReason::Aborted);
@@ -351,7 +352,7 @@ impl TargetHandover {
 
     fn is_written(&self, record: TargetRecord) -> bool {
         match record {
-            // A refusal after it takes it back.
+            // A later refusal takes `Run` back.
             TargetRecord::Run => self.written == Some(TargetRecord::Run),
             _ => self.written >= Some(record),
         }
@@ -389,7 +390,8 @@ mod tests {
         let begun = [TargetInput::Intent(Intent::Prepare), Written(TargetRecord::Begin), Guest(Loaded)];
         let granted = [TargetInput::Intent(Intent::Grant), Written(TargetRecord::Run), TargetInput::CannotRun];
         let mut target = target(&[begun, granted].concat());
-        // A crash now would find `Run` on disk and the QEMU gone: it would be taken for one that ran and ended.
+        // A crash now would find `Run` on disk and the QEMU gone: the QEMU would be taken for one that ran the guest
+        // and ended.
         assert_eq!((target.wants().write, target.wants().order), (Some(TargetRecord::Refused), None));
         target.handle(Written(TargetRecord::Refused));
         assert_eq!(target.wants().order, Some(TargetOrder::Kill));

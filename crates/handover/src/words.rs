@@ -1,57 +1,58 @@
-//! The words that the two halves share: what the source wants, where the target stands, why a migration ended, what is
-//! waited for.
+//! The words that both halves use: what the source wants, where the target stands, why a migration ended, what a
+//! machine waits for.
 
 use serde::{Deserialize, Serialize};
 
-/// What the source wants of the target. Repeated until it is answered; the answer is a [`Report`].
+/// What the source wants of the target. An intent is repeated until it is answered by a [`Report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Intent {
     /// Start a QEMU that waits for the guest.
     Prepare,
-    /// It is called off: kill that QEMU, and never run it.
+    /// The migration is called off: kill that QEMU, and never run the guest in it.
     Abort,
-    /// The guest is yours.
+    /// The guest is yours: run it.
     Grant,
-    /// I know how it ended, and shall not ask again.
+    /// I know how the migration ended, and shall not ask again.
     Settle,
 }
 
-/// Where the target stands, as it tells the source. Later ones are greater: an older one that arrives late is ignored.
+/// Where the target stands, as it tells the source. Later reports are greater: an older report that arrives late is
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Report {
-    /// It has no free place yet.
+    /// The target has no free slot yet.
     Queued,
-    /// Its QEMU starts.
+    /// The target's QEMU starts.
     Preparing,
-    /// Its QEMU waits for the guest, or receives it.
+    /// The target's QEMU waits for the guest, or receives it.
     Ready,
-    /// Its QEMU has all of the guest, paused.
+    /// The target's QEMU has the whole guest, paused.
     Completed,
-    /// It has decided to run the guest.
+    /// The target has decided to run the guest.
     Run,
-    /// It will not run the guest, and is killing its QEMU.
+    /// The target will not run the guest, and is killing its QEMU.
     Refusing,
-    /// The guest runs there, or ran and ended.
+    /// The guest runs at the target, or ran there and ended.
     Running,
-    /// The guest never ran there and never will; its QEMU is gone.
+    /// The guest never ran at the target and never will; the target's QEMU is gone.
     Refused,
-    /// It has forgotten the migration.
+    /// The target has forgotten the migration.
     Settled,
 }
 
-/// Why a migration did not go on.
+/// Why a migration was called off or failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureReason {
-    /// Somebody called it off.
+    /// A person called it off.
     Cancelled,
     /// A phase took longer than it may.
     Deadline,
     /// The other host cannot be reached.
     ContactLost,
-    /// The source's QEMU says that the migration failed.
+    /// The source's QEMU reports that the migration failed.
     MigrationFailed,
-    /// The guest was stopped, or became another than the target's QEMU was started for, while it was copied.
+    /// While it was copied, the guest was stopped, or changed so that the target's QEMU no longer fits.
     GuestChanged,
     /// The target called it off; its agent says why.
     TargetRefused,
@@ -61,21 +62,21 @@ pub enum FailureReason {
     CannotRun,
     /// The journal cannot be written.
     Journal,
-    /// This end's agent was started again in the middle of it.
+    /// This end's agent was started again during the migration.
     AgentRestarted,
-    /// The other host is off, by somebody's word.
+    /// A person vouches that the other host is off.
     Proof,
     /// The source called it off.
     Aborted,
-    /// One of the two agents cannot read what the other one says.
+    /// One of the two agents cannot read the other's messages.
     NotUnderstood,
-    /// A reason that only a newer version knows; the words that come with it say it.
+    /// A reason that only a newer version knows. The words that come with it explain it.
     #[serde(other)]
     Other,
 }
 
 impl FailureReason {
-    /// In words, for people.
+    /// Returns the reason in words, for people.
     pub fn words(self) -> &'static str {
         match self {
             FailureReason::Cancelled => "somebody called it off",
@@ -96,21 +97,21 @@ impl FailureReason {
     }
 }
 
-/// A wait of a machine; the edge knows how long each is.
+/// A wait of a machine. The edge knows how long each wait is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Wait {
     /// Until the target's QEMU waits for the guest.
     Prepare,
     /// Until the guest is about to be stopped.
     Precopy,
-    /// While the guest is stopped, until the target has it all.
+    /// Until the target has the whole guest; the guest is stopped meanwhile.
     Switchover,
-    /// Until the target confirms that it is called off; the guest is stopped meanwhile.
+    /// Until the target confirms that the migration is called off; the guest is stopped meanwhile.
     Abort,
-    /// Until a decision that nobody confirms is worth an alarm.
+    /// Until a decision that is not confirmed is worth an alarm.
     Doubt,
-    /// Until a target calls it off that nobody talks to any more, or whose QEMU does not answer an agent that was
-    /// started again.
+    /// Until a target calls off a migration that nobody talks to it about any more, or whose QEMU does not answer an
+    /// agent that was started again.
     Abandoned,
 }
 

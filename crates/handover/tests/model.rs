@@ -10,18 +10,18 @@
 //! **What is left out, and why that is sound.** Time: a wait may be over at any moment, so any clock is covered. When a
 //! message is sent: it counts as sent from the moment that a machine wants it sent, and delivery is never certain, so
 //! all later sendings are covered. What is in the guest: an image counts as stale from the moment that the source runs
-//! again after it was copied. The next migration of a guest that was kept: one step, after which this one may give no
-//! order. What a disk says is one record, the greatest: that is what a journal is read as. Unless in every detail
-//! (`Budget::fine`), an order is carried out in the step in which it is given, and inputs that do the same as others
-//! are left out (`World::steps`). In one check contact comes and goes, and waits end in doubt (`Budget::doubt`):
-//! neither may make a source resume.
+//! again after it was copied. The next migration of a guest that was kept: one step, after which this migration may
+//! give no order. What a disk says is one record, the greatest: that is how a journal is read. Unless the budget asks
+//! for every detail (`Budget::fine`), an order is carried out in the step in which it is given, and inputs that have
+//! the same effect as others are left out (`World::steps`). In one check contact comes and goes, and waits end in doubt
+//! (`Budget::doubt`): neither may make a source resume.
 //!
 //! **What is assumed of the agents.** While `migrate`, or the start of a QEMU, is under way, they say nothing of the
 //! QEMU; what QEMU answers is not reordered; no order is given again before the answer to it was taken in.
 //!
-//! **What a proof may undo.** Who vouches that a host is off is believed: the other end then runs the guest as it has
-//! it, though the host that is off may have run it since. Only after a proof is that no breach of a promise; two that
-//! run at once are always one.
+//! **What a proof may undo.** A person who vouches that a host is off is believed: the other end then runs the guest as
+//! it has it, though the host that is off may have run the guest since. Only after a proof is that no breach of a
+//! promise; two guests that run at once always are a breach.
 //!
 //! **What bounds it.** Faults that cost something are counted ([`Budget`]); everything else is unbounded. States are
 //! told apart by 64 bits of hash: that two of 10 million collide has a chance of one in 300,000.
@@ -79,9 +79,9 @@ const ONE_MIND: &str = "what the source says of the outcome stays true";
 const DOUBT: &str = "in doubt only with the guest paused and nothing to be done about it here";
 const RESTS: &str = "once no more goes wrong, it comes to rest, with the guest where it belongs";
 
-/// All states within these bounds; the trace of everything that breaks a promise.
+/// Checks all states within the budget. Panics with the trace of every breach of a promise.
 fn check(name: &str, budget: Budget) {
-    #[allow(clippy::disallowed_types)] // how long the check took, for people
+    #[allow(clippy::disallowed_types)] // measures how long the check took, for people
     let start = std::time::Instant::now();
     let model = Handover { budget, error: None };
     let checker = model.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
@@ -92,7 +92,7 @@ fn check(name: &str, budget: Budget) {
     assert!(states > 1000, "a model that does nothing keeps every promise");
 }
 
-/// The error is found, as a breach of this promise.
+/// Checks that the planted error is found, as a breach of this promise.
 fn finds(error: Error, promise: &'static str) {
     let budget = Budget { crashes: [1, 1], ..Budget::NONE };
     let model = Handover { budget, error: Some(error) };
@@ -101,7 +101,7 @@ fn finds(error: Error, promise: &'static str) {
     println!("{error:?}\n{}", trace(promise, path));
 }
 
-/// One line a step.
+/// Returns a trace, one line for each step.
 fn trace(promise: &str, path: Path<World, Step>) -> String {
     let mut lines = vec![format!("broken: {promise}")];
     let mut last = None;
@@ -150,16 +150,16 @@ fn a_crash_and_an_end() {
     check("each agent crashes, the target's QEMU is killed", budget);
 }
 
-/// A source in doubt stays in doubt, whatever becomes of contact.
+/// A source in doubt stays in doubt, however contact comes and goes.
 #[test]
 fn contact_comes_and_goes() {
     check("contact comes and goes, waits end in doubt", Budget { doubt: true, ..Budget::NONE });
 }
 
-/// What takes minutes: `MODEL=large`.
+/// Checks that take minutes, with `MODEL=large`.
 #[test]
 fn more_at_once() {
-    #[allow(clippy::disallowed_methods)] // what to run comes from outside
+    #[allow(clippy::disallowed_methods)] // the environment says what to run
     if std::env::var("MODEL").as_deref() != Ok("large") {
         return;
     }

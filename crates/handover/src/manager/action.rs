@@ -1,4 +1,4 @@
-//! What goes into the manager and what comes out of it.
+//! The inputs and the actions of the manager.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use crate::record::{LastRecord, MigrationId, Record, Role};
 use crate::source::{SourceInput, SourceOrder, SourceRecord};
 use crate::target::{TargetInput, TargetOrder, TargetRecord};
 
-/// A migration that somebody wants.
+/// A migration that is to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewMigration<O> {
-    /// Its name, new.
+    /// The migration's id, never used before.
     pub id: MigrationId,
     /// The VM, which runs here.
     pub vm: String,
     /// The host to move it to.
     pub peer: String,
-    /// Greater goes first.
+    /// Priority: greater goes first.
     pub priority: u8,
-    /// See [`Message::Intent`].
+    /// The offer to the target: see [`Message::Intent`].
     pub offer: O,
-    /// How long it may take until the guest is stopped, if not as long as others.
+    /// How long the migration may take until the guest is stopped. `None`: the default, [`WaitTimes::precopy`].
     pub deadline: Option<Duration>,
 }
 
-/// A migration that was not begun.
+/// Why a migration was not begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedStart {
-    /// This one moves the VM already.
+    /// This migration moves the VM already.
     UnderWay(MigrationId),
-    /// There are too many.
+    /// There are too many migrations.
     TooMany,
 }
 
@@ -42,47 +42,48 @@ pub enum Order {
     Target(TargetOrder),
 }
 
-/// What happens to an agent's migrations.
+/// Something that happened to an agent's migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input<O> {
-    /// A host says something.
+    /// A host sent a message.
     Message(String, Message<O>),
-    /// A host can be reached, or not any more. Each new connection is told, as whatever was said before may be lost.
+    /// A host can be reached (true), or not any more (false). Every new connection is reported, since whatever was sent
+    /// before may be lost.
     Contact(String, bool),
-    /// To one source's machine.
+    /// An input to a source's machine.
     Source(MigrationId, SourceInput),
-    /// To one target's machine.
+    /// An input to a target's machine.
     Target(MigrationId, TargetInput),
-    /// Why what will be reported next happened, in words.
+    /// Why the event happened that is reported next, in words.
     Detail(MigrationId, String),
-    /// What a QEMU said as it failed or ended: told where nobody gives a better reason.
+    /// What a QEMU said as it failed or ended. It is reported if there is no better reason.
     LastWords(MigrationId, String),
-    /// A host's agent and this one cannot read each other's messages; in words.
+    /// A host's agent and this agent cannot read each other's messages; the second text says why.
     NotUnderstood(String, String),
     /// A source wants a migration whose offer this end cannot read.
     UnreadableOffer {
         /// The source's host.
         peer: String,
-        /// Of which migration.
+        /// The migration's id.
         id: MigrationId,
         /// The VM.
         vm: String,
-        /// Why not, in words.
+        /// Why the offer cannot be read, in words.
         reason: String,
     },
 }
 
-/// What became of [`Action::Write`].
+/// The result of an [`Action::Write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteResult {
     /// The records are on disk.
     OnDisk,
-    /// They may or may not be on disk.
+    /// The records may or may not be on disk.
     Unknown,
 }
 
 impl<O> Input<O> {
-    /// Tells what became of [`Action::Write`]. None: there were no records.
+    /// Returns the input that reports the result of an [`Action::Write`]. `None`: there were no records.
     pub fn written(records: &[Record], result: WriteResult) -> Option<Input<O>> {
         let (id, last) = match records.last()? {
             Record::Begin { id, role: Role::Source, .. } => (*id, LastRecord::Source(SourceRecord::Begin)),
@@ -99,20 +100,20 @@ impl<O> Input<O> {
     }
 }
 
-/// What an agent is to do.
+/// What an agent has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action<O> {
-    /// Put this into the journal, in this order, and say [`Input::written`].
+    /// Write these records into the journal, in this order, and report [`Input::written`].
     Write(Vec<Record>),
-    /// Tell a host. If it cannot be told, nothing is lost.
+    /// Send a message to a host. If the host cannot be reached, nothing is lost.
     Send(String, Message<O>),
-    /// Have the migration's QEMU do this, and tell how it is after that, whatever came of it. An order that is under
-    /// way already is not begun again; others of the same migration come after it.
+    /// Have the migration's QEMU do this, and report the QEMU's state afterwards, whatever came of it. An order that is
+    /// under way is not begun again; other orders of the same migration come after it.
     Order(MigrationId, Order),
-    /// Reach a host and say when that is done; or do not mind it any more.
+    /// Connect to a host and report that (true), or stop trying (false).
     Reach(String, bool),
-    /// Something worth telling.
+    /// Report an event.
     Event(MigrationId, MigrationEvent),
-    /// The machine is gone: what the edge holds for it may go.
+    /// The migration's machine is gone: drop what the edge holds for the migration.
     Forget(MigrationId),
 }

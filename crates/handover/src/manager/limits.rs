@@ -1,15 +1,15 @@
-//! How much at once, and how long each wait is.
+//! Limits: how many migrations at once, and how long each wait is.
 
 use std::time::Duration;
 
 use crate::words::Wait;
 
-/// How much at once.
+/// How many migrations run at once, and how long they wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MigrationLimits {
-    /// Migrations away from this host at once.
+    /// Most migrations away from this host at once.
     pub outgoing: usize,
-    /// Migrations to this host at once.
+    /// Most migrations to this host at once.
     pub incoming: usize,
     /// How long each wait is.
     pub waits: WaitTimes,
@@ -39,7 +39,7 @@ impl Default for WaitTimes {
             // Preallocating a terabyte of huge pages takes a minute.
             prepare: Duration::from_secs(120),
             precopy: Duration::from_secs(12 * 3600),
-            // The guest is stopped: better it goes on here.
+            // The guest is stopped meanwhile: it is better that the guest goes on here.
             switchover: Duration::from_secs(20),
             abort: Duration::from_secs(1),
             doubt: Duration::from_secs(1),

@@ -1,4 +1,4 @@
-//! One migration of an agent: its half of the handover, and what was asked for and told of it.
+//! One migration of an agent: its half of the handover, what was last asked for, and what was announced.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,37 +19,37 @@ pub(super) enum MigrationHalf {
     Target(TargetHandover),
 }
 
-/// What a migration is begun with.
+/// The fixed facts of a migration, known when it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Begin<O> {
     pub(super) role: Role,
     pub(super) vm: String,
     /// The host at the other end.
     pub(super) peer: String,
-    /// Greater goes first.
+    /// Priority: greater goes first.
     pub(super) priority: u8,
-    /// What the target's QEMU is started from; none: not known (any more).
+    /// What the target's QEMU is started from. `None`: not known, or not any more.
     pub(super) offer: Option<O>,
-    /// How long the copy may take until the guest is stopped; none: as long as others.
+    /// How long the copy may take until the guest is stopped. `None`: the default.
     pub(super) deadline: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct ManagedMigration<O> {
     pub(super) begin: Begin<O>,
-    /// Smaller began earlier.
+    /// The order in which migrations began: a smaller number began earlier.
     pub(super) number: u64,
     pub(super) detail: String,
-    /// [`Self::detail`] is a target's reason, as its source was told.
+    /// Whether [`Self::detail`] is the target's reason, which the source received.
     pub(super) has_targets_reason: bool,
     pub(super) last_words: String,
     pub(super) half: MigrationHalf,
-    /// What was asked for, and when that is asked for again.
+    /// What was last asked for, and when that is asked for again.
     pub(super) write: RepeatedWant<Vec<Record>>,
     pub(super) order: RepeatedWant<Order>,
     pub(super) send: RepeatedWant<Message<O>>,
     pub(super) wait: Option<(Wait, Duration)>,
-    /// What was told of it.
+    /// What was announced of the migration.
     pub(super) announced: Announced,
 }
 
@@ -95,8 +95,8 @@ impl MigrationHalf {
         }
     }
 
-    /// Notes that an order has been given: until the edge has answered, what was known of QEMU is old. A migration that
-    /// is called off now may have its QEMU start to migrate, or be started, all the same.
+    /// Notes that an order has been given. Until the edge has answered, QEMU's state is not known: QEMU may start to
+    /// migrate, or be started, even if the migration is called off now.
     pub(super) fn ordered(&mut self, order: Order) {
         match (self, order) {
             (MigrationHalf::Source(source), Order::Source(SourceOrder::Migrate)) => {
@@ -155,7 +155,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
                 let wants = target.wants();
                 let write = wants.write.map(|record| match record {
                     TargetRecord::Begin => vec![begin()],
-                    // A migration that is refused unseen has no beginning on disk.
+                    // A migration that is refused before it began has no beginning on disk.
                     TargetRecord::Refused => vec![begin(), Record::Target(id, record)],
                     record => vec![Record::Target(id, record)],
                 });
@@ -165,8 +165,8 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         }
     }
 
-    /// Returns whether this end called it off for a reason of its own: what the other end says after that follows from
-    /// it.
+    /// Returns whether this end called the migration off for a reason of its own. What the other end says after that
+    /// only follows from this reason.
     pub(super) fn has_own_reason(&self) -> bool {
         let is_source = matches!(self.half, MigrationHalf::Source(_));
         let knows = match self.why() {
@@ -182,7 +182,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         is_source && knows
     }
 
-    /// Returns whether the other end, or somebody, called it off and said why: a target's source, or a source's target.
+    /// Returns whether the other end, or a person, called the migration off and said why.
     pub(super) fn is_ended_by_word(&self) -> bool {
         match self.half {
             MigrationHalf::Target(_) => {
@@ -201,7 +201,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         }
     }
 
-    /// Returns why a source called it off, for its target: nothing where that was the target's doing.
+    /// Returns why a source called the migration off, for its target. Empty if the target did.
     fn reason(&self) -> String {
         match (self.why(), self.detail.as_str()) {
             (None | Some(FailureReason::TargetRefused), _) => String::new(),
@@ -210,7 +210,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         }
     }
 
-    /// Takes the source's reason for calling off what this target has not called off itself.
+    /// Takes over the source's reason for calling off, unless this target has called off itself.
     pub(super) fn take_reason(&mut self, intent: Intent, detail: String) {
         let is_new = matches!(self.half, MigrationHalf::Target(_)) && self.why().is_none();
         if intent == Intent::Abort && is_new && !detail.is_empty() {
@@ -221,7 +221,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
     pub(super) fn report(&self, id: MigrationId, report: Report, why: Option<FailureReason>) -> Message<O> {
         let (detail, last_words) = match why {
             None => Default::default(),
-            // The reason is the source's own word.
+            // The source gave this reason itself.
             Some(FailureReason::Aborted) => (String::new(), self.last_words.clone()),
             Some(FailureReason::Cancelled) if self.detail.is_empty() => {
                 ("somebody called it off there".into(), self.last_words.clone())
@@ -231,7 +231,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         Message::Report { id, report, why, detail, last_words }
     }
 
-    /// Tells what is new of the migration.
+    /// Adds events for what has changed since the last call.
     pub(super) fn announce(&mut self, id: MigrationId, actions: &mut VecDeque<Action<O>>) {
         let summary = self.summary(id);
         let mut event = |event| actions.push_back(Action::Event(id, event));
@@ -247,7 +247,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         if summary.in_doubt && !self.announced.in_doubt {
             event(MigrationEvent::InDoubt);
         }
-        // Once: that the guest ended later is nothing of this migration's.
+        // Only once: if the guest ends later, that does not concern this migration.
         if let Some(outcome) = summary.outcome.filter(|_| self.announced.outcome.is_none()) {
             event(MigrationEvent::Over { outcome });
         }
@@ -288,7 +288,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
         }
     }
 
-    /// Returns whether it counts against the limit of migrations at once.
+    /// Returns whether the migration counts against the limit of migrations at once.
     pub(super) fn takes_slot(&self) -> bool {
         !matches!(self.half, MigrationHalf::Queued) && self.outcome().is_none()
     }

@@ -1,4 +1,4 @@
-//! All migrations of one agent: routes what happens to their machines, and says what to do.
+//! All migrations of one agent: passes inputs to their machines, and returns actions.
 
 mod action;
 mod limits;
@@ -22,7 +22,7 @@ use crate::source::{Outcome, SourceGuest, SourceHandover, SourceInput, SourcePha
 use crate::target::{TargetHandover, TargetInput};
 use crate::words::{FailureReason, Intent, Report, Wait};
 
-/// Migrations of one agent, queued ones too: a host has some hundreds of guests.
+/// Most migrations of one agent, queued ones included: a host has some hundreds of guests.
 const MIGRATIONS_MAX: usize = 4096;
 
 /// All migrations of one agent. Time is the agent's own and only goes forward.
@@ -35,14 +35,14 @@ pub struct Manager<O> {
     reaching: BTreeMap<String, bool>,
     actions: VecDeque<Action<O>>,
     next_number: u64,
-    /// Targets that were settled, the latest first: what was said of them may still be under way on a session that was
-    /// cut off meanwhile. A session ends with this process, so they need not be kept on disk.
+    /// Targets that were settled, the latest first. Messages about them may still be under way on a session that was
+    /// cut off meanwhile. A session ends with this process, so this list need not be on disk.
     settled: VecDeque<MigrationId>,
 }
 
 impl<O: Clone + PartialEq> Manager<O> {
-    /// Takes up an agent's migrations as its journal has them. Each of those that are not settled goes on where it was:
-    /// the agent is to say how its QEMU is.
+    /// Resumes an agent's migrations from its journal. Each migration that is not settled continues where it was; the
+    /// agent then has to report the state of its QEMU.
     pub fn new(now: Duration, limits: MigrationLimits, records: &[Record]) -> Manager<O> {
         let mut manager = Manager {
             now,
@@ -83,7 +83,8 @@ impl<O: Clone + PartialEq> Manager<O> {
     ///
     /// # Errors
     ///
-    /// The VM is being moved already, or there are too many migrations.
+    /// [`RefusedStart::UnderWay`] if the VM is being moved already; [`RefusedStart::TooMany`] if there are too many
+    /// migrations.
     pub fn start(&mut self, now: Duration, new: NewMigration<O>) -> Result<(), RefusedStart> {
         self.now = now;
         let NewMigration { id, vm, peer, priority, offer, deadline } = new;
@@ -101,11 +102,11 @@ impl<O: Clone + PartialEq> Manager<O> {
         Ok(())
     }
 
-    /// Calls a migration off, as far as that is this end's to say. False: there is none.
+    /// Calls a migration off, as far as this end may decide that. Returns false if there is no such migration.
     pub fn cancel(&mut self, now: Duration, id: MigrationId) -> bool {
         let Some(entry) = self.entries.get(&id) else { return false };
         match (&entry.half, entry.begin.role) {
-            // It was never begun: nobody else knows of it.
+            // The migration was never begun: nobody else knows it.
             (MigrationHalf::Queued, Role::Source) => {
                 self.entries.remove(&id);
                 let over = MigrationEvent::CalledOff { why: FailureReason::Cancelled, detail: String::new() };
@@ -133,7 +134,8 @@ impl<O: Clone + PartialEq> Manager<O> {
                 }
             }
             Input::Detail(id, detail) => {
-                // What follows from the other end's or somebody's word is no reason.
+                // If the migration ended by the other end's or a person's word, what follows from that is not the
+                // reason.
                 if let Some(entry) = self.entries.get_mut(&id).filter(|entry| !entry.is_ended_by_word()) {
                     entry.detail = detail;
                 }
@@ -159,7 +161,7 @@ impl<O: Clone + PartialEq> Manager<O> {
                 let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.begin.peer == peer) else { return };
                 let has_own_reason = entry.has_own_reason();
                 let MigrationHalf::Source(source) = &mut entry.half else { return };
-                // A target that was told to give up has nothing to say about why.
+                // If the source told the target to give up, the target's reason adds nothing.
                 if why.is_some() && !detail.is_empty() && !has_own_reason {
                     entry.detail.clone_from(&detail);
                     entry.has_targets_reason = true;
@@ -187,7 +189,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         for id in ids {
             let entry = self.entries.get_mut(&id).expect("just found");
             entry.half.set_contact(contact);
-            // What was said may be lost.
+            // Messages that were sent before may be lost.
             entry.send = RepeatedWant::default();
             self.settle(id);
         }
@@ -225,7 +227,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         self.settle(id);
     }
 
-    /// Refuses a migration whose offer cannot be read: nothing of its guest is here, and nothing will be.
+    /// Refuses a migration whose offer cannot be read. Nothing of its guest is here, and nothing will be.
     fn refuse_unreadable(&mut self, id: MigrationId, peer: String, vm: String, reason: &str) {
         let begin = Begin { role: Role::Target, vm, peer: peer.clone(), priority: 0, offer: None, deadline: None };
         if !self.enter_target(id, begin) {
@@ -238,12 +240,12 @@ impl<O: Clone + PartialEq> Manager<O> {
         if matches!(entry.half, MigrationHalf::Queued) {
             entry.half = MigrationHalf::Target(TargetHandover::new());
         }
-        // The source asks again, and is answered.
+        // The source asks again, and gets an answer.
         entry.send = RepeatedWant::default();
         self.not_understood(id, reason);
     }
 
-    /// Takes in that it is `now`.
+    /// Takes in the time: ends waits that are over, and repeats what is due.
     pub fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
         let ids: Vec<MigrationId> = self.entries.keys().copied().collect();
@@ -258,7 +260,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         self.admit();
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// Returns when [`Self::handle_timeout`] is due. `None`: nothing waits.
     pub fn next_timeout(&self) -> Option<Duration> {
         let times = self.entries.values().flat_map(|entry| {
             let asked = [entry.write.again_at, entry.order.again_at, entry.send.again_at];
@@ -267,22 +269,23 @@ impl<O: Clone + PartialEq> Manager<O> {
         times.min().filter(|time| *time != Duration::MAX)
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<Action<O>> {
         self.actions.pop_front()
     }
 
-    /// Each migration at this moment, in the order of their ids.
+    /// Returns a summary of each migration, in the order of their ids.
     pub fn summaries(&self) -> Vec<MigrationSummary> {
         self.entries.iter().map(|(id, entry)| entry.summary(*id)).collect()
     }
 
-    /// One migration at this moment.
+    /// Returns a summary of one migration.
     pub fn summary(&self, id: MigrationId) -> Option<MigrationSummary> {
         self.entries.get(&id).map(|entry| entry.summary(id))
     }
 
-    /// Returns what the target's QEMU is to be started from; none: that was not said, or to an agent that is gone.
+    /// Returns what the target's QEMU is to be started from. `None`: that was not said, or was said to an earlier
+    /// agent.
     pub fn offer(&self, id: MigrationId) -> Option<&O> {
         self.entries.get(&id)?.begin.offer.as_ref()
     }
@@ -293,19 +296,19 @@ impl<O: Clone + PartialEq> Manager<O> {
         self.entries.entry(id).or_insert_with(|| ManagedMigration::new(begin, number, half));
     }
 
-    /// Enters a migration to this host that its source asks for, queued, unless it is known. False: it is not known,
-    /// and shall not be.
+    /// Enters a migration to this host that its source asks for: queued, unless it is known. Returns false if the
+    /// migration is not known and must not be entered.
     fn enter_target(&mut self, id: MigrationId, begin: Begin<O>) -> bool {
         if self.entries.contains_key(&id) {
             return true;
         }
         if self.settled.contains(&id) {
-            // Whoever took up a belated `Prepare` would start a QEMU that nobody minds, or take the one that runs the
-            // guest for it.
+            // To act on a belated `Prepare` would start a QEMU that nobody watches, or mistake the QEMU that runs the
+            // guest for the migration's.
             self.report_settled(id, begin.peer);
             return false;
         }
-        // Not a word about it if there are too many: the source asks again, or gives up.
+        // If there are too many migrations, no answer is sent: the source asks again, or gives up.
         let has_room = self.entries.len() < MIGRATIONS_MAX;
         if has_room {
             self.enter(id, begin, MigrationHalf::Queued);
@@ -313,14 +316,15 @@ impl<O: Clone + PartialEq> Manager<O> {
         has_room
     }
 
-    /// Tells a source that its migration was settled before, and forgotten.
+    /// Tells a source that its migration was settled and forgotten.
     fn report_settled(&mut self, id: MigrationId, peer: String) {
         let (detail, last_words) = (String::new(), String::new());
         let message = Message::Report { id, report: Report::Settled, why: None, detail, last_words };
         self.actions.push_back(Action::Send(peer, message));
     }
 
-    /// Takes in what the source of a migration wants. `begin`: what the migration is begun with if it is not known.
+    /// Takes in what the source of a migration wants. `begin`: the facts to begin the migration with, if it is not
+    /// known.
     fn take_intent(&mut self, id: MigrationId, intent: Intent, begin: Begin<O>) {
         let Begin { peer, offer, .. } = begin.clone();
         if !self.entries.contains_key(&id) {
@@ -335,7 +339,7 @@ impl<O: Clone + PartialEq> Manager<O> {
             }
         }
         let entry = self.entries.get_mut(&id).expect("just entered");
-        // Another host's migration is nothing that a stranger may speak for, nor its source the target of it.
+        // Only the migration's own source may speak for it, and only if this end is the target.
         if entry.begin.peer != peer || entry.begin.role != Role::Target {
             return;
         }
@@ -348,12 +352,12 @@ impl<O: Clone + PartialEq> Manager<O> {
         if let MigrationHalf::Target(target) = &mut entry.half {
             target.handle(TargetInput::Intent(intent));
         }
-        // Whoever asks is answered.
+        // Every message of the source is answered.
         entry.send = RepeatedWant::default();
         self.settle(id);
     }
 
-    /// Begins what is queued and has a place.
+    /// Begins queued migrations for which there is a free slot.
     fn admit(&mut self) {
         for (role, places) in [(Role::Source, self.limits.outgoing), (Role::Target, self.limits.incoming)] {
             loop {
@@ -378,7 +382,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         }
     }
 
-    /// Turns what a machine wants, and what is new of it, into actions.
+    /// Turns what a machine wants, and what changed, into actions.
     fn settle(&mut self, id: MigrationId) {
         let now = self.now;
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -386,7 +390,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         entry.announce(id, actions);
         let MigrationWants { write, order, message, wait } = entry.wants(id);
         if let Some(records) = entry.write.want(now, write) {
-            // It is asked for again when it is known to have failed.
+            // The write is asked for again when it is known to have failed.
             entry.write.again_at = Duration::MAX;
             actions.push_back(Action::Write(records));
         }
@@ -405,7 +409,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         }
         let contact = self.contact.get(&entry.begin.peer).copied().unwrap_or(false);
         if let Some(message) = entry.send.want(now, message.filter(|_| contact)) {
-            // Reports are asked for; intents are repeated until they are answered.
+            // Reports are sent when the source asks; intents are repeated until they are answered.
             if matches!(message, Message::Report { .. }) {
                 entry.send.again_at = Duration::MAX;
             }
@@ -422,7 +426,7 @@ impl<O: Clone + PartialEq> Manager<O> {
         self.reach();
     }
 
-    /// Asks for the hosts that sources have something to say to.
+    /// Asks for connections to the hosts to which sources have something to say.
     fn reach(&mut self) {
         let mut wanted: BTreeMap<String, bool> = self.reaching.keys().map(|peer| (peer.clone(), false)).collect();
         for entry in self.entries.values() {

@@ -1,15 +1,15 @@
-//! Something that is asked for until it is not wanted any more.
+//! A want that is asked for again until it is no longer there.
 
 use std::time::Duration;
 
-/// How long after a request that came to nothing the same is asked for again.
+/// How long after a request without effect the same request is made again.
 pub(super) const REPEAT_PERIOD: Duration = Duration::from_millis(500);
 
-/// Something that is asked for until it is not wanted any more.
+/// A want that is asked for again until it is no longer there.
 #[derive(Clone, Debug)]
 pub(super) struct RepeatedWant<T> {
     what: Option<T>,
-    /// When the same is asked for again; [`Duration::MAX`]: never.
+    /// When the same is asked for again. [`Duration::MAX`]: never.
     pub(super) again_at: Duration,
 }
 
@@ -20,7 +20,7 @@ impl<T> Default for RepeatedWant<T> {
 }
 
 impl<T: PartialEq + Clone> RepeatedWant<T> {
-    /// Returns what to ask for now, if that is due.
+    /// Returns what to ask for now. `None`: nothing is wanted, or the repetition is not yet due.
     pub(super) fn want(&mut self, now: Duration, what: Option<T>) -> Option<T> {
         if what.is_none() {
             *self = RepeatedWant::default();

@@ -14,7 +14,7 @@ fn intent(intent: Intent) -> Input {
     Input::Message("a".into(), message)
 }
 
-/// What it wants done, but for events.
+/// Returns the pending actions without the events.
 fn actions(manager: &mut Manager) -> Vec<Action> {
     let all = std::iter::from_fn(|| manager.poll_action());
     all.filter(|action| !matches!(action, Action::Event(..))).collect()
@@ -29,7 +29,7 @@ fn target(input: TargetInput) -> Input {
     Input::Target(ID, input)
 }
 
-/// An agent that was told to start a QEMU and has not said that it did.
+/// Returns an agent that was told to start a QEMU and has not reported that it did.
 fn starting() -> Manager {
     let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
     let begin =
@@ -91,7 +91,7 @@ fn the_reason_of_a_target_stands_against_what_follows_from_it() {
         summary.detail
     };
     assert_eq!(detail(vec![refused("swtpm could not write", "words"), follows()]), "swtpm could not write");
-    // Last words are no reason: what the source finds is.
+    // Last words are not a reason; what the source finds is.
     let found = || Input::Detail(ID, "could not be mended".into());
     assert_eq!(detail(vec![refused("", "words")]), "words");
     assert_eq!(detail(vec![refused("", "words"), found()]), "could not be mended");
@@ -136,7 +136,7 @@ fn an_offer_that_cannot_be_read_is_refused_with_its_reason() {
         "{wanted:?}"
     );
     assert!(!wanted.iter().any(|action| matches!(action, Action::Order(..))), "no QEMU is touched: {wanted:?}");
-    // A stranger's word changes nothing, the source's own is answered each time.
+    // A stranger's message changes nothing; the source's own message is answered each time.
     assert_eq!(fed(&mut manager, [unreadable("c")]), []);
     let wanted = fed(&mut manager, [target(TargetInput::Written(TargetRecord::Refused)), unreadable("a")]);
     assert!(wanted.iter().any(|action| report(action) == Some((Report::Refused, why, "too new".into()))), "{wanted:?}");
@@ -161,7 +161,7 @@ fn a_guest_that_may_run_here_stays_whatever_cannot_be_read() {
     assert_eq!((summary.why, summary.stage), (None, MigrationPhase::Target(TargetPhase::Run)));
 }
 
-/// An agent whose migration to b waits for b.
+/// Returns an agent whose migration to b waits for b.
 fn sending() -> Manager {
     let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
     let (vm, peer, offer) = ("v".into(), "b".into(), "how");
@@ -232,7 +232,7 @@ fn of_a_migration_only_its_own_hosts_may_speak() {
 #[test]
 fn after_a_crash_only_the_latest_migration_of_a_vm_gives_orders() {
     let begin = |id, peer: &str| Record::Begin { id, role: Role::Source, peer: peer.into(), vm: "v".into() };
-    // By its number the first comes last.
+    // By its id the first migration comes last.
     let (first, second) = (MigrationId(9), MigrationId(2));
     let records = [
         begin(first, "a"),

@@ -1,14 +1,15 @@
-//! What must follow once no more goes wrong.
+//! What must follow once nothing goes wrong any more.
 
 use skein_handover::Outcome;
 
 use crate::world::{End, Step, World, Write};
 
-/// Rounds after which it must be at rest; a migration that goes well takes about 10.
+/// Rounds after which the world must be at rest. A migration that goes well takes about 10.
 const ROUNDS: usize = 60;
 
-/// From here on both agents run and can talk, disks take what they are given, QEMUs do what they are told, and what is
-/// wanted is done; waits end when nothing else is left to do. The reason if it does not end as it must.
+/// Runs the world without faults: from here on both agents run and can talk, disks take what they are given, QEMUs do
+/// what they are told, and every want is carried out; waits end when nothing else is left to do. Returns the reason if
+/// the world does not end as it must.
 pub fn comes_to_rest(world: &World) -> Result<(), String> {
     if !world.hosts_are_on() {
         return Ok(());
@@ -30,7 +31,7 @@ fn at_rest(world: &World, disturbed: bool, said: Option<Outcome>) -> Result<(), 
         return Err(format!("{unrest}: {world}"));
     }
     if world.is_followed() {
-        // Where the guest runs is the next migration's to say.
+        // Where the guest runs is for the next migration to say.
         return Ok(());
     }
     if world.running() != 1 && !(world.running() == 0 && (world.was_killed() || world.is_halted())) {
@@ -43,7 +44,7 @@ fn at_rest(world: &World, disturbed: bool, said: Option<Outcome>) -> Result<(), 
     Ok(())
 }
 
-/// Everything that there is to do, once. Whether it made a difference.
+/// Does everything that there is to do, once. Returns whether that made a difference.
 fn round(world: &mut World) -> bool {
     use End::{Source as S, Target as T};
     let before = world.clone();
@@ -53,7 +54,7 @@ fn round(world: &mut World) -> bool {
     world.go(Step::Contact(S, true));
     world.go(Step::Contact(T, !world.source_is_over()));
     look(world);
-    // No machine has more to write at once; one that wants the same again and again shows as unrest.
+    // No machine has more records to write at once; a machine that wants the same again and again shows as unrest.
     for _ in 0..4 {
         if let Some(record) = world.source_write() {
             world.go(Step::SourceWritten(record, Write::Done));
@@ -63,7 +64,7 @@ fn round(world: &mut World) -> bool {
         }
     }
     for _ in 0..2 {
-        // One may be under way since before.
+        // An order may be under way since before.
         match world.source_ordered() {
             Some(order) => world.go(Step::SourceOrder(order)),
             None => {
@@ -98,7 +99,7 @@ fn round(world: &mut World) -> bool {
     *world != before
 }
 
-/// Both agents hear how their QEMUs are.
+/// Tells both agents the state of their QEMUs.
 fn look(world: &mut World) {
     world.go(Step::SourceGuest);
     world.go(Step::MigrationFailed);
@@ -107,7 +108,7 @@ fn look(world: &mut World) {
     world.go(Step::TargetGuest(better.unwrap_or(guest)));
 }
 
-/// What waits is told that it has waited long enough.
+/// Ends the waits of both machines.
 fn elapse(world: &mut World) -> bool {
     let before = world.clone();
     if let Some(wait) = world.source_wait() {

@@ -12,7 +12,7 @@ use skein_handover::{
 pub struct Budget {
     /// An agent ends and starts again.
     pub crashes: [u8; 2],
-    /// A record is not written, or the disk says so.
+    /// A record is not written, or the disk says that it is not.
     pub writes: [u8; 2],
     /// A QEMU ends.
     pub kills: [u8; 2],
@@ -20,9 +20,9 @@ pub struct Budget {
     pub failures: [u8; 2],
     /// A host goes off.
     pub offs: [u8; 2],
-    /// Contact comes and goes, and waits end in doubt; see [`World::steps`].
+    /// Contact comes and goes, and waits end in doubt: see [`World::steps`].
     pub doubt: bool,
-    /// In every detail; see [`World::steps`].
+    /// Steps are taken in every detail: see [`World::steps`].
     pub fine: bool,
 }
 
@@ -38,14 +38,14 @@ impl Budget {
     };
 }
 
-/// An error of the kind that the check is there to find.
+/// A planted error, of the kind that the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Error {
     /// The grant is sent before it is on the source's disk.
     GrantUnwritten,
-    /// A source that waits for the word that the guest runs there resumes it.
+    /// A source in doubt resumes the guest while it waits for the report that the guest runs at the target.
     SourceImpatient,
-    /// The target runs the guest as soon as it has all of it.
+    /// The target runs the guest as soon as it has the whole guest.
     CompletedIsPermission,
     /// The target runs the guest before that is on its disk.
     RunUnwritten,
@@ -53,7 +53,7 @@ pub enum Error {
     TargetForgets,
 }
 
-/// One end.
+/// One end of the migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     Source,
@@ -61,7 +61,7 @@ pub enum End {
 }
 use End::{Source as S, Target as T};
 
-/// What becomes of a record.
+/// What happens to a record that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     Done,
@@ -69,12 +69,12 @@ pub enum Write {
     Failed,
 }
 
-/// An agent, as far as this migration goes.
+/// The state of an agent, as far as this migration goes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Agent<M> {
-    /// It does not run.
+    /// The agent does not run.
     Down,
-    /// It runs and knows nothing of the migration.
+    /// The agent runs and does not know the migration.
     Idle,
     Busy(M),
 }
@@ -95,11 +95,11 @@ enum SourceQemu {
     PreSwitchover,
     Device,
     Completed,
-    /// After a migration that failed or was cancelled: the guest runs again.
+    /// A migration failed or was cancelled, and the guest runs again.
     Resumed,
-    /// After one that was cancelled: it does not.
+    /// A migration was cancelled, and the guest stays stopped.
     Stopped,
-    /// Somebody stopped the guest while it was copied, and without a migration.
+    /// Somebody stopped the guest, while it was copied and while it was not.
     HaltedMigrating,
     Halted,
     Gone,
@@ -115,7 +115,7 @@ enum TargetQemu {
     Gone,
 }
 
-/// Everything there is.
+/// The state of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     budget: Budget,
@@ -124,9 +124,9 @@ pub struct World {
     source: Agent<SourceHandover>,
     source_on: bool,
     source_disk: Option<SourceRecord>,
-    /// On its way to the disk.
+    /// The record on its way to the source's disk.
     source_writes: Option<SourceRecord>,
-    /// Under way to QEMU.
+    /// The order on its way to the source's QEMU.
     source_orders: Option<SourceOrder>,
     source_qemu: SourceQemu,
 
@@ -136,60 +136,61 @@ pub struct World {
     target_writes: Option<TargetRecord>,
     target_orders: Option<TargetOrder>,
     target_qemu: TargetQemu,
-    /// The target's agent knows that its QEMU never ran the guest, should it end now, or when it ended.
+    /// Whether the target's agent knows that its QEMU never ran the guest, if the QEMU ends now or when it ended.
     watched: bool,
-    /// The target has forgotten a migration whose guest runs there.
+    /// Whether the target has forgotten a migration whose guest runs there.
     moved_in: bool,
-    /// The target has settled and forgotten it: what comes now, comes late.
+    /// Whether the target has settled and forgotten the migration: a message that comes now comes late.
     came_late: bool,
-    /// Another migration of the guest was begun, as this one was over: what becomes of the source's QEMU is that one's.
+    /// Whether another migration of the guest was begun, as this one was over. The source's QEMU belongs to that one
+    /// then.
     followed: bool,
 
-    /// The intents and reports that were ever sent: bit `n` for the one numbered `n`.
+    /// The intents and reports that were ever sent: bit `n` for number `n`.
     intents: u8,
     reports: u16,
 
-    /// The last byte is on its way to the target, or there.
+    /// Whether the last byte is on its way to the target, or there.
     all_sent: bool,
-    /// The source's end of the migration stream is closed.
+    /// Whether the source's end of the migration stream is closed.
     stream_broken: bool,
-    /// The source ran after `all_sent`: what the target has is stale.
+    /// Whether the source ran after `all_sent`: what the target has is stale then.
     image_stale: bool,
     target_ran: bool,
     rolled_back: bool,
-    /// Somebody vouched for the other host, to the source and to the target.
+    /// Whether a person vouched for the other host, to the source and to the target.
     proved: [bool; 2],
     said_moved: bool,
     said_kept: bool,
     broke_word: bool,
     changed_its_mind: bool,
-    /// A QEMU that held the guest was killed.
+    /// Whether a QEMU that held the guest was killed.
     killed: bool,
-    /// Something went wrong, or was called off.
+    /// Whether something went wrong, or was called off.
     disturbed: bool,
 }
 
-/// What may happen.
+/// A step that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// It reaches the target.
+    /// The intent reaches the target.
     Intent(Intent),
-    /// It reaches the source.
+    /// The report reaches the source.
     Report(Report),
     Contact(End, bool),
-    /// An agent asks its QEMU how it is; the source's is (still) that.
+    /// An agent asks its QEMU for its state.
     SourceGuest,
     TargetGuest(TargetGuest),
     MigrationFailed,
     Elapsed(End, Wait),
     Cancel(End),
-    /// Told to this end.
+    /// A proof is given to this end.
     Proof(End),
     SourceWrites(SourceRecord),
     SourceWritten(SourceRecord, Write),
     TargetWrites(TargetRecord),
     TargetWritten(TargetRecord, Write),
-    /// An order is given. Until it was carried out the agent knows nothing of QEMU that tells against it.
+    /// An order is given. Until it is carried out, the agent learns nothing about QEMU that speaks against the order.
     SourceOrders(SourceOrder),
     TargetOrders(TargetOrder),
     /// The order is carried out.
@@ -197,30 +198,31 @@ pub enum Step {
     /// `migrate_cancel`, after which the guest stays stopped.
     CancelStops,
     TargetOrder(TargetOrder),
-    /// `cont`, which QEMU refuses.
+    /// QEMU refuses `cont`.
     CannotRun,
-    /// Somebody stops the guest, or it stops by itself.
+    /// A person stops the guest, or the guest stops by itself.
     Halts,
-    /// The source's agent has seen that.
+    /// The source's agent has seen that the guest changed.
     GuestChanged,
-    /// QEMU goes on: to pre-switchover, or to completed.
+    /// QEMU goes on with the migration: to pre-switchover, or to completed.
     MigrationGoesOn,
     MigrationFails,
-    /// The last byte arrives.
+    /// The last byte arrives at the target.
     Loaded,
     IncomingFails,
     QemuEnds(End),
-    /// The guest that was kept is migrated again, and all is copied.
+    /// The guest that was kept is migrated again, and the whole of it is copied.
     NextMigration,
     Crash(End),
-    /// A crash when the first of the records of a refusal was on disk (one refused unseen: its beginning comes first).
+    /// A crash when the first of the records of a refusal is on disk. (If it is refused before it began, the beginning
+    /// is the first record.)
     CrashWhileRefusing,
-    /// A crash right after the record got to the disk.
+    /// A crash right after the record reached the disk.
     CrashAfterWriting(End),
     Restart(End),
     HostOff(End),
     HostOn(End),
-    /// The planted error.
+    /// The planted error happens.
     Err,
 }
 
@@ -275,12 +277,12 @@ impl World {
         }
     }
 
-    /// Whether another migration of the guest was begun.
+    /// Returns whether another migration of the guest was begun.
     pub fn is_followed(&self) -> bool {
         self.followed
     }
 
-    /// At how many ends the guest runs.
+    /// Returns at how many ends the guest runs.
     pub fn running(&self) -> usize {
         let at_target = self.target_qemu == TargetQemu::Running || self.moved_in;
         usize::from(self.source_runs()) + usize::from(at_target)
@@ -298,7 +300,7 @@ impl World {
         !self.changed_its_mind
     }
 
-    /// What QEMU did, and its agent does not know yet, it cannot take into account.
+    /// Returns whether a QEMU did something that its agent does not know yet, and so cannot take into account.
     pub fn doubts_with_reason(&self) -> bool {
         let source_ok = self
             .source
@@ -321,12 +323,12 @@ impl World {
         self.killed
     }
 
-    /// The source's agent knows nothing of the migration, and so has no session for it.
+    /// Returns whether the source's agent does not know the migration, and so has no session for it.
     pub fn source_is_over(&self) -> bool {
         self.source == Agent::Idle
     }
 
-    /// The guest stands still at the source, and not for a migration.
+    /// Returns whether the guest stands still at the source for another reason than a migration.
     pub fn is_halted(&self) -> bool {
         self.source_qemu == SourceQemu::Halted
     }
@@ -339,7 +341,7 @@ impl World {
         self.target_qemu == TargetQemu::Running || self.moved_in
     }
 
-    /// Why there is something left to do.
+    /// Returns why something is left to do. `None`: the world is at rest.
     pub fn unrest(&self) -> Option<String> {
         let late = |target: &TargetHandover| {
             self.came_late && self.source == Agent::Idle && target.outcome() == Some(Outcome::CalledOff)
@@ -380,7 +382,7 @@ impl World {
         }
     }
 
-    /// The order that is to be given, if none is under way.
+    /// Returns the order that the source has to give, if none is under way.
     pub fn source_order(&self) -> Option<SourceOrder> {
         self.source.machine().and_then(|source| source.wants().order)
     }
@@ -389,7 +391,7 @@ impl World {
         self.target.machine().and_then(|target| target.wants().order)
     }
 
-    /// The order that is under way.
+    /// Returns the source's order that is under way.
     pub fn source_ordered(&self) -> Option<SourceOrder> {
         self.source_orders
     }
@@ -398,7 +400,7 @@ impl World {
         self.target_orders
     }
 
-    /// What is to be written now.
+    /// Returns what the source has to write now.
     pub fn source_write(&self) -> Option<SourceRecord> {
         self.source_writes.or(self.source.machine().and_then(|source| source.wants().write))
     }
@@ -407,7 +409,7 @@ impl World {
         self.target_writes.or(self.target.machine().and_then(|target| target.wants().write))
     }
 
-    /// Both ends of the migration stream are there.
+    /// Returns whether both ends of the migration stream are there.
     pub fn stream_is_whole(&self) -> bool {
         !self.stream_broken && matches!(self.target_qemu, TargetQemu::Waiting | TargetQemu::Loaded)
     }
@@ -435,7 +437,7 @@ impl World {
         }
     }
 
-    /// What the target's agent may find: one that has seen it all may know more.
+    /// Returns what the target's agent may find out about its QEMU. An agent that has watched the QEMU may know more.
     pub fn target_guest(&self) -> (TargetGuest, Option<TargetGuest>) {
         match self.target_qemu {
             TargetQemu::Absent if self.watched => (TargetGuest::Absent, None),
@@ -449,13 +451,13 @@ impl World {
         }
     }
 
-    /// All that may happen next.
+    /// Adds all steps that may happen next.
     ///
-    /// Unless in every detail, without what makes no new case of it:
-    /// - A source that loses contact or is cancelled does what one does whose wait is over; and a target whose wait is
-    ///   over, what one does that is cancelled. One of each is enough.
-    /// - Whether it is in doubt changes nothing but what it tells people. This is checked where the budget has `doubt`.
-    /// - An order is carried out, and a record gets to the disk, in the step that they are asked for.
+    /// Unless in every detail (`Budget::fine`), steps that lead to no new case are left out:
+    /// - A source that loses contact or is cancelled acts as a source whose wait is over; a target whose wait is over
+    ///   acts as a target that is cancelled. One of each is enough.
+    /// - Whether an end is in doubt changes only what it tells people. This is checked where the budget has `doubt`.
+    /// - An order is carried out, and a record reaches the disk, in the step in which they are asked for.
     pub fn steps(&self, steps: &mut Vec<Step>) {
         let budget = &self.budget;
         let fine = budget.fine;
@@ -534,7 +536,7 @@ impl World {
         steps.extend(self.error.map(|_| Step::Err));
     }
 
-    /// What becomes of it, if it makes a difference.
+    /// Returns the world after a step. `None`: the step makes no difference.
     pub fn after(&self, step: Step) -> Option<World> {
         let mut next = self.clone();
         next.take(step)?;
@@ -542,7 +544,7 @@ impl World {
         (next != *self).then_some(next)
     }
 
-    /// Takes a step, if there is one to take.
+    /// Takes a step, if the step is possible.
     pub fn go(&mut self, step: Step) {
         if let Some(next) = self.after(step) {
             *self = next;
@@ -567,7 +569,7 @@ impl World {
             Step::TargetGuest(guest) => {
                 (self.target_orders != Some(TargetOrder::Start)).then_some(())?;
                 self.tell_target(TargetInput::Guest(guest))?;
-                // Seen alive and not running: should it end now, it never ran.
+                // QEMU was seen alive, and the guest not running: if QEMU ends now, the guest never ran.
                 self.watched |=
                     matches!(self.target_qemu, TargetQemu::Waiting | TargetQemu::Loaded | TargetQemu::Failed);
             }
@@ -777,7 +779,7 @@ impl World {
         match &mut self.target {
             Agent::Down => return None,
             Agent::Busy(target) => target.handle(TargetInput::Intent(intent)),
-            // It was settled before.
+            // The migration was settled before.
             Agent::Idle if intent == Intent::Settle => self.reports |= 1 << Report::Settled as u16,
             Agent::Idle => {
                 let mut target = TargetHandover::new();
@@ -808,12 +810,12 @@ impl World {
                 self.source_resumed();
             }
             (SourceOrder::Quit, _) => self.source_qemu = Qemu::Gone,
-            // QEMU answers that it is not so.
+            // QEMU answers that it is not in such a state.
             _ => {}
         }
     }
 
-    /// A guest that stood still before its migration is stopped stays so.
+    /// Returns the state after a migration. A guest that stood still before its migration was stopped stays so.
     fn after_migration(&self, otherwise: SourceQemu) -> SourceQemu {
         if self.source_qemu == SourceQemu::HaltedMigrating { SourceQemu::Halted } else { otherwise }
     }
@@ -918,12 +920,14 @@ impl World {
         Some(())
     }
 
-    /// What follows by itself: messages count as sent, outcomes as said, and what is settled is forgotten, on disk too.
+    /// Does what follows by itself: messages count as sent, outcomes as announced, and what is settled is forgotten, on
+    /// disk, too.
     fn note(&mut self) {
         if let Some(source) = self.source.machine() {
             let outcome = source.outcome();
             self.intents |= source.wants().intent.map_or(0, |intent| 1 << intent as u8);
-            // After a crash it is also said that one ended since; and a proof may turn it round, either way.
+            // After a crash a source may also announce that the guest has ended since. A proof may reverse the outcome
+            // either way.
             self.changed_its_mind |= self.said_moved && outcome == Some(Outcome::CalledOff) && !self.proved[0];
             self.changed_its_mind |= self.said_kept && outcome == Some(Outcome::Moved) && self.proved == [false; 2];
             self.changed_its_mind |= outcome == Some(Outcome::Ended) && self.running() > 0;
@@ -934,7 +938,7 @@ impl World {
             }
         }
         if let Some(target) = self.target.machine() {
-            // Less than `Ready` says nothing.
+            // Reports below `Ready` have no effect on the source.
             let report = target.wants().report.filter(|report| *report >= Report::Ready);
             self.reports |= report.map_or(0, |report| 1 << report as u16);
             if target.phase() == TargetPhase::Done {
@@ -974,7 +978,7 @@ impl World {
                 let unwritten = self.target_write() == Some(TargetRecord::Run);
                 unwritten.then(|| self.tell_target(TargetInput::Written(TargetRecord::Run)))?
             }
-            // At the crash.
+            // This error acts at the crash.
             Error::TargetForgets => None,
         }
     }
