@@ -6,31 +6,32 @@ use crate::delta::DeltaHead;
 use crate::page::{PAGE_BYTES, is_zero};
 use crate::sent::ToSend;
 
-/// Most pages in a batch: half a full packet of multifd. Packed well together, and one chunk of a fast path.
+/// Most pages in a batch: half a full packet of multifd. So many pages pack well together, and are one chunk of a fast
+/// path.
 pub const BATCH_PAGES_MAX: usize = 64;
-/// Their bytes.
+/// Bytes of a full batch.
 pub const BATCH_BYTES_MAX: usize = BATCH_PAGES_MAX * PAGE_BYTES;
 
 /// Pages that follow each other in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Number of the first: its offset in the block over [`PAGE_BYTES`].
+    /// Number of the first page: its offset in the block over [`PAGE_BYTES`].
     pub first: u32,
-    /// How many: 1 and up.
+    /// How many pages: 1 and up.
     pub pages: u8,
 }
 
 /// Where the pages of a batch belong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageRuns {
-    /// Number of the RAM block, in the order in which both ends were told of them.
+    /// Number of the RAM block, in the order in which both ends were told of the blocks.
     pub block: u16,
-    /// Its pages, in the order of the batch.
+    /// The batch's pages in the block, in the order of the batch.
     pub runs: Vec<Run>,
 }
 
 impl PageRuns {
-    /// Of pages with these numbers.
+    /// Returns the runs of the pages with these numbers.
     pub fn new(block: u16, pages: impl IntoIterator<Item = u32>) -> PageRuns {
         let mut runs: Vec<Run> = Vec::new();
         for page in pages {
@@ -44,7 +45,7 @@ impl PageRuns {
         PageRuns { block, runs }
     }
 
-    /// The numbers of its pages.
+    /// Returns the numbers of the pages.
     pub fn pages(&self) -> impl Iterator<Item = u32> {
         self.runs.iter().flat_map(|run| (0..u32::from(run.pages)).map(|nth| run.first.wrapping_add(nth)))
     }
@@ -54,18 +55,18 @@ impl PageRuns {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageKind {
-    /// Nothing but zeros: not at all.
+    /// The page is zeros, and does not travel at all.
     Zero = 0,
-    /// Compressed, together with the others of its batch.
+    /// The page is compressed, together with the others of its batch.
     Packed = 1,
-    /// As it is.
+    /// The page travels as it is.
     Stored = 2,
-    /// As what changed of it.
+    /// Only what changed of the page travels: a delta.
     Delta = 3,
 }
 
 impl PageKind {
-    /// How many of these are it.
+    /// Returns how many of `kinds` are this kind.
     pub fn count(self, kinds: &[PageKind]) -> usize {
         kinds.iter().filter(|kind| **kind == self).count()
     }
@@ -74,9 +75,9 @@ impl PageKind {
 /// Whether an entry of QEMU's main channel names its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockName {
-    /// It does.
+    /// The entry names its block.
     Given,
-    /// It does not: the block is that of the entry before.
+    /// The entry does not name its block: the block is that of the entry before.
     AsBefore,
 }
 
@@ -85,19 +86,19 @@ pub enum BlockName {
 pub enum BatchForm {
     /// The agent writes them into the guest's RAM.
     Direct(PageRuns),
-    /// QEMU gets them one after the other, as the content of a multifd packet whose header it got before.
+    /// QEMU gets the pages one after the other, as the content of a multifd packet whose header it got before.
     Content,
-    /// QEMU gets them as entries of its main channel.
+    /// QEMU gets the pages as entries of its main channel.
     Entries {
         /// Where they belong.
         page_runs: PageRuns,
-        /// Whether the first of them names its block.
+        /// Whether the first entry names its block.
         name: BlockName,
     },
 }
 
 impl BatchForm {
-    /// Where the pages belong, if that is said.
+    /// Returns where the pages belong. `None`: the form does not say.
     pub fn place(&self) -> Option<&PageRuns> {
         match self {
             BatchForm::Direct(place) | BatchForm::Entries { page_runs: place, .. } => Some(place),
@@ -109,21 +110,20 @@ impl BatchForm {
 /// Up to [`BATCH_PAGES_MAX`] pages as QEMU gave them.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// What becomes of them.
+    /// What becomes of the pages at the target.
     pub form: BatchForm,
-    /// Whether each is zero ([`PageKind::Zero`]), has something in it ([`PageKind::Stored`]), or is said as what
-    /// changed ([`PageKind::Delta`]).
+    /// The kind of each page: [`PageKind::Zero`], [`PageKind::Stored`] if it has content, or [`PageKind::Delta`].
     pub kinds: Vec<PageKind>,
-    /// All pages, one after the other. Empty if none is said whole.
+    /// The content of all pages, one after the other. Empty if no page goes whole.
     pub content: Bytes,
-    /// Its deltas, in order …
+    /// The heads of the deltas, in order.
     pub deltas: Vec<DeltaHead>,
-    /// … and their bytes, one after the other.
+    /// The bytes of the deltas, one after the other.
     pub changes: Bytes,
 }
 
 impl Batch {
-    /// Of pages with these contents.
+    /// Returns a batch of pages with this content.
     ///
     /// # Panics
     /// If `content` is not a whole number of pages, from one to [`BATCH_PAGES_MAX`].
@@ -137,8 +137,8 @@ impl Batch {
         Batch { form, kinds, content, deltas: Vec::new(), changes: Bytes::new() }
     }
 
-    /// With pages sent as the target needs them: each page of the batch has an entry in `to_send`, or all go whole.
-    /// `version` is that of the batch.
+    /// Returns the batch with each page as the target needs it. `to_send` has an entry for each page, or is empty: then
+    /// all pages go whole. `version` is the version of the batch.
     pub fn with_deltas(mut self, version: u32, to_send: Vec<ToSend>) -> Batch {
         let mut changes = BytesMut::new();
         for (nth, to_send) in to_send.into_iter().enumerate() {
@@ -160,12 +160,12 @@ impl Batch {
         self
     }
 
-    /// Bytes of what is in it, as it is.
+    /// Returns the bytes of stored pages and deltas, before compression.
     pub fn bytes(&self) -> usize {
         PageKind::Stored.count(&self.kinds) * PAGE_BYTES + self.changes.len()
     }
 
-    /// Of pages that are known to be zero, for the agent to write.
+    /// Returns a batch of pages that are known to be zero, for the agent to write.
     ///
     /// # Panics
     /// As [`Self::new`].
@@ -182,7 +182,7 @@ impl Batch {
         }
     }
 
-    /// The content of its nth page; none: zeros, or not said whole.
+    /// Returns the content of the nth page. `None`: zeros, or the page does not go whole.
     pub fn page(&self, nth: usize) -> Option<&[u8]> {
         (self.kinds[nth] == PageKind::Stored).then(|| &self.content[nth * PAGE_BYTES..][..PAGE_BYTES])
     }

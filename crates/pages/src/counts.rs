@@ -1,4 +1,4 @@
-//! Where the bytes of a migration went. What else commands show of them is computed in `skein-api`.
+//! Counts: where the bytes of a migration went. `skein-api` computes what only commands show.
 
 use crate::page::PAGE_BYTES;
 
@@ -7,56 +7,56 @@ use crate::page::PAGE_BYTES;
 pub struct PageCounts {
     /// Pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
     pub pages: u64,
-    /// Of these, pages of zeros: next to nothing on the wire.
+    /// Pages of zeros, part of `pages`: next to nothing on the wire.
     pub zero_pages: u64,
-    /// Pages that were compressed …
+    /// Pages that were compressed.
     pub packed_pages: u64,
-    /// … to so many bytes, with the deltas that were.
+    /// Bytes to which pages and deltas were compressed.
     pub packed_bytes: u64,
     /// Pages that went as they are.
     pub stored_pages: u64,
-    /// Pages that the guest had written to and that hold what the target has: next to nothing on the wire.
+    /// Pages that the guest wrote to, and whose content the target has all the same: next to nothing on the wire.
     pub unchanged_pages: u64,
-    /// Pages of which only what had changed went …
+    /// Pages of which only what had changed went.
     pub delta_pages: u64,
-    /// … and so many bytes of that as they are, with what says where they belong …
+    /// Bytes of deltas that went as they are, with their heads.
     pub delta_bytes: u64,
-    /// … and so many that were compressed, before they were.
+    /// Bytes of deltas that were compressed, before compression.
     pub packed_delta_bytes: u64,
-    /// Pages sent again since the target's copy differed.
+    /// Pages sent again because the target's copy differed.
     pub repaired_pages: u64,
-    /// Pages that the guest had written to last and that QEMU missed: sent from its RAM. (Without KVM only.)
+    /// Pages that the guest had written to last and that QEMU missed: sent from the guest's RAM. (Only without KVM.)
     pub missed_pages: u64,
     /// Bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
-    /// Of those that went as they are: since there was no CPU to compress them in time.
+    /// Pages that went as they are because there was no CPU to compress them in time; part of `stored_pages`.
     pub late_pages: u64,
-    /// Microseconds of CPU that compressing took, of all threads.
+    /// CPU time that compressing took, of all threads, in microseconds.
     pub packing_us: u64,
-    /// zstd's level that most batches were compressed with; none: LZ4.
+    /// zstd's level with which most batches were compressed. `None`: LZ4.
     pub zstd_level: Option<i32>,
-    /// Microseconds from QEMU's last page until the target had said that it holds the same, in which the guest stands
-    /// still; the last pages' way to the target is in it. None: nothing was compared, or not yet.
+    /// Microseconds from QEMU's last page until the target reported that it holds the same. The guest stands still
+    /// meanwhile, and the last pages' way to the target is included. `None`: nothing was compared, or not yet.
     pub compared_us: Option<u64>,
 }
 
 impl PageCounts {
-    /// Bytes of the pages in the guest.
+    /// Returns how many bytes the sent pages have in the guest.
     pub fn guest_bytes(&self) -> u64 {
         bytes(self.pages)
     }
 
-    /// Bytes that went as they are.
+    /// Returns how many bytes went as they are.
     pub fn stored_bytes(&self) -> u64 {
         bytes(self.stored_pages)
     }
 
-    /// Bytes sent again since the target's copy differed.
+    /// Returns how many bytes were sent again because the target's copy differed.
     pub fn repaired_bytes(&self) -> u64 {
         bytes(self.repaired_pages)
     }
 
-    /// Bytes that pages and the rest took on the wire, but for framing and encryption.
+    /// Returns how many bytes pages and the rest took on the wire, without framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
         let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
         of_pages.saturating_add(self.other_bytes)
@@ -90,7 +90,7 @@ mod tests {
         };
         assert_eq!((counts.guest_bytes(), counts.stored_bytes()), (15 * 4096, 3 * 4096));
         assert_eq!(counts.wire_bytes(), 4 * 4096 + 3072);
-        // Whatever another agent says.
+        // However large the numbers are that another agent reports.
         let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
         assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
     }

@@ -1,4 +1,4 @@
-//! What changed of a page since it was sent last.
+//! Deltas: what changed of a page since it was sent last.
 //!
 //! A page has [`PARTS_PER_PAGE`] parts of [`PART_BYTES`]. A **delta** is those of its parts that changed, what it is a
 //! change of (the version that was sent before), and the [mark](crate::Digest) of the result. The source knows parts
@@ -13,58 +13,58 @@ use bytes::BytesMut;
 
 use crate::page::{PAGE_BYTES, VERSION_KEPT, VERSION_MAX};
 
-/// Bytes of a part: a small change costs one, and hashes of all take 3.1 % of a page.
+/// Bytes of a part: a small change costs one part, and the hashes of all parts take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
 /// Parts of a page.
 pub const PARTS_PER_PAGE: usize = PAGE_BYTES / PART_BYTES;
-/// A page of which more changed goes whole: three quarters.
+/// Most parts that a delta may have, three quarters: a page of which more changed goes whole.
 const CHANGED_MAX: u32 = PARTS_PER_PAGE as u32 * 3 / 4;
 /// Most bytes that change in a delta.
 pub const DELTA_BYTES_MAX: usize = CHANGED_MAX as usize * PART_BYTES;
 
-/// A delta but for its bytes.
+/// A delta without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHead {
-    /// The version that it changes; or [`VERSION_KEPT`].
+    /// The version of the page that the delta changes, or [`VERSION_KEPT`].
     pub base: u32,
-    /// The result's mark.
+    /// The mark of the result.
     pub mark: u128,
     /// Which parts change, the first in the lowest bit.
     pub changed: u32,
 }
 
 impl DeltaHead {
-    /// Of a page of which this version, or a newer one, is sent by others: nothing is to be done.
+    /// Returns the delta of a page that is sent elsewhere in this version or a newer one: nothing has to be done.
     pub fn unchanged(version: u32) -> DeltaHead {
         DeltaHead { base: version, mark: 0, changed: 0 }
     }
 
-    /// Whether there may be such a delta: of so many parts, of such a version.
+    /// Returns whether such a delta is possible: neither too many parts nor a version that cannot be.
     pub fn is_valid(&self) -> bool {
         self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX
     }
 
-    /// Whether nothing is to be done for it in a batch of this version: see [`Self::unchanged`].
+    /// Returns whether nothing has to be done for the delta in a batch of this version: see [`Self::unchanged`].
     pub fn is_unchanged(&self, version: u32) -> bool {
         self.base >= version && self.base != VERSION_KEPT
     }
 
-    /// Bytes that change.
+    /// Returns how many bytes change.
     pub fn bytes(&self) -> usize {
         self.changed.count_ones() as usize * PART_BYTES
     }
 
-    /// Where in the page the parts that change begin, in order.
+    /// Returns where in the page the changed parts begin, in order.
     fn offsets(self) -> impl Iterator<Item = usize> {
         (0..PARTS_PER_PAGE).filter(move |part| self.changed >> part & 1 == 1).map(|part| part * PART_BYTES)
     }
 
-    /// Adds the parts of `page` that change to `out`.
+    /// Appends the parts of `page` that change to `out`.
     pub fn gather(&self, page: &[u8], out: &mut BytesMut) {
         self.offsets().for_each(|at| out.extend_from_slice(&page[at..at + PART_BYTES]));
     }
 
-    /// Puts `parts`, of [`Self::bytes`], into `page`.
+    /// Writes `parts`, which have [`Self::bytes`] bytes, into `page`.
     pub fn apply(&self, parts: &[u8], page: &mut [u8]) {
         for (at, part) in self.offsets().zip(parts.chunks_exact(PART_BYTES)) {
             page[at..at + PART_BYTES].copy_from_slice(part);

@@ -1,15 +1,15 @@
-//! Pages that are held back: the guest writes them anew in every round, so each time they were sent in vain.
+//! Pages that are held back: the guest writes them anew in every round, so each sending was in vain.
 //!
 //! The target is told that such a page is what it has, and gets the page once the guest stands still. Until then the
-//! marks of both ends differ by one, so that no held page can be forgotten.
+//! marks of the two ends differ by one, so that no held page can be forgotten.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::delta::DeltaHead;
 use crate::region::Region;
 
-/// The first time that a page would go whole once more, and is held back instead. A page that the guest has written
-/// in so many rounds it writes in every one.
+/// How many times a page would go whole again before it is held back instead. A page that the guest has written in so
+/// many rounds is likely written in every round.
 const HOLD_AFTER: u8 = 3;
 
 /// How many pages are held back, of all regions.
@@ -17,12 +17,12 @@ const HOLD_AFTER: u8 = 3;
 pub(crate) struct HeldPages {
     most: AtomicU64,
     now: AtomicU64,
-    /// Pages that were not sent as they are held, over all rounds.
+    /// How many times a page was not sent because it is held, over all rounds.
     spared: AtomicU64,
 }
 
 impl HeldPages {
-    /// At most so many pages are held from now on.
+    /// Sets how many pages may be held at most.
     pub(crate) fn set_most(&self, pages: u64) {
         self.most.store(pages, Relaxed);
     }
@@ -35,13 +35,13 @@ impl HeldPages {
         self.spared.load(Relaxed)
     }
 
-    /// No page is held any more.
+    /// Notes that no page is held any more.
     pub(crate) fn clear(&self) {
         self.now.store(0, Relaxed);
     }
 
-    /// Holds the nth page on in this version, or lets go of it if too many are held. Returns what the target is told if
-    /// the page is held. It was held before.
+    /// Continues to hold the nth page, which is held, in this version; or releases the page if too many are held.
+    /// Returns what the target is told if the page stays held.
     pub(crate) fn hold_on(&self, region: &mut Region, nth: usize, version: u32) -> Option<DeltaHead> {
         if self.now.load(Relaxed) > self.most.load(Relaxed) {
             region.release(nth);
@@ -52,7 +52,8 @@ impl HeldPages {
         region.hold(nth, version)
     }
 
-    /// Holds the nth page, which would go whole once more, if it often has. Returns what the target is told then.
+    /// Holds the nth page, which would go whole once more, if that happened often. Returns what the target is told
+    /// then.
     pub(crate) fn hold(&self, region: &mut Region, nth: usize, version: u32) -> Option<DeltaHead> {
         if region.sketches.as_mut()?.count_resent_whole(nth) < HOLD_AFTER {
             return None;
@@ -69,11 +70,11 @@ impl Region {
         self.held.contains(&(nth as u16))
     }
 
-    /// Has the nth page held, in this version, or goes on to. Returns what the target is told.
+    /// Holds the nth page in this version, or continues to. Returns what the target is told.
     fn hold(&mut self, nth: usize, version: u32) -> Option<DeltaHead> {
         let base = self.version(nth)?;
         let mark = self.mark(nth).wrapping_sub(u128::from(self.is_held(nth)));
-        // The hashes stay those of what the target has.
+        // The hashes must stay those of what the target has.
         let sketches = self.sketches.take();
         self.set(nth, version, mark.wrapping_add(1));
         self.sketches = sketches;
@@ -81,7 +82,7 @@ impl Region {
         Some(DeltaHead { base, mark, changed: 0 })
     }
 
-    /// Holds the nth page no more. Returns whether it was held.
+    /// Stops holding the nth page. Returns whether it was held.
     pub(crate) fn release(&mut self, nth: usize) -> bool {
         let is_held = self.is_held(nth);
         if is_held && let Some(version) = self.version(nth) {

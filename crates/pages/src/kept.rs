@@ -1,7 +1,7 @@
-//! What the target keeps of an earlier trip of the guest.
+//! The pages that the target kept from an earlier trip of the guest.
 //!
-//! Where the guest came from the very host that it goes to, and that kept its RAM, the marks of that trip say what need
-//! not be sent: a page of the same mark is a delta of no part, of what was [`VERSION_KEPT`](crate::VERSION_KEPT).
+//! If the guest goes back to a host that kept its RAM, the marks of that trip say what need not be sent: a page with
+//! the same mark is a delta without parts, based on [`VERSION_KEPT`](crate::VERSION_KEPT).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -19,7 +19,7 @@ impl KeptPages {
         KeptPages { marks, is_doubted: AtomicBool::new(false) }
     }
 
-    /// Nothing is built on the kept pages from now on.
+    /// Stops building on the kept pages.
     pub(crate) fn doubt(&self) {
         self.is_doubted.store(true, Relaxed);
     }

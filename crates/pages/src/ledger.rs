@@ -1,11 +1,11 @@
-//! Which version of each page is the latest, and whether both ends hold the same.
+//! The ledger: which version of each page is the latest, and whether both ends hold the same.
 //!
 //! A page's **version** is the number of barriers before it on its own channel: QEMU sends a page at most once between
 //! two barriers, so of two records of a page the one with the higher version is the newer, whichever arrives first.
-//! Where both ends have the same [digests](crate::Digest), the target holds what the source sent last of every page,
-//! where it belongs.
+//! If both ends have the same [digests](crate::Digest), the target holds of every page what the source sent last, in
+//! its place.
 //!
-//! Costs 20 bytes for a page of 4096 (0.5 %), of regions with any page but untouched zeros.
+//! The ledger costs 20 bytes for a page of 4096 (0.5 %), for regions that have any page but untouched zeros.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::mark::{Digest, Key, Marker};
 use crate::page::REGION_PAGES;
 use crate::region::{Region, RegionId};
 
-/// A page that cannot be.
+/// Why a page cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum LedgerError {
@@ -36,7 +36,7 @@ struct Block {
 }
 
 impl Ledger {
-    /// Of blocks with so many pages, of which nothing was said yet.
+    /// Returns a ledger of blocks with so many pages each, about which nothing was noted yet.
     pub fn new(key: &Key, blocks: impl IntoIterator<Item = u32>) -> Ledger {
         let block = |pages: u32| Block {
             pages,
@@ -45,12 +45,12 @@ impl Ledger {
         Ledger { marker: Marker::new(key), blocks: blocks.into_iter().map(block).collect() }
     }
 
-    /// Returns the mark of what a page holds; `content` is none for zeros.
+    /// Returns the mark of a page's content. `content` is `None` for zeros.
     pub fn mark(&self, block: u16, page: u32, content: Option<&[u8]>) -> u128 {
         self.marker.mark(block, page, content)
     }
 
-    /// Returns the nth of the numbers that are as random as the key.
+    /// Returns the nth of a series of numbers that are as random as the key.
     pub fn keyed_number(&self, nth: u32) -> u128 {
         self.marker.keyed_number(nth)
     }
@@ -77,7 +77,7 @@ impl Ledger {
         Ok(RegionGuard(region))
     }
 
-    /// Notes pages that are sent whole, with their contents; versions older than known are passed over.
+    /// Notes pages that are sent whole, with their contents. Versions older than the known one are ignored.
     ///
     /// # Errors
     /// There is no such page.
@@ -94,7 +94,7 @@ impl Ledger {
         })
     }
 
-    /// Returns which of these pages have other contents than they had when they were sent last.
+    /// Returns which of these pages have another content than they had when they were sent last.
     ///
     /// # Errors
     /// There is no such page.
@@ -112,7 +112,7 @@ impl Ledger {
         Ok(changed)
     }
 
-    /// Does something with each of the pages, one region locked at a time.
+    /// Calls `work` for each of the pages, with one region locked at a time.
     pub(crate) fn each<'a>(
         &self,
         block: u16,
@@ -123,7 +123,7 @@ impl Ledger {
         for (page, content) in pages {
             let (id, nth) = RegionId::of(block, page);
             if locked.as_ref().is_none_or(|(other, _)| *other != id) {
-                // One lock at a time: the next is of any other region.
+                // Only one lock at a time: the next region may be any other.
                 drop(locked.take());
                 locked = Some((id, self.region(block, page)?));
             }
@@ -136,19 +136,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns the mark of a page that has had a record.
+    /// Returns the mark of a page that was noted. `None`: it was not.
     pub(crate) fn known_mark(&self, block: u16, page: u32) -> Option<u128> {
         let (id, nth) = RegionId::of(block, page);
         let region = self.blocks.get(usize::from(block))?.regions.get(id.region as usize)?.lock();
         region.as_ref().filter(|region| region.version(nth).is_some()).map(|region| region.mark(nth))
     }
 
-    /// Returns the regions with pages that are not what is known of them.
+    /// Returns the regions with owed pages: pages that do not hold what the ledger says.
     pub fn owed(&self) -> BTreeSet<RegionId> {
         self.known().filter(|(_, region)| region.is_any_owed()).map(|(id, _)| id).collect()
     }
 
-    /// Returns the digests of all regions of which anything is known.
+    /// Returns the digests of all regions about which anything is known.
     pub fn digests(&self) -> BTreeMap<RegionId, Digest> {
         self.known().map(|(id, region)| (id, region.digest())).collect()
     }
@@ -160,7 +160,7 @@ impl Ledger {
         sum
     }
 
-    /// Returns the regions of which anything is known, each locked while it is looked at.
+    /// Returns the regions about which anything is known. Each is locked while its guard lives.
     pub(crate) fn known(&self) -> impl Iterator<Item = (RegionId, RegionGuard<'_>)> {
         self.blocks.iter().zip(0u16..).flat_map(|(of, block)| {
             of.regions.iter().zip(0u32..).filter_map(move |(entries, region)| {
@@ -171,7 +171,7 @@ impl Ledger {
     }
 }
 
-/// A region, locked.
+/// A locked region.
 pub struct RegionGuard<'a>(MutexGuard<'a, Option<Region>>);
 
 impl std::ops::Deref for RegionGuard<'_> {
@@ -228,13 +228,13 @@ mod tests {
         assert!(ledger.changed(0, [(1000, None)]).is_err());
     }
 
-    /// One content of a page for each number; 0: zeros.
+    /// Returns a page's content for each number. 0: zeros.
     fn content(fill: u8) -> Option<[u8; 4096]> {
         (fill > 0).then(|| std::array::from_fn(|at| if at / 1000 == usize::from(fill) { fill } else { 9 }))
     }
 
     proptest! {
-        /// Whatever the order of arrival, the same digest; and a different one for anything else.
+        /// Whatever the order of arrival, the digest is the same; it differs for any other content.
         #[test]
         fn the_latest_versions_make_the_digest(
             notes in proptest::collection::btree_map((0u16..2, 0u32..3, 0u32..4), 0u8..3, 1..40),
@@ -255,7 +255,7 @@ mod tests {
             });
             prop_assert_eq!(sum(&in_order), sum(&shuffled));
 
-            // The latest of the last page is different, or lost.
+            // The latest version of the last page is different, or lost.
             let ((block, page, _), fill) = *in_order.last().unwrap();
             let (others, last) = in_order.split_at(in_order.len() - 1);
             let before = others.last().filter(|((b, p, _), _)| (*b, *p) == (block, page)).map(|(_, fill)| *fill);

@@ -7,11 +7,11 @@
 use aegis::aegis128x2::Aegis128X2Mac;
 use serde::{Deserialize, Serialize};
 
-/// A key for marks, drawn for each migration but one that builds on an earlier one's marks: without it a guest could
-/// look for contents of equal marks.
+/// A key for marks. It is drawn for each migration, except for one that builds on an earlier one's marks: without a
+/// secret key a guest could search for contents with equal marks.
 pub type Key = [u8; 16];
 
-/// Sum of marks, modulo 2^128.
+/// The sum of marks, modulo 2^128.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(pub u128);
 
@@ -28,7 +28,7 @@ impl Digest {
 /// Makes marks under one key.
 pub(crate) struct Marker(Aegis128X2Mac<16>);
 
-/// What a MAC is of, so that no two things have the same input.
+/// What a MAC is made of, so that no two things have the same input.
 #[repr(u8)]
 enum MarkOf {
     Zeros = 0,
@@ -41,13 +41,13 @@ impl Marker {
         Marker(Aegis128X2Mac::new(key))
     }
 
-    /// Returns the mark of what a page holds; `content` is none for zeros.
+    /// Returns the mark of a page's content. `content` is `None` for zeros.
     pub(crate) fn mark(&self, block: u16, page: u32, content: Option<&[u8]>) -> u128 {
         let of = if content.is_some() { MarkOf::Content } else { MarkOf::Zeros };
         self.mac(block, of, page, content.unwrap_or_default())
     }
 
-    /// Returns the nth of the numbers that are as random as the key.
+    /// Returns the nth of a series of numbers that are as random as the key.
     pub(crate) fn keyed_number(&self, nth: u32) -> u128 {
         self.mac(0, MarkOf::Number, nth, &[])
     }

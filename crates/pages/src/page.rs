@@ -1,20 +1,20 @@
-//! A page: how long it is, how its versions are counted, and how many are a region.
+//! Pages: their size, their versions, and the size of a region.
 
-/// Bytes in a page. Guests with others are moved without looking into their stream.
+/// Bytes in a page. Guests with pages of other sizes are moved without parsing their stream.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Pages of a region: 2 MiB.
 pub const REGION_PAGES: usize = 512;
 
-/// A version that no record has: more barriers than a migration can come to.
+/// A version that no record has: more barriers than there can be in a migration.
 pub const VERSION_MAX: u32 = u32::MAX - 2;
 
-/// In place of a delta's base: what the target keeps of the guest's last stay.
+/// Stands for a delta's base: what the target kept of the guest's last stay.
 pub const VERSION_KEPT: u32 = VERSION_MAX;
 
-/// Returns whether there are only zeros.
+/// Returns whether `page` has only zeros.
 pub fn is_zero(page: &[u8]) -> bool {
-    // Most pages that are not zero are so in their first bytes.
+    // Most pages that are not zero have another byte among their first bytes.
     let (first, rest) = page.split_at(page.len().min(64));
     first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |any, byte| any | byte) == 0)
 }

@@ -1,4 +1,4 @@
-//! A batch as it arrives at the target, and its pages run by run.
+//! A batch as it arrives at the target, and its pages, run by run.
 
 use std::collections::VecDeque;
 
@@ -9,59 +9,59 @@ use crate::delta::DeltaHead;
 use crate::packing::Packing;
 use crate::page::PAGE_BYTES;
 
-/// What the head of a batch says.
+/// The head of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchHead {
-    /// What becomes of its pages.
+    /// What becomes of the batch's pages.
     pub form: BatchForm,
     /// How each page travels.
     pub kinds: Vec<PageKind>,
-    /// How what is packed is packed.
+    /// How the packed part is compressed.
     pub packing: Packing,
-    /// The heads of its deltas, in order.
+    /// The heads of the deltas, in order.
     pub deltas: Vec<DeltaHead>,
-    /// The bytes of its deltas are packed, after the pages that are.
+    /// Whether the bytes of the deltas are packed, after the packed pages.
     pub changes_packed: bool,
 }
 
 impl BatchHead {
-    /// Returns how many of its pages travel so.
+    /// Returns how many of the pages travel as `kind`.
     pub fn count(&self, kind: PageKind) -> usize {
         kind.count(&self.kinds)
     }
 
-    /// Returns the bytes of its packed pages.
+    /// Returns the bytes of the packed pages, unpacked.
     pub fn packed_page_bytes(&self) -> usize {
         self.count(PageKind::Packed) * PAGE_BYTES
     }
 
-    /// Returns the bytes of its deltas.
+    /// Returns the bytes of the deltas.
     pub fn change_bytes(&self) -> usize {
         self.deltas.iter().map(DeltaHead::bytes).sum()
     }
 
-    /// Returns the bytes of what is packed, before it was.
+    /// Returns the bytes of everything packed, unpacked.
     pub fn unpacked_bytes(&self) -> usize {
         self.packed_page_bytes() + if self.changes_packed { self.change_bytes() } else { 0 }
     }
 }
 
-/// A batch as it came. The lengths of its parts are those that its head says.
+/// A batch as it arrived. The lengths of its parts are those that its head says.
 #[derive(Clone, Debug)]
 pub struct ReceivedBatch {
-    /// Which pages, and how they travel.
+    /// The head: which pages, and how they travel.
     pub head: BatchHead,
-    /// What is packed.
+    /// The packed part.
     pub packed: Bytes,
-    /// The bytes of its deltas, one after the other, if they are not packed.
+    /// The bytes of the deltas, one after the other, if they are not packed.
     pub changes: Bytes,
-    /// Pages that are as they are, one after the other, cut anywhere.
+    /// The stored pages, one after the other, cut anywhere.
     pub stored: VecDeque<Bytes>,
 }
 
 impl ReceivedBatch {
-    /// Returns its pages, run by run, and takes those that are stored out of it. `unpacked` is what is packed, of
-    /// [`BatchHead::unpacked_bytes`].
+    /// Returns the pages, run by run. Stored pages are taken out of the batch. `unpacked` is the packed part, unpacked
+    /// to [`BatchHead::unpacked_bytes`] bytes.
     pub fn runs<'a>(&'a mut self, unpacked: &'a [u8]) -> ReceivedRuns<'a> {
         let head = &self.head;
         let (unpacked, packed_changes) = unpacked.split_at(head.packed_page_bytes());
@@ -78,15 +78,15 @@ impl ReceivedBatch {
     }
 }
 
-/// The pages of a batch that are still to be dealt with.
+/// The pages of a batch that are still to be handled.
 pub struct ReceivedRuns<'a> {
-    /// The runs after the one that is being dealt with.
+    /// The runs after the current one.
     runs: &'a [Run],
-    /// How each page that is left travels.
+    /// How each of the remaining pages travels.
     kinds: &'a [PageKind],
-    /// The number of the next page …
+    /// The number of the next page.
     first: u32,
-    /// … and how many are left of its run.
+    /// How many pages of the current run are left.
     left: usize,
     unpacked: &'a [u8],
     deltas: &'a [DeltaHead],
@@ -96,33 +96,33 @@ pub struct ReceivedRuns<'a> {
 
 /// Pages that follow each other in a block and travel in the same way.
 pub struct ReceivedRun<'a> {
-    /// The number of the first; without meaning where the batch does not say where its pages belong.
+    /// The number of the first page. It has no meaning if the batch does not say where its pages belong.
     pub first: u32,
     /// How many pages.
     pub pages: usize,
-    /// What they hold.
+    /// The content of the pages.
     pub content: RunContent<'a>,
 }
 
-/// What the pages of a run hold.
+/// The content of the pages of a run.
 pub enum RunContent<'a> {
     /// Zeros.
     Zeros,
-    /// These bytes, one page after the other; they were packed.
+    /// These bytes, one page after the other. They were packed.
     Unpacked(&'a [u8]),
-    /// Bytes in the pieces in which they came, all of which are to be taken.
+    /// Bytes in the pieces in which they arrived. All of them have to be taken.
     Stored(StoredPages<'a>),
-    /// What they held before, but for what changed.
+    /// The earlier content, with changes.
     Changed {
-        /// A head for each page.
+        /// The head for each page.
         deltas: &'a [DeltaHead],
-        /// The parts that change, of all pages.
+        /// The changed parts of all pages.
         parts: &'a [u8],
     },
 }
 
 impl ReceivedRuns<'_> {
-    /// Returns the next run. It lasts until the next call.
+    /// Returns the next run. The run lasts until the next call.
     #[expect(
         clippy::should_implement_trait,
         reason = "a run borrows the pieces of stored pages, which no iterator lends"
@@ -152,21 +152,21 @@ impl ReceivedRuns<'_> {
     }
 }
 
-/// Takes the first `count` of a slice.
+/// Takes the first `count` items of a slice.
 fn split_off<'a, T>(slice: &mut &'a [T], count: usize) -> &'a [T] {
     let (first, rest) = slice.split_at(count);
     *slice = rest;
     first
 }
 
-/// Pages in the pieces in which they came.
+/// Stored pages, in the pieces in which they arrived.
 pub struct StoredPages<'a> {
     pieces: &'a mut VecDeque<Bytes>,
     left: usize,
 }
 
 impl StoredPages<'_> {
-    /// Takes the next pages: all that are in one piece, or one that was torn, put together.
+    /// Takes the next pages: all that lie whole in one piece, or one page that was cut, joined.
     pub fn take_whole(&mut self) -> Option<Bytes> {
         if self.left == 0 {
             return None;
@@ -184,7 +184,7 @@ impl StoredPages<'_> {
         Some(torn.freeze())
     }
 
-    /// Takes the next page, and gives its parts to `to` as they are. Returns whether there was one.
+    /// Takes the next page, and passes its parts to `to` without joining them. Returns whether there was a page.
     pub fn take_page(&mut self, mut to: impl FnMut(Bytes)) -> bool {
         if self.left == 0 {
             return false;

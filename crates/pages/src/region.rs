@@ -1,4 +1,4 @@
-//! What is known of the pages of a region: the latest version of each, and its mark.
+//! What is known about the pages of a region: the latest version of each, and its mark.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::mark::Digest;
 use crate::page::REGION_PAGES;
 use crate::sketch::Sketches;
 
-/// Which 2 MiB of which block.
+/// A region: which 2 MiB of which block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RegionId {
     /// Number of the block.
@@ -18,7 +18,7 @@ pub struct RegionId {
 }
 
 impl RegionId {
-    /// Returns the region of a page, and which of its pages it is.
+    /// Returns the region of a page, and the page's number in the region.
     pub fn of(block: u16, page: u32) -> (RegionId, usize) {
         (RegionId { block, region: page / REGION_PAGES as u32 }, page as usize % REGION_PAGES)
     }
@@ -26,7 +26,7 @@ impl RegionId {
 
 #[derive(Clone, Copy, Default)]
 struct PageEntry {
-    /// The version and one more; 0: no record yet.
+    /// The version plus one. 0: no record yet.
     version: u32,
     /// The mark in four parts, so that an entry has no padding.
     mark: [u32; 4],
@@ -47,7 +47,7 @@ pub struct Region {
     entries: Box<[PageEntry; REGION_PAGES]>,
     digest: Digest,
     pub(crate) sketches: Option<Box<Sketches>>,
-    /// Pages that do not hold what is known of them: see [`Self::mark_owed`].
+    /// Pages that do not hold what is noted for them: see [`Self::mark_owed`].
     owed: BTreeSet<u16>,
     /// Pages that are held back.
     pub(crate) held: BTreeSet<u16>,
@@ -78,7 +78,7 @@ impl Region {
         self.entries[nth].mark()
     }
 
-    /// Notes that the nth page is this now.
+    /// Notes the version and the mark that the nth page has now.
     pub fn set(&mut self, nth: usize, version: u32, mark: u128) {
         let entry = &mut self.entries[nth];
         if entry.version > 0 {
@@ -94,23 +94,23 @@ impl Region {
         }
     }
 
-    /// Notes that the nth page should be this now, and is not: it has to be sent whole.
+    /// Notes the version and the mark that the nth page should have and does not: the page has to be sent whole.
     pub fn mark_owed(&mut self, nth: usize, version: u32, mark: u128) {
         self.set(nth, version, mark);
         self.owed.insert(nth as u16);
     }
 
-    /// Returns whether the nth page is not what it should be.
+    /// Returns whether the nth page is owed: it does not hold what it should.
     pub fn is_owed(&self, nth: usize) -> bool {
         self.owed.contains(&(nth as u16))
     }
 
-    /// Returns whether any page is not what it should be.
+    /// Returns whether any page is owed.
     pub(crate) fn is_any_owed(&self) -> bool {
         !self.owed.is_empty()
     }
 
-    /// Returns the sum of the marks of the pages.
+    /// Returns the sum of the marks of the region's pages.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -1,12 +1,12 @@
 //! What the source has sent of each page, and what the target needs of it next.
 //!
-//! Beside the [`Ledger`] that both ends keep, a source that sends [deltas](crate::delta) keeps hashes of the parts of
-//! pages, as far as it may. And it may **hold back** pages that the guest writes anew again and again: see
-//! [`SentPages::set_held_pages_max`]. Where the target has kept the guest's RAM of an earlier trip, pages are built on
+//! Besides the [`Ledger`] that both ends have, a source that sends [deltas](crate::delta) stores hashes of the parts of
+//! pages, as far as its memory allows. It may also **hold back** pages that the guest writes anew again and again: see
+//! [`SentPages::set_held_pages_max`]. If the target has kept the guest's RAM of an earlier trip, pages are built on
 //! that.
 //!
-//! With hashes of all pages, it costs 149 bytes for a page of 4096 (3.6 %), of regions with any page but untouched
-//! zeros; see [`ledger`](crate::ledger) for the rest.
+//! With hashes of all pages this costs 149 bytes for a page of 4096 (3.6 %), for regions that have any page but
+//! untouched zeros. [`ledger`](crate::ledger) explains the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -25,43 +25,43 @@ use crate::sketch::{self, SKETCHES_BYTES, Sketches};
 pub enum ToSend {
     /// Nothing: this version or a newer one was sent before.
     Nothing,
-    /// Nothing for now, as the page is held back. The target is told that the page is what it has.
+    /// Nothing for now, because the page is held back. The target is told that the page is what it has.
     Hold(DeltaHead),
-    /// What changed of the page; of no part, if the target has the same.
+    /// What changed of the page. A delta without parts means that the target has the same.
     Delta(DeltaHead),
     /// The whole page.
     Whole,
 }
 
-/// Which pages are hashed, so that a delta can be made of them when they are sent again.
+/// Which pages are hashed, so that a delta can be made when they are sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hashing {
     /// Pages that are sent again. Hashing takes CPU, and most pages are sent once.
     OnlyResent,
-    /// Pages that are sent for the first time, too: there is time for that.
+    /// Pages that are sent for the first time, too: there is time to hash them.
     Ahead,
 }
 
-/// What the source has sent of each page. Threads may share it; each region has a lock.
+/// What the source has sent of each page. Threads may share this; each region has a lock.
 pub struct SentPages {
     ledger: Ledger,
     deltas: Option<DeltaMemory>,
     kept: Option<KeptPages>,
 }
 
-/// What deltas are made with.
+/// What is needed to make deltas.
 struct DeltaMemory {
-    /// Of the hashes.
+    /// The seed of the hashes.
     seed: u64,
-    /// Bytes that hashes may still take.
+    /// How many more bytes hashes may take.
     left: AtomicU64,
-    /// Hashes may take as much as all pages need: there is no need to see first which pages are written again.
+    /// Whether hashes may take as much as all pages need. Then it need not show first which pages are written again.
     is_enough: bool,
     held: HeldPages,
 }
 
 impl DeltaMemory {
-    /// Takes memory for the hashes of one more region.
+    /// Takes memory for the hashes of one more region. Returns whether there was enough.
     fn take(&self) -> bool {
         self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(SKETCHES_BYTES)).is_ok()
     }
@@ -72,17 +72,17 @@ struct NewPage<'a> {
     block: u16,
     number: u32,
     version: u32,
-    /// None: zeros.
+    /// The content. `None`: zeros.
     content: Option<&'a [u8]>,
 }
 
 impl SentPages {
-    /// Of blocks with so many pages, none of which was sent yet. All pages go whole.
+    /// Returns a record of blocks with so many pages each, none of which was sent yet. All pages go whole.
     pub fn new(key: &Key, blocks: impl IntoIterator<Item = u32>) -> SentPages {
         SentPages { ledger: Ledger::new(key, blocks), deltas: None, kept: None }
     }
 
-    /// With deltas, for which hashes may take so many bytes.
+    /// Makes deltas, for which hashes may take at most `bytes_max` bytes.
     pub fn with_deltas(mut self, bytes_max: u64) -> SentPages {
         self.deltas = Some(DeltaMemory {
             seed: self.ledger.keyed_number(u32::MAX) as u64,
@@ -93,7 +93,7 @@ impl SentPages {
         self
     }
 
-    /// With the marks of what the target keeps, made under the same key.
+    /// Builds on what the target kept. `marks`: the marks of the kept pages, made under the same key.
     pub fn with_kept(mut self, marks: Arc<Ledger>) -> SentPages {
         self.kept = Some(KeptPages::new(marks));
         self
@@ -104,7 +104,7 @@ impl SentPages {
         &self.ledger
     }
 
-    /// Returns whether there are deltas.
+    /// Returns whether deltas are made.
     pub fn has_deltas(&self) -> bool {
         self.deltas.is_some()
     }
@@ -114,12 +114,12 @@ impl SentPages {
         self.kept.is_some()
     }
 
-    /// No page is built on what the target keeps from now on.
+    /// Stops building pages on what the target kept.
     pub fn doubt_kept(&self) {
         self.kept.iter().for_each(KeptPages::doubt);
     }
 
-    /// At most so many pages are held back from now on.
+    /// Sets how many pages may be held back at most.
     pub fn set_held_pages_max(&self, pages: u64) {
         self.deltas.iter().for_each(|deltas| deltas.held.set_most(pages));
     }
@@ -129,12 +129,12 @@ impl SentPages {
         self.deltas.as_ref().map_or(0, |deltas| deltas.held.now())
     }
 
-    /// Returns how many pages were not sent as they were held back, over all rounds.
+    /// Returns how many times a page was not sent because it was held back, over all rounds.
     pub fn held_back_pages(&self) -> u64 {
         self.deltas.as_ref().map_or(0, |deltas| deltas.held.spared())
     }
 
-    /// Returns all pages that are held back, by regions, for the last time: they are held no more.
+    /// Returns all pages that are held back, by region, and stops holding pages for good.
     pub fn release(&self) -> Vec<(RegionId, Vec<u32>)> {
         self.set_held_pages_max(0);
         let release = |(id, mut region): (RegionId, RegionGuard<'_>)| {
@@ -148,8 +148,8 @@ impl SentPages {
         released
     }
 
-    /// Notes pages that QEMU has sent, with their contents (none: zeros). Returns what the target needs of each; an
-    /// empty list without [deltas](Self::with_deltas), as all pages go whole then.
+    /// Notes pages that QEMU has sent, with their contents (`None`: zeros). Returns what the target needs of each page;
+    /// an empty list without [deltas](Self::with_deltas), because all pages go whole then.
     ///
     /// # Errors
     /// There is no such page.
@@ -180,7 +180,7 @@ impl SentPages {
         page: &NewPage<'_>,
         hashing: Hashing,
     ) -> ToSend {
-        // A version that is not sent could be taken for the base of a delta.
+        // A version that is not sent must not become the base of a delta.
         if !region.is_newer(nth, page.version) {
             return ToSend::Nothing;
         }
@@ -240,7 +240,7 @@ mod tests {
         SentPages::new(&[7; 16], [1000, 3])
     }
 
-    /// One content of a page for each number; 0: zeros.
+    /// Returns a page's content for each number. 0: zeros.
     fn content(fill: u8) -> Option<[u8; 4096]> {
         (fill > 0).then(|| std::array::from_fn(|at| if at / 1000 == usize::from(fill) { fill } else { 9 }))
     }
@@ -253,7 +253,7 @@ mod tests {
         if ahead { Hashing::Ahead } else { Hashing::OnlyResent }
     }
 
-    /// What travels as a delta.
+    /// Returns the delta as which the page travels.
     fn delta(to_send: ToSend) -> Option<DeltaHead> {
         match to_send {
             ToSend::Hold(head) | ToSend::Delta(head) => Some(head),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     proptest! {
-        /// Deltas on what was said before make the page, whatever may be kept and whenever there is time for it.
+        /// Deltas on what was sent before make the page, whatever may be kept and whenever there is time to hash.
         #[test]
         fn deltas_on_what_was_said_make_the_page(
             notes in proptest::collection::vec((0u32..700, 0u32..6, 0u8..4, any::<bool>()), 1..60),
@@ -298,8 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of a guest that comes back, what is as it was is built on that, if it is sent for the first time; nothing
-        /// else is.
+        /// If a guest comes back, what has not changed is built on the kept pages when it is sent for the first time.
+        /// Nothing else is.
         #[test]
         fn pages_that_were_kept_are_not_sent(
             before in proptest::collection::btree_map(0u32..700, 0u8..4, 0..30),
@@ -325,7 +325,7 @@ mod tests {
                 prop_assert_eq!(head.is_some_and(|head| head.base == VERSION_KEPT), is_kept);
                 prop_assert!(!is_first || head.is_none_or(|head| is_kept && head.changed == 0 && head.is_valid()));
             }
-            // What counts is what was said this time.
+            // Only what was sent this time counts.
             prop_assert_eq!(sent.ledger().digests(), plain.digests());
         }
     }

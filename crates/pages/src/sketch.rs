@@ -1,4 +1,4 @@
-//! Hashes of the parts of pages, by which a source that keeps no page knows what of one changed.
+//! Sketches: hashes of the parts of pages. By them a source that stores no page knows which parts of a page changed.
 
 use crate::delta::{PART_BYTES, PARTS_PER_PAGE};
 use crate::page::REGION_PAGES;
@@ -17,15 +17,15 @@ pub(crate) fn changed(before: &Sketch, after: &Sketch) -> u32 {
     before.iter().zip(after).rev().fold(0, |changed, (before, after)| changed << 1 | u32::from(before != after))
 }
 
-/// What the hashes of a region take.
+/// Bytes that the hashes of a region take.
 pub(crate) const SKETCHES_BYTES: u64 = size_of::<Sketches>() as u64;
 
 /// The hashes of the parts of a region's pages.
 pub(crate) struct Sketches {
     of: [Sketch; REGION_PAGES],
-    /// One bit for each page: its hashes are of its latest version.
+    /// One bit for each page: whether its hashes are those of its latest version.
     known: [u64; REGION_PAGES / 64],
-    /// How often each page was sent whole after it had been sent.
+    /// How many times each page was sent whole after its first sending.
     resent_whole: [u8; REGION_PAGES],
 }
 
@@ -38,7 +38,7 @@ impl Sketches {
         })
     }
 
-    /// Returns the hashes of the latest version of the nth page, if they are known.
+    /// Returns the hashes of the latest version of the nth page. `None`: not known.
     pub(crate) fn get(&self, nth: usize) -> Option<&Sketch> {
         (self.known[nth / 64] >> (nth % 64) & 1 == 1).then(|| &self.of[nth])
     }
@@ -52,7 +52,7 @@ impl Sketches {
         self.known[nth / 64] &= !(1 << (nth % 64));
     }
 
-    /// Counts that the nth page would go whole once more. Returns how often it would have.
+    /// Counts that the nth page would go whole once more. Returns the count.
     pub(crate) fn count_resent_whole(&mut self, nth: usize) -> u8 {
         self.resent_whole[nth] = self.resent_whole[nth].saturating_add(1);
         self.resent_whole[nth]
