@@ -1,5 +1,5 @@
-//! The command channel to the workload inside a guest: JSON lines over a unix socket. The commands are described in
-//! the workload's `control` module.
+//! The command channel to the workload inside a guest: JSON lines over a unix socket. The commands are described in the
+//! workload's `command_port` module.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

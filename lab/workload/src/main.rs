@@ -1,7 +1,7 @@
 //! The guest workload: pid 1 of the lab's initramfs.
 //!
-//! Fills RAM with known pages, rewrites them at a steady rate, checks them, beats, works on a disk, and
-//! answers commands on a virtio-serial port. The commands are in [`control`].
+//! Fills RAM with known pages, rewrites them at a steady rate, checks them, beats, works on a disk, and answers
+//! commands on a virtio-serial port. The commands are in [`command_port`].
 
 mod beat;
 mod command_port;
