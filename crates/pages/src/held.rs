@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::delta::DeltaHead;
 use crate::region::Region;
 
-/// How many times a page would go whole again before it is held back instead. A page that the guest has written in so
-/// many rounds is likely written in every round.
+/// At which time, counted from 1, a page that would go whole once more is held back instead. A page that the guest has
+/// written in so many rounds is written in every round.
 const HOLD_AFTER: u8 = 3;
 
 /// How many pages are held back, of all regions.

@@ -1,4 +1,4 @@
-//! Which of two records of one page is the newer.
+//! Barriers: which of two records of one page is the newer.
 
 use crate::main_channel::{Barrier, MainItem};
 use crate::multifd::Packet;
@@ -61,22 +61,22 @@ pub struct Barriers {
 }
 
 impl Barriers {
-    /// At the begin of a connection.
+    /// Returns the counter at the beginning of a connection.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many there were: the version of a page that comes now.
+    /// Returns how many barriers there were: the version of a page that comes now.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Which words of the main channel are barriers, once the first section of `ram` has told.
+    /// Returns which words of the main channel are barriers. `None`: the first section of `ram` has not told yet.
     pub fn by(&self) -> Option<Barrier> {
         self.by
     }
 
-    /// An item of the main channel.
+    /// Counts an item of the main channel.
     pub fn item(&mut self, item: &MainItem) {
         let word = match item {
             MainItem::Barrier(word) => *word,
@@ -86,7 +86,7 @@ impl Barriers {
         self.count += u64::from(*self.by.get_or_insert(word) == word);
     }
 
-    /// A packet of a multifd channel, whose pages have the version from before.
+    /// Counts a packet of a multifd channel. The packet's own pages have the version from before it.
     pub fn packet(&mut self, packet: &Packet) {
         self.count += u64::from(packet.is_sync());
     }

@@ -1,4 +1,4 @@
-//! QEMU's migration stream, connection by connection: what its bytes are, and the same bytes made again.
+//! QEMU's migration stream, connection by connection: parses its bytes, and makes the same bytes again.
 //!
 //! | module | reads |
 //! |---|---|
@@ -28,7 +28,7 @@ mod take;
 pub use block::{BLOCK_NAME_BYTES_MAX, BLOCKS_MAX, OFFSET_END, PAGE_BYTES};
 pub use not_understood::NotUnderstood;
 
-/// What a connection of a migration is.
+/// The kind of a connection of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelKind {
     /// The main channel.
@@ -39,7 +39,7 @@ pub enum ChannelKind {
     Other,
 }
 
-/// Returns what a connection is, by its first four bytes.
+/// Returns the kind of a connection, from its first four bytes.
 pub fn kind(first: [u8; 4]) -> ChannelKind {
     match u32::from_be_bytes(first) {
         main_channel::MAGIC => ChannelKind::Main,

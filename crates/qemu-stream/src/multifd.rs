@@ -13,7 +13,7 @@ pub const MAGIC: u32 = 0x1122_3344;
 const VERSION: u32 = 1;
 /// The first packet of a channel.
 pub const INIT_BYTES: usize = 64;
-/// What all later packets begin with: magic, version, flags.
+/// The common beginning of all later packets: magic, version, flags.
 const COMMON_BYTES: usize = 12;
 /// The header of a packet of pages, however many it has.
 pub const PACKET_BYTES: usize = OFFSETS_AT + 8 * PAGES_MAX;
@@ -21,7 +21,7 @@ pub const PACKET_BYTES: usize = OFFSETS_AT + 8 * PAGES_MAX;
 pub const DEVICE_STATE_BYTES: usize = 276;
 /// The most pages of a packet: `MULTIFD_PACKET_SIZE`, 512 KiB.
 pub const PAGES_MAX: usize = 128;
-/// The longest payload of a packet of pages: what QEMU takes for compressed ones, twice `MULTIFD_PACKET_SIZE`.
+/// The longest payload of a packet of pages: QEMU allows twice `MULTIFD_PACKET_SIZE` for compressed pages.
 pub const PAYLOAD_BYTES_MAX: usize = 2 * PAGES_MAX * PAGE_BYTES;
 
 const FLAGS_AT: usize = 8;
@@ -41,55 +41,55 @@ const COMPRESSION: u32 = 0x3e;
 const COMPRESSIONS: [u32; 6] = [0, 0x02, 0x04, 0x08, 0x10, 0x20];
 const DEVICE_STATE: u32 = 0x40;
 
-/// What a channel goes on with.
+/// What comes next on a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Head {
-    /// A part of a header, which the parser keeps. It needs [`Parser::need`] more bytes.
+    /// Part of a header, which the parser stores. The parser needs [`Parser::need`] more bytes.
     More,
     /// The first packet, [`INIT_BYTES`] long.
     Init {
-        /// Of the channel, from 0; channels connect in any order.
+        /// The channel's number, from 0. Channels connect in any order.
         id: u8,
-        /// Of the VM, or zeros.
+        /// The VM's UUID, or zeros.
         uuid: [u8; 16],
     },
     /// Pages of a RAM block, or a barrier: [`Packet::payload_bytes`] follow.
     Packet(Packet),
     /// State of a device.
     DeviceState {
-        /// All of the header.
+        /// The whole header.
         header: Box<[u8; DEVICE_STATE_BYTES]>,
-        /// How many bytes follow: whatever the source claims, up to 4 GiB.
+        /// How many bytes follow: any number that the source claims, up to 4 GiB.
         payload_bytes: u32,
     },
 }
 
-/// Where in a channel a packet is.
+/// The place of a packet in its channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Position {
-    /// At the begin: the initial packet.
+    /// At the beginning: the initial packet.
     #[default]
     First,
     /// After the initial packet.
     Later,
 }
 
-/// Reads the headers of a channel. Payloads are the caller's, who takes them off the connection before the next header.
+/// Reads the headers of a channel. The caller takes each payload off the connection before the next header.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// The header so far.
+    /// The part of the header that was read so far.
     unfinished: Vec<u8>,
     position: Position,
     failed: Option<NotUnderstood>,
 }
 
 impl Parser {
-    /// At the begin of a channel.
+    /// Returns a parser at the beginning of a channel.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many bytes [`Parser::head`] is to be given next; 0 once something was not understood.
+    /// Returns how many bytes [`Parser::head`] needs next. 0: something was not understood.
     pub fn need(&self) -> usize {
         match (self.position, &self.unfinished[..]) {
             _ if self.failed.is_some() => 0,
@@ -100,16 +100,20 @@ impl Parser {
         }
     }
 
-    /// What was given and is in no [`Head`] yet. With it begins what is opaque after an error.
+    /// Returns the bytes that were passed in and are in no [`Head`] yet. After an error, opaque bytes begin with these.
     pub fn kept(&self) -> &[u8] {
         &self.unfinished
     }
 
-    /// Reads the next part of a header. After an error it stays with that.
+    /// Reads the next part of a header.
+    ///
+    /// # Errors
+    ///
+    /// [`NotUnderstood`] if the header is not understood. Every later call returns the same error.
     ///
     /// # Panics
     ///
-    /// If it is not given [`Parser::need`] bytes.
+    /// Unless `bytes` has exactly [`Parser::need`] bytes.
     pub fn head(&mut self, bytes: &[u8]) -> Result<Head, NotUnderstood> {
         assert_eq!(bytes.len(), self.need(), "a header is given in the parts that were asked for");
         if let Some(error) = &self.failed {
@@ -131,7 +135,7 @@ impl Parser {
     }
 }
 
-/// Reads a header, which is as long as [`Parser::need`] says, or the common part of one.
+/// Reads a header of [`Parser::need`] bytes, or the common part of one.
 fn read(bytes: &[u8], position: Position) -> Result<Head, NotUnderstood> {
     let (magic, version) = (be32(bytes, 0), be32(bytes, 4));
     if (magic, version) != (MAGIC, VERSION) {
@@ -154,13 +158,13 @@ fn read(bytes: &[u8], position: Position) -> Result<Head, NotUnderstood> {
         return Packet::read(boxed(bytes)).map(Head::Packet);
     }
     match be32(bytes, PAYLOAD_BYTES_AT) {
-        // QEMU refuses it, too.
+        // QEMU refuses such a packet, too.
         0 => Err(NotUnderstood::Packet { what: "has no state of a device" }),
         payload_bytes => Ok(Head::DeviceState { header: boxed(bytes), payload_bytes }),
     }
 }
 
-/// The header of a packet of pages of one RAM block; both kinds may be absent.
+/// The header of a packet of pages of one RAM block. There may be no normal pages, no zero pages, or neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     header: Box<[u8; PACKET_BYTES]>,
@@ -169,18 +173,18 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Checks the numbers; flags, magic and version were.
+    /// Checks the numbers. Flags, magic and version are checked already.
     fn read(header: Box<[u8; PACKET_BYTES]>) -> Result<Self, NotUnderstood> {
         let number = |at| be32(&header[..], at) as usize;
         let (normal_pages, zero_pages) = (number(NORMAL_PAGES_AT), number(ZERO_PAGES_AT));
         let packet = |what| Err(NotUnderstood::Packet { what });
-        // Each by itself first: their sum might not fit.
+        // Each number is checked by itself first, because their sum might overflow.
         if normal_pages > PAGES_MAX || zero_pages > PAGES_MAX || normal_pages + zero_pages > PAGES_MAX {
             return packet("has more pages than fit");
         }
         match number(PAGES_ALLOC_AT) {
             PAGES_MAX => {}
-            // A SYNC of QEMU from 9.0 on.
+            // A SYNC packet of QEMU 9.0 and later.
             0 if normal_pages + zero_pages == 0 => {}
             _ => return packet("is for pages of another size"),
         }
@@ -197,45 +201,45 @@ impl Packet {
         Ok(packet_read)
     }
 
-    /// As it was on the wire.
+    /// Returns the header as it was on the wire.
     pub fn header(&self) -> &[u8; PACKET_BYTES] {
         &self.header
     }
 
-    /// Its flags, as on the wire.
+    /// Returns the flags as they are on the wire.
     pub fn flags(&self) -> u32 {
         be32(&self.header[..], FLAGS_AT)
     }
 
-    /// Whether the channel has a barrier *after* its pages.
+    /// Returns whether the channel has a barrier *after* the packet's pages.
     pub fn is_sync(&self) -> bool {
         self.flags() & SYNC != 0
     }
 
-    /// Whether QEMU compressed its normal pages: the payload is opaque, and with zlib and zstd part of one stream for
-    /// the whole channel.
+    /// Returns whether QEMU compressed the normal pages. Then the payload is opaque, and with zlib and zstd part of one
+    /// stream for the whole channel.
     pub fn is_compressed(&self) -> bool {
         self.flags() & COMPRESSION != 0
     }
 
-    /// Whether it has pages, normal or zero.
+    /// Returns whether the packet has pages, normal or zero.
     pub fn has_pages(&self) -> bool {
         self.normal_pages + self.zero_pages > 0
     }
 
-    /// How many bytes follow the header, at most [`PAYLOAD_BYTES_MAX`]. Uncompressed, these are its normal pages in
-    /// their order.
+    /// Returns how many bytes follow the header, at most [`PAYLOAD_BYTES_MAX`]. If they are not compressed, they are
+    /// the normal pages in their order.
     pub fn payload_bytes(&self) -> usize {
         match self.normal_pages {
-            // QEMU before 9.0 leaves the size of an earlier packet there.
+            // QEMU before 9.0 leaves the size of an earlier packet in this field.
             0 => 0,
             _ if self.is_compressed() => be32(&self.header[..], NEXT_PACKET_SIZE_AT) as usize,
-            // The receiving QEMU looks at nothing else either.
+            // The receiving QEMU does not use the field either.
             pages => pages * PAGE_BYTES,
         }
     }
 
-    /// The RAM block; in a packet without pages it means nothing, and may be empty.
+    /// Returns the name of the RAM block. In a packet without pages the name has no meaning, and may be empty.
     pub fn block(&self) -> &str {
         self.name().unwrap_or_default()
     }
@@ -246,12 +250,12 @@ impl Packet {
         block_name(&name[..length])
     }
 
-    /// Where in the block the pages of the payload begin, in bytes.
+    /// Returns the offsets in the block, in bytes, of the payload's pages.
     pub fn normal(&self) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
         self.offsets(0, self.normal_pages)
     }
 
-    /// Where in the block the pages of zeros begin, in bytes. Only QEMU from 9.0 on sends and heeds them.
+    /// Returns the offsets in the block, in bytes, of the pages of zeros. Only QEMU 9.0 and later sends and reads them.
     pub fn zero(&self) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
         self.offsets(self.normal_pages, self.zero_pages)
     }
@@ -260,8 +264,8 @@ impl Packet {
         (first..first + pages).map(|page| be64(&self.header[..], OFFSETS_AT + 8 * page))
     }
 
-    /// Its fields, if the header is made of nothing else. Not so where QEMU before 9.0 left something of an earlier
-    /// packet in it.
+    /// Returns the header's fields, if they are all that the header has. `None`: QEMU before 9.0 left something of an
+    /// earlier packet in the header.
     pub fn canonical(&self) -> Option<Canonical> {
         let canonical = Canonical {
             flags: self.flags(),
@@ -275,8 +279,8 @@ impl Packet {
         (canonical.header()? == self.header).then_some(canonical)
     }
 
-    /// The same header without pages, which no payload follows: what is left of a packet whose pages were placed by
-    /// other means. Its SYNC and its number stay.
+    /// Returns the same header without pages and without a payload, for a packet whose pages reach the guest in another
+    /// way. The SYNC flag and the packet's number stay.
     pub fn without_pages(&self) -> Box<[u8; PACKET_BYTES]> {
         let mut header = self.header.clone();
         for at in [NORMAL_PAGES_AT, ZERO_PAGES_AT, NEXT_PACKET_SIZE_AT] {
@@ -286,16 +290,16 @@ impl Packet {
     }
 }
 
-/// The fields of a packet's header. They are not checked, and may have come from anywhere.
+/// The fields of a packet's header. They are not checked, and may come from anywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canonical {
     /// See [`Packet::flags`].
     pub flags: u32,
     /// Room for pages: [`PAGES_MAX`], or 0.
     pub pages_alloc: u32,
-    /// The payload's bytes, or what an earlier packet left.
+    /// Bytes of the payload, or what an earlier packet left in this field.
     pub next_packet_size: u32,
-    /// Counts the packets of all channels.
+    /// The packet's number among those of all channels.
     pub packet_num: u64,
     /// See [`Packet::block`].
     pub block: String,
@@ -306,7 +310,7 @@ pub struct Canonical {
 }
 
 impl Canonical {
-    /// The header with these fields; none if the name or the pages do not fit in one.
+    /// Returns the header with these fields. `None`: the name or the pages do not fit.
     pub fn header(&self) -> Option<Box<[u8; PACKET_BYTES]>> {
         let pages = self.normal.len().checked_add(self.zero.len())?;
         if pages > PAGES_MAX || self.block.len() > BLOCK_NAME_BYTES_MAX {
@@ -374,7 +378,7 @@ mod tests {
         }
     }
 
-    /// What a channel that has begun makes of a header.
+    /// Returns what a channel after its initial packet makes of a header.
     fn read(header: &[u8]) -> Result<Head, NotUnderstood> {
         let mut parser = Parser::new();
         assert_eq!(parser.head(&init(0)).unwrap(), Head::Init { id: 0, uuid: [0xab; 16] });
@@ -424,7 +428,7 @@ mod tests {
         assert!(sync.is_sync() && !sync.has_pages());
         let zstd = packet(&Canonical { next_packet_size: 100, ..fields(4, &[0], &[]) });
         assert!(zstd.is_compressed() && zstd.payload_bytes() == 100);
-        // What 7.2 leaves of an earlier packet.
+        // QEMU 7.2 leaves this of an earlier packet.
         let stale = packet(&Canonical { next_packet_size: 100, ..fields(4, &[], &[]) });
         assert_eq!(stale.payload_bytes(), 0);
     }

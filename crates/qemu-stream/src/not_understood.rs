@@ -1,56 +1,56 @@
 //! Why a parser stops.
 
-/// Why bytes were not understood: not QEMU's, damaged, or of a QEMU that is not known yet. All that follows on the
-/// connection is opaque.
+/// Why bytes were not understood: they are not QEMU's, are damaged, or are from a QEMU that is not known yet.
+/// Everything that follows on the connection is opaque.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotUnderstood {
-    /// Another magic number or version than that of the channel.
+    /// The magic number or the version is not that of the channel.
     #[error("magic {magic:#010x} and version {version} are not those of this channel")]
     Format {
         /// The first word.
         magic: u32,
-        /// The second.
+        /// The second word.
         version: u32,
     },
-    /// A byte that begins no record, or not here.
+    /// No record begins with this byte, or none may begin here.
     #[error("no record of type {0:#04x} belongs here")]
     Record(u8),
-    /// A `configuration` that says what is not known.
+    /// The `configuration` contains something unknown.
     #[error("the configuration has {0:?}, which is not known")]
     Configuration(String),
-    /// A command with a payload of another length than it has.
+    /// A command has a payload of an unexpected length.
     #[error("command {command} has {bytes} bytes")]
     Command {
-        /// Its number.
+        /// The command's number.
         command: u16,
-        /// Of its payload.
+        /// The length of its payload in bytes.
         bytes: u16,
     },
-    /// A second `ram`, one of another version, or one that goes on without having begun.
+    /// A second `ram`, one of another version, or one that continues without a beginning.
     #[error("section {0} of `ram` does not belong here")]
     RamSection(u32),
-    /// The list of RAM blocks is none.
+    /// The list of RAM blocks is not valid.
     #[error("a RAM block {what}")]
     Block {
-        /// What about it.
+        /// What is wrong with the block.
         what: &'static str,
     },
-    /// A word of `ram` that is none, or does not belong here.
+    /// A word of `ram` is unknown, or does not belong here.
     #[error("no entry of `ram` begins with {0:#x} here")]
     Word(u64),
-    /// A page that no block has.
+    /// The page is in no block.
     #[error("a page of no RAM block")]
     Page,
-    /// What follows the word of an entry is no page.
+    /// What follows the word of an entry is not a page.
     #[error("{0} is no page")]
     Encoding(&'static str),
-    /// Flags of a packet that are not known.
+    /// The flags of a packet are unknown.
     #[error("packets with the flags {0:#x} are not known")]
     Flags(u32),
-    /// Numbers in the header of a packet that are too large, or do not go together.
+    /// Numbers in the header of a packet are too large, or contradict each other.
     #[error("a packet {what}")]
     Packet {
-        /// What about it.
+        /// What is wrong with the packet.
         what: &'static str,
     },
 }

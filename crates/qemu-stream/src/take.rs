@@ -5,9 +5,9 @@ use crate::not_understood::NotUnderstood;
 /// Why a record could not be read.
 #[derive(Debug)]
 pub(crate) enum TakeStop {
-    /// It takes this many bytes at least.
+    /// The record has at least this many bytes.
     Short(usize),
-    /// It is none.
+    /// The bytes are not a record.
     Bad(NotUnderstood),
 }
 
@@ -29,7 +29,7 @@ impl<'a> Take<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// How much was taken.
+    /// Returns how many bytes were taken.
     pub fn taken(&self) -> usize {
         self.at
     }
@@ -41,7 +41,7 @@ impl<'a> Take<'a> {
         Ok(taken)
     }
 
-    /// Some of the next `most` bytes: as many as there are. Returns how many.
+    /// Takes up to `most` of the next bytes, as many as there are. Returns how many.
     pub fn some(&mut self, most: u64) -> Result<u64, TakeStop> {
         let there = self.bytes.len() - self.at;
         if there == 0 {
@@ -74,7 +74,7 @@ impl<'a> Take<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// A string behind its length in one byte.
+    /// Takes a string that follows its length of one byte.
     pub fn str8(&mut self) -> Result<&'a [u8], TakeStop> {
         let length = self.u8()?;
         self.bytes(length.into())

@@ -12,11 +12,11 @@ use crate::take::{Take, TakeStop};
 /// The first word of the channel: "QEVM".
 pub const MAGIC: u32 = 0x5145_564d;
 const VERSION: u32 = 3;
-/// More than any item takes, so that a buffer of this size always gets on. The longest is a page of the old
-/// compression: its word, its block, its length, and `compressBound(4096)`.
+/// More bytes than any item has, so that a buffer of this size always makes progress. The longest item is a page of the
+/// old compression: its word, its block, its length, and `compressBound(4096)`.
 pub const ITEM_BYTES_MAX: usize = 8 + 256 + 4 + COMPRESSED_BYTES_MAX;
 const COMPRESSED_BYTES_MAX: usize = 4110;
-/// Only two are ever sent.
+/// QEMU ever sends only two.
 const CAPABILITIES_MAX: u32 = 8;
 const MACHINE_TYPE_BYTES_MAX: u32 = 255;
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -49,53 +49,53 @@ mod flag {
     pub const MULTIFD_FLUSH: u64 = 0x200;
 }
 
-/// What the bytes at the front are.
+/// What the bytes at the front of the input are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MainItem {
-    /// Something that is forwarded as it is: header, configuration, commands, begins and footers of sections. The
+    /// Bytes that are forwarded as they are: header, configuration, commands, heads and footers of sections. The
     /// payload of a command comes in pieces of any size.
     Plain,
-    /// The same, and the last of the RAM blocks: [`Parser::blocks`] has them all.
+    /// As [`MainItem::Plain`], with the last of the RAM blocks: [`Parser::blocks`] has all of them now.
     Blocks,
-    /// What is in front of a page: its content of [`PAGE_BYTES`] follows and is the caller's to take.
+    /// The head of a page. Its content of [`PAGE_BYTES`] follows, and the caller takes it.
     Page {
-        /// Which of [`Parser::blocks`].
+        /// Index in [`Parser::blocks`].
         block: usize,
-        /// Where in it, in bytes.
+        /// Offset in the block, in bytes.
         offset: u64,
-        /// Whether the entry has the block's name, as [`entry`] needs to know.
+        /// Whether the entry names its block, as [`entry`] needs to know.
         named: bool,
     },
-    /// A page of zeros, all of it.
+    /// A whole entry of a page of zeros.
     Zero {
-        /// Which of [`Parser::blocks`].
+        /// Index in [`Parser::blocks`].
         block: usize,
-        /// Where in it, in bytes.
+        /// Offset in the block, in bytes.
         offset: u64,
-        /// Whether the entry has the block's name.
+        /// Whether the entry names its block.
         named: bool,
     },
-    /// A page as a delta (XBZRLE) or compressed, all of it.
+    /// A whole entry of a page as a delta (XBZRLE) or compressed.
     OtherPage {
-        /// Which of [`Parser::blocks`].
+        /// Index in [`Parser::blocks`].
         block: usize,
-        /// Where in it, in bytes.
+        /// Offset in the block, in bytes.
         offset: u64,
     },
-    /// A word that may be a barrier; see [`Barriers`](crate::barrier::Barriers).
+    /// A word that may be a barrier: see [`Barriers`](crate::barrier::Barriers).
     Barrier(Barrier),
-    /// The last word of `ram`, which has said everything now.
+    /// The last word of `ram`, after which no page follows.
     RamEnd,
-    /// The begin of a command of postcopy; its payload is [`MainItem::Plain`].
+    /// The beginning of a postcopy command. Its payload follows as [`MainItem::Plain`].
     Postcopy(Postcopy),
-    /// No bytes: what follows, for good, is not for this parser.
+    /// No bytes: this parser does not understand anything that follows.
     Opaque(Opaque),
 }
 
 /// Words of `ram` without a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Barrier {
-    /// The multifd channels are waited for.
+    /// The target has to wait for the multifd channels.
     Flush,
     /// A section ends.
     EndOfSection,
@@ -104,38 +104,38 @@ pub enum Barrier {
 /// Commands of postcopy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Postcopy {
-    /// It may come to it: sent whenever the source has the capability.
+    /// Postcopy is possible. Sent whenever the source has the capability.
     Advise,
-    /// It has come to it: what the target has to forget.
+    /// Postcopy begins: which pages the target has to forget.
     Discard,
     /// Commands and devices' states, one behind the other in a payload.
     Packaged,
-    /// The target is to take pages out of order.
+    /// The target has to take pages out of order.
     Listen,
-    /// The guest is to run.
+    /// The target has to run the guest.
     Run,
     /// A lost connection was replaced.
     Resume,
-    /// The target is to say what it has.
+    /// The target has to say which pages it has.
     ReceivedBitmap,
 }
 
-/// What the parser ends at.
+/// Why the parser ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Opaque {
-    /// A section of something other than `ram`, by its name.
+    /// A section of something other than `ram`, with its name.
     #[error("a section of {0:?}")]
     Section(String),
-    /// A section of something that never had a name.
+    /// A section with a number that was never named.
     #[error("section {0}")]
     Unnamed(u32),
-    /// A command that is not known, or ends live migration as it is known (COLO).
+    /// A command that is unknown, or that leaves live migration as this parser knows it (COLO).
     #[error("command {0}")]
     Command(u16),
     /// The configuration has the capability `mapped-ram`: pages are not in the stream.
     #[error("mapped-ram")]
     MappedRam,
-    /// The end of the migration, without a device in it.
+    /// The migration ended without a device.
     #[error("the end of the stream")]
     End,
 }
@@ -143,26 +143,27 @@ pub enum Opaque {
 /// A RAM block of the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// 1 to [`BLOCK_NAME_BYTES_MAX`](crate::BLOCK_NAME_BYTES_MAX) bytes, no NUL among them.
+    /// The block's name: 1 to [`BLOCK_NAME_BYTES_MAX`](crate::BLOCK_NAME_BYTES_MAX) bytes without a NUL.
     pub name: String,
     /// Its size, a multiple of [`PAGE_BYTES`].
     pub bytes: u64,
-    /// Of its host pages, if the source said: it does where postcopy may come and they are not of 4 KiB.
+    /// The size of its host pages, in bytes. `None`: the source did not say. It does if postcopy is possible and the
+    /// pages are not of 4 KiB.
     pub page_bytes: Option<u64>,
 }
 
-/// Reads the channel item by item. What it is given and has consumed it does not keep.
+/// Reads the channel item by item. The parser does not store the bytes that it was given.
 #[derive(Debug)]
 pub struct Parser {
     state: State,
     need: usize,
     machine_type: Option<String>,
     ignores_shared: bool,
-    /// Those of all RAM blocks or'd, said if postcopy may come.
+    /// The host page sizes of all RAM blocks, or'd. The source sends them if postcopy is possible.
     host_page_sizes: u64,
     ram: Ram,
     blocks: Vec<Block>,
-    /// That of the last page, for entries without a name; it outlives sections.
+    /// The block of the last page, for entries without a name. It remains valid from section to section.
     block: Option<usize>,
 }
 
@@ -171,7 +172,7 @@ pub struct Parser {
 enum State {
     Header,
     Record(After),
-    /// A command's.
+    /// The payload of a command.
     Payload {
         remaining: u64,
     },
@@ -193,7 +194,7 @@ enum State {
     Failed(NotUnderstood),
 }
 
-/// What a record comes after, where that says which are possible.
+/// What a record follows, where that decides which records are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     Header,
@@ -202,12 +203,12 @@ enum After {
     Other,
 }
 
-/// Which of the sections of `ram` one is.
+/// The place of a section among those of `ram`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Position {
-    /// Others follow.
+    /// Other sections follow.
     Before,
-    /// The END.
+    /// The END section.
     Last,
 }
 
@@ -235,15 +236,17 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// At the begin of the channel.
+    /// Returns a parser at the beginning of the channel.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Says what the front of `input` is, and how much of it: an item and its bytes; none, if it takes [`Parser::need`]
-    /// bytes to say. What follows these bytes (and the content of a page) is to be given next.
+    /// Returns the item at the front of `input` and how many bytes it has. `None`: at least [`Parser::need`] bytes are
+    /// needed. Next time, pass what follows these bytes (and the content of a page).
     ///
-    /// An error, as [`MainItem::Opaque`], consumes nothing and is for good.
+    /// # Errors
+    /// [`NotUnderstood`] if the bytes are not understood. An error, like [`MainItem::Opaque`], consumes nothing and is
+    /// final.
     pub fn next(&mut self, input: &[u8]) -> Result<Option<(MainItem, usize)>, NotUnderstood> {
         let mut take = Take::new(input);
         match self.read(&mut take) {
@@ -263,24 +266,24 @@ impl Parser {
         }
     }
 
-    /// How many bytes the input must have at least for [`Parser::next`] to say more than it did when it said nothing;
-    /// at most [`ITEM_BYTES_MAX`].
+    /// Returns how many bytes the input must have at least after [`Parser::next`] returned `None`; at most
+    /// [`ITEM_BYTES_MAX`].
     pub fn need(&self) -> usize {
         self.need
     }
 
-    /// The machine type, once the configuration was read.
+    /// Returns the machine type. `None`: the configuration was not read yet.
     pub fn machine_type(&self) -> Option<&str> {
         self.machine_type.as_deref()
     }
 
-    /// The RAM blocks, all of them once [`MainItem::Blocks`] was given.
+    /// Returns the RAM blocks: all of them once [`MainItem::Blocks`] was returned.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// Reads an item, and says in which state it leaves the channel. Everything else of the parser is changed only
-    /// after the last byte was taken, for a reading that comes too short is repeated.
+    /// Reads an item, and returns the state after it. The parser's other fields change only after the last byte was
+    /// taken, because a read that comes too short is repeated.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(MainItem, State), TakeStop> {
         match self.state.clone() {
             State::Header => {
@@ -320,7 +323,7 @@ impl Parser {
                 }
                 id => Ok(opaque(Opaque::Unnamed(id))),
             },
-            // Machine types may do without (`send-section-footer`).
+            // Machine types may omit the footer (`send-section-footer`).
             (section_type::FOOTER, After::Section(id)) => match take.u32()? {
                 footer if footer == id => Ok((MainItem::Plain, State::Record(After::Other))),
                 other => Err(NotUnderstood::RamSection(other).into()),
@@ -375,7 +378,7 @@ impl Parser {
             // Opens the return path; pings; begins the switchover.
             1 | 11 => (MainItem::Plain, bytes == 0),
             2 => (MainItem::Plain, bytes == 4),
-            // Without a payload, if only other things than RAM may go on in postcopy.
+            // Without a payload if postcopy is only for other things than RAM.
             3 => (MainItem::Postcopy(Postcopy::Advise), bytes == 16 || bytes == 0),
             4 => (MainItem::Postcopy(Postcopy::Listen), bytes == 0),
             5 => (MainItem::Postcopy(Postcopy::Run), bytes == 0),
@@ -397,14 +400,14 @@ impl Parser {
                 self.host_page_sizes = host_page_sizes;
                 0
             }
-            // The package lies behind the command.
+            // The package follows the command.
             MainItem::Postcopy(Postcopy::Packaged) => take.u32()?,
             _ => bytes.into(),
         };
         Ok((item, payload(remaining.into())))
     }
 
-    /// The head of a section that has a name.
+    /// Reads the head of a named section.
     fn begin(&mut self, kind: u8, take: &mut Take<'_>) -> Result<(MainItem, State), TakeStop> {
         let (id, name) = (take.u32()?, take.str8()?);
         let (instance, version) = (take.u32()?, take.u32()?);
@@ -446,7 +449,7 @@ impl Parser {
             }
         }
         if self.ignores_shared {
-            // Its address in the guest.
+            // The block's address in the guest.
             take.u64()?;
         }
         self.blocks.push(Block { name: name.into(), bytes, page_bytes });
@@ -516,12 +519,12 @@ fn opaque(what: Opaque) -> (MainItem, State) {
     (MainItem::Opaque(what.clone()), State::Opaque(what))
 }
 
-/// After a part of a command.
+/// Returns the state after a part of a command's payload.
 fn payload(remaining: u64) -> State {
     if remaining == 0 { State::Record(After::Other) } else { State::Payload { remaining } }
 }
 
-/// After a part of the list of RAM blocks.
+/// Returns the item and the state after a part of the list of RAM blocks.
 fn block_list(id: u32, remaining: u64) -> (MainItem, State) {
     match remaining {
         0 => (MainItem::Blocks, State::Entry { id, section: Position::Before }),
@@ -529,17 +532,17 @@ fn block_list(id: u32, remaining: u64) -> (MainItem, State) {
     }
 }
 
-/// Kinds of entries that [`entry`] makes.
+/// The kinds of entries that [`entry`] makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// What is in front of a page's content: [`MainItem::Page`].
+    /// The head of a page: [`MainItem::Page`]. The content follows.
     Page,
-    /// All of [`MainItem::Zero`].
+    /// A whole [`MainItem::Zero`].
     Zero,
 }
 
-/// An entry of `ram` as QEMU writes it, for a page at `offset` of `block`, or of the block of the page before it. None
-/// if that is no block's name, or no page begins there.
+/// Returns an entry of `ram` as QEMU writes it, for a page at `offset` of `block`, or of the block of the entry before.
+/// Returns `None` if the name is not valid, or no page begins at `offset`.
 pub fn entry(entry: Entry, block: Option<&str>, offset: u64) -> Option<Vec<u8>> {
     let kind = match entry {
         Entry::Page => flag::PAGE,
