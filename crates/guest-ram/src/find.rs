@@ -1,4 +1,4 @@
-//! From a block that QEMU tells of to its memory in this process.
+//! Finds the memory of a block that QEMU reports, and maps it into this process.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,8 @@ use crate::maps::{Backing, Unsuitable, backing};
 use crate::memory::ProcessAddress;
 use crate::{Memory, RamBlock};
 
-/// A process has 65,530 mappings at most, unless its host allows more (`vm.max_map_count`), and few have long paths.
+/// Most bytes of a process's list of mappings. A process has 65,530 mappings at most, unless its host allows more
+/// (`vm.max_map_count`), and few have long paths.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
 
 /// Why a block's memory cannot be mapped.
@@ -30,7 +31,7 @@ pub enum FindError {
     Maps {
         /// The process.
         pid: u32,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// QEMU does not tell where the block is.
@@ -39,24 +40,24 @@ pub enum FindError {
     /// The block has no bytes.
     #[error("block '{0}' is empty")]
     Empty(String),
-    /// There is nothing, or too little, at the block's address.
+    /// Nothing, or too little, is mapped at the block's address.
     #[error("QEMU has not all of block '{block}' mapped at {address:#x}, where it should be")]
     NotMapped {
         /// The block.
         block: String,
-        /// Where it should begin.
+        /// The address at which the block should begin.
         address: u64,
     },
-    /// QEMU has it to itself.
+    /// The block's memory is private to QEMU.
     #[error("the RAM of block '{0}' is private to QEMU: start it with memory-backend-memfd,share=on")]
     Private(String),
-    /// QEMU cannot write to it either.
+    /// QEMU cannot write to the block's memory.
     #[error("the RAM of block '{0}' is read-only in QEMU")]
     ReadOnly(String),
-    /// It is not one piece of one file.
+    /// The block's memory is not one piece of one file.
     #[error("the RAM of block '{0}' is not one piece of one file")]
     Scattered(String),
-    /// It does not begin with one of the file's pages.
+    /// The block's memory does not begin with a page of the file.
     #[error("the RAM of block '{block}' begins within a page of {page_bytes} bytes of {path}")]
     Misaligned {
         /// The block.
@@ -66,15 +67,15 @@ pub enum FindError {
         /// The size of the file's pages.
         page_bytes: u64,
     },
-    /// It is in a device or something else that is no file.
+    /// The block's memory is in a device or something else that is not a file.
     #[error("the RAM of block '{block}' is in {path}, which is not a regular file")]
     NotAFile {
         /// The block.
         block: String,
-        /// What has it.
+        /// The path of what has the memory.
         path: String,
     },
-    /// It is in a file of a filesystem on a disk.
+    /// The block's memory is in a file of a filesystem on a disk.
     #[error(
         "the RAM of block '{block}' is in {path}, a file that is not in memory (filesystem type {filesystem:#x}): \
          only memfd, tmpfs and hugetlbfs are"
@@ -84,7 +85,7 @@ pub enum FindError {
         block: String,
         /// The file.
         path: String,
-        /// Its filesystem's magic number, see statfs(2).
+        /// The magic number of the file's filesystem: see statfs(2).
         filesystem: u64,
     },
     /// The file cannot be opened.
@@ -94,10 +95,10 @@ pub enum FindError {
         block: String,
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// What QEMU has at the address became another file meanwhile.
+    /// Another file took the place of the file that QEMU had at the address.
     #[error("the RAM of block '{block}' is no longer in {path}")]
     Replaced {
         /// The block.
@@ -114,7 +115,7 @@ pub enum FindError {
         path: String,
         /// The file's size.
         bytes: u64,
-        /// Where the block should end in it.
+        /// The offset in the file at which the block should end.
         end: u64,
     },
     /// The kernel does not map it.
@@ -122,19 +123,23 @@ pub enum FindError {
     Map {
         /// The block.
         block: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Maps the `used_bytes` of a block of process `pid` into this one, if all of it is shared, in one piece of one file in
-/// memory (memfd, tmpfs, hugetlbfs) that QEMU can write to. Nothing is taken from the host's memory yet.
+/// Maps the `used_bytes` of a block of process `pid` into this process. The whole block has to be shared, and in one
+/// piece of one file in memory (memfd, tmpfs, hugetlbfs) that QEMU can write to. The mapping takes nothing from the
+/// host's memory yet.
 ///
-/// That `pid` is the QEMU that told of the block is for the caller to know: who has it from QEMU's socket checks, after
-/// this, that the process still runs.
+/// The caller has to make sure that `pid` is the QEMU that reported the block. A caller that has the block from QEMU's
+/// socket checks, after this call, that the process still runs.
+///
+/// # Errors
+/// A [`FindError`] for each reason why the block cannot be mapped.
 pub fn find(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
     let name = || block.name.clone();
-    // All that follows is of this process, though its number be given to another meanwhile.
+    // All that follows concerns the process that is opened here, even if another process gets its number meanwhile.
     let process = open(&*format!("/proc/{pid}"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(|errno| match errno {
             Errno::ENOENT => FindError::NoProcess(pid),
@@ -184,13 +189,13 @@ fn map_backing(
     if ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&FsType(kind)) {
         return Err(FindError::NotInMemory { block: name(), path: path(), filesystem: kind as u64 });
     }
-    // That of huge pages on hugetlbfs.
+    // On hugetlbfs the block size is the size of the huge pages.
     let page_bytes = filesystem.block_size() as u64;
     if !backing.offset.is_multiple_of(page_bytes) {
         return Err(FindError::Misaligned { block: name(), path: path(), page_bytes });
     }
 
-    // The handle's own file, whatever has its name by now.
+    // Opens the handle's own file, whatever file has its name by now.
     let access = OFlag::O_RDWR | OFlag::O_CLOEXEC;
     let file = open(&*format!("/proc/self/fd/{}", handle.as_raw_fd()), access, Mode::empty()).map_err(open_error)?;
     let file = File::from(file);
@@ -211,11 +216,11 @@ fn read_maps(process: &OwnedFd) -> io::Result<String> {
     if bytes.len() as u64 == MAPS_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more mappings than a process can have"));
     }
-    // A path may be of any bytes.
+    // A path may contain any bytes.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The file itself, not opened: it might be a device, that does something when it is.
+/// Returns a handle of the file without opening it: the file might be a device that does something when it is opened.
 fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
     let access = OFlag::O_PATH | OFlag::O_CLOEXEC;
     let Range { start, end } = backing.mapping;
@@ -223,7 +228,7 @@ fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
         Ok(handle) => return Ok(handle),
         Err(errno) => errno,
     };
-    // QEMU keeps the file open, too, and what it has open is told to more.
+    // QEMU has the file open, too, and more users may see which files a process has open.
     let directory = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut descriptors = Dir::openat(process, "fd", directory, Mode::empty())?;
     let names: Vec<_> = descriptors.iter().collect::<Result<_, _>>()?;
@@ -231,7 +236,7 @@ fn handle(process: &OwnedFd, backing: &Backing) -> Result<OwnedFd, Errno> {
     open.into_iter().find(|handle| fstat(handle).is_ok_and(|stat| is_same_file(&stat, backing))).ok_or(refused)
 }
 
-/// Whether this is the file.
+/// Returns whether `stat` is that of the backing file.
 fn is_same_file(stat: &FileStat, backing: &Backing) -> bool {
     (major(stat.st_dev), minor(stat.st_dev)) == backing.device && stat.st_ino == backing.inode
 }
@@ -270,13 +275,13 @@ mod tests {
         mapping.words().as_ptr().addr() as u64
     }
 
-    /// This process takes QEMU's part. As root it finds the file by `map_files`, and then does all again as nobody, who
-    /// has to find it by `fd`.
+    /// This process plays QEMU. As root it finds the file by `map_files`; then it does everything again as nobody, who
+    /// has to find the file by `fd`.
     #[test]
     fn memory_of_a_process() {
         let pid = std::process::id();
         let file = memory(8 * PAGE);
-        // Other descriptors, of which one is of another file in memory.
+        // Other descriptors. One of them is of another file in memory.
         let _other = memory(8 * PAGE);
         let theirs = Mapping::shared(&file, 2 * PAGE, 6 * PAGE as usize).unwrap();
         let address = address_of(&theirs);
@@ -336,7 +341,7 @@ mod tests {
         }
         let theirs = Mapping::shared(&file, 0, PAGE as usize).unwrap();
         let error = find(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
-        // Some filesystems show another device number in the map than the file has.
+        // On some filesystems the map shows another device number than the file has.
         assert!(matches!(error, FindError::NotInMemory { .. } | FindError::Replaced { .. }), "{error}");
     }
 
@@ -360,7 +365,7 @@ mod tests {
     fn a_device() {
         let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
         let stat = fstat(&zero).unwrap();
-        // As if it had stayed a device: Linux makes a file in memory of a shared mapping of /dev/zero.
+        // As if it were still a device: Linux makes a file in memory of a shared mapping of /dev/zero.
         let process = open("/proc/self", OFlag::O_PATH, Mode::empty()).unwrap();
         let device = (major(stat.st_dev), minor(stat.st_dev));
         let backing = Backing { mapping: 0..1, offset: 0, device, inode: stat.st_ino, path: "/dev/zero".into() };

@@ -14,8 +14,8 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 use crate::words::WORD;
 
-/// What is let go of at once, in some milliseconds: meanwhile no other thread of the process can map memory, or start a
-/// thread.
+/// How many bytes are unmapped at once, which takes some milliseconds. Meanwhile no other thread of the process can map
+/// memory, or start a thread.
 const DROPPED_BYTES: usize = 64 << 20;
 
 /// A mapping, unmapped when dropped.
@@ -32,8 +32,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes` of `file` from `offset`, both multiples of the file's page, to read and write, shared with
-    /// everybody who has it mapped. No memory is taken yet.
+    /// Maps `bytes` of `file` from `offset`, both multiples of the file's page size, to read and write, shared with
+    /// everybody who has the file mapped. The mapping takes no memory yet.
     pub(crate) fn shared(file: &File, offset: u64, bytes: usize) -> io::Result<Self> {
         let bytes = size(bytes)?;
         let offset = i64::try_from(offset).map_err(|_| Errno::EOVERFLOW)?;
@@ -44,7 +44,7 @@ impl Mapping {
         Ok(Self { start: start.cast(), bytes })
     }
 
-    /// The memory. Touching a page of it for which there is no memory raises SIGBUS.
+    /// Returns the memory. Touching a page for which there is no memory raises SIGBUS.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: `start` is aligned (to a page) and valid for reads and writes of `bytes` until `munmap` in `drop`,
         // which the slice does not outlive; `size` keeps `bytes` below isize::MAX. Every bit pattern is an AtomicU64.
@@ -53,7 +53,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes.get() / WORD) }
     }
 
-    /// Has the kernel find memory for a range of bytes that begins with a page, as if each page were written to
+    /// Makes the kernel find memory for a range of bytes that begins with a page, as if each page were written to
     /// (Linux 5.14).
     pub(crate) fn populate(&self, range: Range<usize>) -> Result<(), Errno> {
         let words = &self.words()[range.start / WORD..range.end / WORD];
@@ -62,7 +62,7 @@ impl Mapping {
         unsafe { madvise(start, range.len(), MmapAdvise::MADV_POPULATE_WRITE) }
     }
 
-    /// Huge pages are welcome.
+    /// Advises the kernel to use huge pages.
     pub(crate) fn advise_huge(&self) -> Result<(), Errno> {
         // SAFETY: this is the whole mapping; the advice changes no contents.
         unsafe { madvise(self.start.cast(), self.bytes.get(), MmapAdvise::MADV_HUGEPAGE) }
@@ -84,7 +84,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A size that a slice can have: not 0, not more than isize::MAX.
+/// Returns a size that a slice can have: not 0, not more than isize::MAX.
 fn size(bytes: usize) -> Result<NonZero<usize>, Errno> {
     isize::try_from(bytes).map_err(|_| Errno::ENOMEM)?;
     NonZero::new(bytes).ok_or(Errno::EINVAL)

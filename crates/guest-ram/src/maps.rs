@@ -2,37 +2,37 @@
 
 use std::ops::Range;
 
-/// The file that backs a range of addresses, which all share it with whoever has it mapped.
+/// The file that backs a range of addresses. The range is shared with everybody who has the file mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Backing {
-    /// The first mapping of the range, for `/proc/PID/map_files`.
+    /// The first mapping of the range: its name in `/proc/PID/map_files`.
     pub(crate) mapping: Range<u64>,
-    /// Where the range begins in the file.
+    /// The offset in the file at which the range begins.
     pub(crate) offset: u64,
     /// Major and minor number of the file's filesystem.
     pub(crate) device: (u64, u64),
-    /// The file there.
+    /// The file's inode number.
     pub(crate) inode: u64,
-    /// What the file is, or was, called; for messages.
+    /// The path that the file has, or had; for messages.
     pub(crate) path: String,
 }
 
-/// Why a range of addresses has no such file.
+/// Why no file backs a range of addresses as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unsuitable {
-    /// Something of it is not mapped at all.
+    /// Part of the range is not mapped.
     NotMapped,
-    /// The process has something of it to itself.
+    /// Part of the range is private to the process.
     Private,
-    /// The process itself cannot read and write it all.
+    /// The process itself cannot read and write the whole range.
     ReadOnly,
-    /// It is in several files, or not in one piece of one.
+    /// The range is in several files, or not in one piece of one file.
     Scattered,
-    /// A line that is not a mapping.
+    /// A line of the text is not a mapping.
     Malformed(String),
 }
 
-/// A line.
+/// A mapping, from one line.
 #[derive(Debug, PartialEq)]
 struct Mapping {
     range: Range<u64>,
@@ -44,8 +44,8 @@ struct Mapping {
     path: String,
 }
 
-/// What backs `range`, which is not empty. It may be cut into mappings that adjoin in memory and in the file: the
-/// kernel splits one whose parts were given different advice.
+/// Returns what backs `range`, which is not empty. The range may consist of several mappings that adjoin in memory and
+/// in the file: the kernel splits a mapping whose parts were given different advice.
 pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitable> {
     let mut found: Option<Backing> = None;
     let mut end = range.start;
@@ -89,7 +89,8 @@ pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitab
     found.filter(|_| end >= range.end).ok_or(Unsuitable::NotMapped)
 }
 
-/// `7f4ad3fff000-7f4ae3fff000 rw-s 00000000 00:01 125230      /memfd:memory-backend-memfd (deleted)`
+/// Parses a line like `7f4ad3fff000-7f4ae3fff000 rw-s 00000000 00:01 125230      /memfd:memory-backend-memfd
+/// (deleted)`.
 fn parse(line: &str) -> Option<Mapping> {
     let hex = |word| u64::from_str_radix(word, 16).ok();
     let mut columns = line.splitn(6, ' ');

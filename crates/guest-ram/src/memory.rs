@@ -1,4 +1,4 @@
-//! A block's memory.
+//! The memory of a RAM block.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -15,14 +15,14 @@ use crate::ram::{AccessError, Ram};
 use crate::touched::Touched;
 use crate::words;
 
-/// What is looked at at once to see whether it is zero: fits a core's cache.
+/// How many bytes are checked for zeros at once: these fit a core's cache.
 const ZERO_CHECK_BYTES: usize = 16 << 10;
-/// The grain in which zeros are written: a guest's page.
+/// The unit in which zeros are written: a guest's page.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
-/// Bytes of a page of a file in memory that is not of huge pages.
+/// Bytes of a page of a file in memory that does not have huge pages.
 const PAGE_BYTES: u64 = 4096;
 
-/// Where a process has a block.
+/// Where a process has a block in its memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessAddress {
     pub(crate) pid: u32,
@@ -31,32 +31,33 @@ pub(crate) struct ProcessAddress {
 
 /// The memory of one block of a QEMU process, which that process and its guest go on using; see [`Ram`].
 ///
-/// The first write to a page has the kernel find memory for it; as much as is written, no more.
+/// The first write to a page makes the kernel find memory for that page.
 #[derive(Debug)]
 pub struct Memory {
     way: AccessMethod,
     file: File,
-    /// The block in the file.
+    /// The range of the file that is the block.
     extent: Range<u64>,
     page_bytes: u64,
-    /// The block in QEMU's memory.
+    /// The address of the block in QEMU's memory.
     at: ProcessAddress,
     can_shrink: bool,
 }
 
-/// How its bytes are reached.
+/// How the bytes are reached.
 #[derive(Debug)]
 enum AccessMethod {
-    /// As a file's. The kernel need not clear a page first that is written as a whole, and nothing has to be mapped
-    /// page by page: a first write takes half of what it takes through a mapping, and there is nothing to unmap.
+    /// As a file. The kernel need not clear a page that is written as a whole, and nothing has to be mapped page by
+    /// page: a first write takes half the time that it takes through a mapping, and nothing has to be unmapped.
     File,
-    /// Memory: huge pages. What hugetlbfs has cannot be written otherwise, and transparent ones come with the advice on
-    /// a mapping.
+    /// By a mapping, for huge pages. hugetlbfs cannot be written otherwise, and transparent huge pages need the advice
+    /// on a mapping.
     Mapping { mapping: Mapping, populated: Touched },
 }
 
 impl Memory {
-    /// `extent` of `file` begins with a page of the file's; the file has the whole of its last page.
+    /// Opens the block at `extent` of `file`. The extent begins with a page of the file, and the file has the whole of
+    /// the extent's last page.
     pub(crate) fn new(file: File, extent: Range<u64>, page_bytes: u64, at: ProcessAddress) -> io::Result<Self> {
         let way = if page_bytes == PAGE_BYTES && !has_huge_pages_on_advice() {
             AccessMethod::File
@@ -66,19 +67,20 @@ impl Memory {
         Ok(Self { can_shrink: can_shrink(&file), way, file, extent, page_bytes, at })
     }
 
-    /// The size of the pages that the file is made of: 4096, or that of huge pages of hugetlbfs. The kernel may put
-    /// transparent huge pages under the former.
+    /// Returns the size in bytes of the file's pages: 4096, or that of huge pages of hugetlbfs. Under pages of 4096 the
+    /// kernel may use transparent huge pages.
     pub fn page_bytes(&self) -> u64 {
         self.page_bytes
     }
 
-    /// Whether somebody may make the file shorter, and kill this process with that: it has no seal against it. See the
-    /// crate's documentation.
+    /// Returns whether somebody may shorten the file, and so kill this process: the file has no seal against that. See
+    /// the crate's documentation.
     pub fn can_shrink(&self) -> bool {
         self.can_shrink
     }
 
-    /// Has the kernel find memory for pages of the mapping, unless this was done before. `offset`: what for.
+    /// Makes the kernel find memory for pages of the mapping, unless that was done before. `offset`: the access that
+    /// needs it, for the error.
     fn populate(
         &self,
         mapping: &Mapping,
@@ -95,12 +97,12 @@ impl Memory {
             return Ok(());
         };
         self.check_length(self.extent.start + (pages.end * page_bytes) as u64)?;
-        // EFAULT is for what would have been SIGBUS (madvise(2)).
+        // EFAULT stands for what would have been SIGBUS (madvise(2)).
         let errno = if errno == Errno::EFAULT { Errno::ENOSPC } else { errno };
         Err(AccessError::NoMemory { offset, source: errno.into() })
     }
 
-    /// Whether the file still reaches so far.
+    /// Checks that the file still reaches to `end`.
     fn check_length(&self, end: u64) -> Result<(), AccessError> {
         match self.file.metadata() {
             Ok(file) if file.len() < end => Err(AccessError::Shrunk { bytes: file.len() }),
@@ -108,7 +110,11 @@ impl Memory {
         }
     }
 
-    /// The parts for which there is memory, in order; all else is zero. Of huge pages of hugetlbfs, all.
+    /// Returns the ranges for which there is memory, in order; everything else is zero. For huge pages of hugetlbfs,
+    /// all.
+    ///
+    /// # Errors
+    /// The file cannot be searched.
     pub fn data_extents(&self) -> io::Result<Vec<Range<u64>>> {
         let mut extents = Vec::new();
         let mut at = self.extent.start;
@@ -122,7 +128,11 @@ impl Memory {
         }
     }
 
-    /// Reads what is at `offset` from the file, not from the mapping: another way to the same bytes, for verification.
+    /// Reads the bytes at `offset` from the file, not from the mapping: another way to the same bytes, for
+    /// verification.
+    ///
+    /// # Errors
+    /// As [`Ram::read`].
     pub fn read_by_file(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.pages(offset, out.len() as u64)?;
         self.file.read_exact_at(out, self.extent.start + offset).map_err(|error| {
@@ -133,10 +143,13 @@ impl Memory {
         })
     }
 
-    /// Reads what QEMU has at `offset` of the block, in its own memory: the same bytes, if the mapping is what it
-    /// should be. Takes memory for a hole, as any access by QEMU.
+    /// Reads the bytes that QEMU has at `offset` of the block, in its own memory. They are the same bytes, if the
+    /// mapping is right. Takes memory for a hole, as any access by QEMU does.
     ///
-    /// Needs what a debugger needs (ptrace(2), `PTRACE_MODE_ATTACH_REALCREDS`).
+    /// Needs the rights of a debugger (ptrace(2), `PTRACE_MODE_ATTACH_REALCREDS`).
+    ///
+    /// # Errors
+    /// As [`Ram::read_in_qemu`].
     pub fn read_in_process(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.pages(offset, out.len() as u64)?;
         let (ProcessAddress { pid, address }, len) = (self.at, out.len());
@@ -149,18 +162,18 @@ impl Memory {
         }
     }
 
-    /// Where data or a hole begins in the file from `from` on: the block's end, if not before.
+    /// Returns where data or a hole begins in the file from `from` on; at most the block's end.
     fn seek(&self, from: u64, whence: Whence) -> io::Result<u64> {
         match lseek(&self.file, from as i64, whence) {
             Ok(at) => Ok((at as u64).min(self.extent.end)),
-            // There is no data up to the end.
+            // There is no data up to the end of the file.
             Err(Errno::ENXIO) => Ok(self.extent.end),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Shows `bytes` at `offset` to `see`, piece after piece, each with its offset, until it says no; holes are passed
-    /// over. Whether it never did.
+    /// Passes `bytes` bytes at `offset` to `see`, piece after piece, each with its offset, until `see` returns false.
+    /// Holes are skipped. Returns whether `see` never returned false.
     fn check_zeros(
         &self,
         offset: u64,
@@ -186,7 +199,7 @@ impl Memory {
         }
     }
 
-    /// The pages that have `bytes` at `offset`.
+    /// Returns the pages that contain `bytes` bytes at `offset`.
     fn pages(&self, offset: u64, bytes: u64) -> Result<Range<usize>, AccessError> {
         let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes());
         let end = end.ok_or_else(|| AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes() })?;
@@ -203,7 +216,7 @@ impl Ram for Memory {
         let pages = self.pages(offset, data.len() as u64)?;
         match &self.way {
             AccessMethod::File => {
-                // Else the file would become longer again, and nobody would see that.
+                // Otherwise the write would lengthen the file again, and nobody would notice.
                 if self.can_shrink {
                     self.check_length(self.extent.start + offset + data.len() as u64)?;
                 }
@@ -219,7 +232,7 @@ impl Ram for Memory {
         }
     }
 
-    /// A hole stays one.
+    /// A hole remains a hole.
     fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
         self.check_zeros(offset, bytes, |at, seen| {
             for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
@@ -233,16 +246,16 @@ impl Ram for Memory {
         Ok(())
     }
 
-    /// Looks by the file and not by the mapping.
+    /// Reads the file, not the mapping.
     fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
         self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
     }
 
-    /// A hole stays one.
+    /// A hole remains a hole.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let pages = self.pages(offset, out.len() as u64)?;
         match &self.way {
-            // Touching a hole, if only to read it, would take memory for it.
+            // Touching a hole, even to read it, would take memory for the hole.
             AccessMethod::Mapping { mapping, populated } if populated.all(pages) => {
                 words::load(mapping.words(), offset as usize, out);
                 Ok(())
@@ -251,10 +264,10 @@ impl Ram for Memory {
         }
     }
 
-    /// Where this process may not look into QEMU's memory, the file has to do.
+    /// If this process may not read QEMU's memory, this reads the file instead.
     fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         match self.read_in_process(offset, out) {
-            // Reaching the memory as a file takes less than looking into another process.
+            // Access to the file needs fewer rights than access to another process's memory.
             Err(AccessError::Process { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 self.read(offset, out)
             }
@@ -268,7 +281,7 @@ impl AccessMethod {
         let pages = (extent.end - extent.start).div_ceil(page_bytes);
         let bytes = usize::try_from(pages * page_bytes).map_err(|_| Errno::ENOMEM)?;
         let mapping = Mapping::shared(file, extent.start, bytes)?;
-        // Refused by a kernel without them, and for what is huge already.
+        // A kernel without transparent huge pages refuses this, and so does memory of huge pages.
         let _ = mapping.advise_huge();
         Ok(AccessMethod::Mapping { mapping, populated: Touched::new(pages as usize) })
     }
@@ -279,7 +292,7 @@ fn can_shrink(file: &File) -> bool {
         .is_ok_and(|seals| SealFlag::from_bits_truncate(seals).contains(SealFlag::F_SEAL_SHRINK))
 }
 
-/// Whether the kernel puts transparent huge pages under shared memory on advice.
+/// Returns whether the kernel uses transparent huge pages for shared memory on advice.
 fn has_huge_pages_on_advice() -> bool {
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     ["[advise]", "[always]", "[within_size]"].iter().any(|choice| setting.contains(choice))
@@ -295,8 +308,8 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A block of this size, two pages into a file in memory that has a page more, in each way to reach it, and as QEMU
-    /// would have it.
+    /// Returns a block of this size, two pages into a file in memory that has a page more, in each way to reach it, and
+    /// a mapping as QEMU would have it.
     fn both_ways(bytes: u64) -> [(Memory, File, Mapping); 2] {
         [false, true].map(|is_mapped| {
             let file = File::from(memfd_create("test", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING).unwrap());
@@ -405,7 +418,7 @@ mod tests {
         ByAnother(Vec<u8>),
     }
 
-    /// Where, and what; half of it about whole pages.
+    /// Returns steps: where, and what. Half of them are about whole pages.
     fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
         let len = prop_oneof![0..SPAN, (0..SPAN / PAGE).prop_map(|pages| pages * PAGE)];
         let bytes = (any::<u8>(), len.clone())
@@ -418,14 +431,15 @@ mod tests {
         proptest::collection::vec((len, step), 0..12)
     }
 
-    /// What each thread of the model test has for itself: no multiple of a page or word, so that neighbours share both.
+    /// Bytes that each thread of the model test has for itself: no multiple of a page or a word, so that neighbours
+    /// share both.
     const SPAN: u64 = 5 * PAGE + 3;
     const THREADS: u64 = 3;
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
 
-        /// Against bytes in a `Vec`, by several threads at once.
+        /// Behaves as bytes in a `Vec`, with several threads at once.
         #[test]
         fn like_a_vec(of_threads in proptest::collection::vec(steps(), THREADS as usize)) {
             for (memory, file, _seen) in both_ways(THREADS * SPAN) {
@@ -463,7 +477,7 @@ mod tests {
                         });
                     }
                 });
-                // What is not in an extent is zero.
+                // Bytes outside the extents are zero.
                 let mut end = 0;
                 for extent in memory.data_extents().unwrap() {
                     prop_assert!(extent.start >= end && extent.end > extent.start && extent.end <= memory.bytes());

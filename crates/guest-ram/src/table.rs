@@ -1,27 +1,29 @@
-//! What QEMU's human monitor tells of its RAM blocks, read back out of text for people.
+//! QEMU's RAM blocks, parsed from what its human monitor prints.
 
 use std::collections::HashSet;
 
 /// Longest name of a block: QEMU has 256 bytes for it, the last one a NUL (`include/exec/ramblock.h`), and one byte for
 /// its length on the wire.
 pub const NAME_BYTES_MAX: usize = 255;
-/// QEMU has ten blocks for a small machine, and one more for each DIMM (256) and each PCI device with a ROM.
+/// Most blocks. QEMU has ten blocks for a small machine, and one more for each DIMM (256) and each PCI device with a
+/// ROM.
 const BLOCKS_MAX: usize = 4096;
-/// A line has 100 bytes and its name.
+/// Longest table: a line has 100 bytes and its name.
 const TEXT_BYTES_MAX: usize = BLOCKS_MAX * (100 + NAME_BYTES_MAX);
 
-/// A RAM block, as QEMU tells it.
+/// A RAM block, as QEMU reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RamBlock {
-    /// Its name, which is also that in a migration: `pc.ram`, a memory backend's id, `0000:00:01.0/vga.vram`.
+    /// The block's name, also in a migration: `pc.ram`, a memory backend's id, `0000:00:01.0/vga.vram`.
     pub name: String,
-    /// Size of the pages that QEMU has it in: 4096, or that of huge pages.
+    /// Size in bytes of the pages in which QEMU has the block: 4096, or that of huge pages.
     pub page_bytes: u64,
-    /// Its size, that is what migrates. Only firmware tables can grow.
+    /// The block's size in bytes: this much migrates. Only firmware tables can grow.
     pub used_bytes: u64,
-    /// The size to which it can grow.
+    /// The size in bytes to which the block can grow.
     pub max_bytes: u64,
-    /// Where it begins in QEMU's address space. None: this QEMU's table does not tell (7.2); see [`seen_at`].
+    /// The address in QEMU's address space at which the block begins. `None`: this QEMU's table does not have it (7.2);
+    /// see [`seen_at`].
     pub host_address: Option<u64>,
 }
 
@@ -29,26 +31,26 @@ pub struct RamBlock {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// More text than any machine's blocks take.
+    /// The text is longer than the table of any machine.
     #[error("{0} bytes about RAM blocks: more than any machine has")]
     TooLong(usize),
-    /// The first line does not name the columns that are known.
+    /// The first line does not name the known columns.
     #[error("the table of RAM blocks has columns that are not known: {0:?}")]
     Columns(String),
-    /// More lines than any machine has blocks.
+    /// There are more lines than any machine has blocks.
     #[error("more than {BLOCKS_MAX} RAM blocks")]
     TooMany,
-    /// A line that is not a block.
+    /// A line is not a block.
     #[error("not a line about a RAM block ({reason}): {line:?}")]
     Line {
-        /// What is wrong with it.
+        /// What is wrong with the line.
         reason: &'static str,
         /// The line.
         line: String,
     },
 }
 
-/// Which columns QEMU's table has.
+/// The columns of QEMU's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Columns {
     /// Up to `Total`: QEMU 7.2.
@@ -57,8 +59,10 @@ enum Columns {
     WithAddress,
 }
 
-/// Reads what `info ramblock` prints (`ram_block_format` in QEMU). QEMU 10 has two columns more than 7.2 has: HVA and
-/// RO.
+/// Parses what `info ramblock` prints (`ram_block_format` in QEMU). QEMU 10 has two more columns than 7.2: HVA and RO.
+///
+/// # Errors
+/// A [`ParseError`] if the text is not such a table.
 pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(ParseError::TooLong(text.len()));
@@ -86,7 +90,7 @@ pub fn parse_ramblocks(text: &str) -> Result<Vec<RamBlock>, ParseError> {
     Ok(blocks)
 }
 
-/// From right to left: a name may have spaces (that of a ROM is a file's).
+/// Parses a line from right to left, because a name may contain spaces (the name of a ROM is a file's).
 fn parse_line(line: &str, columns: Columns) -> Result<RamBlock, &'static str> {
     let mut rest = line;
     let mut column = || {
@@ -118,13 +122,13 @@ fn parse_line(line: &str, columns: Columns) -> Result<RamBlock, &'static str> {
     Ok(RamBlock { name: rest.into(), page_bytes, used_bytes, max_bytes, host_address })
 }
 
-/// `0x` and hexadecimal digits.
+/// Parses `0x` and hexadecimal digits.
 fn hex(word: &str) -> Option<u64> {
     let digits = word.strip_prefix("0x").filter(|digits| !digits.starts_with('+'))?;
     u64::from_str_radix(digits, 16).ok()
 }
 
-/// A page's size as QEMU's `size_to_str` writes it: `4 KiB`, `2 MiB`, `1 GiB`.
+/// Parses a page's size as QEMU's `size_to_str` writes it: `4 KiB`, `2 MiB`, `1 GiB`.
 fn page_bytes(number: &str, unit: &str) -> Option<u64> {
     let shift = match unit {
         "KiB" => 10,
@@ -136,11 +140,12 @@ fn page_bytes(number: &str, unit: &str) -> Option<u64> {
     number.is_power_of_two().then_some(u64::from(number) << shift)
 }
 
-/// Where the guest sees a part of block `name`, in what `info mtree -f` prints: the guest-physical address of that
-/// part, and its offset in the block. None: nowhere as RAM, or not in these words.
+/// Returns where the guest sees a part of block `name`, from what `info mtree -f` prints: the guest-physical address of
+/// the part, and the part's offset in the block. `None`: the guest does not see the block as RAM, or the text has
+/// another form.
 ///
-/// Together with `gpa2hva` and [`host_address`] it leads to a block's address where the table does not tell it. Good
-/// for memory backends only: of a device's block QEMU prints there no more than the last part of the name.
+/// With `gpa2hva` and [`host_address`] this leads to a block's address if the table does not have it. This works only
+/// for memory backends: of a device's block QEMU prints only the last part of the name.
 pub fn seen_at(mtree: &str, name: &str) -> Option<(u64, u64)> {
     let mut views = mtree.split("FlatView #");
     let memory = views.find(|view| view.lines().any(|line| line.trim() == r#"AS "memory", root: system"#))?;
@@ -156,7 +161,7 @@ pub fn seen_at(mtree: &str, name: &str) -> Option<(u64, u64)> {
     })
 }
 
-/// The address in QEMU's address space that `gpa2hva` prints, if it is one in block `name`.
+/// Returns the address in QEMU's address space that `gpa2hva` prints. `None`: it is not an address in block `name`.
 pub fn host_address(text: &str, name: &str) -> Option<u64> {
     let (_, answer) = text.trim().strip_prefix("Host virtual address for 0x")?.split_once(" (")?;
     hex(answer.strip_prefix(name)?.strip_prefix(") is ")?)

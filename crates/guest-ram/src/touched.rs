@@ -1,4 +1,4 @@
-//! Which pages may be touched.
+//! Which pages have memory, so that they may be touched.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ const BITS: usize = u64::BITS as usize;
 pub(crate) struct Touched(Box<[AtomicU64]>);
 
 impl Touched {
-    /// None of this many pages.
+    /// Returns a set for `pages` pages, with no page in it.
     pub(crate) fn new(pages: usize) -> Self {
         Self((0..pages.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Whether there is memory for all of these pages.
+    /// Returns whether there is memory for all of these pages.
     pub(crate) fn all(&self, pages: Range<usize>) -> bool {
         masks(pages).all(|(word, mask)| self.0[word].load(Ordering::Acquire) & mask == mask)
     }
 
-    /// There is memory for these pages.
+    /// Notes that there is memory for these pages.
     pub(crate) fn set(&self, pages: Range<usize>) {
         for (word, mask) in masks(pages) {
             self.0[word].fetch_or(mask, Ordering::Release);
@@ -28,7 +28,7 @@ impl Touched {
     }
 }
 
-/// The words that have bits of `pages`, and which bits.
+/// Returns the words that have bits of `pages`, and which bits.
 fn masks(pages: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
     (pages.start / BITS..pages.end.div_ceil(BITS)).map(move |word| {
         let begin = pages.start.saturating_sub(word * BITS);

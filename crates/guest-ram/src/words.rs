@@ -1,12 +1,12 @@
 //! Bytes copied into and out of memory that others change at the same time.
 //!
-//! Such memory is a slice of atomics: then it is no data race when two threads of this process, or this one and QEMU's,
-//! touch the same word. The accesses are relaxed: they say nothing about order. Who reads what another has written
-//! learns through something else (a socket, a lock) that it is there.
+//! Such memory is a slice of atomics. So it is no data race when two threads of this process, or this process and QEMU,
+//! touch the same word. The accesses are relaxed: they give no order. A reader learns through something else (a socket,
+//! a lock) that the bytes are there.
 //!
-//! As fast as `memcpy` where memory is the limit. Words are never touched in part: two accesses of different sizes to
-//! one place would be a data race again. So what begins or ends within a word is merged into it, and a neighbour's
-//! bytes written meanwhile are not lost.
+//! This is as fast as `memcpy` where memory is the limit. Words are never touched in part: two accesses of different
+//! sizes to one place would be a data race again. So bytes that begin or end within a word are merged into the word,
+//! and a neighbour's bytes that are written meanwhile are not lost.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bytes in a word.
 pub(crate) const WORD: usize = size_of::<u64>();
 
-/// Copies `data` to the byte `at` and after. Panics if that is not all within `words`.
+/// Copies `data` to the byte `at` and after.
+///
+/// # Panics
+/// If the bytes are not all within `words`.
 pub(crate) fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
     let (head, body, tail) = split(at, data.len());
     merge(words, at, &data[..head]);
@@ -26,7 +29,10 @@ pub(crate) fn store(words: &[AtomicU64], at: usize, data: &[u8]) {
     merge(words, body.end * WORD, rest);
 }
 
-/// Copies the byte `at` and those after to `out`. Panics if they are not all within `words`.
+/// Copies the bytes from `at` on to `out`.
+///
+/// # Panics
+/// If the bytes are not all within `words`.
 pub(crate) fn load(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     let (head, body, _) = split(at, out.len());
     let (first, out) = out.split_at_mut(head);
@@ -38,7 +44,7 @@ pub(crate) fn load(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     extract(words, body.end * WORD, rest);
 }
 
-/// `len` bytes from `at`: how many come before the first whole word, the whole words, how many come after them.
+/// Splits `len` bytes from `at` on: how many come before the first whole word, the whole words, how many come after.
 fn split(at: usize, len: usize) -> (usize, Range<usize>, usize) {
     let head = (at.next_multiple_of(WORD) - at).min(len);
     let first = (at + head).div_ceil(WORD);
@@ -46,7 +52,7 @@ fn split(at: usize, len: usize) -> (usize, Range<usize>, usize) {
     (head, first..first + whole, (len - head) % WORD)
 }
 
-/// Puts `bytes` at `at`, all within one word.
+/// Writes `bytes` at `at`, all within one word.
 fn merge(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     if !bytes.is_empty() {
         let begin = at % WORD;
@@ -58,7 +64,7 @@ fn merge(words: &[AtomicU64], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Takes `out` from `at`, all within one word.
+/// Reads `out` from `at`, all within one word.
 fn extract(words: &[AtomicU64], at: usize, out: &mut [u8]) {
     if !out.is_empty() {
         let begin = at % WORD;
@@ -99,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Threads that write side by side, at borders within words, while another reads.
+    /// Threads write side by side, at borders within words, while another thread reads.
     #[test]
     fn neighbours_do_not_lose_bytes() {
         let words = memory();
@@ -124,7 +130,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, ..Default::default() })]
 
-        /// Against bytes in a `Vec`.
+        /// Behaves as bytes in a `Vec`.
         #[test]
         fn like_a_vec(
             writes in proptest::collection::vec((0..BYTES, proptest::collection::vec(any::<u8>(), 0..BYTES)), 0..20),

@@ -21,7 +21,8 @@ pub struct NewMigration<O> {
     pub priority: u8,
     /// The offer to the target: see [`Message::Intent`].
     pub offer: O,
-    /// How long the migration may take until the guest is stopped. `None`: the default, [`WaitTimes::precopy`].
+    /// How long the migration may take until the guest is stopped. `None`: the default,
+    /// [`WaitTimes::precopy`](crate::WaitTimes::precopy).
     pub deadline: Option<Duration>,
 }
 
