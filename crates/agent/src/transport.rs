@@ -7,16 +7,17 @@ use std::thread;
 
 use skein_dataplane::Width;
 use skein_dataplane::source::PackerPool;
-use skein_inventory::Route;
+use skein_inventory::{Packing, Route};
 
 use crate::packer_process::PackerProcessStarter;
 
-/// What it may use of a session.
+/// Returns how much of a session a guest's streams may use. What goes over one NIC as it is has one connection, as it
+/// would without Skein.
 pub(crate) fn width(transport: Route) -> Width {
-    match transport {
-        Route::Auto | Route::Multichannel => Width::All,
-        Route::Compression => Width::Path,
-        Route::Tcp => Width::Connection,
+    match (transport.width(), transport.packing()) {
+        (skein_inventory::Width::All, _) => Width::All,
+        (skein_inventory::Width::One, Packing::On | Packing::Auto) => Width::Path,
+        (skein_inventory::Width::One, Packing::Off) => Width::Connection,
     }
 }
 

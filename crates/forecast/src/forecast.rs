@@ -176,14 +176,13 @@ mod tests {
 
     #[test]
     fn forecasts_are_in_words() {
-        use Route::{Auto, Compression, Multichannel, Tcp};
         let two = &[GBIT, 900_000_000][..];
         for (ram, dirty, rates, transport, expect) in [
             (
                 2_600_000_000,
                 Some(0),
                 two,
-                Auto,
+                Route::AUTO,
                 "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or \
                  compresses",
             ),
@@ -191,22 +190,28 @@ mod tests {
                 2_600_000_000,
                 Some(0),
                 two,
-                Multichannel,
+                Route::MULTICHANNEL,
                 "at most about 13 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros",
             ),
             (
                 2_600_000_000,
                 Some(0),
                 two,
-                Tcp,
+                Route::TCP,
                 "at most about 26 s at 900 Mb/s over the slowest of 2 paths (transport tcp)",
             ),
-            (2_600_000_000, Some(0), &[GBIT, 0], Compression, "at most about 23 s at 1 Gb/s over 1 path (transport c"),
+            (
+                2_600_000_000,
+                Some(0),
+                &[GBIT, 0],
+                Route::COMPRESSION,
+                "at most about 23 s at 1 Gb/s over 1 path (transport c",
+            ),
             (
                 2_600_000_000,
                 None,
                 &[GBIT],
-                Auto,
+                Route::AUTO,
                 "about 23 s at 1 Gb/s over 1 path (transport auto) for each page once; more as the guest writes, less \
                  where",
             ),
@@ -214,18 +219,18 @@ mod tests {
                 4 * GIB,
                 Some(310_000_000),
                 &[GBIT, GBIT],
-                Multichannel,
+                Route::MULTICHANNEL,
                 "will not converge: dirties 310 MB/s, moves 235 MB/s at 2 Gb/s over 2 paths (transport multichannel)",
             ),
-            (4 * GIB, Some(310_000_000), &[GBIT], Tcp, "will not converge: dirties 310 MB/s, moves 118 MB/s"),
-            (4 * GIB, Some(310_000_000), two, Auto, "may not converge: dirties 310 MB/s, moves 224 MB/s"),
-            (4 * GIB, Some(310_000_000), two, Tcp, "may not converge: dirties 310 MB/s, moves 106 MB/s"),
-            (4 * GIB, Some(0), &[], Auto, "will not happen: no path carries anything"),
-            (4 * GIB, Some(0), &[0, 0], Tcp, "will not happen"),
-            (1 << 20, None, &[GBIT], Auto, "at most about 1.1 s at 1 Gb/s over 1 path"),
-            (64 << 40, Some(1000), &[GBIT], Auto, "at most about 6 days at 1 Gb/s over 1 path"),
-            (1 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 15 min 35 s at 10 Gb/s"),
-            (8 << 40, Some(1000), &[10 * GBIT], Auto, "at most about 2 h 4 min at 10 Gb/s"),
+            (4 * GIB, Some(310_000_000), &[GBIT], Route::TCP, "will not converge: dirties 310 MB/s, moves 118 MB/s"),
+            (4 * GIB, Some(310_000_000), two, Route::AUTO, "may not converge: dirties 310 MB/s, moves 224 MB/s"),
+            (4 * GIB, Some(310_000_000), two, Route::TCP, "may not converge: dirties 310 MB/s, moves 106 MB/s"),
+            (4 * GIB, Some(0), &[], Route::AUTO, "will not happen: no path carries anything"),
+            (4 * GIB, Some(0), &[0, 0], Route::TCP, "will not happen"),
+            (1 << 20, None, &[GBIT], Route::AUTO, "at most about 1.1 s at 1 Gb/s over 1 path"),
+            (64 << 40, Some(1000), &[GBIT], Route::AUTO, "at most about 6 days at 1 Gb/s over 1 path"),
+            (1 << 40, Some(1000), &[10 * GBIT], Route::AUTO, "at most about 15 min 35 s at 10 Gb/s"),
+            (8 << 40, Some(1000), &[10 * GBIT], Route::AUTO, "at most about 2 h 4 min at 10 Gb/s"),
         ] {
             let forecast = forecast(ram, dirty, rates, transport, ForecastInputs::default());
             assert!(forecast.to_string().starts_with(expect), "{forecast} / {expect}");
@@ -255,7 +260,7 @@ mod tests {
         #[test]
         fn the_formula_is_the_sum_of_the_rounds((ram, dirty, rates) in moves()) {
             let fixed = ForecastInputs::default();
-            let forecast = forecast(ram, Some(dirty), &rates, Route::Auto, fixed);
+            let forecast = forecast(ram, Some(dirty), &rates, Route::AUTO, fixed);
             let rate = rates.iter().sum::<u64>() as f64 * TCP_PAYLOAD_SHARE / 8.0;
             let (seconds, last) = rounds(ram as f64, dirty as f64, rate, 0.3);
             prop_assert_eq!(forecast.converges, ForecastConvergence::Yes);
@@ -272,7 +277,7 @@ mod tests {
         #[test]
         fn more_to_move_takes_longer((ram, dirty, rates) in moves(), more in 0u64..1 << 40) {
             let seconds = |ram, dirty, rates: &[u64]| {
-                let forecast = forecast(ram, Some(dirty), rates, Route::Auto, ForecastInputs::default());
+                let forecast = forecast(ram, Some(dirty), rates, Route::AUTO, ForecastInputs::default());
                 forecast.seconds.unwrap_or(f64::INFINITY)
             };
             let now = seconds(ram, dirty, &rates);

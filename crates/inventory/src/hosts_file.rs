@@ -266,8 +266,8 @@ mod tests {
                     [[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
         let hosts = HostsFile::parse(text, "hosts.toml").unwrap();
         let from = ["a", "b", "c"].map(|name| hosts.transport_from(name));
-        assert_eq!(from, [Route::Tcp, Route::Compression, Route::Compression]);
-        assert_eq!(HostsFile::default().transport_from("a"), Route::Auto);
+        assert_eq!(from, [Route::TCP, Route::COMPRESSION, Route::COMPRESSION]);
+        assert_eq!(HostsFile::default().transport_from("a"), Route::AUTO);
     }
 
     #[test]

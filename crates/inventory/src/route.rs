@@ -1,47 +1,140 @@
-//! How a guest's memory travels.
+//! How a guest's memory travels: three axes, and the names that people write for what is made of them.
+//!
+//! | name | links | width | packing |
+//! |---|---|---|---|
+//! | `auto` | TCP | all | as far as it pays |
+//! | `tcp` | TCP | one | off |
+//! | `compression` | TCP | one | on |
+//! | `multichannel` | TCP | all | off |
+//!
+//! RDMA is to be a value of the axis *links*: the other two do not change with it. There is no route without a name:
+//! what is written in files, in JSON, in journals and to other agents is the name.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a guest's memory travels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Route {
-    /// All NICs, and compression as far as it pays.
-    #[default]
-    Auto,
-    /// One connection on one NIC, as it is.
+/// What joins the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// TCP, with TLS or without.
     Tcp,
-    /// One NIC, compressed.
+}
+
+/// How many links carry a guest's memory at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// One NIC's.
+    One,
+    /// All NICs'.
+    All,
+}
+
+/// Whether pages are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// They go as they are.
+    Off,
+    /// Somebody wants them compressed. What does not get smaller goes as it is.
+    On,
+    /// As far as it pays.
+    Auto,
+}
+
+/// How a guest's memory travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "RouteName", into = "RouteName")]
+pub struct Route {
+    links: Links,
+    width: Width,
+    packing: Packing,
+}
+
+/// A route as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RouteName {
+    Auto,
+    Tcp,
     Compression,
-    /// All NICs, as it is.
     Multichannel,
 }
 
 impl Route {
-    /// All of them.
-    pub const ALL: [Route; 4] = [Route::Auto, Route::Tcp, Route::Compression, Route::Multichannel];
+    /// All NICs, and compression as far as it pays.
+    pub const AUTO: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Auto };
+    /// One connection on one NIC, as it is.
+    pub const TCP: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::Off };
+    /// One NIC, compressed.
+    pub const COMPRESSION: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::On };
+    /// All NICs, as it is.
+    pub const MULTICHANNEL: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Off };
 
-    /// Its name.
+    /// All routes that have a name.
+    pub const ALL: [Route; 4] = [Route::AUTO, Route::TCP, Route::COMPRESSION, Route::MULTICHANNEL];
+
+    /// Returns what joins the hosts.
+    pub fn links(self) -> Links {
+        self.links
+    }
+
+    /// Returns how many links are used at once.
+    pub fn width(self) -> Width {
+        self.width
+    }
+
+    /// Returns whether pages are compressed.
+    pub fn packing(self) -> Packing {
+        self.packing
+    }
+
+    /// Returns the name that people write.
     pub fn name(self) -> &'static str {
-        match self {
-            Route::Auto => "auto",
-            Route::Tcp => "tcp",
-            Route::Compression => "compression",
-            Route::Multichannel => "multichannel",
+        match RouteName::from(self) {
+            RouteName::Auto => "auto",
+            RouteName::Tcp => "tcp",
+            RouteName::Compression => "compression",
+            RouteName::Multichannel => "multichannel",
         }
     }
 
-    /// Whether it takes all NICs, and not one.
+    /// Returns whether all NICs are used, and not one.
     pub fn uses_all_nics(self) -> bool {
-        matches!(self, Route::Auto | Route::Multichannel)
+        self.width == Width::All
     }
 
-    /// Whether pages may be compressed.
+    /// Returns whether pages may be compressed.
     pub fn compresses(self) -> bool {
-        matches!(self, Route::Auto | Route::Compression)
+        self.packing != Packing::Off
+    }
+}
+
+impl Default for Route {
+    fn default() -> Route {
+        Route::AUTO
+    }
+}
+
+impl From<Route> for RouteName {
+    fn from(route: Route) -> RouteName {
+        match (route.links, route.width, route.packing) {
+            (Links::Tcp, Width::All, Packing::Auto | Packing::On) => RouteName::Auto,
+            (Links::Tcp, Width::All, Packing::Off) => RouteName::Multichannel,
+            (Links::Tcp, Width::One, Packing::Auto | Packing::On) => RouteName::Compression,
+            (Links::Tcp, Width::One, Packing::Off) => RouteName::Tcp,
+        }
+    }
+}
+
+impl From<RouteName> for Route {
+    fn from(name: RouteName) -> Route {
+        match name {
+            RouteName::Auto => Route::AUTO,
+            RouteName::Tcp => Route::TCP,
+            RouteName::Compression => Route::COMPRESSION,
+            RouteName::Multichannel => Route::MULTICHANNEL,
+        }
     }
 }
 
@@ -57,5 +150,31 @@ impl FromStr for Route {
     fn from_str(text: &str) -> Result<Route, String> {
         let names = || Route::ALL.map(Route::name).join(", ");
         Route::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| format!("it may be {}", names()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_means_a_value_of_each_axis_and_is_written_as_ever() {
+        for (name, width, packing) in [
+            ("auto", Width::All, Packing::Auto),
+            ("tcp", Width::One, Packing::Off),
+            ("compression", Width::One, Packing::On),
+            ("multichannel", Width::All, Packing::Off),
+        ] {
+            let route: Route = name.parse().unwrap();
+            assert_eq!((route.links(), route.width(), route.packing()), (Links::Tcp, width, packing), "{name}");
+            assert_eq!((route.name(), route.to_string()), (name, name.to_owned()));
+            let json = format!("\"{name}\"");
+            assert_eq!(serde_json::to_string(&route).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Route>(&json).unwrap(), route);
+            assert_eq!((route.uses_all_nics(), route.compresses()), (width == Width::All, packing != Packing::Off));
+        }
+        assert_eq!(Route::default(), Route::AUTO);
+        assert_eq!("rdma".parse::<Route>(), Err("it may be auto, tcp, compression, multichannel".into()));
+        assert!(serde_json::from_str::<Route>("\"rdma\"").unwrap_err().to_string().contains("unknown variant `rdma`"));
     }
 }

@@ -3,11 +3,10 @@
 use skein_api as api;
 use skein_api::{CopyRates, PageCounts};
 use skein_forecast::Convergence;
-use skein_inventory::Route;
+use skein_inventory::{Links, Packing, Route, Width};
 
-use super::{ToApi, same_fields, same_variants};
+use super::{ToApi, same_fields};
 
-same_variants!(Route => api::Transport { Auto, Tcp, Compression, Multichannel });
 same_fields!(skein_forecast::CopyRates => CopyRates { dirties_bytes_per_s, moves_bytes_per_s });
 same_fields!(skein_pages::PageCounts => PageCounts {
     pages, zero_pages, packed_pages, packed_bytes, stored_pages, unchanged_pages, delta_pages, delta_bytes,
@@ -26,13 +25,26 @@ impl ToApi for Convergence {
     }
 }
 
+impl ToApi for Route {
+    type Api = api::Transport;
+
+    fn to_api(&self) -> api::Transport {
+        match (self.links(), self.width(), self.packing()) {
+            (Links::Tcp, Width::All, Packing::Auto | Packing::On) => api::Transport::Auto,
+            (Links::Tcp, Width::All, Packing::Off) => api::Transport::Multichannel,
+            (Links::Tcp, Width::One, Packing::Auto | Packing::On) => api::Transport::Compression,
+            (Links::Tcp, Width::One, Packing::Off) => api::Transport::Tcp,
+        }
+    }
+}
+
 /// Returns what a command says of the way of a guest's memory.
 pub(crate) fn route(transport: api::Transport) -> Route {
     match transport {
-        api::Transport::Auto => Route::Auto,
-        api::Transport::Tcp => Route::Tcp,
-        api::Transport::Compression => Route::Compression,
-        api::Transport::Multichannel => Route::Multichannel,
+        api::Transport::Auto => Route::AUTO,
+        api::Transport::Tcp => Route::TCP,
+        api::Transport::Compression => Route::COMPRESSION,
+        api::Transport::Multichannel => Route::MULTICHANNEL,
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Args {
     plain_data: bool,
     /// How what goes through it travels: auto (all NICs, guests' memory compressed as far as it pays), tcp (one
     /// connection, as it is), compression (one NIC), multichannel (all NICs, as it is)
-    #[arg(long, value_name = "HOW", default_value_t = Route::Auto, value_parser = transport::<Route>())]
+    #[arg(long, value_name = "HOW", default_value_t = Route::AUTO, value_parser = transport::<Route>())]
     transport: Route,
     /// Permissions of the sockets made here, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
