@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Carried, CarryError, CarryRoute};
+use super::carried::{Carried, CarryError, CarryRoute, tcp};
 use crate::{
     process,
     site::{HOSTS, Site},
@@ -17,7 +17,7 @@ pub fn lacks(site: &Site) -> Option<String> {
 
 pub fn start(route: &CarryRoute<'_>) -> Result<Carried, CarryError> {
     route.site.mptcp(route.source, route.target)?;
-    let mut carried = super::tcp(route, ",mptcp=on")?;
+    let mut carried = tcp(route, ",mptcp=on")?;
     for host in [route.source, route.target] {
         let show = |what: &str| -> Result<String, CarryError> {
             let mut command = route.site.command(host, "ip")?;

@@ -3,26 +3,20 @@
 //! They are not Skein's own identities: QEMU insists on certificates that permit key encipherment, which Skein's
 //! rightly do not.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use super::{CarryError, Kit, write};
+use super::carried::{CarryError, write};
 
 /// The name in the certificate of every host.
 pub const HOST_NAME: &str = "host.bench.internal";
 
-/// Returns the directory with the credentials of server and client. Both hosts use the same.
-pub(super) fn directory(kit: &Kit) -> PathBuf {
-    kit.directory.path().join("qemu-tls")
-}
-
-/// Makes the files.
-pub(super) fn prepare(kit: &Kit) -> Result<(), CarryError> {
-    let directory = directory(kit);
-    std::fs::create_dir_all(&directory).map_err(|source| CarryError::File { path: directory.clone(), source })?;
+/// Makes the files in a directory.
+pub(super) fn prepare(directory: &Path) -> Result<(), CarryError> {
+    std::fs::create_dir_all(directory).map_err(|source| CarryError::File { path: directory.into(), source })?;
 
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "skein bench");

@@ -1,6 +1,7 @@
 //! Skein itself: `skein agent` on the target, `skein tunnel` on the source.
 
-use super::{Carried, CarryError, CarryRoute, Kit, READY_DEADLINE, command_lines, forwards, unix_uris};
+use super::carried::{Carried, CarryError, CarryRoute, READY_DEADLINE, command_lines, forwards, unix_uris};
+use super::kit::Kit;
 use crate::process::Process;
 
 /// The port of the agent.
@@ -13,7 +14,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, Ca
     let (guests, control) = forwards(route);
     let site = route.site;
 
-    let mut command = site.command(route.target, &kit.skein)?;
+    let mut command = site.command(route.target, kit.skein())?;
     command.args(["agent", "--tunnels-only"]).arg("--identity").arg(kit.identity(route.target));
     command.arg("--listen").arg(format!("[::]:{PORT}"));
     command.arg("--allow").arg(route.directory.join("*.t"));
@@ -23,7 +24,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, Ca
     let mut agent = Process::start(command, &route.directory.join("agent.log"))?;
     agent.wait_until(READY, READY_DEADLINE, |p| p.output().lines().any(|l| l.starts_with("ready")))?;
 
-    let mut command = site.command(route.source, &kit.skein)?;
+    let mut command = site.command(route.source, kit.skein())?;
     command.arg("tunnel").arg("--identity").arg(kit.identity(route.source));
     command.arg("--to").arg(format!("{}:{PORT}", site.ip(route.target, 0)?));
     for forward in guests.iter().chain(&control) {

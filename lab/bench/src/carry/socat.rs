@@ -1,6 +1,6 @@
 //! A socat at each end: unix to TCP, TCP to unix. The shape of KubeVirt's proxy, without its TLS.
 
-use super::{
+use super::carried::{
     Carried, CarryError, CarryRoute, PORT, READY_DEADLINE, command_lines, forwards, unix_uris, wait_for_sockets,
 };
 use crate::process::Process;

@@ -3,10 +3,11 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
-use super::{
-    Carried, CarryError, CarryRoute, Kit, command_lines, find, forwards, lacks_program, unix_uris, wait_for_sockets,
-    write,
+use super::carried::{
+    Carried, CarryError, CarryRoute, READY_DEADLINE, command_lines, find, forwards, lacks_program, unix_uris,
+    wait_for_sockets, write,
 };
+use super::kit::Kit;
 use crate::process::{self, Process};
 
 const PORT: u16 = 2222;
@@ -20,7 +21,7 @@ pub fn lacks() -> Option<String> {
 
 pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
-    let keys = kit.directory.path().join("ssh");
+    let keys = kit.ssh();
     prepare(&keys)?;
     let file = |name: &str| keys.join(name).display().to_string();
     let ip = route.site.ip(route.target, 0)?;
@@ -30,7 +31,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
     let mut command = route.site.command(route.target, sshd)?;
     command.args(["-D", "-e", "-f", &file("sshd_config"), "-o", &format!("ListenAddress={ip}:{PORT}")]);
     let mut daemon = Process::start(command, &route.directory.join("sshd.log"))?;
-    daemon.wait_until("listening", super::READY_DEADLINE, |p| p.output().contains("listening"))?;
+    daemon.wait_until("listening", READY_DEADLINE, |p| p.output().contains("listening"))?;
 
     let mut command = route.site.command(route.source, "ssh")?;
     command.args(["-F", "none", "-N", "-i", &file("client"), "-p", &PORT.to_string()]);
