@@ -15,7 +15,7 @@ pub const GIB: u64 = 1 << 30;
 /// A tebibyte.
 pub const TIB: u64 = 1 << 40;
 
-/// `1 h`: exact, in the largest unit that divides it.
+/// Returns seconds as `1 h`: exact, in the largest unit that divides them.
 pub fn exact_time(seconds: u64) -> String {
     let (unit, name) = [(86_400, "d"), (3600, "h"), (60, "min")]
         .into_iter()
@@ -24,7 +24,8 @@ pub fn exact_time(seconds: u64) -> String {
     format!("{} {name}", seconds / unit)
 }
 
-/// `144 ms`, `7.3 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `9 days`, from milliseconds: to read, not to compute with.
+/// Returns milliseconds as `144 ms`, `7.3 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `9 days`: to read, not to compute
+/// with.
 pub fn duration(ms: u64) -> String {
     let s = ms.saturating_add(500) / 1000;
     match ms {
@@ -37,7 +38,8 @@ pub fn duration(ms: u64) -> String {
     }
 }
 
-/// `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`, of what is to come: to read, not to compute with.
+/// Returns seconds that are expected as `0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `9 days`: to read, not to compute
+/// with.
 pub fn about_seconds(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
@@ -49,7 +51,7 @@ pub fn about_seconds(seconds: f64) -> String {
     }
 }
 
-/// `4 GiB`: exact, in the largest unit that divides `bytes`.
+/// Returns bytes as `4 GiB`: exact, in the largest unit that divides them.
 pub fn exact_bytes(bytes: u64) -> String {
     let (unit, name) = [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")]
         .into_iter()
@@ -58,7 +60,7 @@ pub fn exact_bytes(bytes: u64) -> String {
     format!("{} {name}", bytes / unit)
 }
 
-/// `3.7 GiB`: to read, not to compute with.
+/// Returns bytes as `3.7 GiB`: to read, not to compute with.
 pub fn about_bytes(bytes: u64) -> String {
     let (unit, name) =
         [(TIB, "TiB"), (GIB, "GiB"), (MIB, "MiB")].into_iter().find(|(unit, _)| bytes >= *unit).unwrap_or((KIB, "KiB"));
@@ -66,7 +68,8 @@ pub fn about_bytes(bytes: u64) -> String {
     format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// `1.9 Gb` or `230 MB`, in powers of 1000 as networks count: three digits, for rates ("/s" is the caller's).
+/// Returns an amount as `1.9 Gb` or `230 MB`, in powers of 1000 as networks count, to three digits. For a rate the
+/// caller appends "/s".
 pub fn decimal(amount: f64, of: &str) -> String {
     let (factor, prefix) = match amount {
         a if a >= 999.5e9 => (1e12, "T"),

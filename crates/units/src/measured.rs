@@ -1,6 +1,6 @@
-//! Measured values, to three digits that count.
+//! Measured values, to three significant digits.
 
-/// Bits a second: `940 Mb/s`, `1.88 Gb/s`.
+/// Returns bits per second as `940 Mb/s`, `1.88 Gb/s`.
 pub fn bps(value: f64) -> String {
     match value.abs() {
         v if v >= 999.5e6 => format!("{} Gb/s", digits(value / 1e9)),
@@ -9,12 +9,12 @@ pub fn bps(value: f64) -> String {
     }
 }
 
-/// A nominal rate: `1 Gb/s`, `2.5 Gb/s`, `250 Mb/s`.
+/// Returns a nominal rate as `1 Gb/s`, `2.5 Gb/s`, `250 Mb/s`.
 pub fn nominal(bps: u64) -> String {
     if bps >= 1_000_000_000 { format!("{} Gb/s", bps as f64 / 1e9) } else { format!("{} Mb/s", bps as f64 / 1e6) }
 }
 
-/// Bytes, in powers of 1000 as wires count: `350 MB`, `2.15 GB`.
+/// Returns bytes in powers of 1000, as networks count: `350 MB`, `2.15 GB`.
 pub fn bytes(value: f64) -> String {
     match value.abs() {
         v if v >= 999.5e6 => format!("{} GB", digits(value / 1e9)),
@@ -23,24 +23,24 @@ pub fn bytes(value: f64) -> String {
     }
 }
 
-/// Seconds: `0.34 s`, `4.2 s`, `103 s`.
+/// Returns seconds as `0.34 s`, `4.2 s`, `103 s`.
 pub fn seconds(value: f64) -> String {
     format!("{} s", digits(value))
 }
 
-/// Milliseconds: `0.34 ms`, `42 ms`.
+/// Returns milliseconds as `0.34 ms`, `42 ms`.
 pub fn millis(value: f64) -> String {
     format!("{} ms", digits(value))
 }
 
-/// A share: `95.2 %`.
+/// Returns a share as `95.2 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// Three digits that count: `1.88`, `18.8`, `188`, `1880`.
+/// Returns three significant digits: `1.88`, `18.8`, `188`, `1880`.
 pub fn digits(value: f64) -> String {
-    // Not -0.
+    // Turns -0 into 0.
     let value = value + 0.0;
     match value.abs() {
         v if v >= 99.95 => format!("{value:.0}"),

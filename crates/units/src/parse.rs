@@ -1,24 +1,24 @@
-//! Amounts from what people write: a whole number and its unit.
+//! Parses amounts as people write them: a whole number and its unit.
 
 use thiserror::Error;
 
 use crate::{GIB, MIB, TIB};
 
-/// Why a text is no amount. The words say what to write.
+/// Why a text is not an amount. The message says what to write.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum AmountError {
-    /// It is something else, or too large.
+    /// The text is something else, or the amount is too large.
     #[error("write a whole number and its unit, such as {0}")]
     NoAmount(&'static str),
-    /// A number alone. Nobody agrees on what it means (QEMU: MiB, libvirt: KiB).
+    /// The number has no unit. Programs disagree on what it means (QEMU: MiB, libvirt: KiB).
     #[error("say of what: {0}")]
     NoUnit(String),
-    /// A unit by another name.
+    /// The unit has another name.
     #[error("write \"{0}\": the units are MiB, GiB and TiB, powers of 1024")]
     OtherUnit(String),
 }
 
-/// The number at the beginning of `text`, and the unit behind it.
+/// Returns the number at the beginning of `text`, and the unit after it.
 fn split<'a>(text: &'a str, examples: &'static str) -> Result<(u64, &'a str), AmountError> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -26,10 +26,10 @@ fn split<'a>(text: &'a str, examples: &'static str) -> Result<(u64, &'a str), Am
     Ok((number.parse().map_err(|_| AmountError::NoAmount(examples))?, unit.trim_start()))
 }
 
-/// Bytes from `"4 GiB"`: a whole number and MiB, GiB or TiB.
+/// Parses bytes like `"4 GiB"`: a whole number and MiB, GiB or TiB.
 ///
 /// # Errors
-/// A bare number, another unit, more than 64 bits.
+/// A number without a unit, another unit, or more than 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, AmountError> {
     const EXAMPLES: &str = "\"4 GiB\" or \"512 MiB\"";
     let (number, unit) = split(text, EXAMPLES)?;
@@ -51,10 +51,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, AmountError> {
     number.checked_mul(factor).ok_or(AmountError::NoAmount(EXAMPLES))
 }
 
-/// Seconds from `"1h"`: a whole number and s, m, h or d.
+/// Parses seconds like `"1h"`: a whole number and s, m, h or d.
 ///
 /// # Errors
-/// A bare number, another unit, more than 64 bits.
+/// A number without a unit, another unit, or more than 64 bits.
 pub fn parse_seconds(text: &str) -> Result<u64, AmountError> {
     const EXAMPLES: &str = "\"10m\", \"1h\" or \"2d\"";
     let (number, unit) = split(text, EXAMPLES)?;
@@ -69,10 +69,10 @@ pub fn parse_seconds(text: &str) -> Result<u64, AmountError> {
     number.checked_mul(factor).ok_or(AmountError::NoAmount(EXAMPLES))
 }
 
-/// Milliseconds from an option's `300ms`: a whole number and ms, s, m or h.
+/// Parses milliseconds of an option like `300ms`: a whole number and ms, s, m or h.
 ///
 /// # Errors
-/// A bare number, another unit, more than 64 bits.
+/// A number without a unit, another unit, or more than 64 bits.
 pub fn parse_millis(text: &str) -> Result<u64, AmountError> {
     const EXAMPLES: &str = "300ms, 10s, 10m or 2h";
     let (number, unit) = split(text, EXAMPLES)?;
