@@ -15,7 +15,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub use generated::{completions, write_manual_pages};
 
-/// Sends the log to standard error: what `SKEIN_LOG` asks for, `info` and above without it. Call once, first.
+/// Sends the log to standard error: what `SKEIN_LOG` asks for; without it, `info` and above. Call this once, before
+/// anything else.
 pub fn log_to_stderr() {
     let filter = log_filter(&std::env::var("SKEIN_LOG").unwrap_or_default());
     let lines = tracing_subscriber::fmt::layer()
@@ -25,22 +26,22 @@ pub fn log_to_stderr() {
     tracing_subscriber::registry().with(lines.with_filter(filter)).init();
 }
 
-/// A level, or levels of modules: `debug`, `info,skein_agent=trace`. Nothing, and what cannot be read, is `info`.
+/// Parses a level, or levels of modules: `debug`, `info,skein_agent=trace`. An empty or invalid text means `info`.
 fn log_filter(wanted: &str) -> Targets {
-    // Not an EnvFilter: matching spans and fields, which nobody asks for, takes a regular expression's machine of 0.5
-    // MB.
+    // Not an EnvFilter: its matching of spans and fields, which nobody asks for, needs a regular expression engine of
+    // 0.5 MB.
     let all = || Targets::new().with_default(LevelFilter::INFO);
     if wanted.is_empty() { all() } else { wanted.parse().unwrap_or_else(|_| all()) }
 }
 
-/// Tells an error and all its causes to standard error, in one line that begins with the program's name.
+/// Prints an error and all its causes to standard error, in one line that begins with the program's name.
 pub fn print_error(program: &str, error: &anyhow::Error) {
-    // The chain once, here: no Display repeats its source. The chain may repeat what stands in a file.
+    // The chain is printed only here: no Display repeats its source. The chain may quote a file's content.
     let chain = error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": ");
     eprintln!("{program}: {}", clean(&chain));
 }
 
-/// Writes to standard output. That its reader has seen enough (`| head`) is no error.
+/// Writes to standard output. A reader that has seen enough (`| head`) is not an error.
 ///
 /// # Errors
 /// Standard output cannot be written to for another reason.
@@ -52,20 +53,21 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What came from somewhere else, without what could drive a terminal. Line breaks stay.
+/// Returns text from elsewhere without what could control a terminal. Line breaks stay.
 pub fn clean(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.replace(|c: char| c.is_control() && c != '\n' || turns(c), "\u{fffd}")
 }
 
-/// A flag that SIGINT or SIGTERM sets. The second of these signals ends the program at once, with exit code 130.
+/// Returns a flag that SIGINT or SIGTERM sets. The second of these signals ends the program at once, with exit code
+/// 130.
 ///
 /// # Errors
 /// The signals cannot be handled.
 pub fn interrupt_flag() -> anyhow::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first signal finds the flag unset.
+        // The order matters: the first signal must find the flag unset.
         signal_hook::flag::register_conditional_shutdown(signal, 130, flag.clone())
             .and_then(|_| signal_hook::flag::register(signal, flag.clone()))
             .context("cannot handle signals")?;
