@@ -14,12 +14,12 @@ use crate::files::{self, Existing, WriteError};
 use crate::identity::{Identity, IdentityError, exposed};
 use crate::{CA_VALIDITY_DAYS, MEMBER_NAME};
 
-/// Hosts' clocks differ: a certificate made now is valid this much earlier.
+/// How much earlier than its issue a certificate is valid, because hosts' clocks differ.
 const BACKDATING: Duration = Duration::from_secs(5 * 60);
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Why the CA could not do what it was asked.
+/// Why the CA could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaError {
@@ -27,9 +27,9 @@ pub enum CaError {
     #[error("there is no CA in {dir} ({file} is missing): make one with `skein ca init --dir \
              {dir}`", dir = .dir.display())]
     Missing {
-        /// Where it was looked for.
+        /// The directory.
         dir: PathBuf,
-        /// The file that is not there.
+        /// The missing file.
         file: &'static str,
     },
     /// A file cannot be read.
@@ -37,10 +37,10 @@ pub enum CaError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The certificate's file holds something else.
+    /// The certificate's file is not a valid certificate.
     #[error("{path} is not the certificate of a CA: restore it from a backup")]
     BadCertificate {
         /// The file.
@@ -48,7 +48,7 @@ pub enum CaError {
         /// What is wrong with it.
         source: Option<ParseError>,
     },
-    /// The key's file holds something else.
+    /// The key's file is not a valid key.
     #[error("{path} holds no usable private key: restore it from a backup")]
     BadKey {
         /// The file.
@@ -72,7 +72,7 @@ pub enum CaError {
         /// The certificate's file.
         certificate: PathBuf,
     },
-    /// The CA itself is past its end.
+    /// The CA itself has expired.
     #[error("this CA expired on {0}: make a new one with `skein ca init`")]
     Expired(String),
     /// The CA's name cannot be put into a certificate.
@@ -81,7 +81,7 @@ pub enum CaError {
     /// The host's name cannot be put into a certificate.
     #[error("{host:?} is no host name: {why}")]
     BadHost {
-        /// What was given.
+        /// The given name.
         host: String,
         /// What is wrong with it.
         why: &'static str,
@@ -95,22 +95,22 @@ pub enum CaError {
     /// The key or certificate could not be made.
     #[error("cannot make the certificate")]
     Make(#[from] rcgen::Error),
-    /// What was made does not work.
+    /// The certificate that was made does not work.
     #[error("the new identity is not usable")]
     Identity(#[from] IdentityError),
 }
 
-/// From when to when a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// Not before this time.
+    /// The certificate is not valid before this time.
     pub not_before: SystemTime,
-    /// Not after this time.
+    /// The certificate is not valid after this time.
     pub not_after: SystemTime,
 }
 
 impl Validity {
-    /// From five minutes ago (clocks differ) until `days` from now.
+    /// Returns the time from five minutes ago (clocks differ) until `days` days from now.
     pub fn days(days: u32) -> Self {
         let now = SystemTime::now();
         Self { not_before: now - BACKDATING, not_after: now + DAY * days }
@@ -130,7 +130,10 @@ impl ClusterCa {
     /// The key's file in a CA's directory.
     pub const KEY_FILE: &str = "ca.key";
 
-    /// Makes a CA (ECDSA on P-256), valid for ten years. `name` is for people: it stands in every certificate.
+    /// Makes a CA (ECDSA on P-256), valid for ten years. `name` is for people: every certificate contains it.
+    ///
+    /// # Errors
+    /// [`CaError::BadName`], or the key or the certificate cannot be made.
     pub fn create(name: &str) -> Result<Self, CaError> {
         let fits = |c: char| c.is_ascii_alphanumeric() || " -_.".contains(c);
         if name.is_empty() || name.len() > 64 || name.trim() != name || !name.chars().all(fits) {
@@ -161,6 +164,9 @@ impl ClusterCa {
     }
 
     /// Reads a CA from its directory.
+    ///
+    /// # Errors
+    /// A file is missing, cannot be read or is not valid, or the files do not fit together.
     pub fn load(dir: &Path) -> Result<Self, CaError> {
         let read = |file: &'static str| {
             let path = dir.join(file);
@@ -185,7 +191,10 @@ impl ClusterCa {
         Self::new(certificate, key, &certificate_path)
     }
 
-    /// Writes the CA into a directory, which is made if need be; refuses if a CA is there already.
+    /// Writes the CA into a directory, which is made if need be.
+    ///
+    /// # Errors
+    /// A CA is there already, or the directory cannot be written to.
     pub fn save(&self, dir: &Path) -> Result<(), CaError> {
         let (certificate, key) = (dir.join(Self::CERTIFICATE_FILE), dir.join(Self::KEY_FILE));
         if let Some(taken) = [&certificate, &key].into_iter().find(|path| path.exists()) {
@@ -197,22 +206,25 @@ impl ClusterCa {
         Ok(())
     }
 
-    /// The CA's certificate.
+    /// Returns the CA's certificate.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// The CA's certificate as text.
+    /// Returns the CA's certificate as PEM text.
     pub fn certificate_pem(&self) -> String {
         crate::identity::pem_of(&self.certificate)
     }
 
-    /// What the CA's certificate says.
+    /// Returns what the CA's certificate says.
     pub fn info(&self) -> &CertificateInfo {
         &self.info
     }
 
-    /// Issues an identity with a new key to a host. It ends with the CA at the latest.
+    /// Issues an identity with a new key to a host. The identity expires with the CA at the latest.
+    ///
+    /// # Errors
+    /// [`CaError::BadHost`], [`CaError::Expired`], or the certificate cannot be made.
     pub fn issue(&self, host: &str, validity: Validity) -> Result<Identity, CaError> {
         let host = host_name(host)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
@@ -221,8 +233,11 @@ impl ClusterCa {
         Ok(Identity::new(vec![self.certificate.clone()], vec![certificate], key)?)
     }
 
-    /// A new certificate for the host and the *key* of an earlier one of this CA, so that only this file, which is no
-    /// secret, has to be taken to the host. The earlier one may have expired.
+    /// Returns a new certificate for the host and the *key* of an earlier certificate of this CA. So only this file,
+    /// which is not secret, has to be taken to the host. The earlier certificate may have expired.
+    ///
+    /// # Errors
+    /// [`CaError::NotIssuedHere`], [`CaError::Expired`], or the certificate cannot be made.
     pub fn renew(&self, earlier: &CertificateDer<'_>, validity: Validity) -> Result<CertificateDer<'static>, CaError> {
         let (_, cert) = x509_parser::parse_x509_certificate(earlier)
             .map_err(|e| CaError::NotIssuedHere(Some(ParseError::X509(e.to_string()))))?;
@@ -266,7 +281,7 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
     params
 }
 
-/// A host name in the form that certificates carry: a DNS name in lower case.
+/// Returns a host name in the form that certificates carry: a DNS name in lower case.
 fn host_name(host: &str) -> Result<String, CaError> {
     let refuse = |why| Err(CaError::BadHost { host: host.to_owned(), why });
     if host.parse::<std::net::IpAddr>().is_ok() {
@@ -352,7 +367,7 @@ mod tests {
         assert!((19..=20).contains(&after.days_left(SystemTime::now())));
         assert_ne!(before.fingerprint, after.fingerprint);
 
-        // Same name, other key: not ours.
+        // The CA has the same name and another key, so it did not issue the certificate.
         let other = ClusterCa::create("lab").unwrap();
         assert!(matches!(other.renew(&old.chain()[0], Validity::days(1)), Err(CaError::NotIssuedHere(_))));
         assert!(matches!(ca.renew(ca.certificate(), Validity::days(1)), Err(CaError::NotIssuedHere(_))));

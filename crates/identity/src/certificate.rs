@@ -9,10 +9,10 @@ use x509_parser::extensions::GeneralName;
 
 use crate::MEMBER_NAME;
 
-/// A CA bundle of more than this many certificates is not one of ours.
+/// Most certificates of a CA bundle: a bundle of more is not one of Skein's.
 const CERTIFICATES_MAX: usize = 16;
 
-/// Why bytes are not the certificates they should be.
+/// Why bytes are not valid certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
@@ -22,7 +22,7 @@ pub enum ParseError {
     /// A section is cut off or is not base64.
     #[error("it is broken PEM")]
     Pem(#[source] rustls::pki_types::pem::Error),
-    /// More sections than make sense.
+    /// There are more sections than make sense.
     #[error("it holds more than {CERTIFICATES_MAX} certificates")]
     TooMany,
     /// The section's content is not X.509.
@@ -30,7 +30,10 @@ pub enum ParseError {
     X509(String),
 }
 
-/// The certificates of a PEM text, in their order. Other sections are skipped.
+/// Returns the certificates of a PEM text, in their order. Other sections are skipped.
+///
+/// # Errors
+/// A [`ParseError`] if there is no certificate, too many, or a damaged one.
 pub fn parse_pem(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ParseError> {
     let mut certificates = Vec::new();
     for section in CertificateDer::pem_slice_iter(pem) {
@@ -42,20 +45,20 @@ pub fn parse_pem(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, ParseError>
     if certificates.is_empty() { Err(ParseError::NoCertificate) } else { Ok(certificates) }
 }
 
-/// What a certificate says about itself. Nothing of it is verified here.
+/// What a certificate says about itself. Nothing of this is verified here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateInfo {
     /// The subject's distinguished name, as `CN=…`.
     pub subject: String,
-    /// The distinguished name of who signed it.
+    /// The distinguished name of the certificate's signer.
     pub issuer: String,
-    /// The DNS names it is valid for, in lower case.
+    /// The DNS names for which the certificate is valid, in lower case.
     pub names: Vec<String>,
-    /// Whether it may sign others.
+    /// Whether the certificate may sign others.
     pub is_ca: bool,
-    /// Valid from this second on.
+    /// The first second of validity.
     pub not_before: Timestamp,
-    /// Valid up to this second.
+    /// The last second of validity.
     pub not_after: Timestamp,
     /// SHA-256 over the DER encoding, as `AB:CD:…`.
     pub fingerprint: String,
@@ -64,7 +67,10 @@ pub struct CertificateInfo {
 }
 
 impl CertificateInfo {
-    /// Reads one certificate.
+    /// Parses one certificate.
+    ///
+    /// # Errors
+    /// [`ParseError::X509`] if the bytes are not an X.509 certificate.
     pub fn parse(der: &CertificateDer<'_>) -> Result<Self, ParseError> {
         let x509 = |error: &dyn std::fmt::Display| ParseError::X509(error.to_string());
         let (rest, cert) = x509_parser::parse_x509_certificate(der).map_err(|e| x509(&e))?;
@@ -98,25 +104,25 @@ impl CertificateInfo {
         })
     }
 
-    /// The one host name beside [`MEMBER_NAME`], if it is exactly one.
+    /// Returns the host name beside [`MEMBER_NAME`]. `None`: there is not exactly one.
     pub fn host(&self) -> Option<&str> {
         let mut hosts = self.names.iter().filter(|name| *name != MEMBER_NAME);
         let host = hosts.next()?;
         hosts.next().is_none().then_some(host)
     }
 
-    /// Whether it carries [`MEMBER_NAME`].
+    /// Returns whether the certificate carries [`MEMBER_NAME`].
     pub fn is_member(&self) -> bool {
         self.names.iter().any(|name| name == MEMBER_NAME)
     }
 
-    /// Whole days from `now` to its end, rounded down; negative once it has expired.
+    /// Returns the whole days from `now` until the certificate expires, rounded down; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         (self.not_after.as_second() - unix_seconds(now)).div_euclid(24 * 3600)
     }
 }
 
-/// Seconds since 1970; a clock before that reads as 1970.
+/// Returns the seconds since 1970. A clock before 1970 counts as 1970.
 pub(crate) fn unix_seconds(time: SystemTime) -> i64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs().try_into().unwrap_or(i64::MAX)
 }

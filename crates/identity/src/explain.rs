@@ -1,12 +1,12 @@
-//! TLS errors in words for the person who has to mend them.
+//! TLS errors in words, for the person who has to fix them.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
-/// A sentence that says what went wrong with a TLS connection, and what to do.
+/// Returns a sentence that says what went wrong with a TLS connection, and what to do.
 ///
-/// An alert is the *peer's* verdict on us; everything else is ours on the peer.
+/// An alert is the *peer's* verdict on this end; every other error is this end's verdict on the peer.
 pub fn explain(error: &Error) -> String {
     let said = match error {
         Error::InvalidCertificate(why) => return certificate(why),
@@ -45,9 +45,9 @@ pub fn explain(error: &Error) -> String {
     said.to_owned()
 }
 
-/// Like [`explain`], for the error of a read or write on a TLS stream.
+/// As [`explain`], for the error of a read or write on a TLS stream.
 ///
-/// rustls hides its own errors in those of kind `InvalidData`; the others are the connection's.
+/// rustls wraps its own errors in I/O errors of kind `InvalidData`; the others are the connection's.
 pub fn explain_io(error: &io::Error) -> String {
     if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return explain(tls);
@@ -60,7 +60,7 @@ pub fn explain_io(error: &io::Error) -> String {
     }
 }
 
-/// We refused the peer's certificate.
+/// Explains why this end refused the peer's certificate.
 fn certificate(why: &CertificateError) -> String {
     use CertificateError::*;
     match why {
@@ -84,7 +84,7 @@ fn certificate(why: &CertificateError) -> String {
     }
 }
 
-/// The peer refused something of ours.
+/// Explains why the peer refused something of this end.
 fn received(alert: AlertDescription) -> String {
     use AlertDescription::*;
     match alert {

@@ -1,29 +1,29 @@
-//! Reading small files with a bound, and writing them so that a crash leaves the old content or the new, never half.
+//! Reads small files with a bound, and writes files so that a crash leaves the old content or the new, never half.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A PEM file here is 1 to 2 KB; a bundle of CAs some more.
+/// Most bytes of a file: a PEM file has 1 to 2 KB; a bundle of CAs has more.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Nothing is ever overwritten by accident: a lost CA key cannot be had back.
+    /// The file exists. Nothing is overwritten by accident: a lost CA key cannot be recovered.
     #[error("{0} exists already and is not overwritten: choose another directory, or move it away first")]
     Exists(PathBuf),
-    /// This user may not write there.
+    /// This user may not write to this path.
     #[error("no permission to write {0}: run as root, or choose another directory")]
     Denied(PathBuf),
-    /// The system failed.
+    /// The system reported an error.
     #[error("cannot write {path}")]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -34,9 +34,9 @@ pub(crate) struct Content {
     pub mode: u32,
 }
 
-/// Reads at most [`FILE_BYTES_MAX`]; a larger file is an error of kind `FileTooLarge`.
+/// Reads a file of at most [`FILE_BYTES_MAX`]. A larger file is an error of kind `FileTooLarge`.
 pub(crate) fn read(path: &Path) -> io::Result<Content> {
-    // Not blocking on a FIFO that somebody put there.
+    // Does not block on a FIFO that somebody put there.
     let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -50,7 +50,7 @@ pub(crate) fn read(path: &Path) -> io::Result<Content> {
     Ok(Content { bytes, mode: metadata.permissions().mode() & 0o7777 })
 }
 
-/// What to do when the file is there already.
+/// What to do if the file exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Existing {
     Refuse,
@@ -82,7 +82,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) ->
         File::open(dir)?.sync_all()
     })();
     done.map_err(|error| {
-        // Of a writer that was killed, or of ourselves: of no use to anybody.
+        // The file is left from a writer that was killed, or from this one: nobody needs it.
         let _ = std::fs::remove_file(&part);
         if error.kind() == io::ErrorKind::AlreadyExists && path.exists() {
             WriteError::Exists(path.to_owned())
@@ -92,7 +92,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8], mode: u32, existing: Existing) ->
     })
 }
 
-/// Makes `path` and what is above it, each open to nobody else; a directory that exists is left as it is.
+/// Makes the directory `path` and its parents, accessible only to this user. A directory that exists is left as it is.
 pub(crate) fn create_dir(path: &Path) -> Result<(), WriteError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|error| failed(path, error))
 }

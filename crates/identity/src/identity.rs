@@ -12,19 +12,19 @@ use crate::certificate::{CertificateInfo, ParseError, parse_pem, unix_seconds};
 use crate::files::{self, Existing, WriteError};
 use crate::tls;
 
-/// What is wrong with an identity, each with what to do about it.
+/// What is wrong with an identity. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// A file is not there.
+    /// A file is missing.
     #[error(
         "there is no identity in {dir} ({file} is missing): run `skein ca issue HOST` where the cluster's CA is, \
          and copy what it wrote to this directory", dir = .dir.display()
     )]
     Missing {
-        /// Where it was looked for.
+        /// The directory.
         dir: PathBuf,
-        /// The file that is not there.
+        /// The missing file.
         file: &'static str,
     },
     /// A file cannot be read.
@@ -32,10 +32,10 @@ pub enum IdentityError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A certificate's file holds something else.
+    /// A certificate's file is not a valid certificate.
     #[error("{path} does not hold a certificate: copy it again from where the identity was issued")]
     BadCertificate {
         /// The file.
@@ -43,7 +43,7 @@ pub enum IdentityError {
         /// What is wrong with it.
         source: ParseError,
     },
-    /// The key's file holds something else.
+    /// The key's file is not a valid key.
     #[error("{path} does not hold a private key: copy it again from where the identity was issued")]
     BadKey {
         /// The file.
@@ -70,10 +70,10 @@ pub enum IdentityError {
         /// The certificate's file.
         certificate: PathBuf,
     },
-    /// The CA's file holds a certificate that is not a CA's.
+    /// The CA's file contains a certificate that is not a CA's.
     #[error("{0} is not the certificate of a CA: copy ca.pem from where the identity was issued")]
     NotCa(PathBuf),
-    /// The CA's own end has come; its identities went with it.
+    /// The CA has expired, and its identities with it.
     #[error("the CA in {path} expired on {day}: make a new one with `skein ca init` and issue new identities")]
     CaExpired {
         /// The CA's file.
@@ -81,7 +81,7 @@ pub enum IdentityError {
         /// Its last day.
         day: String,
     },
-    /// Signed by a CA that is not in `ca.pem`.
+    /// The certificate is signed by a CA that is not in `ca.pem`.
     #[error("{certificate} is not signed by the CA in {ca}: copy both from the same `skein ca issue`")]
     OtherCa {
         /// The certificate's file.
@@ -89,49 +89,49 @@ pub enum IdentityError {
         /// The CA's file.
         ca: PathBuf,
     },
-    /// Past its end.
+    /// The certificate has expired.
     #[error("the identity in {path} expired on {day}: renew it with `skein ca renew {host}` and copy host.pem here")]
     Expired {
         /// The certificate's file.
         path: PathBuf,
         /// Its last day.
         day: String,
-        /// Whose it is.
+        /// The host's name.
         host: String,
     },
-    /// Before its beginning.
+    /// The certificate is not valid yet.
     #[error("the identity in {path} is valid from {from} on only: is this host's clock right?")]
     NotYetValid {
         /// The certificate's file.
         path: PathBuf,
-        /// Its beginning.
+        /// The first day of its validity.
         from: String,
     },
-    /// Without a host's name, without the members' name, or for other purposes.
+    /// The certificate has no host name, lacks the members' name, or is for other purposes.
     #[error("{path} is not an identity of a skein host: make one with `skein ca issue HOST`")]
     NotIdentity {
         /// The certificate's file.
         path: PathBuf,
-        /// What TLS finds wrong with it, if that is it.
+        /// What TLS finds wrong with the certificate. `None`: TLS finds nothing wrong.
         source: Option<rustls::Error>,
     },
 }
 
-/// Why a text is no usable private key.
+/// Why a text is not a usable private key.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Not PEM, or without a private key.
+    /// The text is not PEM, or has no private key.
     #[error("there is no PEM private key in it")]
     Pem(#[source] rustls::pki_types::pem::Error),
-    /// Of a kind that TLS here cannot use.
+    /// TLS cannot use a key of this kind here.
     #[error("its key cannot be used")]
     Unusable(#[source] rustls::Error),
 }
 
 /// A host's identity, complete and consistent: the key belongs to the certificate.
 ///
-/// Whether it is signed by its CA and valid *now* is checked by [`Identity::load`].
+/// [`Identity::load`] checks whether the identity is signed by its CA and valid *now*.
 pub struct Identity {
     roots: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
@@ -181,7 +181,7 @@ impl Identity {
         Self::in_dir(Path::new(""), roots, chain, key)
     }
 
-    /// `dir` is for messages only.
+    /// Builds an identity. `dir` is only for messages.
     fn in_dir(
         dir: &Path,
         roots: Vec<CertificateDer<'static>>,
@@ -214,7 +214,10 @@ impl Identity {
         Ok(Self { roots, chain, key, info, host, client, server })
     }
 
-    /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks all that a peer would check, now.
+    /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks everything that a peer would check now.
+    ///
+    /// # Errors
+    /// An [`IdentityError`] that says what is wrong and what to do.
     pub fn load(dir: &Path) -> Result<Self, IdentityError> {
         let read = |file: &'static str| {
             files::read(&dir.join(file)).map_err(|source| match source.kind() {
@@ -233,7 +236,7 @@ impl Identity {
         Ok(identity)
     }
 
-    /// `dir` is for messages only.
+    /// Parses the three files. `dir` is only for messages.
     fn from_pem(dir: &Path, ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
         let parse =
             |pem, file| parse_pem(pem).map_err(|source| IdentityError::BadCertificate { path: dir.join(file), source });
@@ -244,13 +247,13 @@ impl Identity {
         Self::in_dir(dir, roots, chain, key)
     }
 
-    /// What a peer with the same CA would say of this identity at `now`, in words for its owner.
+    /// Checks this identity as a peer with the same CA would at `now`, with errors for the identity's owner.
     fn check(&self, dir: &Path, now: SystemTime) -> Result<(), IdentityError> {
         let day = |time: jiff::Timestamp| time.strftime("%F").to_string();
         let path = dir.join(Self::CERTIFICATE_FILE);
         let ca = dir.join(Self::CA_FILE);
         let seconds = unix_seconds(now);
-        // TLS looks at the end of a CA never: a root is trusted because it is there.
+        // TLS never checks when a CA expires: a root is trusted because it is there.
         let mut last = None;
         for root in &self.roots {
             let end = CertificateInfo::parse(root)
@@ -278,7 +281,10 @@ impl Identity {
         })
     }
 
-    /// Writes the three files into a directory, which is made if need be; refuses if any of them is there already.
+    /// Writes the three files into a directory, which is made if need be.
+    ///
+    /// # Errors
+    /// One of the files is there already, or the directory cannot be written to.
     pub fn save(&self, dir: &Path) -> Result<(), WriteError> {
         let files = [Self::CA_FILE, Self::CERTIFICATE_FILE, Self::KEY_FILE].map(|file| dir.join(file));
         if let Some(taken) = files.iter().find(|path| path.exists()) {
@@ -292,34 +298,38 @@ impl Identity {
         files::write(&certificate, pem(&self.chain).as_bytes(), 0o644, Existing::Refuse)
     }
 
-    /// Puts a certificate into a directory, which is made if need be, in place of an earlier one. A key there stays.
+    /// Writes a certificate into a directory, which is made if need be, in place of an earlier one. The key there
+    /// stays.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn save_certificate(dir: &Path, certificate: &CertificateDer<'_>) -> Result<(), WriteError> {
         files::create_dir(dir)?;
         files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
     }
 
-    /// The host's name.
+    /// Returns the host's name.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The host's certificate, followed by others up to the CA if there are any.
+    /// Returns the host's certificate, followed by the others up to the CA if there are any.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
 
-    /// The CAs that this host trusts; one, except while a cluster changes its CA.
+    /// Returns the CAs that this host trusts: one, except while a cluster changes its CA.
     pub fn roots(&self) -> &[CertificateDer<'static>] {
         &self.roots
     }
 
-    /// What the host's certificate says.
+    /// Returns what the host's certificate says.
     pub fn info(&self) -> &CertificateInfo {
         &self.info
     }
 }
 
-/// Whether a key file with these permission bits is open to more than its owner and its group's readers.
+/// Returns whether a key file with these permission bits is open to more than its owner and its group's readers.
 pub(crate) fn exposed(mode: u32) -> bool {
     mode & 0o027 != 0
 }
@@ -341,16 +351,17 @@ fn pem(label: &str, der: &[u8]) -> String {
     pem::encode_config(&pem::Pem::new(label, der), pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF))
 }
 
-/// For connections that this host opens. Dial with [`member_name`](crate::member_name) as the server's name, whatever
-/// the address.
+/// Returns the configuration for connections that this host opens. Dial with [`member_name`](crate::member_name) as the
+/// server's name, whatever the address.
 ///
 /// In TLS 1.3 the handshake is over for the client before the server has judged the client's certificate: only the
-/// first bytes read from the server say that it was accepted.
+/// first bytes read from the server show that the server accepted it.
 pub fn client_config(identity: &Identity) -> Arc<ClientConfig> {
     identity.client.clone()
 }
 
-/// For connections that this host accepts. A client without an identity of the cluster fails the handshake.
+/// Returns the configuration for connections that this host accepts. The handshake fails for a client without an
+/// identity of the cluster.
 pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
     identity.server.clone()
 }
@@ -460,7 +471,7 @@ mod tests {
         assert_eq!(Identity::load(&dir).unwrap().roots().len(), 2);
     }
 
-    /// Arbitrary bytes, and arbitrary damage to good ones: an error or an identity, never a panic.
+    /// Any bytes, and any damage to good bytes, give an error or an identity, never a panic.
     mod arbitrary {
         use super::*;
 

@@ -30,17 +30,17 @@ pub const MEMBER_NAME: &str = "member.skein.internal";
 /// The application protocol that both ends must agree on (TLS ALPN). Another major version has another name.
 pub const ALPN: &[u8] = b"skein/1";
 
-/// Where a host's identity lies unless said otherwise.
+/// The default directory of a host's identity.
 pub const DEFAULT_IDENTITY_DIR: &str = "/etc/skein/identity";
 
-/// Where a cluster's CA lies unless said otherwise.
+/// The default directory of a cluster's CA.
 pub const DEFAULT_CA_DIR: &str = "/etc/skein/ca";
 
-/// How long an identity is valid unless said otherwise, in days.
+/// How long an identity is valid by default, in days.
 pub const DEFAULT_VALIDITY_DAYS: u32 = 365;
 
 /// How long a CA is valid, in days: ten years.
 pub const CA_VALIDITY_DAYS: u32 = 3652;
 
-/// From how many days before its end on an identity should be renewed.
+/// How many days before it expires an identity should be renewed.
 pub const RENEW_DAYS_BEFORE: i64 = 30;

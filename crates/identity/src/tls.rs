@@ -13,11 +13,11 @@ use rustls::{ClientConfig, CommonState, RootCertStore, ServerConfig, version};
 use crate::certificate::{CertificateInfo, ParseError};
 use crate::{ALPN, MEMBER_NAME};
 
-/// Why a peer that passed the handshake is not one to talk to.
+/// Why a peer is refused after its handshake.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The handshake is not over, or was not mutual.
+    /// The handshake is not over, or only one end showed a certificate.
     #[error("the peer showed no certificate: give it an identity with `skein ca issue`")]
     NoCertificate,
     /// The certificate cannot be read.
@@ -31,29 +31,35 @@ pub enum PeerError {
     OtherProtocol,
 }
 
-/// The server's name for every connection: [`MEMBER_NAME`].
+/// Returns the server's name for every connection: [`MEMBER_NAME`].
 pub fn member_name() -> ServerName<'static> {
     ServerName::try_from(MEMBER_NAME).expect("a constant DNS name")
 }
 
-/// The host name in a peer's certificate chain, which TLS has verified.
+/// Returns the host name in a peer's certificate chain, which TLS has verified.
+///
+/// # Errors
+/// There is no certificate, or it does not name one host.
 pub fn peer_name(certificates: &[CertificateDer<'_>]) -> Result<String, PeerError> {
     let first = certificates.first().ok_or(PeerError::NoCertificate)?;
     let info = CertificateInfo::parse(first).map_err(PeerError::BadCertificate)?;
     info.host().map(str::to_owned).ok_or(PeerError::NoHost)
 }
 
-/// After a handshake: that both ends speak this protocol, and the peer's host name.
+/// Checks after a handshake that both ends speak this protocol. Returns the peer's host name.
+///
+/// # Errors
+/// [`PeerError::OtherProtocol`], or an error of [`peer_name`].
 pub fn check_peer(connection: &CommonState) -> Result<String, PeerError> {
     let name = peer_name(connection.peer_certificates().unwrap_or_default())?;
-    // A peer may well skip the negotiation: TLS leaves that to us.
+    // A peer may skip the negotiation: TLS leaves this check to the application.
     if connection.alpn_protocol() != Some(ALPN) {
         return Err(PeerError::OtherProtocol);
     }
     Ok(name)
 }
 
-/// aws-lc with AES-128-GCM first: the fastest of the three where the CPU has AES, and as strong as the handshake.
+/// Returns aws-lc with AES-128-GCM first: the fastest of the three if the CPU has AES, and as strong as the handshake.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider {
         cipher_suites: vec![
@@ -77,7 +83,7 @@ fn verifier_error(error: impl std::fmt::Display) -> rustls::Error {
     rustls::Error::General(error.to_string())
 }
 
-/// Both configurations of one identity.
+/// Returns both configurations of one identity.
 pub(crate) fn configs(
     roots: &[CertificateDer<'static>],
     chain: &[CertificateDer<'static>],
@@ -105,7 +111,7 @@ pub(crate) fn configs(
     Ok((Arc::new(client), Arc::new(server)))
 }
 
-/// Judges a chain as peers would, once as a client's and once as a server's.
+/// Verifies a chain as peers would, once as a client's and once as a server's.
 pub(crate) fn verify(
     roots: &[CertificateDer<'static>],
     chain: &[CertificateDer<'static>],
