@@ -1,4 +1,4 @@
-//! Time that passes when it is waited for.
+//! A virtual clock: time passes when somebody waits.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 /// Something that lives in virtual time.
 pub(crate) trait Timed: Send + Sync {
-    /// Lives until `now`.
+    /// Does everything that happens until `now`.
     fn live(&self, now: Duration);
 }
 
-/// Time that passes when it is waited for. Clones are the same clock.
+/// A virtual clock: time passes when somebody waits. Clones are the same clock.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<State>);
 
@@ -29,7 +29,7 @@ impl fmt::Debug for VirtualClock {
 }
 
 impl VirtualClock {
-    /// A clock that begins now.
+    /// Returns a clock at time 0.
     pub fn new() -> VirtualClock {
         VirtualClock::default()
     }
@@ -39,7 +39,8 @@ impl VirtualClock {
         *self.0.now.lock()
     }
 
-    /// Lets time pass: everything that lives by this clock lives until then. Not to be called by any of it.
+    /// Lets time pass: everything that lives by this clock lives until then. Nothing that lives by the clock may call
+    /// this.
     pub fn advance(&self, time: Duration) {
         let now = {
             let mut now = self.0.now.lock();
@@ -50,7 +51,7 @@ impl VirtualClock {
         timed.iter().for_each(|timed| timed.live(now));
     }
 
-    /// Has something live by this clock, as long as it is there.
+    /// Makes something live by this clock, as long as it exists.
     pub(crate) fn add(&self, timed: Weak<dyn Timed>) {
         self.0.timed.lock().push(timed);
     }

@@ -1,20 +1,20 @@
-//! A guest's RAM on its way: rounds, at the rate of a link, while the guest writes.
+//! The copy of a guest's RAM: in rounds, at the rate of a link, while the guest writes.
 
 use std::time::Duration;
 
 /// How fast a copy goes, and what is written meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
-    /// Bytes of pages a second that the link takes.
+    /// Bytes of pages per second that the link takes.
     pub(crate) link: f64,
-    /// Bytes of pages a second that the guest writes, throttled as it is.
+    /// Bytes of pages per second that the guest writes, at its present throttling.
     pub(crate) writes: f64,
-    /// Bytes that it writes to, over and over.
+    /// Bytes of RAM to which the guest writes over and over.
     pub(crate) hot: f64,
 }
 
 impl Rates {
-    /// Returns the bytes of different pages that the guest dirties in so many seconds.
+    /// Returns how many bytes of different pages the guest dirties in so many seconds.
     pub(crate) fn dirtied(&self, seconds: f64) -> f64 {
         (self.writes * seconds).min(self.hot)
     }
@@ -27,13 +27,13 @@ pub(crate) struct Copy {
     pub(crate) remaining: f64,
     /// Bytes sent over all rounds.
     pub(crate) sent: f64,
-    /// From 1.
+    /// The number of the round, from 1.
     pub(crate) round: u64,
     /// Bytes dirtied in this round so far.
     pub(crate) dirtied: f64,
     /// Seconds that this round has lasted.
     pub(crate) lasted: f64,
-    /// Bytes dirtied a second in the round before.
+    /// Bytes dirtied per second in the round before.
     pub(crate) dirty_rate: f64,
 }
 
@@ -42,14 +42,15 @@ impl Copy {
         Copy { remaining: ram, sent: 0.0, round: 1, dirtied: 0.0, lasted: 0.0, dirty_rate: 0.0 }
     }
 
-    /// Returns when this round is over: when no more than `threshold` is left. None: nothing moves.
+    /// Returns after what time this round is over, which is when no more than `threshold` is left. `None`: the link
+    /// moves nothing.
     pub(crate) fn round_over_in(&self, rates: &Rates, threshold: f64) -> Option<Duration> {
         let left = (self.remaining - threshold).max(0.0);
         (rates.link > 0.0 || left <= 0.0)
             .then(|| Duration::from_secs_f64(if left <= 0.0 { 0.0 } else { left / rates.link }))
     }
 
-    /// Sends for so long, within a round.
+    /// Sends for `time`, within a round.
     pub(crate) fn send(&mut self, time: Duration, rates: &Rates) {
         let seconds = time.as_secs_f64();
         let sent = (rates.link * seconds).min(self.remaining);
@@ -59,7 +60,7 @@ impl Copy {
         self.dirtied = (self.dirtied + rates.writes * seconds).min(rates.hot);
     }
 
-    /// The round is over: what was dirtied in it is left for the next one.
+    /// Ends the round: the bytes that were dirtied in it are left for the next round.
     pub(crate) fn next_round(&mut self) {
         self.dirty_rate = if self.lasted > 0.0 { self.dirtied / self.lasted } else { 0.0 };
         self.remaining += self.dirtied;

@@ -1,11 +1,11 @@
-//! What a guest is asked and told, and what can go wrong with that.
+//! The commands to a guest, and what can go wrong with them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use skein_hypervisor::{MigrationSettings, Throttling};
 
-/// What a guest can be asked or told: one for each method.
+/// A command to a guest: one for each method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)] // they are those of the trait's parts
 pub enum Command {
@@ -32,15 +32,15 @@ pub enum Command {
 /// What goes wrong with a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It is refused, in these words.
+    /// The command is refused, in these words.
     Refused(String),
-    /// It is not heard: nothing is done, and nothing answered.
+    /// The command is not received: nothing is done, and nothing is answered.
     Unheard,
-    /// It is done, and not answered.
+    /// The command is carried out, and not answered.
     Unanswered,
 }
 
-/// What a guest was told and did.
+/// A command that a guest received and carried out.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs)] // they are those of the trait's parts
 pub enum Told {
@@ -59,7 +59,7 @@ pub enum Told {
     MeasureDirtyRate(Duration),
 }
 
-/// Why a command failed, in words.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("the guest did not answer {what:?} within {} ms", after.as_millis())]

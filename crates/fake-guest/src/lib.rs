@@ -1,5 +1,5 @@
 //! A guest that lives in virtual time: the second implementation of [`Guest`](skein_hypervisor::Guest), for the tests
-//! of whoever asks guests and orders them about.
+//! of everything that commands guests.
 //!
 //! A [`FakeGuest`] is copied in rounds, at the rate of a link, while it writes; it is stopped, switched over,
 //! completed, cancelled, and it fails, with the states and events of the tables in [`skein_hypervisor::migration`]. A
