@@ -1,9 +1,13 @@
 //! Tests what `make install` installs of a build: `skein` alone, without what only debuggers read, and nothing of the
 //! lab.
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The most that the installed program of a release build may take.
+const PROGRAM_BYTES_MAX: u64 = 15_000_000;
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -102,4 +106,19 @@ fn a_program_that_is_named_is_installed_as_it_is() {
     assert!(std::fs::read(staging.path("usr/bin/skein")).unwrap() == content);
     let debug = staging.path("usr/lib/debug/usr/bin/skein.debug");
     assert!(!debug.exists(), "that of the program before it");
+}
+
+#[test]
+fn a_release_is_small() {
+    let release = Path::new(env!("CARGO_BIN_EXE_skein")).parent().unwrap().with_file_name("release").join("skein");
+    if !release.is_file() {
+        // Past the capture of a test's output: a tier repeats what was skipped.
+        writeln!(std::io::stdout(), "skipped: there is no {} to measure: make build", release.display()).unwrap();
+        return;
+    }
+    let staging = Staging::of(&release);
+    staging.run("install", None);
+    let bytes = staging.path("usr/bin/skein").metadata().unwrap().len();
+    println!("the installed program has {bytes} bytes");
+    assert!(bytes < PROGRAM_BYTES_MAX, "{bytes} bytes: make build; if that is so again, docs/decisions/0047-size.md");
 }
