@@ -297,7 +297,7 @@ impl Mip<'_> {
         }
     }
 
-    /// Makes a column for each host that is 1 if the group is there. Their sum is at most 1, or each further host costs.
+    /// Makes a column for each host that is 1 if the group is there. Their sum is at most 1, or each more host costs.
     fn together(&mut self, id: GroupId, strength: Strength) {
         let mut hosts = Terms::new();
         for host in 0..self.problem.hosts.len() as HostId {
