@@ -23,15 +23,15 @@ use skein_lab_guest::{Error, Gaps, Spec};
 use tempfile::TempDir;
 
 use crate::{
-    bench::BenchError,
+    boot::{ANSWER_DEADLINE, Boot, boot_deadline, slowly},
     busy::{Busy, Members},
     carry::{CarryError, Kit},
+    error::BenchError,
     migration::{
         ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, ReachedState, SETTLE, note,
     },
     mover::MULTIFD_CHANNELS,
     process::Process,
-    residents::{ANSWER_DEADLINE, Boot, boot_deadline, slowly},
     results::{GuestCheck, Phases, Step},
     rewriting::Count,
     site::{HOSTS, Site},

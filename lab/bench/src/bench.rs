@@ -2,7 +2,6 @@
 //! records what was seen.
 
 use std::{
-    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -15,20 +14,20 @@ pub use skein_hypervisor::MemoryBackend;
 use skein_lab_guest::Image;
 use tempfile::TempDir;
 
+pub use crate::{boot::Adjust, error::BenchError, tick::Tick};
 use crate::{
-    busy::{Busy, BusyError},
-    carry::{self, CarryError, Kit},
+    boot::Boot,
+    busy::Busy,
+    carry::{self, Kit},
     case::{self, Case, Scene},
     chain,
     figure::{self, Data},
-    iperf,
-    killed::KilledError,
-    machine,
+    iperf, machine,
     mover::{Mover, order},
-    residents::{Boot, Household},
+    residents::Household,
     results::{About, Results, Run, SCHEMA, Skipped, Yardstick},
     run::{Outcome, Setting},
-    site::{Site, SiteError},
+    site::Site,
 };
 
 /// The rounds of a full bench.
@@ -67,27 +66,6 @@ pub struct Options {
     pub interrupt: Arc<AtomicBool>,
 }
 
-/// What may differ from the definition of a case.
-#[derive(Clone, Debug, Default)]
-pub struct Adjust {
-    /// The QEMU program. `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
-    pub qemu: Option<PathBuf>,
-    /// The firmware directory of that QEMU.
-    pub firmware: Option<PathBuf>,
-    /// The machine type. `None`: `q35`.
-    pub machine: Option<String>,
-    /// The MTU of all links.
-    pub mtu: Option<u32>,
-    /// The RAM of guests, in MiB. What they fill is changed in proportion.
-    pub memory_mb: Option<u32>,
-    /// The number of virtual CPUs.
-    pub vcpus: Option<u32>,
-    /// Where guests' RAM lies, which is the same for all movers.
-    pub memory: MemoryBackend,
-    /// The `downtime-limit` of all movers. `None`: that of the stage.
-    pub downtime_limit_ms: Option<u64>,
-}
-
 /// The progress of a bench.
 #[derive(Debug)]
 pub enum Progress<'a> {
@@ -111,54 +89,6 @@ pub enum Progress<'a> {
     Judged,
     /// A note for the reader.
     Note(&'a str),
-}
-
-/// A moment of a migration.
-#[derive(Clone, Debug)]
-pub struct Tick<'a> {
-    /// The time since `migrate`.
-    pub elapsed: Duration,
-    /// The bytes that QEMU has sent, of all guests.
-    pub sent_bytes: u64,
-    /// The bytes that QEMU believes are left.
-    pub left_bytes: u64,
-    /// What the source's NICs send, in bits a second, over the last half second.
-    pub nic_bps: &'a [f64],
-}
-
-/// Why a bench cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// The hosts failed.
-    #[error(transparent)]
-    Site(#[from] SiteError),
-    /// The guests failed.
-    #[error(transparent)]
-    Guest(#[from] skein_lab_guest::Error),
-    /// Keys or programs failed.
-    #[error(transparent)]
-    Carry(#[from] CarryError),
-    /// The guests at work on all cores failed.
-    #[error(transparent)]
-    Busy(#[from] BusyError),
-    /// An agent failed.
-    #[error("an agent")]
-    Agent(#[source] skein_api::CallError),
-    /// A guest whose agent was killed is not as it should be.
-    #[error("an agent was killed")]
-    Killed(#[source] KilledError),
-    /// The bench is not run by root, and only root may make hosts.
-    #[error("a bench makes network namespaces: run it as root")]
-    NotRoot,
-    /// Watching a run failed.
-    #[error("watching a run")]
-    Watch(#[source] io::Error),
-    /// A directory could not be made.
-    #[error("a directory for the bench's files")]
-    Directory(#[source] io::Error),
-    /// The user pressed Ctrl-C.
-    #[error("interrupted")]
-    Interrupted,
 }
 
 /// Reports the progress, with the results so far.

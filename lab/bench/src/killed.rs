@@ -5,66 +5,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use skein_api::{CallError, MigrateOptions, Migration, Outcome, Reply, Request, Transport};
+use skein_api::{MigrateOptions, Migration, Outcome, Reply, Request, Transport};
 use skein_lab_guest::Error;
 use skein_units::measured;
 
 use crate::{
     agents::{AGENT_SILENCE_MAX, AgentCommand, Agents},
-    bench::BenchError,
     carry::Kit,
-    migration::MigrationError,
+    error::{BenchError, KILLED_DEADLINE, KilledError},
     mover::MULTIFD_CHANNELS,
     site::{HOSTS, Site},
 };
-
-/// The time for a move to come to its middle, to settle after the agent is back, and to be made once more.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The agent is killed when QEMU has sent this much of what the guest filled, in per cent.
 const MIDDLE_PERCENT: u64 = 40;
 
 /// How long an agent is dead. Nothing of its guest may depend on it meanwhile.
 const DEAD: Duration = Duration::from_secs(1);
-
-/// What went wrong with a guest whose agent was killed.
-#[derive(Debug, thiserror::Error)]
-pub enum KilledError {
-    /// An agent refused, or did not answer.
-    #[error("an agent")]
-    Agent(#[from] CallError),
-    /// The guest or its QEMU failed.
-    #[error("the guest")]
-    Guest(#[from] Error),
-    /// The guest could not be moved once more.
-    #[error("the move after it")]
-    Move(#[from] MigrationError),
-    /// The move was over before the agent could be killed.
-    #[error("the move was over before its middle: {0}")]
-    Early(String),
-    /// The next move was called off.
-    #[error("the move after it was called off: {0}")]
-    Kept(String),
-    /// Something did not happen in time.
-    #[error("{what}: not within {} s", DEADLINE.as_secs())]
-    Late {
-        /// What did not happen.
-        what: &'static str,
-    },
-    /// The guest does not run where it should, or runs in more than one QEMU.
-    #[error("THE GUEST DOES NOT RUN EXACTLY ONCE: {0}")]
-    NotOnce(String),
-    /// The guest's memory or disk is not what it should be.
-    #[error("THE GUEST IS NOT INTACT: {bad_pages} of {pages} pages and {bad_blocks} blocks are wrong")]
-    NotIntact {
-        /// How many pages the guest wrote.
-        pages: u64,
-        /// How many of these pages are wrong.
-        bad_pages: u64,
-        /// How many blocks of its disk are wrong.
-        bad_blocks: u64,
-    },
-}
 
 impl Agents {
     /// Begins to move guest `n`, kills its host's agent in the middle, starts the agent again, and checks that the
@@ -126,7 +83,7 @@ impl Agents {
                 allow_throttle: None,
                 delta_memory: None,
                 start: Instant::now(),
-                deadline: DEADLINE,
+                deadline: KILLED_DEADLINE,
                 interrupt,
             };
             let migration = self.order(&vm, host, order).map_err(KilledError::from)?;
@@ -169,7 +126,7 @@ impl Agents {
         let request = Request::Migrate { vm, to, options, detach: false };
         let mut conversation = self.client(guest.host).ask(&request).map_err(KilledError::from)?;
         let mut id = None;
-        let end = Instant::now() + DEADLINE;
+        let end = Instant::now() + KILLED_DEADLINE;
         while Instant::now() < end {
             if interrupt.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted);
@@ -195,7 +152,7 @@ impl Agents {
 
     /// Returns how a migration ended, once the agent of `host` knows it.
     fn outcome(&self, host: usize, id: &str, interrupt: &AtomicBool) -> Result<Outcome, BenchError> {
-        let end = Instant::now() + DEADLINE;
+        let end = Instant::now() + KILLED_DEADLINE;
         while Instant::now() < end {
             if interrupt.load(Ordering::Relaxed) {
                 return Err(BenchError::Interrupted);
@@ -226,11 +183,5 @@ impl Agents {
             return Ok(());
         }
         Err(KilledError::NotOnce(format!("it runs in {told:?}; at once: {doubles:?}")))
-    }
-}
-
-impl From<KilledError> for BenchError {
-    fn from(source: KilledError) -> Self {
-        BenchError::Killed(source)
     }
 }

@@ -2,10 +2,12 @@
 
 pub mod agents;
 pub mod bench;
+pub mod boot;
 pub mod busy;
 pub mod carry;
 pub mod case;
 pub mod control_latency;
+pub mod error;
 pub mod figure;
 pub mod goodput;
 pub mod inflicted_fault;
@@ -24,6 +26,7 @@ pub mod rewriting;
 pub mod run;
 pub mod site;
 pub mod stats;
+mod tick;
 pub mod usage;
 pub mod watch;
 

@@ -11,23 +11,14 @@ use skein_lab_guest::{Error, Guest, Image, Params, PortAddress, SharedDisk, Spec
 
 use crate::{
     agents::Agents,
-    bench::{Adjust, BenchError},
-    busy::Busy,
+    boot::{ANSWER_DEADLINE, Adjust, Boot, boot_deadline, slowly},
     carry::Kit,
     case::{Moves, Scene},
+    error::BenchError,
     mover::{Carrier, Mover},
     results::GuestCheck,
     site::{HOSTS, Site},
 };
-
-/// The time for a guest to boot, before it fills its memory.
-pub(crate) const BOOT_DEADLINE: Duration = Duration::from_secs(90);
-
-/// The time for a guest to unpack and build its software.
-const BUILD_DEADLINE: Duration = Duration::from_secs(900);
-
-/// The time for a guest to answer, besides the time that its work takes.
-pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A guest, and the number of the host that it is on.
 pub struct Resident {
@@ -85,25 +76,6 @@ pub struct Household {
     pub agents: Option<Agents>,
     /// Where RAM usually lies.
     memory: MemoryBackend,
-}
-
-/// What is needed to boot guests.
-#[derive(Clone, Copy)]
-pub struct Boot<'a> {
-    /// The stage.
-    pub stage: &'a Scene,
-    /// The hosts of the stage.
-    pub site: &'a Site,
-    /// The bench's keys and programs.
-    pub kit: &'a Kit,
-    /// Changes to the stage.
-    pub adjust: &'a Adjust,
-    /// The movers that the guests are for.
-    pub movers: &'a [Mover],
-    /// The groups of a stage with guests at work.
-    pub busy: Option<&'a Busy>,
-    /// A flag that ends the boot early when it is set.
-    pub interrupt: &'a AtomicBool,
 }
 
 impl Household {
@@ -224,15 +196,4 @@ fn program(spec: &Spec) -> PathBuf {
     let mut config = Config::new("", 1, "");
     config.binary = spec.qemu.clone();
     config.program()
-}
-
-/// Returns the time for a guest to boot and do what it does before it is ready.
-pub(crate) fn boot_deadline(spec: &Spec) -> Duration {
-    let building = if spec.params.build { BUILD_DEADLINE } else { Duration::ZERO };
-    BOOT_DEADLINE + slowly(spec.params.fill_mb) + building
-}
-
-/// Returns the time for an emulated guest to write or check this much.
-pub(crate) fn slowly(mb: u32) -> Duration {
-    Duration::from_secs(u64::from(mb) / 20)
 }

@@ -14,12 +14,12 @@ use skein_lab_guest::{Guest, Rewrite, Spec};
 
 use crate::{
     agents::{AgentCommand, Agents},
-    bench::{BenchError, Tick},
     busy::{self, Busy},
     carry::{self, Carried, CarryError, CarryRoute, Kit},
     case::Scene,
     chain,
     control_latency::{Asker, Echo},
+    error::BenchError,
     goodput,
     inflicted_fault::{self, Inflicted},
     machine,
@@ -30,6 +30,7 @@ use crate::{
     results::{ControlLatency, CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run, Yardstick},
     rewriting::{Count, Usual},
     site::{HOSTS, Site},
+    tick::Tick,
     usage::{self, End, cpu_between, threads},
     watch::{Arriving, Party, RunWatch, Watched, WatchedHost, Work},
 };
