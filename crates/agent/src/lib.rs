@@ -44,6 +44,7 @@ mod composition;
 mod daemon;
 mod dirs;
 mod error_chain;
+mod events;
 #[cfg(feature = "fault-points")]
 mod fault_points;
 mod firmware;

@@ -4,6 +4,7 @@ use skein_api::{CheckResult, Refusal};
 use skein_handover::MigrationId;
 
 use super::machine::{AskedMigration, MigrationEnd, NotBegun};
+use crate::events::AgentEvent;
 
 /// How a guest's pages come into the target's RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,9 @@ pub(crate) trait Starter: Send + Sync + 'static {
 
     /// Returns whether a migration was ever begun.
     fn knows(&self, id: MigrationId) -> bool;
+
+    /// Tells an event of a migration of this VM.
+    fn tell(&self, id: MigrationId, vm: &str, event: &AgentEvent);
 
     /// Returns how the VM's pages would be placed in a migration that is begun now.
     fn placement(&self, vm: &str) -> Placement;

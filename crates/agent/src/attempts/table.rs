@@ -11,13 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Condvar, Mutex};
 use skein_api::{CheckResult, Refusal};
 use skein_handover::MigrationId;
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::machine::{
     AskedMigration, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, NotBegun, PlacementLoss,
 };
 use super::starter::{AttemptNumber, Placement, Starter};
 use super::store::{RequestStore, SavedRequest};
+use crate::events::AgentEvent;
 use crate::permit::Permit;
 use crate::random::random;
 
@@ -341,8 +342,9 @@ impl<S: Starter> Shared<S> {
             let loss = if is_lost { PlacementLoss::Direct } else { PlacementLoss::None };
             entry.attempts.handle_ended(now, end, loss);
             if entry.attempts.next_due().is_some() {
-                let (vm, count) = (&entry.attempts.asked().vm, entry.attempts.count());
-                info!(%id, vm, "came to nothing; attempt {} of {} follows", count.made + 1, count.allowed);
+                let count = entry.attempts.count();
+                let follows = AgentEvent::AttemptFollows { number: count.made + 1, of: count.allowed };
+                self.starter.tell(id, &entry.attempts.asked().vm, &follows);
             }
             self.save(entry);
             self.changed.notify_all();
@@ -488,6 +490,8 @@ mod tests {
         refuses: bool,
         places: Option<Placement>,
         called_off: Vec<MigrationId>,
+        /// After which migration which attempt follows.
+        told: Vec<(MigrationId, u32, u32)>,
         /// How long a check takes.
         check_time: Duration,
     }
@@ -533,6 +537,11 @@ mod tests {
 
         fn knows(&self, id: MigrationId) -> bool {
             self.state.lock().migrations.contains_key(&id)
+        }
+
+        fn tell(&self, id: MigrationId, _: &str, event: &AgentEvent) {
+            let AgentEvent::AttemptFollows { number, of } = event else { panic!("{event:?}") };
+            self.state.lock().told.push((id, *number, *of));
         }
 
         fn placement(&self, _: &str) -> Placement {
@@ -623,6 +632,7 @@ mod tests {
         world.wait("the end", || over(world.table.standing(first.key)));
         let state = world.starter.state.lock();
         assert_eq!((&state.numbers[..], state.checks), (&[(1, 3), (2, 3)][..], 3));
+        assert_eq!(state.told, [(first.migration, 2, 3), (second, 3, 3)]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{LogEntry, MigrateOptions};
+use skein_api::MigrateOptions;
 use skein_dataplane::PathSnapshot;
 use skein_dataplane::source::PackerPool;
 use skein_handover::{MigrationId, MigrationLimits, Record, Role, SourceInput, TargetInput, last_records, needed};
@@ -33,6 +33,7 @@ use self::context::Context;
 use self::input::{NewMigration, OwnerInput};
 use self::owner::Owner;
 use crate::dirs::Dirs;
+use crate::events::AgentEvent;
 use crate::path_meter::PathMeter;
 use crate::peers::{PeerEvent, Peers};
 use crate::room::HostRoom;
@@ -163,7 +164,7 @@ impl Migrations {
 
     /// Somebody vouches that the other host is off.
     pub(crate) fn prove(&self, id: MigrationId, role: Role) {
-        self.context.view.log(id, LogEntry::Note { text: "somebody vouches that the other host is off".into() });
+        self.context.view.emit(id, None, &AgentEvent::OtherHostProvenOff);
         match role {
             Role::Source => self.context.source(id, [SourceInput::Proof]),
             Role::Target => self.context.target(id, [TargetInput::Proof]),

@@ -6,14 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::LogEntry;
 use skein_handover::{
     MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, Order, Outcome, Record,
     RefusedStart, Report, Role, SourceOrder, SourcePhase, TargetOrder, WriteResult, last_records, needed,
 };
 use skein_inventory::facts::MigrationSlots;
 use skein_journal::{Journal, JournalLimits};
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::context::Context;
 use super::input::{Action, Capacity, Input, Manager, NewMigration, OwnerInput, StartRefused, WorkerInput};
@@ -22,6 +21,7 @@ use super::source;
 use super::target::TargetWorker;
 use crate::clock::wait_until;
 use crate::error_chain;
+use crate::events::AgentEvent;
 use crate::peers::PeerEvent;
 use crate::to_api::ToApi;
 use crate::vms::{Involvement, Killed, Vm};
@@ -131,7 +131,7 @@ impl Owner {
             OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
                 // Of a migration with that host only: of others it has nothing to say.
                 if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
-                    self.context.view.log(id, LogEntry::Note { text });
+                    self.context.view.emit(id, None, &AgentEvent::Told { text });
                 }
             }
             OwnerInput::Stop => {}
@@ -143,7 +143,7 @@ impl Owner {
     fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
         let text = killed.text(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
-            self.context.view.log(summary.id, LogEntry::Note { text: text.clone() });
+            self.context.view.emit(summary.id, None, &AgentEvent::Told { text: text.clone() });
             self.context.peers.note(&summary.peer, summary.id, &text);
             if summary.vm == vm && summary.outcome.is_none() {
                 self.manager.handle(now, Input::Detail(summary.id, text.clone()));
@@ -261,13 +261,14 @@ impl Owner {
     fn kill(&self, id: MigrationId) {
         let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
+        let context = self.context.clone();
         let kill = move || {
             if let Err(error) = process.kill(KILL_TIME) {
-                warn!(%id, "QEMU cannot be killed: {error}");
+                context.view.emit(id, None, &AgentEvent::QemuNotKilled { error: error.to_string() });
             }
         };
         if let Err(error) = thread::Builder::new().name("kill".into()).spawn(kill) {
-            warn!(%id, "QEMU cannot be killed now: {error}");
+            self.context.view.emit(id, None, &AgentEvent::QemuNotKilled { error: error.to_string() });
         }
     }
 
@@ -311,25 +312,13 @@ impl Owner {
         {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
-        self.context.view.log_handover(id, event.to_api(), summary.clone());
         // Its last event comes when it is gone.
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
+        self.context.view.emit_with(id, Some(&vm), &AgentEvent::Handover(event.to_api()), summary.clone());
         match &event {
             MigrationEvent::Reported { report: Report::Running, .. } => self.context.view.runs_there(id),
-            MigrationEvent::Phase { stage } => info!(%id, vm, "migration: {}", stage.to_api().words().1),
-            MigrationEvent::CalledOff { why, detail } if detail.is_empty() => {
-                info!(%id, vm, "called off: {}", why.words())
-            }
-            MigrationEvent::CalledOff { why, detail } => info!(%id, vm, "called off: {}: {detail}", why.words()),
-            MigrationEvent::InDoubt => error!(
-                %id,
-                vm,
-                "IN DOUBT: its guest is paused, and only the other host knows whether it may run: bring that host or \
-                 the network back, or see `skein migration resolve --help`"
-            ),
             MigrationEvent::Over { outcome } => {
-                info!(%id, vm, "migration is over: {}", outcome.to_api().words());
                 if let Some(tell) = self.context.on_end.get() {
                     tell();
                 }
@@ -368,7 +357,9 @@ impl Owner {
             };
             match thread::Builder::new().name("migration".into()).spawn(work) {
                 Ok(thread) => drop(self.workers.insert(id, WorkerHandle { jobs, thread })),
-                Err(error) => warn!(%id, "cannot be worked on now: {error}"),
+                Err(error) => {
+                    self.context.view.emit(id, None, &AgentEvent::NotWorkedOn { error: error.to_string() });
+                }
             }
         }
     }
@@ -378,7 +369,7 @@ impl Owner {
         for (id, worker) in &self.workers {
             let stage = self.manager.summary(*id).map(|summary| summary.stage);
             if matches!(stage, Some(MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
-                info!(%id, "called off, as the agent stops");
+                self.context.view.emit(*id, None, &AgentEvent::AgentStops);
                 let _ = worker.jobs.try_send(WorkerInput::Order(Order::Source(SourceOrder::CancelMigration)));
             }
             let _ = worker.jobs.try_send(WorkerInput::Leave);

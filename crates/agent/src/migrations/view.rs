@@ -8,8 +8,9 @@ use parking_lot::{Condvar, Mutex};
 use skein_api::{CopyProgress, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome};
 use skein_handover::{MigrationId, MigrationPhase, MigrationSummary, Role, SourcePhase};
 use skein_journal::{EVENT_LOGS_KEPT, EventLog};
-use tracing::warn;
+use tracing::{Level, error, info, warn};
 
+use crate::events::{AgentEvent, Declaration};
 use crate::to_api::{ToApi, migration_id};
 
 /// Of migrations that are over so many are shown in a list.
@@ -111,13 +112,33 @@ impl MigrationViews {
         self.change(id, |entry| entry.log(event));
     }
 
-    /// Logs an event of the handover together with how the migration stands then: who waits for its end reads the
-    /// reason that is known by then, not the one before. `summary` is none of one that is gone.
-    pub(super) fn log_handover(&self, id: MigrationId, event: MigrationEvent, summary: Option<MigrationSummary>) {
-        self.change(id, |entry| {
-            entry.summary = summary.or(entry.summary.take());
-            entry.log(LogEntry::Handover { event });
-        });
+    /// Brings an event to the agent's log and to the migration's. `vm`: its name, if that is known.
+    pub(crate) fn emit(&self, id: MigrationId, vm: Option<&str>, event: &AgentEvent) {
+        self.emit_with(id, vm, event, None);
+    }
+
+    /// The same, together with how the migration stands then: who waits for its end reads the reason that is known by
+    /// then, not the one before. `summary` is none of one that is gone.
+    pub(super) fn emit_with(
+        &self,
+        id: MigrationId,
+        vm: Option<&str>,
+        event: &AgentEvent,
+        summary: Option<MigrationSummary>,
+    ) {
+        let Declaration { name, level, line, entry: logged } = event.declaration();
+        if let Some(logged) = logged {
+            self.change(id, |entry| {
+                entry.summary = summary.or(entry.summary.take());
+                entry.log(logged);
+            });
+        }
+        match (line, level) {
+            (None, _) => {}
+            (Some(line), Level::ERROR) => error!(%id, vm, event = name, "{line}"),
+            (Some(line), Level::WARN) => warn!(%id, vm, event = name, "{line}"),
+            (Some(line), _) => info!(%id, vm, event = name, "{line}"),
+        }
     }
 
     pub(super) fn update(&self, summary: MigrationSummary) {
@@ -337,15 +358,20 @@ mod tests {
             outcome,
         };
         let (why, detail) = (FailureReason::TargetRefused, "QEMU's last words".to_owned());
-        view.log_handover(id, MigrationEvent::CalledOff { why, detail }, Some(summary("QEMU's last words", None)));
+        view.emit_with(
+            id,
+            None,
+            &AgentEvent::Handover(MigrationEvent::CalledOff { why, detail }),
+            Some(summary("QEMU's last words", None)),
+        );
         // The reason and the end are told at once.
         let over = MigrationEvent::Over { outcome: Outcome::CalledOff };
         let known = summary("could not be mended", Some(skein_handover::Outcome::CalledOff));
-        view.log_handover(id, over, Some(known));
+        view.emit_with(id, None, &AgentEvent::Handover(over), Some(known));
         let seen = view.get(id).unwrap();
         assert_eq!((seen.outcome, &seen.detail[..]), (Some(Outcome::CalledOff), "could not be mended"));
         // What comes when it is gone takes nothing away.
-        view.log_handover(id, MigrationEvent::WriteFailed, None);
+        view.emit_with(id, None, &AgentEvent::Handover(MigrationEvent::WriteFailed), None);
         assert_eq!(view.get(id).unwrap().detail, "could not be mended");
     }
 

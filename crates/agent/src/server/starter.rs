@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{CheckResult, LogEntry, MigrateOptions, Refusal};
+use skein_api::{CheckResult, MigrateOptions, Refusal};
 use skein_dataplane::SessionSnapshot;
 use skein_forecast::{ForecastInputs, forecast};
 use skein_handover::MigrationId;
@@ -19,6 +19,7 @@ use super::refusal::{Answered, refusal, unreached};
 use crate::attempts::{AskedMigration, AttemptNumber, MigrationEnd, Placement, Starter};
 use crate::clock::wait_until;
 use crate::error_chain;
+use crate::events::AgentEvent;
 use crate::launch::Launch;
 use crate::migrations::{DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
 use crate::read_facts;
@@ -62,15 +63,13 @@ impl Starter for MigrationStarter {
         let vm = self.vms.get(&asked.vm).map_err(|error| *Box::<Refusal>::from(error))?;
         let offer = self.offer(&vm, launch, &asked.options).map_err(|refusal| *refusal)?;
         let placement = placement(&offer.indirect);
-        let mut notes = vec![offer.to_string()];
+        let mut events = vec![AgentEvent::Offered { offer: offer.to_string() }];
         if let Some(before) = attempt.before {
-            notes.push(format!("attempt {} of {}, after migration {before}", attempt.number, attempt.of));
+            events.push(AgentEvent::Retried { number: attempt.number, of: attempt.of, before });
         }
         let begun = self.migrations.begin(id, &asked.vm, &asked.to, offer, &asked.options);
         begun.map_err(|error| refusal(error_chain(&error), ""))?;
-        for text in notes {
-            self.migrations.view().log(id, LogEntry::Note { text });
-        }
+        events.iter().for_each(|event| self.migrations.view().emit(id, Some(&asked.vm), event));
         Ok(placement)
     }
 
@@ -85,6 +84,10 @@ impl Starter for MigrationStarter {
 
     fn knows(&self, id: MigrationId) -> bool {
         self.migrations.view().get(id).is_some()
+    }
+
+    fn tell(&self, id: MigrationId, vm: &str, event: &AgentEvent) {
+        self.migrations.view().emit(id, Some(vm), event);
     }
 
     fn placement(&self, vm: &str) -> Placement {

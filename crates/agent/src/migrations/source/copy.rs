@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use skein_handover::{MigrationId, SourceInput};
-use skein_hypervisor::{CopyState, Guest, MigrationState, MigrationStatus};
 use skein_forecast::Convergence;
 use skein_forecast::CopySample;
+use skein_handover::{MigrationId, SourceInput};
+use skein_hypervisor::{CopyState, Guest, MigrationState, MigrationStatus};
 use tracing::info;
 
 use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy, ConvergenceVerdict};

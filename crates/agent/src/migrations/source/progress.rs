@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use skein_api::{CopyProgress, PageFigures};
-use skein_hypervisor::{CopyState, MigrationState};
 use skein_forecast::Convergence;
+use skein_hypervisor::{CopyState, MigrationState};
 use skein_inventory::Route;
 
 use super::environment::CopiedPages;
