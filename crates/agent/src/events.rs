@@ -1,6 +1,6 @@
-//! What happens to an agent's migrations, declared once: the name, the level, the line in the agent's log, and the entry
-//! in the migration's event log. [`MigrationViews::emit`](crate::migrations::MigrationViews::emit) brings an event to
-//! each of them. A metric is to count events by their names.
+//! What happens to an agent's migrations, declared once: the name, the level, the line in the agent's log, and the
+//! entry in the migration's event log. [`MigrationViews::emit`](crate::migrations::MigrationViews::emit) brings an
+//! event to each of them. A metric is to count events by their names.
 
 use skein_api::{LogEntry, MigrationEvent};
 use skein_handover::MigrationId;
