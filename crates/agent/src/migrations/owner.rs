@@ -18,7 +18,7 @@ use super::context::Context;
 use super::input::{Action, Capacity, Input, Manager, NewMigration, OwnerInput, StartRefused, WorkerInput};
 use super::offer::Offer;
 use super::source;
-use super::target::TargetWorker;
+use super::target;
 use crate::clock::wait_until;
 use crate::error_chain;
 use crate::events::AgentEvent;
@@ -353,7 +353,7 @@ impl Owner {
             let offer = self.manager.offer(id).map(|offer| Offer::clone(offer));
             let work = move || match summary.role {
                 Role::Source => source::new_worker(context, summary, offer, own_jobs).run(queue),
-                Role::Target => TargetWorker::new(context, summary, offer, own_jobs).run(queue),
+                Role::Target => target::new_worker(context, summary, offer, own_jobs).run(queue),
             };
             match thread::Builder::new().name("migration".into()).spawn(work) {
                 Ok(thread) => drop(self.workers.insert(id, WorkerHandle { jobs, thread })),
