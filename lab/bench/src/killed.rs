@@ -6,6 +6,7 @@ use std::{
 };
 
 use skein_api::{MigrateOptions, Migration, Outcome, Reply, Request, Transport};
+use skein_lab_cluster::Seen;
 use skein_lab_guest::Error;
 use skein_units::measured;
 
@@ -68,12 +69,7 @@ impl Agents {
         self.outcome(1 - host, &id, interrupt)?;
         self.once(&vm)?;
         if outcome == Outcome::CalledOff {
-            // The time is the observer's: an emulated guest's clock stands still with the guest.
-            let beats = seen.beats().map(|beats| beats.since(killed)).unwrap_or_default();
-            let moments = [killed].into_iter().chain(beats.iter().map(|beat| beat.seen)).chain([Instant::now()]);
-            let moments: Vec<Instant> = moments.collect();
-            let silences = moments.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
-            let longest = measured::millis(silences.max().unwrap_or_default().as_secs_f64() * 1e3);
+            let longest = longest_silence(&seen, killed);
             tell(format!("its journal has no grant: the move is called off, {here} goes on running the guest"));
             tell(format!("since the kill the guest was never silent for more than {longest}"));
             tell(format!("skein migrate {vm} --to {there}, once more"));
@@ -184,4 +180,14 @@ impl Agents {
         }
         Err(KilledError::NotOnce(format!("it runs in {told:?}; at once: {doubles:?}")))
     }
+}
+
+/// The longest time since then in which nothing was heard of a guest. The time is the observer's: an emulated guest's
+/// clock stands still with the guest.
+fn longest_silence(seen: &Seen, since: Instant) -> String {
+    let beats = seen.beats().map(|beats| beats.since(since)).unwrap_or_default();
+    let moments = [since].into_iter().chain(beats.iter().map(|beat| beat.seen)).chain([Instant::now()]);
+    let moments: Vec<Instant> = moments.collect();
+    let silences = moments.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
+    measured::millis(silences.max().unwrap_or_default().as_secs_f64() * 1e3)
 }

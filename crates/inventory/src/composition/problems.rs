@@ -33,7 +33,6 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
         let what = format!("the device {device} was plugged into {guest} while it ran, and its command line lacks it");
         add(ProblemKind::Composition, what, PLUGGED);
     }
-    let reads_files = !command_line::config_files(args).is_empty();
     for (id, kind) in command_line::devices(args) {
         if !now.peripherals.contains_key(&id) {
             let what = format!("the device {kind} \"{id}\" of {guest}'s command line was unplugged");
@@ -80,6 +79,18 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
                     filename=) in their place";
         add(ProblemKind::Composition, what, cure);
     }
+    problems.extend(media_problems(guest, args, now));
+    problems.extend(own_problems(guest, now));
+    problems
+}
+
+/// What drives have open now, and the command line does not name, or the other way round.
+fn media_problems(guest: &str, args: &[String], now: &Composition) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut add = |what: String| {
+        problems.push(Problem::new(ProblemKind::DiskChanged, Severity::Blocks, what, CHANGED));
+    };
+    let reads_files = !command_line::config_files(args).is_empty();
     let named = command_line::drive_files(args);
     let is_named = |filename: &str| named.contains(filename) || named.iter().any(|name| plain(name) == plain(filename));
     // What a file of more options says of drives is seen at the target only, before anything is copied.
@@ -97,7 +108,7 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
                 if drive.name.is_empty() { &drive.device } else { &drive.name },
                 medium.filename()
             );
-            add(ProblemKind::DiskChanged, what, CHANGED);
+            add(what);
         }
     }
     let open = now.filenames();
@@ -106,10 +117,9 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
         if let Some(file) = unopened.next() {
             let what =
                 format!("the drive {} of {guest} is empty, and its command line puts {file} into one", drive.device);
-            add(ProblemKind::DiskChanged, what, CHANGED);
+            add(what);
         }
     }
-    problems.extend(own_problems(guest, now));
     problems
 }
 
