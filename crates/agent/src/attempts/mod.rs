@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `machine` | [`Attempts`](machine::Attempts): all attempts of one request, and what is next. Pure: time is an argument |
+//! | `machine` | [`Attempts`](machine::Attempts): all attempts of one request, and the next. Pure: time is an argument |
 //! | `starter` | [`Starter`]: what checks a migration and begins it; tests have a fake |
 //! | `store` | a file for each request, so that an agent that is started again goes on, and begins nothing twice |
 //! | `table` | [`AttemptTable`]: the requests of the last day, and the thread that begins their next attempts |
