@@ -1,7 +1,7 @@
 //! A recorded conversation of a command and an agent: a migration is asked for, followed, and ends.
 //!
 //! `schema/v1-conversation.txt` has a line for each that is said, `command` or `agent` before it. `SKEIN_RECORD=1 cargo
-//! test -p skein-api --test recorded` writes it anew; what older programs read stays (docs/releases.md).
+//! test -p skein-api --test recorded_commands` writes it anew; what older programs read stays (docs/releases.md).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
