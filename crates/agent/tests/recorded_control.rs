@@ -3,8 +3,8 @@
 //! says the same, and goes the same way.
 //!
 //! `tests/recorded/control-vN.txt` has a line for each message, `source` or `target` before it. The file of the newest
-//! version is written anew by `SKEIN_RECORD=1 cargo test -p skein-agent --test recorded_control`; those of older versions stay
-//! as they are.
+//! version is written anew by `SKEIN_RECORD=1 cargo test -p skein-agent --test recorded_control`; those of older
+//! versions stay as they are.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
