@@ -39,6 +39,21 @@ pub(crate) enum AgentEvent {
         /// In words.
         text: String,
     },
+    /// What the source finds out about a copy: how pages go, whether it converges, what was done for that.
+    CopyNoted {
+        /// In words.
+        text: String,
+    },
+    /// A difference between the guest here and at the source, which does not matter to the guest.
+    MinorDifference {
+        /// In words.
+        text: String,
+    },
+    /// What the target finds out about its QEMU; the source's agent is told, too.
+    TargetNoted {
+        /// In words.
+        text: String,
+    },
     /// It is called off since the agent ends.
     AgentStops,
     /// Its QEMU lives on for now.
@@ -100,6 +115,9 @@ impl AgentEvent {
                 warn("other-host-proven-off").line(text).note(text)
             }
             AgentEvent::Told { text } => info("told").note(text),
+            AgentEvent::CopyNoted { text } => info("copy-noted").line(text).note(text),
+            AgentEvent::MinorDifference { text } => info("minor-difference").note(text),
+            AgentEvent::TargetNoted { text } => info("target-noted").note(text),
             AgentEvent::AgentStops => info("agent-stops").line("called off, as the agent stops"),
             AgentEvent::QemuNotKilled { error } => {
                 warn("qemu-not-killed").line(format!("QEMU cannot be killed: {error}"))
@@ -160,6 +178,9 @@ mod tests {
             AgentEvent::AttemptFollows { number: 2, of: 3 },
             AgentEvent::OtherHostProvenOff,
             AgentEvent::Told { text: "the kernel killed guest db1".into() },
+            AgentEvent::CopyNoted { text: "built on what hosta kept".into() },
+            AgentEvent::MinorDifference { text: "not moved: the clock's drift".into() },
+            AgentEvent::TargetNoted { text: "QEMU's last words: no room".into() },
             AgentEvent::AgentStops,
             AgentEvent::QemuNotKilled { error: error() },
             AgentEvent::NotWorkedOn { error: error() },

@@ -108,7 +108,7 @@ impl MigrationViews {
         self.table.lock().entries.contains_key(&id)
     }
 
-    pub(crate) fn log(&self, id: MigrationId, event: LogEntry) {
+    fn log(&self, id: MigrationId, event: LogEntry) {
         self.change(id, |entry| entry.log(event));
     }
 

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use skein_api::{CopyProgress, LogEntry};
+use skein_api::CopyProgress;
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{MigrationId, MigrationPhase, MigrationSummary, SourcePhase};
 use skein_hypervisor::Guest;
 use skein_inventory::Composition;
 use skein_units::{about_bytes, exact_time};
-use tracing::info;
 
 use super::environment::{CopiedPages, OpenChannelsError, SourceEnvironment};
 use super::links::PathSample;
+use crate::events::AgentEvent;
 use crate::guest_ram;
 use crate::migrations::context::Context;
 use crate::migrations::input::Input;
@@ -196,8 +196,8 @@ impl SourceEnvironment for AgentEnvironment {
     }
 
     fn note(&self, text: String) {
-        info!(id = %self.id, "{text}");
-        self.context.view.log(self.id, LogEntry::Note { text });
+        let vm = self.vm.as_ref().map(|vm| vm.name.as_str());
+        self.context.view.emit(self.id, vm, &AgentEvent::CopyNoted { text });
     }
 
     fn note_standstill(&self) {

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skein_api::LogEntry;
 use skein_dataplane::target::TargetPages;
 use skein_handover::{MigrationId, MigrationSummary};
 use skein_hypervisor::{DeviceSnapshot, Guest};
@@ -13,6 +12,7 @@ use skein_inventory::{Accel, RoomNeed, printable, shortened};
 
 use super::environment::TargetEnvironment;
 use crate::error_chain;
+use crate::events::AgentEvent;
 use crate::guest_ram;
 use crate::migrations::context::Context;
 use crate::migrations::guest_watch::DIFFERENCES_TOLD_MAX;
@@ -117,7 +117,7 @@ impl TargetEnvironment for AgentEnvironment {
             differences.iter().partition(|difference| difference.part == Part::Tuning);
         for difference in minor.into_iter().take(DIFFERENCES_TOLD_MAX) {
             let text = printable(format!("not moved: {}", difference.as_mismatch(&self.name, host)), TOLD_BYTES_MAX);
-            self.context.view.log(self.id, LogEntry::Note { text });
+            self.context.view.emit(self.id, Some(&self.name), &AgentEvent::MinorDifference { text });
         }
         let mismatches: Vec<String> = grave.iter().map(|difference| difference.as_mismatch(&self.name, host)).collect();
         if !mismatches.is_empty() {
@@ -197,7 +197,7 @@ impl TargetEnvironment for AgentEnvironment {
     }
 
     fn note_at_both_ends(&self, text: String) {
-        self.context.view.log(self.id, LogEntry::Note { text: text.clone() });
         self.context.peers.note(&self.peer, self.id, &text);
+        self.context.view.emit(self.id, Some(&self.name), &AgentEvent::TargetNoted { text });
     }
 }
