@@ -222,6 +222,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         addresses,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
+        followers: Arc::default(),
         attempts,
     });
     let own = server.clone();

@@ -24,6 +24,8 @@ pub(crate) struct RequestServer {
     pub(crate) stopping: AtomicBool,
     /// Connections of commands.
     pub(crate) clients: Arc<AtomicUsize>,
+    /// Those among them that follow a migration.
+    pub(crate) followers: Arc<AtomicUsize>,
 }
 
 /// Tells a client what there is to tell before the last word.

@@ -37,6 +37,17 @@ const PATH_BYTES_MAX: usize = 4096;
 /// How much is shown of what is refused.
 const SHOWN_BYTES_MAX: usize = 80;
 
+/// Refuses a version of the API that this agent does not speak; none: the first.
+///
+/// # Errors
+///
+/// The version is not known here.
+pub fn check_version(api: Option<u32>) -> Result<(), Refusal> {
+    let Some(api) = api.filter(|api| !(1..=API_VERSION).contains(api)) else { return Ok(()) };
+    let cure = "use the `skein` of the agent's version, or upgrade the agent";
+    refuse(format!("version {api} of the API is not known here, only 1 to {API_VERSION}"), cure)
+}
+
 impl RequestLine {
     /// Refuses a version that is not known, what has no request id or one that is none, and what [`Request::check`]
     /// refuses.
@@ -45,10 +56,7 @@ impl RequestLine {
     ///
     /// What is wrong, and what to do.
     pub fn check(&self) -> Result<(), Refusal> {
-        if let Some(api) = self.api.filter(|api| !(1..=API_VERSION).contains(api)) {
-            let cure = "use the `skein` of the agent's version, or upgrade the agent";
-            return refuse(format!("version {api} of the API is not known here, only 1 to {API_VERSION}"), cure);
-        }
+        check_version(self.api)?;
         if let Some(id) = &self.request_id {
             request_id(id)?;
             if !matches!(self.request, Request::Migrate { .. }) {

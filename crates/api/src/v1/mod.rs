@@ -31,7 +31,7 @@ mod vm;
 pub use bounds::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
     MULTIFD_CHANNELS_RANGE, NAME_BYTES_MAX, PRIORITY_RANGE, REQUEST_ID_CHARS_MAX, RETRIES_RANGE, STOP_TIMEOUT_RANGE_S,
-    is_vm_name,
+    check_version, is_vm_name,
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
