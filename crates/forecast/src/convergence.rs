@@ -21,19 +21,19 @@
 //!
 //! # Help
 //!
-//! A guest that writes at most `EASE` of what is moved converges within some rounds: that is what is said to be enough.
-//! One that is throttled is throttled to `HURRY` of it, if that is allowed: with `λ = w/R` what is left takes
-//! `1/(1 - λ)` of the time for which it would have to stand still, and what it does not do meanwhile,
-//! `(1 - λ·R/w)/(1 - λ)` of what it would have, only grows with `λ`. Near 1 it would be throttled for long, near 0 as
-//! good as stopped.
+//! A guest that writes at most `DIRTY_SHARE_CONVERGING` of what is moved converges within some rounds: that is what is
+//! said to be enough. One that is throttled is throttled to `DIRTY_SHARE_THROTTLED` of it, if that is allowed: with `λ
+//! = w/R` what is left takes `1/(1 - λ)` of the time for which it would have to stand still, and what it does not do
+//! meanwhile, `(1 - λ·R/w)/(1 - λ)` of what it would have, only grows with `λ`. Near 1 it would be throttled for long,
+//! near 0 as good as stopped.
 //!
 //! That is done as soon as it is known not to converge: without a sample first for the least `w` that would do what was
 //! seen, then for more, as far as that was not enough, by half of what is left to the guest at most. (One that is
 //! seldom busy hardly notices being throttled, and one that sweeps over its hot set instead of writing here and there
 //! seems to write more than it does.) With one at once for that, and again if the next one, of the guest as it is
-//! throttled then, is more than `EASE`: one that had less CPU than it wanted slows down by less than it is throttled
-//! by. When all that is allowed was, and some more rounds (`SURE_ROUNDS`, `SURE`) left no less than those before, it is
-//! given up: if its figures say so, too, or many more rounds (`LONG_ROUNDS`, `LONG`) do.
+//! throttled then, is more than `DIRTY_SHARE_CONVERGING`: one that had less CPU than it wanted slows down by less than
+//! it is throttled by. When all that is allowed was, and some more rounds (`NO_PROGRESS_GIVE_UP_ROUNDS`) left no less
+//! than those before, it is given up: if its figures say so, too, or many more rounds (`NO_PROGRESS_ROUNDS_MAX`) do.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -41,8 +41,9 @@ pub struct Args {
 }
 
 /// What to type to do the same by hand.
-const BY_HAND: &str = r#"By hand, on this machine, as root (`skein` and `skein-lab` are the programs that you just ran):
+const BY_HAND: &str = r#"By hand, on this machine, as root, in the directory of `make demo`:
 
+  PATH=$PWD/target/release:$PATH                     # skein and skein-lab, as you just ran them
   skein-lab up --nics 2 --rate 1000                  # two hosts, a and b; their files and processes are this machine's
   skein ca init --name try --dir ca
   for host in a b; do skein ca issue $host --dir ca --out $host; done
@@ -54,7 +55,7 @@ const BY_HAND: &str = r#"By hand, on this machine, as root (`skein` and `skein-l
   export SKEIN_SOCKET=$PWD/a/run/agent.sock          # the agent of a; without it, that of this machine
   printf 'name = "web1"\nmemory = "1 GiB"\n' | skein vm start -
   skein migrate web1 --to b
-  skein vm list --socket $PWD/b/run/agent.sock
+  skein vm list --socket $PWD/b/run/agent.sock       # web1 is empty: docs/lab.md has a guest that works
   skein-lab down                                     # ends everything in the two hosts
 
 Between real hosts: README.md, "Use it".
