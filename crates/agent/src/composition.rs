@@ -9,7 +9,7 @@ use skein_hypervisor::Guest;
 use skein_inventory::composition::{Composition, OpenFile};
 use thiserror::Error;
 
-use crate::read_facts;
+use crate::host_files;
 
 /// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must
 /// not be taken for the same.
@@ -29,7 +29,7 @@ pub enum CompositionError {
 /// keeps what moves with the guest.
 pub(crate) fn with_files(guest: &dyn Guest, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
     let mut composition = guest.composition()?;
-    composition.boot_id = read_facts::boot_id();
+    composition.boot_id = host_files::boot_id();
     composition.files = files(&composition, pid, own)?;
     Ok(composition)
 }
@@ -41,7 +41,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
         return Err(CompositionError::TooManyFiles(names.len()));
     }
     let open = open_files(pid);
-    let looked = read_facts::looked_at(&paths);
+    let looked = host_files::looked_at(&paths);
     let file = |(name, path): (&str, &PathBuf)| {
         let facts = looked.iter().find(|facts| facts.path == *path).cloned();
         let is_open = facts.as_ref().is_some_and(|facts| open.contains(&(facts.device, facts.inode)));
@@ -53,7 +53,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
 
 /// Where a file of QEMU is as this process sees it: QEMU's may have another root, and another directory to begin from.
 fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
-    let path = read_facts::image(filename)?;
+    let path = host_files::image(filename)?;
     Some(match path.strip_prefix("/") {
         Ok(from_root) if from_root.starts_with("dev/fdset") => return None,
         Ok(from_root) => Path::new(&format!("/proc/{pid}/root")).join(from_root),

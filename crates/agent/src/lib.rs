@@ -49,6 +49,7 @@ mod events;
 mod fault_points;
 mod firmware;
 mod guest_ram;
+mod host_files;
 mod incoming_channels;
 mod kept_ram;
 mod launch;

@@ -6,7 +6,7 @@ use std::path::Path;
 use skein_host::{ControlGroups, GroupResource};
 use skein_inventory::{Resource, Room, RoomLimit};
 
-use super::kilobytes;
+use crate::host_files::kilobytes;
 
 /// Capability of who may lock memory beyond RLIMIT_MEMLOCK: CAP_IPC_LOCK of linux/capability.h.
 const CAP_IPC_LOCK: u64 = 1 << 14;

@@ -106,11 +106,6 @@ impl Drop for Reservation {
     }
 }
 
-/// The value of `NAME:  123 kB`, in bytes.
-fn kilobytes(file: &str, name: &str) -> Option<u64> {
-    crate::read_facts::kilobytes(file, name)
-}
-
 /// What the agent takes of the source for a copy, in bytes. `delta_memory`: per cent of the RAM, as migrations have it.
 pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
     let per_cent = delta_memory.clamp(0.0, DELTA_PER_CENT_MAX) + MARKS_PER_CENT;

@@ -15,6 +15,7 @@ use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
 use skein_inventory::{Resource, RoomLimit};
 
 use super::limits::HUGETLB_RESERVATION_MARK;
+use crate::host_files::kilobytes;
 
 /// Smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
@@ -51,7 +52,7 @@ impl QemuMemory {
     pub(crate) fn of(pid: u32) -> io::Result<QemuMemory> {
         let process = Path::new("/proc").join(pid.to_string());
         let status = fs::read_to_string(process.join("status"))?;
-        let field = |name: &str| super::kilobytes(&status, name).unwrap_or(0);
+        let field = |name: &str| kilobytes(&status, name).unwrap_or(0);
         let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
         let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
         let mut held = QemuMemory { private, shared: field("RssShmem"), threads, ..QemuMemory::default() };

@@ -12,8 +12,10 @@ use std::sync::Arc;
 use skein_handover::MigrationId;
 use tracing::{info, warn};
 
+use super::error::{VmError, io_error};
+use super::registry::Vms;
 use super::saved::{SavedVm, read, sync_dir_of, write, write_synced};
-use super::{Vm, VmError, Vms, io_error};
+use super::vm::Vm;
 
 impl Vms {
     /// Not the name of a VM's file: no name has a `~`.

@@ -2,46 +2,29 @@
 //! started from first.
 //!
 //! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is
-//! composed of, and every [`LOOK_TIME`](super::LOOK_TIME).
+//! composed of, and every [`LOOK_TIME`](super::watch::LOOK_TIME).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-use skein_hypervisor::Guest;
 use skein_inventory::command_line;
 use skein_inventory::composition::{Drive, Stale, stale};
 use skein_inventory::definition::Definition;
 use skein_inventory::{Accel, Composition, RoomNeed};
 use tracing::{info, warn};
 
+use super::error::VmError;
+use super::movable;
+use super::registry::Vms;
 use super::saved::SavedVm;
-use super::{SHOW_TIME, Vm, VmError, Vms, movable};
+use super::seen::Seen;
+use super::vm::{SHOW_TIME, Vm};
 use crate::error_chain;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
 
 /// Images that are remembered of a guest which left them: more snapshots one upon the other nobody keeps.
 const LEFT_MAX: usize = 64;
-
-/// What a guest had when somebody last looked.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct Seen {
-    /// What is in its drives.
-    pub(super) drives: Vec<Drive>,
-    /// Bytes, by its QEMU's word; 0: it did not say.
-    pub(super) ram_bytes: u64,
-    /// Virtual CPUs; 0: it did not say.
-    pub(super) cpus: u32,
-}
-
-impl Seen {
-    pub(super) fn of(guest: &dyn Guest, drives: Vec<Drive>) -> Seen {
-        let ram = guest.ram_size().unwrap_or_default();
-        Seen { drives, ram_bytes: ram.total_bytes(), cpus: guest.cpus().unwrap_or(0) }
-    }
-}
 
 /// A VM that is to be started, and was looked into.
 #[derive(Debug)]
@@ -155,19 +138,6 @@ impl Vms {
         if let Err(error) = self.write(vm) {
             warn!(vm = vm.name, "what it has open is not remembered: {}", error_chain(&error));
         }
-    }
-}
-
-impl Vm {
-    /// What is in its drives, or was when somebody last looked.
-    pub(super) fn drives(&self) -> Vec<skein_api::Drive> {
-        let seen = self.saved.lock().last_seen.clone().unwrap_or_default();
-        let drive = |drive: Drive| {
-            let mut files = drive.medium.into_iter().flat_map(|medium| medium.chain).map(|image| image.filename);
-            let name = if drive.name.is_empty() { drive.device } else { drive.name };
-            skein_api::Drive { name, image: files.next(), backing: files.collect() }
-        };
-        seen.drives.into_iter().map(drive).collect()
     }
 }
 

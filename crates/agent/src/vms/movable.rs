@@ -6,8 +6,9 @@ use skein_hypervisor::Guest;
 use skein_hypervisor::guest::facts::BlockNode;
 use skein_inventory::definition::Definition;
 
-use super::{Vm, VmError};
-use crate::read_facts::image;
+use super::error::VmError;
+use super::vm::Vm;
+use crate::host_files::image;
 
 /// QEMU's block drivers that open a file or a block device of the host.
 const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];

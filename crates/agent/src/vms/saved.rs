@@ -11,7 +11,7 @@ use skein_hypervisor::ProcessId;
 use skein_inventory::Composition;
 use tracing::warn;
 
-use super::images::Seen;
+use super::seen::Seen;
 use crate::dirs::replace;
 use crate::launch::Launch;
 

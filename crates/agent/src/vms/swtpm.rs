@@ -16,7 +16,8 @@ use skein_hypervisor::connect_within;
 use skein_inventory::definition::{Tpm, TpmVersion};
 use tracing::warn;
 
-use super::{VmError, io_error, search};
+use super::error::{VmError, io_error};
+use super::search;
 use crate::clock::wait_until;
 
 /// The program, found in PATH.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use skein_inventory::definition::{Attachment, Definition, Nic};
 
-use super::{VmError, io_error};
+use super::error::{VmError, io_error};
 use crate::launch::tap_name;
 
 /// Makes the taps of a VM, and plugs them into their bridges.

@@ -1,0 +1,268 @@
+//! A VM: what the agent knows of it, and what may be asked of it.
+//!
+//! Its name belongs to whoever starts or removes a process of it ([`State::busy`]).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use skein_api::VmState;
+use skein_handover::{MigrationId, Outcome};
+use skein_hypervisor::guest::facts::ImageSnapshot;
+use skein_hypervisor::{Guest, Log, Process, RunState};
+use skein_inventory::Composition;
+use skein_inventory::composition::Drive;
+use skein_inventory::definition::Definition;
+
+use super::error::VmError;
+use super::involvement::Involvement;
+use super::saved::SavedVm;
+use crate::composition;
+use crate::launch::Launch;
+use crate::own_state::OwnState;
+
+/// A QEMU that does not answer by then is shown so.
+pub(super) const SHOW_TIME: Duration = Duration::from_secs(1);
+/// When it is tried again.
+pub(super) const ATTACH_TIME: Duration = Duration::from_secs(1);
+/// A killed process is gone by then.
+pub(super) const KILL_TIME: Duration = Duration::from_secs(10);
+
+/// What is noted of a VM whose QEMU is gone.
+pub(super) const QEMU_ENDED_NOTE: &str = "its QEMU has ended";
+
+/// A QEMU that runs, with its guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) process: Arc<Process>,
+    pub(crate) guest: Arc<dyn Guest>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) running: Option<Running>,
+    /// The process is there, but QMP is not.
+    pub(super) silent: Option<Arc<Process>>,
+    /// The process of a QEMU that was started here and has not answered yet.
+    pub(super) starting: Option<Arc<Process>>,
+    /// The images of its drives at the last look: what QEMU said.
+    pub(super) looked_at: Option<ImageSnapshot>,
+    pub(super) involvement: Involvement,
+    /// The migration by which its guest is to come here.
+    pub(super) incoming: Option<MigrationId>,
+    /// What the target of its migration was told that it is composed of.
+    pub(super) promised_composition: Option<Composition>,
+    /// Where its QEMU's words are, if it was started by this agent.
+    pub(super) log: Option<Log>,
+    /// Why its pages cannot be written straight into a target's RAM, as a migration of its QEMU has shown.
+    pub(super) indirect: Option<String>,
+    /// A process is about to be started, or what one left to be removed: nobody else may do either.
+    pub(super) busy: bool,
+    pub(super) note: String,
+}
+
+/// A VM.
+#[derive(Debug)]
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    pub(super) dir: PathBuf,
+    pub(super) own: OwnState,
+    pub(super) saved: Mutex<SavedVm>,
+    pub(super) state: Mutex<State>,
+    /// Held while its files are written or removed, so that the newest stays.
+    pub(super) files: Mutex<()>,
+}
+
+impl Vm {
+    pub(crate) fn launch(&self) -> Launch {
+        self.saved.lock().launch.clone()
+    }
+
+    /// What the agent keeps for the guest.
+    pub(crate) fn own(&self) -> &OwnState {
+        &self.own
+    }
+
+    /// The monitor by which it was adopted; none: the agent started its QEMU.
+    pub(crate) fn adopted_socket(&self) -> Option<PathBuf> {
+        self.saved.lock().adopted.clone()
+    }
+
+    /// Whether somebody else started its QEMU.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.saved.lock().adopted.is_some()
+    }
+
+    pub(crate) fn running(&self) -> Option<Running> {
+        self.state.lock().running.clone()
+    }
+
+    /// The process, also one that does not answer.
+    pub(crate) fn process(&self) -> Option<Arc<Process>> {
+        let state = self.state.lock();
+        state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    /// The process of a VM that is being started.
+    pub(crate) fn starting(&self) -> Option<Arc<Process>> {
+        self.state.lock().starting.clone()
+    }
+
+    /// The process to kill, if there is one: also that of a QEMU that is being started.
+    pub(crate) fn any_process(&self) -> Option<Arc<Process>> {
+        self.process().or_else(|| self.state.lock().starting.clone())
+    }
+
+    /// Why it cannot be started, or its place be taken.
+    pub(super) fn busy_error(&self) -> Option<VmError> {
+        if self.state.lock().busy {
+            return Some(VmError::Busy(self.name.clone()));
+        }
+        self.process().map(|_| VmError::Running(self.name.clone()))
+    }
+
+    pub(crate) fn migration(&self) -> Option<MigrationId> {
+        self.state.lock().involvement.migration()
+    }
+
+    /// Whether its QEMU waits for the guest.
+    pub(crate) fn is_incoming(&self) -> bool {
+        self.state.lock().incoming.is_some()
+    }
+
+    /// The migration whose end is still open.
+    pub(crate) fn moved_by(&self) -> Option<MigrationId> {
+        self.state.lock().involvement.moved_by()
+    }
+
+    pub(crate) fn set_involvement(&self, involvement: Involvement) {
+        self.state.lock().involvement = involvement;
+    }
+
+    /// What its guest is composed of, with the files that its QEMU has open.
+    pub(crate) fn composition(&self) -> Result<Composition, VmError> {
+        let running = self.running().ok_or_else(|| VmError::NotRunning(self.name.clone()))?;
+        composition::with_files(&*running.guest, running.process.id().pid, self.own.dir())
+            .map_err(|source| VmError::Composition { name: self.name.clone(), source: Box::new(source) })
+    }
+
+    /// The same for the target of its migration: what it is held to until it is stopped.
+    pub(crate) fn promise_composition(&self) -> Result<Composition, VmError> {
+        let composition = self.composition()?;
+        self.state.lock().promised_composition = Some(composition.clone());
+        Ok(composition)
+    }
+
+    /// See [`Vm::promise_composition`].
+    pub(crate) fn promised_composition(&self) -> Option<Composition> {
+        self.state.lock().promised_composition.clone()
+    }
+
+    /// How its QEMU was composed when it had just been started; none: nobody looked.
+    pub(crate) fn launched(&self) -> Option<Composition> {
+        self.saved.lock().launched.clone()
+    }
+
+    /// Its QEMU has just been started, and is composed so.
+    pub(crate) fn set_launched(&self, composition: &Composition) {
+        let mut kept = self.saved.lock();
+        kept.launched = Some(composition.as_launched());
+        let seen = kept.last_seen.get_or_insert_default();
+        seen.drives.clone_from(&composition.drives);
+    }
+
+    /// The last words of the QEMU that it has or had here, if it was started here.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        self.state.lock().log.as_ref().and_then(Log::last_words)
+    }
+
+    /// Why its migrations are to go through the target's QEMU; none: they need not.
+    pub(crate) fn indirect(&self) -> Option<String> {
+        self.state.lock().indirect.clone()
+    }
+
+    pub(crate) fn set_indirect(&self, why: String) {
+        self.state.lock().indirect = Some(why);
+    }
+
+    /// Why its QEMU ended, where nobody knew more.
+    pub(crate) fn explain_end(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.running.is_none() && state.note == QEMU_ENDED_NOTE {
+            state.note = format!("{QEMU_ENDED_NOTE}: {why}");
+        }
+    }
+
+    pub(super) fn console(&self) -> PathBuf {
+        self.dir.join("console")
+    }
+
+    /// The VM as commands see it.
+    pub(crate) fn show(&self) -> skein_api::VmView {
+        let kept = self.saved.lock().clone();
+        let (running, process) = (self.running(), self.process());
+        let state = {
+            let state = self.state.lock();
+            match (&process, &running) {
+                // Its QEMU ends, and does not answer any more.
+                _ if matches!(state.involvement, Involvement::Settling(_, Outcome::Moved))
+                    && state.incoming.is_none() =>
+                {
+                    VmState::Moved
+                }
+                (None, _) if state.busy => VmState::Starting,
+                (None, _) => VmState::Stopped,
+                _ if matches!(state.involvement, Involvement::InDoubt(_)) => VmState::InDoubt,
+                (Some(_), None) => VmState::Unresponsive,
+                _ if state.incoming.is_some() => VmState::Incoming,
+                (Some(_), Some(running)) => {
+                    let guest = running.guest.with_patience(SHOW_TIME);
+                    let migrating = state.involvement.migration().is_some();
+                    drop(state);
+                    match guest.run_state() {
+                        Ok(RunState::Running) => VmState::Running,
+                        Ok(RunState::FinishMigrate | RunState::PostMigrate) if migrating => VmState::Handover,
+                        Ok(_) => VmState::Paused,
+                        Err(_) => VmState::Unresponsive,
+                    }
+                }
+            }
+        };
+        let definition = kept.launch.definition();
+        let seen = kept.last_seen.clone().unwrap_or_default();
+        let running = running.filter(|_| state != VmState::Moved);
+        let ram = || running.as_ref().and_then(|running| running.guest.ram_size().ok());
+        let cpus = || running.as_ref().and_then(|running| running.guest.cpus().ok());
+        skein_api::VmView {
+            name: self.name.clone(),
+            state,
+            memory_bytes: definition
+                .map(|definition| definition.memory_bytes)
+                .or_else(|| ram().map(|ram| ram.base_bytes))
+                .unwrap_or(seen.ram_bytes),
+            cpus: definition.map(|definition| definition.cpus).or_else(cpus).unwrap_or(seen.cpus),
+            pid: process.as_ref().map(|process| process.id().pid),
+            qemu: running.as_ref().map(|running| running.guest.version()),
+            machine: definition.map(|definition| definition.machine.clone()),
+            qmp: process.as_ref().map(|_| kept.adopted.clone().unwrap_or_else(|| self.dir.join("qmp"))),
+            console: Some(self.console()).filter(|path| process.is_some() && path.exists()),
+            adopted: kept.adopted.is_some(),
+            migration: self.moved_by().map(|id| skein_api::MigrationId(id.0)),
+            drives: self.drives(),
+            definition: definition.map(Definition::to_toml),
+            note: self.state.lock().note.clone(),
+        }
+    }
+
+    /// What is in its drives, or was when somebody last looked.
+    pub(super) fn drives(&self) -> Vec<skein_api::Drive> {
+        let seen = self.saved.lock().last_seen.clone().unwrap_or_default();
+        let drive = |drive: Drive| {
+            let mut files = drive.medium.into_iter().flat_map(|medium| medium.chain).map(|image| image.filename);
+            let name = if drive.name.is_empty() { drive.device } else { drive.name };
+            skein_api::Drive { name, image: files.next(), backing: files.collect() }
+        };
+        seen.drives.into_iter().map(drive).collect()
+    }
+}
