@@ -170,7 +170,7 @@ pub struct Side {
     pub(crate) wants: bool,
     /// A thread is about to poll.
     pub(crate) scheduled: bool,
-    /// The [`Session::transmit_at`] of the last poll that came back empty.
+    /// The [`transmit_at`](skein_session::Session::transmit_at) of the last poll that came back empty.
     pub(crate) armed: Option<Duration>,
     pub inbox: VecDeque<Packet>,
 }
