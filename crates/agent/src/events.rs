@@ -32,6 +32,17 @@ pub(crate) enum AgentEvent {
         /// Attempts that are allowed.
         of: u32,
     },
+    /// An attempt was not begun.
+    AttemptNotBegun {
+        /// Of that attempt.
+        number: u32,
+        /// Attempts that are allowed.
+        of: u32,
+        /// The reason, in words.
+        why: String,
+        /// Whether another attempt is to follow.
+        follows: bool,
+    },
     /// Somebody says that the other host is off.
     OtherHostProvenOff,
     /// A guest of this host or the other one was killed, or the other end tells something else.
@@ -108,7 +119,13 @@ impl AgentEvent {
                 info("retried").note(format!("attempt {number} of {of}, after migration {before}"))
             }
             AgentEvent::AttemptFollows { number, of } => {
-                info("attempt-follows").line(format!("came to nothing; attempt {number} of {of} follows"))
+                let text = format!("came to nothing; attempt {number} of {of} follows");
+                info("attempt-follows").line(&text).note(&text)
+            }
+            AgentEvent::AttemptNotBegun { number, of, why, follows } => {
+                let then = if *follows { "another one follows" } else { "no further attempt is made" };
+                let text = format!("attempt {number} of {of} was not begun, {then}: {why}");
+                info("attempt-not-begun").line(&text).note(&text)
             }
             AgentEvent::OtherHostProvenOff => {
                 let text = "somebody vouches that the other host is off";
@@ -176,6 +193,7 @@ mod tests {
             AgentEvent::Offered { offer: "one stream".into() },
             AgentEvent::Retried { number: 2, of: 3, before: MigrationId(1) },
             AgentEvent::AttemptFollows { number: 2, of: 3 },
+            AgentEvent::AttemptNotBegun { number: 2, of: 3, why: error(), follows: true },
             AgentEvent::OtherHostProvenOff,
             AgentEvent::Told { text: "the kernel killed guest db1".into() },
             AgentEvent::CopyNoted { text: "built on what hosta kept".into() },

@@ -401,23 +401,33 @@ fn a_migration_that_is_begun_again_is_followed() {
 }
 
 fn attempt(next_in_ms: Option<u64>) -> Attempt {
-    Attempt { number: 2, of: 3, next_in_ms }
+    Attempt { number: 2, of: 3, not_begun: None, next_in_ms }
 }
 
 #[test]
 fn an_attempt_is_shown_where_there_are_several() {
     let failed = Migration { attempt: Some(attempt(Some(1500))), ..over(Outcome::CalledOff) };
-    let only = Migration { attempt: Some(Attempt { number: 1, of: 1, next_in_ms: None }), ..over(Outcome::Moved) };
+    let only = Migration {
+        attempt: Some(Attempt { number: 1, of: 1, not_begun: None, next_in_ms: None }),
+        ..over(Outcome::Moved)
+    };
     let checked = Migration { attempt: Some(attempt(Some(0))), ..failed.clone() };
-    let scripts = [failed.clone(), only.clone(), checked].map(|migration| vec![last(migration)]);
-    let list = vec![Act::Say(Reply::Migrations { migrations: vec![failed, only] })];
+    let gave_up = Attempt { number: 1, not_begun: Some(3), ..attempt(None) };
+    let gave_up = Migration { attempt: Some(gave_up), ..failed.clone() };
+    let scripts = [failed.clone(), only.clone(), checked, gave_up.clone()].map(|migration| vec![last(migration)]);
+    let list = vec![Act::Say(Reply::Migrations { migrations: vec![failed, only, gave_up] })];
     let agent = Agent::start(scripts.into_iter().chain([list]).collect());
     agent.run(&["migration", "show", "web1"]).exits(0).says("attempt     2 of 3, the next one in 1.5 s\n");
     assert!(!agent.run(&["migration", "show", "web1"]).exits(0).out.contains("attempt"));
     agent.run(&["migration", "show", "web1"]).exits(0).says("2 of 3, the next one is being checked\n");
+    agent
+        .run(&["migration", "show", "web1"])
+        .exits(0)
+        .says("attempt     1 of 3; attempt 3 was not begun: see --events\n");
     let list = agent.run(&["migration", "list"]).exits(0).says("kept, attempt 2 of 3  ");
-    assert_eq!(list.out.matches("attempt").count(), 1, "{}", list.out);
-    assert_eq!(agent.asked().len(), 4);
+    let list = list.says("kept, attempt 1 of 3, 3 not begun  ");
+    assert_eq!(list.out.matches("attempt").count(), 2, "{}", list.out);
+    assert_eq!(agent.asked().len(), 5);
 }
 
 #[test]

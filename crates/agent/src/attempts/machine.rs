@@ -12,7 +12,7 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skein_api::{CheckResult, FailureReason, MigrateOptions, Outcome, Refusal};
+use skein_api::{CheckResult, FailureReason, MigrateOptions, Outcome, Problem, ProblemKind, Refusal, Severity};
 use skein_handover::MigrationId;
 
 /// Pause before a migration is begun again.
@@ -59,6 +59,47 @@ pub(crate) enum NotBegun {
     Blocked(Box<CheckResult>),
     /// The check could not be made, or the migration could not be begun.
     Refused(Refusal),
+    /// The guest that was to be moved is not there any more; what is there by its name may be another one.
+    GuestGone(Refusal),
+}
+
+impl NotBegun {
+    /// Returns the reason in words.
+    pub(super) fn words(&self) -> String {
+        match self {
+            NotBegun::Blocked(check) => blocking(check).map(|problem| &problem.what[..]).collect::<Vec<_>>().join("; "),
+            NotBegun::Refused(refusal) | NotBegun::GuestGone(refusal) => refusal.message.clone(),
+        }
+    }
+
+    /// Returns whether the reason may be none a while later: a host that does not answer may do so soon, what a
+    /// migration has left is cleared up, and room is given back.
+    fn may_pass(&self) -> bool {
+        match self {
+            NotBegun::Blocked(check) => blocking(check).all(|problem| passes_by_itself(problem.kind)),
+            NotBegun::Refused(_) => true,
+            NotBegun::GuestGone(_) => false,
+        }
+    }
+}
+
+fn blocking(check: &CheckResult) -> impl Iterator<Item = &Problem> {
+    check.problems.iter().filter(|problem| problem.severity == Severity::Blocks)
+}
+
+fn passes_by_itself(kind: ProblemKind) -> bool {
+    use ProblemKind as Kind;
+    matches!(
+        kind,
+        Kind::MigrationUnderWay
+            | Kind::Leftover
+            | Kind::NoPath
+            | Kind::Ram
+            | Kind::Hugepages
+            | Kind::Tasks
+            | Kind::SourceRam
+            | Kind::RoomUnknown
+    )
 }
 
 /// How all attempts ended.
@@ -188,16 +229,19 @@ impl Attempts {
         self.is_cancelled.then_some(id)
     }
 
-    /// The attempt was not begun. The first one is refused to whoever asked; a later one may be tried again, as a host
-    /// that does not answer now may do so soon. What blocks a migration does not pass by itself.
+    /// The attempt was not begun. The first one is refused to whoever asked; a later one is tried again, if the reason
+    /// may pass.
     pub(super) fn handle_not_begun(&mut self, now: Instant, why: NotBegun) {
-        self.state = match why {
-            _ if self.is_cancelled && !self.begun.is_empty() => AttemptState::Over(AttemptsEnd::Migration),
-            NotBegun::Blocked(check) => AttemptState::Over(AttemptsEnd::Blocked(*check)),
-            NotBegun::Refused(_) if !self.begun.is_empty() && self.made < self.allowed => {
-                AttemptState::Waiting { due: now + RETRY_PAUSE }
-            }
-            NotBegun::Refused(refusal) => AttemptState::Over(AttemptsEnd::Refused(refusal)),
+        let is_first = self.begun.is_empty();
+        self.state = if self.is_cancelled && !is_first {
+            AttemptState::Over(AttemptsEnd::Migration)
+        } else if why.may_pass() && !is_first && self.made < self.allowed {
+            AttemptState::Waiting { due: now + RETRY_PAUSE }
+        } else {
+            AttemptState::Over(match why {
+                NotBegun::Blocked(check) => AttemptsEnd::Blocked(*check),
+                NotBegun::Refused(refusal) | NotBegun::GuestGone(refusal) => AttemptsEnd::Refused(refusal),
+            })
         };
     }
 
@@ -277,7 +321,9 @@ mod tests {
     }
 
     fn check() -> CheckResult {
-        CheckResult { vm: "web1".into(), to: "hostb".into(), problems: Vec::new(), forecast: None }
+        let (what, cure) = ("another CPU".into(), "change it".into());
+        let problem = Problem { kind: ProblemKind::CpuModel, severity: Severity::Blocks, what, cure };
+        CheckResult { vm: "web1".into(), to: "hostb".into(), problems: vec![problem], forecast: None }
     }
 
     fn made(attempts: &Attempts) -> (u32, u32) {

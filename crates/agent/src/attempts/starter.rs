@@ -2,6 +2,7 @@
 
 use skein_api::{CheckResult, Refusal};
 use skein_handover::MigrationId;
+use skein_hypervisor::ProcessId;
 
 use super::machine::{AskedMigration, MigrationEnd, NotBegun};
 use crate::events::AgentEvent;
@@ -62,6 +63,9 @@ pub(crate) trait Starter: Send + Sync + 'static {
 
     /// Tells an event of a migration of this VM.
     fn tell(&self, id: MigrationId, vm: &str, event: &AgentEvent);
+
+    /// Returns the process of the guest of this name: another process is another guest. None: it does not run here.
+    fn guest(&self, vm: &str) -> Option<ProcessId>;
 
     /// Returns how the VM's pages would be placed in a migration that is begun now.
     fn placement(&self, vm: &str) -> Placement;

@@ -1,15 +1,20 @@
 //! What is kept of requests over a restart of the agent: a file for each, written before its migration is begun.
 
 use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 use serde::{Deserialize, Serialize};
+use skein_hypervisor::ProcessId;
 use tracing::warn;
 
 use super::machine::{AskedMigration, AttemptCount, Attempts, AttemptsEnd, BegunAttempt};
 use crate::dirs::replace;
 
+/// The longest file, in bytes: a thousand attempts with a check that found much.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The version of the format; a file of another one is left alone.
 const FORMAT: u32 = 1;
 
@@ -21,6 +26,9 @@ pub(super) struct SavedRequest {
     pub(super) request_id: Option<String>,
     pub(super) asked_at: jiff::Timestamp,
     pub(super) asked: AskedMigration,
+    /// The process of the guest; none: it is not known.
+    #[serde(default)]
+    pub(super) guest: Option<ProcessId>,
     /// The newest may never have come to be: it was about to be begun.
     pub(super) begun: Vec<BegunAttempt>,
     pub(super) count: AttemptCount,
@@ -30,12 +38,18 @@ pub(super) struct SavedRequest {
 
 impl SavedRequest {
     /// Returns a request with its attempts as they stand.
-    pub(super) fn of(request_id: Option<String>, asked_at: jiff::Timestamp, attempts: &Attempts) -> SavedRequest {
+    pub(super) fn of(
+        request_id: Option<String>,
+        asked_at: jiff::Timestamp,
+        guest: Option<ProcessId>,
+        attempts: &Attempts,
+    ) -> SavedRequest {
         SavedRequest {
             format: FORMAT,
             request_id,
             asked_at,
             asked: attempts.asked().clone(),
+            guest,
             begun: attempts.begun().to_vec(),
             count: attempts.count(),
             end: attempts.end().cloned(),
@@ -82,11 +96,14 @@ impl RequestStore {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let read = fs::read(&path)
+            let read = read_file(&path)
                 .and_then(|bytes| serde_json::from_slice::<SavedRequest>(&bytes).map_err(io::Error::other));
             match read {
-                Ok(request) if request.format == FORMAT => requests.push(request),
-                Ok(request) => warn!("{} has format {}, of another version of skein", path.display(), request.format),
+                Ok(request) if request.format != FORMAT => {
+                    warn!("{} has format {}, of another version of skein", path.display(), request.format);
+                }
+                Ok(request) if self.path(&request).as_ref() == Some(&path) => requests.push(request),
+                Ok(_) => warn!("{} is passed over: its name is not that of its first migration", path.display()),
                 Err(error) => warn!("{} cannot be read: {error}", path.display()),
             }
         }
@@ -100,8 +117,23 @@ impl RequestStore {
     }
 }
 
+/// Reads a regular file of bounded length; anything else is refused, and not waited for.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let file = fs::File::options().read(true).custom_flags(O_NONBLOCK | O_NOFOLLOW).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other(format!("it has more than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::Mode;
     use skein_api::{MigrateOptions, Refusal};
     use skein_handover::MigrationId;
 
@@ -119,7 +151,8 @@ mod tests {
         let request = |second, id: u64, end| {
             let begun = vec![BegunAttempt { number: 1, migration: MigrationId(id) }];
             let attempts = Attempts::recovered(asked.clone(), begun, count, end);
-            SavedRequest::of(Some("name".into()), jiff::Timestamp::from_second(second).unwrap(), &attempts)
+            let guest = Some(ProcessId { pid: 7, started: 9 });
+            SavedRequest::of(Some("name".into()), jiff::Timestamp::from_second(second).unwrap(), guest, &attempts)
         };
         let refused = AttemptsEnd::Refused(Refusal { message: "no".into(), cure: "wait".into() });
         let (older, newer) = (request(1, 7, None), request(2, 3, Some(refused)));
@@ -130,6 +163,10 @@ mod tests {
         let mut other = serde_json::to_value(&older).unwrap();
         other["format"] = 2.into();
         fs::write(dir.path().join("attempts/other.json"), other.to_string()).unwrap();
+        let attempts = dir.path().join("attempts");
+        nix::unistd::mkfifo(&attempts.join("pipe.json"), Mode::S_IRWXU).unwrap();
+        fs::File::create(attempts.join("huge.json")).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        fs::copy(attempts.join("0000000000000003.json"), attempts.join("copy.json")).unwrap();
         assert_eq!(store.load(), [older.clone(), newer.clone()]);
         store.remove(&older);
         store.remove(&older);

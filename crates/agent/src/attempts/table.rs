@@ -11,10 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Condvar, Mutex};
 use skein_api::{CheckResult, Refusal};
 use skein_handover::MigrationId;
+use skein_hypervisor::ProcessId;
 use tracing::warn;
 
 use super::machine::{
-    AskedMigration, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, NotBegun, PlacementLoss,
+    AskedMigration, AttemptCount, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, NotBegun,
+    PlacementLoss,
 };
 use super::starter::{AttemptNumber, Placement, Starter};
 use super::store::{RequestStore, SavedRequest};
@@ -73,13 +75,17 @@ struct Entry {
     request_id: Option<String>,
     asked_at: Timestamp,
     attempts: Attempts,
+    /// The process of the guest that is to be moved; none: it is not known.
+    guest: Option<ProcessId>,
     /// How the newest migration places pages; none: an earlier agent began it.
     placement: Option<Placement>,
+    /// Where the attempts are could not be written down.
+    is_unsaved: bool,
 }
 
 impl Entry {
     fn saved(&self) -> SavedRequest {
-        SavedRequest::of(self.request_id.clone(), self.asked_at, &self.attempts)
+        SavedRequest::of(self.request_id.clone(), self.asked_at, self.guest, &self.attempts)
     }
 
     fn standing(&self) -> Option<Standing> {
@@ -99,10 +105,16 @@ struct Table {
 }
 
 impl Table {
-    fn insert(&mut self, request_id: Option<String>, asked_at: Timestamp, attempts: Attempts) -> RequestKey {
+    fn insert(
+        &mut self,
+        request_id: Option<String>,
+        asked_at: Timestamp,
+        guest: Option<ProcessId>,
+        attempts: Attempts,
+    ) -> RequestKey {
         self.last_key += 1;
         let key = RequestKey(self.last_key);
-        self.entries.push(Entry { key, request_id, asked_at, attempts, placement: None });
+        self.entries.push(Entry { key, request_id, asked_at, attempts, guest, placement: None, is_unsaved: false });
         key
     }
 
@@ -184,10 +196,11 @@ impl<S: Starter> AttemptTable<S> {
     /// Something blocks it, or it is refused. Nothing is remembered then.
     pub(crate) fn begin(&self, asked: AskedMigration, request_id: Option<&str>) -> Result<Begun, NotBegun> {
         let shared = &self.shared;
+        let guest = shared.starter.guest(&asked.vm);
         let key = {
             let mut table = shared.table.lock();
             if let Some(request_id) = request_id
-                && let Some(begun) = shared.begun_before(&mut table, request_id)?
+                && let Some(begun) = shared.begun_before(&mut table, request_id, &asked)?
             {
                 return Ok(begun);
             }
@@ -196,7 +209,7 @@ impl<S: Starter> AttemptTable<S> {
             if table.entries.len() >= KEPT_MAX {
                 return Err(too_many().into());
             }
-            table.insert(request_id.map(str::to_owned), now, Attempts::new(asked))
+            table.insert(request_id.map(str::to_owned), now, guest, Attempts::new(asked))
         };
         let (migration, check) = shared.attempt(key)?;
         Ok(Begun { key, migration, check: Some(check) })
@@ -224,22 +237,38 @@ impl<S: Starter> AttemptTable<S> {
 
     /// Calls off the request that has this migration for its newest: no further attempt is begun, and the migration is
     /// called off if it is under way. Returns whether there was a request, and it was not over.
-    pub(crate) fn cancel(&self, newest: MigrationId) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// That could not be written down: the attempts are cancelled until this agent ends, and the next one may go on.
+    pub(crate) fn cancel(&self, newest: MigrationId) -> Result<bool, Refusal> {
         let mut table = self.shared.table.lock();
         self.shared.look_after(&mut table, Instant::now());
         let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
-            return false;
+            return Ok(false);
         };
         let step = entry.attempts.cancel();
-        self.shared.save(entry);
+        let saved = self.shared.save(entry);
         self.shared.changed.notify_all();
         drop(table);
         match step {
             CancelStep::CallOff(id) => self.shared.starter.call_off(id),
             CancelStep::Nothing => {}
-            CancelStep::TooLate => return false,
+            CancelStep::TooLate => return Ok(false),
         }
-        true
+        saved.map(|()| true).map_err(|error| Refusal {
+            message: format!("the migration is called off, but that cannot be written down: {error}"),
+            cure: "make room on the file system of the agent's state, before the agent is started again: it would go \
+                   on with what it was asked for"
+                .into(),
+        })
+    }
+
+    /// Returns the newest migration of the request that once began this one.
+    pub(crate) fn newest_of(&self, migration: MigrationId) -> Option<MigrationId> {
+        let table = self.shared.table.lock();
+        let began = |entry: &&Entry| entry.attempts.begun().iter().any(|attempt| attempt.migration == migration);
+        table.entries.iter().find(began)?.attempts.newest()
     }
 
     /// Returns which attempt a migration is; none: its request is not remembered.
@@ -255,7 +284,11 @@ impl<S: Starter> AttemptTable<S> {
                 AttemptState::Beginning if is_newest => Some(0),
                 _ => None,
             };
-            Some(skein_api::Attempt { number: begun.number, of: entry.attempts.count().allowed, next_in_ms })
+            let AttemptCount { made, allowed, .. } = entry.attempts.count();
+            // One that is being begun is none yet.
+            let made = made - u32::from(next_in_ms == Some(0) && *entry.attempts.state() == AttemptState::Beginning);
+            let not_begun = Some(made).filter(|made| is_newest && *made > begun.number);
+            Some(skein_api::Attempt { number: begun.number, of: allowed, not_begun, next_in_ms })
         })
     }
 
@@ -291,14 +324,16 @@ fn recovered<S: Starter>(starter: &S, store: &RequestStore) -> Table {
         if request.end.is_none() {
             while request.begun.last().is_some_and(|attempt| !starter.knows(attempt.migration)) {
                 request.begun.pop();
+                // It was about to be made, and was not.
+                request.count.made = request.count.made.saturating_sub(1);
             }
         }
         if request.begun.is_empty() {
             store.remove(&saved);
             continue;
         }
-        let SavedRequest { request_id, asked_at, asked, begun, count, end, .. } = request;
-        table.insert(request_id, asked_at, Attempts::recovered(asked, begun, count, end));
+        let SavedRequest { request_id, asked_at, asked, guest, begun, count, end, .. } = request;
+        table.insert(request_id, asked_at, guest, Attempts::recovered(asked, begun, count, end));
     }
     table.forget(Timestamp::now()).iter().for_each(|request| store.remove(request));
     table
@@ -330,6 +365,9 @@ impl<S: Starter> Shared<S> {
     /// Takes in the ends of migrations.
     fn look_after(&self, table: &mut Table, now: Instant) {
         for entry in &mut table.entries {
+            if entry.is_unsaved {
+                self.save_or_warn(entry);
+            }
             if *entry.attempts.state() != AttemptState::Running {
                 continue;
             }
@@ -346,7 +384,7 @@ impl<S: Starter> Shared<S> {
                 let follows = AgentEvent::AttemptFollows { number: count.made + 1, of: count.allowed };
                 self.starter.tell(id, &entry.attempts.asked().vm, &follows);
             }
-            self.save(entry);
+            self.save_or_warn(entry);
             self.changed.notify_all();
         }
     }
@@ -365,7 +403,7 @@ impl<S: Starter> Shared<S> {
             if let Err(error) = thread::Builder::new().name("attempt".into()).spawn(work) {
                 let cure = "see this host's limits and its memory".into();
                 let refusal = Refusal { message: format!("the agent cannot start a thread: {error}"), cure };
-                entry.attempts.handle_not_begun(now, refusal.into());
+                self.handle_not_begun(entry, now, refusal.into());
             }
         }
     }
@@ -375,6 +413,7 @@ impl<S: Starter> Shared<S> {
         &self,
         table: &mut parking_lot::MutexGuard<'_, Table>,
         request_id: &str,
+        asked: &AskedMigration,
     ) -> Result<Option<Begun>, NotBegun> {
         let is_beginning =
             |table: &mut Table| table.of_request(request_id).is_some_and(|entry| entry.attempts.newest().is_none());
@@ -382,8 +421,14 @@ impl<S: Starter> Shared<S> {
             let message = "the same request was made before, and is still being checked".into();
             return Err(Refusal { message, cure: "ask again".into() }.into());
         }
-        let known = table.of_request(request_id).and_then(|entry| Some((entry.key, entry.attempts.newest()?)));
-        Ok(known.map(|(key, migration)| Begun { key, migration, check: None }))
+        let Some(entry) = table.of_request(request_id) else { return Ok(None) };
+        let before = entry.attempts.asked();
+        if before != asked {
+            let message =
+                format!("the request id {request_id} was used for another migration: {} to {}", before.vm, before.to);
+            return Err(Refusal { message, cure: "use a request id of its own".into() }.into());
+        }
+        Ok(entry.attempts.newest().map(|migration| Begun { key: entry.key, migration, check: None }))
     }
 
     /// Makes the attempt that is to be begun: checks, writes down what is about to be begun, and begins it.
@@ -396,18 +441,18 @@ impl<S: Starter> Shared<S> {
             Ok((id, placement, check)) => {
                 entry.placement = Some(placement);
                 call_off = entry.attempts.handle_begun(id);
-                self.save(entry);
+                self.save_or_warn(entry);
                 Ok((id, check))
             }
             Err(why) => {
                 // An agent that stops refuses everything; the next one goes on as it was written down.
                 if !self.is_stopping.load(Ordering::SeqCst) || entry.attempts.begun().is_empty() {
-                    entry.attempts.handle_not_begun(Instant::now(), why.clone());
+                    self.handle_not_begun(entry, Instant::now(), why.clone());
                 }
                 if entry.attempts.begun().is_empty() {
                     table.entries.retain(|entry| entry.key != key);
                 } else {
-                    self.save(entry);
+                    self.save_or_warn(entry);
                 }
                 Err(why)
             }
@@ -424,7 +469,15 @@ impl<S: Starter> Shared<S> {
 
     fn check_and_begin(&self, key: RequestKey) -> Result<(MigrationId, Placement, CheckResult), NotBegun> {
         let gone = || Refusal { message: "the request is forgotten".into(), cure: "ask again".into() };
-        let asked = self.table.lock().get(key).ok_or_else(gone)?.attempts.asked().clone();
+        let (asked, guest) = {
+            let table = self.table.lock();
+            let entry = table.get(key).ok_or_else(gone)?;
+            (entry.attempts.asked().clone(), entry.guest)
+        };
+        if guest.is_some() && self.starter.guest(&asked.vm) != guest {
+            let message = format!("{} was stopped, moved or started anew since its migration was asked for", asked.vm);
+            return Err(NotBegun::GuestGone(Refusal { message, cure: "ask for another migration".into() }));
+        }
         let (check, checked) = self.starter.check(&asked)?;
         if check.blocks() {
             return Err(NotBegun::Blocked(Box::new(check)));
@@ -454,10 +507,30 @@ impl<S: Starter> Shared<S> {
         }
     }
 
-    /// Writes down where the attempts are. If that fails, an older state is on disk, by which an agent that is started
-    /// again tries once more at most what has ended: the first attempt is written down before it is begun.
-    fn save(&self, entry: &Entry) {
-        if let Err(error) = self.store.write(&entry.saved()) {
+    /// An attempt was not begun, which the newest migration's events tell.
+    fn handle_not_begun(&self, entry: &mut Entry, now: Instant, why: NotBegun) {
+        let words = why.words();
+        entry.attempts.handle_not_begun(now, why);
+        if let Some(newest) = entry.attempts.newest() {
+            let count = entry.attempts.count();
+            let follows = entry.attempts.next_due().is_some();
+            let event = AgentEvent::AttemptNotBegun { number: count.made, of: count.allowed, why: words, follows };
+            self.starter.tell(newest, &entry.attempts.asked().vm, &event);
+        }
+    }
+
+    /// Writes down where the attempts are. If that fails, it is tried again at each look.
+    fn save(&self, entry: &mut Entry) -> io::Result<()> {
+        let written = self.store.write(&entry.saved());
+        entry.is_unsaved = written.is_err();
+        written
+    }
+
+    fn save_or_warn(&self, entry: &mut Entry) {
+        let was_unsaved = entry.is_unsaved;
+        if let Err(error) = self.save(entry)
+            && !was_unsaved
+        {
             warn!("what is tried again cannot be written down: {error}");
         }
     }
@@ -467,7 +540,7 @@ impl<S: Starter> Shared<S> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use skein_api::{FailureReason, MigrateOptions, Outcome};
+    use skein_api::{FailureReason, MigrateOptions, Outcome, Problem, ProblemKind, Severity};
 
     use super::super::machine::MigrationEnd;
     use super::*;
@@ -492,6 +565,11 @@ mod tests {
         called_off: Vec<MigrationId>,
         /// After which migration which attempt follows.
         told: Vec<(MigrationId, u32, u32)>,
+        /// Which attempts were not begun, and whether another one follows.
+        not_begun: Vec<(MigrationId, u32, bool)>,
+        /// What the check finds.
+        problems: Vec<Problem>,
+        guest: Option<ProcessId>,
         /// How long a check takes.
         check_time: Duration,
     }
@@ -510,7 +588,7 @@ mod tests {
             };
             thread::sleep(time);
             let (vm, to) = (asked.vm.clone(), asked.to.clone());
-            Ok((CheckResult { vm, to, problems: Vec::new(), forecast: None }, ()))
+            Ok((CheckResult { vm, to, problems: self.state.lock().problems.clone(), forecast: None }, ()))
         }
 
         fn begin(
@@ -540,8 +618,16 @@ mod tests {
         }
 
         fn tell(&self, id: MigrationId, _: &str, event: &AgentEvent) {
-            let AgentEvent::AttemptFollows { number, of } = event else { panic!("{event:?}") };
-            self.state.lock().told.push((id, *number, *of));
+            let mut state = self.state.lock();
+            match event {
+                AgentEvent::AttemptFollows { number, of } => state.told.push((id, *number, *of)),
+                AgentEvent::AttemptNotBegun { number, follows, .. } => state.not_begun.push((id, *number, *follows)),
+                event => panic!("{event:?}"),
+            }
+        }
+
+        fn guest(&self, _: &str) -> Option<ProcessId> {
+            self.state.lock().guest
         }
 
         fn placement(&self, _: &str) -> Placement {
@@ -622,7 +708,7 @@ mod tests {
         let second = world.next(first.migration);
         assert!(begin.elapsed() >= super::super::machine::RETRY_PAUSE);
         world.wait("it is known", || world.table.standing(first.key) == Some(Standing::Running(second)));
-        let attempt = |number, next_in_ms| skein_api::Attempt { number, of: 3, next_in_ms };
+        let attempt = |number, not_begun| skein_api::Attempt { number, of: 3, not_begun, next_in_ms: None };
         assert_eq!(world.table.attempt(first.migration), Some(attempt(1, None)));
         assert_eq!(world.table.attempt(second), Some(attempt(2, None)));
         // A host that does not answer is tried again, too.
@@ -633,6 +719,90 @@ mod tests {
         let state = world.starter.state.lock();
         assert_eq!((&state.numbers[..], state.checks), (&[(1, 3), (2, 3)][..], 3));
         assert_eq!(state.told, [(first.migration, 2, 3), (second, 3, 3)]);
+        assert_eq!(state.not_begun, [(second, 3, false)]);
+        drop(state);
+        assert_eq!(world.table.attempt(second), Some(attempt(2, Some(3))));
+    }
+
+    fn problem(kind: ProblemKind) -> Problem {
+        Problem { kind, severity: Severity::Blocks, what: "what is left".into(), cure: String::new() }
+    }
+
+    #[test]
+    fn what_blocks_is_tried_again_if_it_passes_by_itself() {
+        let world = World::new();
+        let first = world.begin(3, None);
+        world.starter.state.lock().problems = vec![problem(ProblemKind::Leftover)];
+        world.fail(first.migration);
+        world.wait("a refused attempt", || !world.starter.state.lock().not_begun.is_empty());
+        assert_eq!(world.starter.state.lock().not_begun, [(first.migration, 2, true)]);
+        world.starter.state.lock().problems.clear();
+        let second = world.next(first.migration);
+        world.starter.state.lock().problems = vec![problem(ProblemKind::Leftover), problem(ProblemKind::CpuModel)];
+        world.fail(second);
+        let over = |standing| matches!(standing, Some(Standing::Over(id, AttemptsEnd::Blocked(_))) if id == second);
+        world.wait("the end", || over(world.table.standing(first.key)));
+        assert_eq!(world.starter.state.lock().not_begun[1..], [(second, 4, false)]);
+    }
+
+    #[test]
+    fn another_guest_of_the_same_name_is_not_moved() {
+        let world = World::new();
+        world.starter.state.lock().guest = Some(ProcessId { pid: 7, started: 1 });
+        let first = world.begin(5, None);
+        world.fail(first.migration);
+        world.starter.state.lock().guest = Some(ProcessId { pid: 7, started: 2 });
+        let over = |standing| matches!(standing, Some(Standing::Over(_, AttemptsEnd::Refused(_))));
+        world.wait("the end", || over(world.table.standing(first.key)));
+        assert_eq!((world.begun(), world.starter.state.lock().checks), (1, 1));
+    }
+
+    #[test]
+    fn a_request_id_stands_for_one_migration() {
+        let world = World::new();
+        world.begin(1, Some("a name"));
+        let other = AskedMigration { to: "hostc".into(), ..asked(1) };
+        let refused = world.table.begin(other, Some("a name"));
+        assert!(
+            matches!(&refused, Err(NotBegun::Refused(why)) if why.message.contains("web1 to hostb")),
+            "{refused:?}"
+        );
+        assert_eq!(world.begun(), 1);
+    }
+
+    #[test]
+    fn an_attempt_that_was_written_down_and_not_begun_is_made_by_the_next_agent() {
+        let mut world = World::new();
+        let first = world.begin(1, Some("a name"));
+        world.fail(first.migration);
+        let second = world.next(first.migration);
+        world.wait("it is known", || world.table.request_of(second).is_some());
+        world.table.stop();
+        // The agent died between the two.
+        world.starter.state.lock().migrations.remove(&second);
+        world.restart();
+        let third = world.next(second);
+        world.wait("it is known", || world.table.request_of(third).is_some());
+        assert_eq!(world.table.attempt(third).map(|attempt| (attempt.number, attempt.of)), Some((2, 2)));
+        assert_eq!(world.table.newest_of(first.migration), Some(third));
+    }
+
+    #[test]
+    fn who_cancels_is_told_that_the_disk_takes_nothing() {
+        let world = World::new();
+        let first = world.begin(5, None);
+        world.fail(first.migration);
+        world.wait("the pause", || world.table.attempt(first.migration).unwrap().next_in_ms.is_some());
+        // Where the file is to go there is a directory with something in it; so not even root can write there.
+        let path = world.dir.path().join(format!("{}.json", first.migration));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir_all(path.join("x")).unwrap();
+        let told = world.table.cancel(first.migration).unwrap_err();
+        assert!(told.message.contains("cannot be written down"), "{told:?}");
+        assert_eq!(world.table.standing(first.key), Some(Standing::Over(first.migration, AttemptsEnd::Migration)));
+        std::fs::remove_dir_all(&path).unwrap();
+        world.table.on_end()();
+        world.wait("it is written down", || path.is_file());
     }
 
     #[test]
@@ -691,16 +861,17 @@ mod tests {
     fn attempts_are_called_off_while_one_is_under_way_and_between_two() {
         let world = World::new();
         let first = world.begin(5, None);
-        assert!(world.table.cancel(first.migration) && !world.table.cancel(MigrationId(1)));
+        assert_eq!(world.table.cancel(first.migration), Ok(true));
+        assert_eq!(world.table.cancel(MigrationId(1)), Ok(false));
         assert_eq!(world.starter.state.lock().called_off, [first.migration]);
         world.fail(first.migration);
         assert_eq!(world.table.standing(first.key), Some(Standing::Over(first.migration, AttemptsEnd::Migration)));
-        assert!(!world.table.cancel(first.migration), "it is over");
+        assert_eq!(world.table.cancel(first.migration), Ok(false), "it is over");
 
         let second = world.begin(5, None);
         world.fail(second.migration);
         world.wait("the pause", || world.table.attempt(second.migration).unwrap().next_in_ms.is_some());
-        assert!(world.table.cancel(second.migration));
+        assert_eq!(world.table.cancel(second.migration), Ok(true));
         assert_eq!(world.table.standing(second.key), Some(Standing::Over(second.migration, AttemptsEnd::Migration)));
         assert_eq!(world.begun(), 2);
     }
@@ -731,7 +902,7 @@ mod tests {
         let first = world.begin(5, None);
         world.fail(first.migration);
         world.wait("the pause", || world.table.attempt(first.migration).unwrap().next_in_ms.is_some());
-        assert!(world.table.cancel(first.migration));
+        assert_eq!(world.table.cancel(first.migration), Ok(true));
         world.restart();
         let key = world.table.request_of(first.migration).unwrap();
         assert_eq!(world.table.standing(key), Some(Standing::Over(first.migration, AttemptsEnd::Migration)));
@@ -755,7 +926,7 @@ mod tests {
         let add = |table: &mut Table, ago: SignedDuration, end: Option<AttemptsEnd>| {
             let begun = vec![BegunAttempt { number: 1, migration: MigrationId(1) }];
             let count = Attempts::new(asked(0)).count();
-            table.insert(None, now - ago, Attempts::recovered(asked(0), begun, count, end))
+            table.insert(None, now - ago, None, Attempts::recovered(asked(0), begun, count, end))
         };
         let day = SignedDuration::from_hours(24);
         let over = Some(AttemptsEnd::Migration);

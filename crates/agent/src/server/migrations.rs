@@ -69,9 +69,11 @@ impl RequestServer {
         let migration = self.find(id)?;
         let id = migration_id(migration.id);
         // Between two attempts there is nothing under way, and something to call off all the same.
-        let has_request = self.attempts.cancel(id);
+        let has_request = self.attempts.cancel(id).map_err(Box::new)?;
         if !has_request && (migration.outcome.is_some() || !self.migrations.cancel(id)) {
-            return Err(Box::new(refusal(format!("migration {} is over", migration.id), "")));
+            let newest = self.attempts.newest_of(id).filter(|newest| *newest != id);
+            let cure = newest.map_or_else(String::new, |newest| format!("its newest attempt is migration {newest}"));
+            return Err(Box::new(refusal(format!("migration {} is over", migration.id), &cure)));
         }
         let is_settled = || self.view(id).is_ok_and(|migration| migration.outcome.is_some());
         wait_until(CANCEL_TIME, is_settled);
@@ -130,7 +132,7 @@ impl RequestServer {
         let begun = match self.attempts.begin(asked, request_id) {
             Ok(begun) => begun,
             Err(NotBegun::Blocked(check)) => return Ok(Reply::Check(*check)),
-            Err(NotBegun::Refused(refusal)) => return Err(Box::new(refusal)),
+            Err(NotBegun::Refused(refusal) | NotBegun::GuestGone(refusal)) => return Err(Box::new(refusal)),
         };
         if let Some(check) = begun.check.filter(|check| !check.problems.is_empty()) {
             let _ = say(&Reply::Check(check));

@@ -10,6 +10,7 @@ use skein_api::{CheckResult, MigrateOptions, Refusal};
 use skein_dataplane::SessionSnapshot;
 use skein_forecast::{ForecastInputs, forecast};
 use skein_handover::MigrationId;
+use skein_hypervisor::ProcessId;
 use skein_inventory::check::Problem;
 use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
 use skein_inventory::{HostsFile, Route, TargetLaunch};
@@ -88,6 +89,10 @@ impl Starter for MigrationStarter {
 
     fn tell(&self, id: MigrationId, vm: &str, event: &AgentEvent) {
         self.migrations.view().emit(id, Some(vm), event);
+    }
+
+    fn guest(&self, vm: &str) -> Option<ProcessId> {
+        Some(self.vms.get(vm).ok()?.process()?.id())
     }
 
     fn placement(&self, vm: &str) -> Placement {

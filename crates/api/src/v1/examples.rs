@@ -481,11 +481,12 @@ fn migrations() -> Vec<Migration> {
         downtime_ms: Some(121),
         copy: copies().pop(),
         paths: vec![path(true), path(false)],
-        attempt: Some(Attempt { number: 2, of: 4, next_in_ms: Some(1500) }),
+        attempt: Some(Attempt { number: 2, of: 4, not_begun: Some(3), next_in_ms: Some(1500) }),
         events: events(),
         ..migration()
     };
-    let tried = Migration { attempt: Some(Attempt { number: 3, of: 4, next_in_ms: None }), ..migration() };
+    let tried =
+        Migration { attempt: Some(Attempt { number: 3, of: 4, not_begun: None, next_in_ms: None }), ..migration() };
     vec![migration(), over, tried]
 }
 

@@ -101,6 +101,10 @@ pub struct Attempt {
     pub number: u32,
     /// Attempts that are allowed.
     pub of: u32,
+    /// The newest attempt after this one, if that was not begun; none: none was tried, or it is another migration. The
+    /// reason is in the events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_begun: Option<u32>,
     /// Milliseconds until the next one is checked and begun, 0 while it is; none: none is to come, or this one is under
     /// way.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -340,10 +340,11 @@ fn killed_text(migration: &Migration) -> String {
     notes.map(|text| format!("meanwhile {text}\n")).collect()
 }
 
-/// Returns `attempt 2 of 4`, or `None` if there is only one.
+/// Returns `attempt 2 of 4`, `attempt 2 of 4, 3 not begun`, or `None` if there is only one.
 pub fn attempt_words(migration: &Migration) -> Option<String> {
     let attempt = migration.attempt.filter(|attempt| attempt.of > 1)?;
-    Some(format!("attempt {} of {}", attempt.number, attempt.of))
+    let not_begun = attempt.not_begun.map(|number| format!(", {number} not begun")).unwrap_or_default();
+    Some(format!("attempt {} of {}{not_begun}", attempt.number, attempt.of))
 }
 
 /// Returns whether the figures of the copy mean something now.

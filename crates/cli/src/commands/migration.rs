@@ -213,12 +213,13 @@ fn state(migration: &Migration) -> String {
 /// Returns `2 of 4, the next one in 1.5 s`, or an empty text if there is only one attempt.
 fn attempt(migration: &Migration) -> String {
     let Some(attempt) = migration.attempt.filter(|attempt| attempt.of > 1) else { return String::new() };
+    let not_begun = attempt.not_begun.map(|number| format!("; attempt {number} was not begun: see --events"));
     let next = match attempt.next_in_ms {
         None => String::new(),
         Some(0) => ", the next one is being checked".into(),
         Some(ms) => format!(", the next one in {}", duration(ms)),
     };
-    format!("{} of {}{next}", attempt.number, attempt.of)
+    format!("{} of {}{}{next}", attempt.number, attempt.of, not_begun.unwrap_or_default())
 }
 
 fn listed(migrations: &[Migration]) -> String {
