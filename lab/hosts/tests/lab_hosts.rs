@@ -83,9 +83,14 @@ fn connect(lab: &Lab, from: (&str, usize), to: SocketAddr) -> io::Result<TcpStre
     .unwrap()
 }
 
-/// Returns whether a datagram gets from one NIC to another and its answer back, within half a second.
+/// Returns whether a datagram gets from one NIC to another and its answer back, on a busy machine within seconds.
 fn reaches(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> bool {
-    echo(lab, from, to, Duration::from_millis(500)).is_some()
+    echo(lab, from, to, Duration::from_secs(10)).is_some()
+}
+
+/// Returns whether no datagram and answer get through for half a second.
+fn is_cut(lab: &Lab, from: (&str, usize), to: (&str, usize)) -> bool {
+    echo(lab, from, to, Duration::from_millis(500)).is_none()
 }
 
 fn echo(lab: &Lab, from: (&str, usize), to: (&str, usize), patience: Duration) -> Option<Duration> {
@@ -203,7 +208,7 @@ fn cuts_and_healing() {
             assert_eq!(lab.nics("a").unwrap()[nic].cut, Some(cut));
             assert_eq!(carrier(&lab, "a", nic), cut != Cut::Carrier, "{cut:?}");
             assert!(carrier(&lab, "b", nic), "the other end's own link is whole");
-            assert!(!reaches(&lab, a, b), "nic{nic} {cut:?}");
+            assert!(is_cut(&lab, a, b), "nic{nic} {cut:?}");
             assert!(reaches(&lab, ("a", 1 - nic), ("b", 1 - nic)), "the other link is not touched");
             lab.heal("a", nic).unwrap();
             let back = echo(&lab, a, b, Duration::from_secs(3)).expect("healed");
