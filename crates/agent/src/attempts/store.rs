@@ -93,6 +93,10 @@ impl RequestStore {
         let mut requests = Vec::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
+            // Of an agent that died while it wrote.
+            if path.extension().is_some_and(|extension| extension == "new") {
+                let _ = fs::remove_file(&path);
+            }
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
@@ -168,6 +172,7 @@ mod tests {
         fs::File::create(attempts.join("huge.json")).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
         fs::copy(attempts.join("0000000000000003.json"), attempts.join("copy.json")).unwrap();
         assert_eq!(store.load(), [older.clone(), newer.clone()]);
+        assert!(!attempts.join("0.new").exists());
         store.remove(&older);
         store.remove(&older);
         assert_eq!(store.load(), [newer]);

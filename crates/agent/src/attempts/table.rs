@@ -445,13 +445,15 @@ impl<S: Starter> Shared<S> {
                 Ok((id, check))
             }
             Err(why) => {
-                // An agent that stops refuses everything; the next one goes on as it was written down.
-                if !self.is_stopping.load(Ordering::SeqCst) || entry.attempts.begun().is_empty() {
+                let is_first = entry.attempts.begun().is_empty();
+                // An agent that stops refuses everything; the next one goes on as it was written down before.
+                let is_next_agents = self.is_stopping.load(Ordering::SeqCst) && !is_first;
+                if !is_next_agents {
                     self.handle_not_begun(entry, Instant::now(), why.clone());
                 }
-                if entry.attempts.begun().is_empty() {
+                if is_first {
                     table.entries.retain(|entry| entry.key != key);
-                } else {
+                } else if !is_next_agents || entry.attempts.count().is_cancelled {
                     self.save_or_warn(entry);
                 }
                 Err(why)
@@ -587,6 +589,9 @@ mod tests {
                 state.check_time
             };
             thread::sleep(time);
+            if self.state.lock().refuses {
+                return Err(Refusal { message: "the agent stops".into(), cure: String::new() });
+            }
             let (vm, to) = (asked.vm.clone(), asked.to.clone());
             Ok((CheckResult { vm, to, problems: self.state.lock().problems.clone(), forecast: None }, ()))
         }
@@ -785,6 +790,24 @@ mod tests {
         world.wait("it is known", || world.table.request_of(third).is_some());
         assert_eq!(world.table.attempt(third).map(|attempt| (attempt.number, attempt.of)), Some((2, 2)));
         assert_eq!(world.table.newest_of(first.migration), Some(third));
+    }
+
+    #[test]
+    fn an_attempt_that_is_checked_while_the_agent_stops_is_made_by_the_next_one() {
+        let mut world = World::new();
+        let first = world.begin(1, None);
+        world.starter.state.lock().check_time = SECOND / 2;
+        world.fail(first.migration);
+        world.wait("the check", || world.table.attempt(first.migration).unwrap().next_in_ms == Some(0));
+        world.starter.state.lock().refuses = true;
+        world.table.stop();
+        let shared = world.table.shared.clone();
+        world.wait("the end of the check", || shared.beginning.load(Ordering::SeqCst) == 0);
+        world.starter.state.lock().refuses = false;
+        world.restart();
+        let second = world.next(first.migration);
+        world.wait("it is known", || world.table.request_of(second).is_some());
+        assert_eq!(world.table.attempt(second).map(|attempt| (attempt.number, attempt.of)), Some((2, 2)));
     }
 
     #[test]
