@@ -43,7 +43,6 @@ mod clock;
 mod composition;
 mod daemon;
 mod dirs;
-mod error_chain;
 mod events;
 #[cfg(feature = "fault-points")]
 mod fault_points;
@@ -89,4 +88,4 @@ pub use peers::{
 pub use skein_dataplane::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 
-pub(crate) use error_chain::error_chain;
+pub(crate) use skein_dataplane::error_chain;

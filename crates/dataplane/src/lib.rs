@@ -60,6 +60,7 @@ pub mod target;
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::Addresses;
 pub use dialer::{Dialer, DialerSettings, StartError};
+pub use error_chain::error_chain;
 pub use find_ram::{FindRam, RamNotFound};
 pub use kept_ram::{KeptMarks, KeptRam};
 pub use local_end::{LocalEnd, OnReset};

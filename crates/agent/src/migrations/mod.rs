@@ -14,6 +14,8 @@ mod offer;
 mod owner;
 mod source;
 mod target;
+#[cfg(test)]
+mod test_parts;
 mod view;
 
 use std::ffi::OsString;

@@ -382,8 +382,7 @@ impl Solved<'_> {
 
 /// Returns an error and its causes in one line.
 fn error_chain(error: &ProofError) -> String {
-    let chain = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    anyhow::Chain::new(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn plain(value: &impl Serialize) -> anyhow::Result<Value> {

@@ -9,10 +9,11 @@ use skein_inventory::composition::Drive;
 use skein_inventory::{Composition, QemuVersion};
 use skein_pages::PageCounts;
 
-use super::world::{World, busy, large, offer, small};
+use super::world::{World, busy, large, small};
 use crate::migrations::input::WorkerInput;
 use crate::migrations::source::links::PathSample;
 use crate::migrations::source::worker::Work;
+use crate::migrations::test_parts::offer;
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

@@ -16,12 +16,12 @@ use skein_hypervisor::{Guest, MigrationStatus};
 use skein_inventory::Composition;
 use skein_pages::PageCounts;
 
-use crate::clock::Clock;
 use crate::migrations::input::{Input, WorkerInput};
 use crate::migrations::offer::Offer;
 use crate::migrations::source::environment::{CopiedPages, OpenChannelsError, SourceEnvironment};
 use crate::migrations::source::links::PathSample;
 use crate::migrations::source::worker::{PROGRESS_PERIOD, SourceWorker, Work};
+use crate::migrations::test_parts::{TestClock, offer};
 
 pub(super) const ID: MigrationId = MigrationId(7);
 /// How exactly time passes.
@@ -41,29 +41,6 @@ pub(super) fn large() -> GuestParameters {
 /// A guest that writes as fast as it is copied, 100 MB/s, for ever.
 pub(super) fn busy() -> GuestParameters {
     GuestParameters { link_bytes_per_s: 100_000_000, writes_bytes_per_s: 150_000_000, ..small() }
-}
-
-/// What a source offers: a downtime limit of 300 ms, and nothing else.
-pub(super) fn offer() -> Offer {
-    let text = "name = 'web'\nmemory = '1 GiB'\ncpus = 1\nmachine = 'pc-q35-10.0'\naccel = 'tcg'\n";
-    let definition = skein_inventory::Definition::parse(text, "web.toml").unwrap();
-    Offer::from_json(&serde_json::json!({
-        "launch": {"definition": {"definition": definition, "odd_ram": false}},
-        "channels": 2, "downtime_limit_ms": 300, "transport": "auto", "priority": 50,
-    }))
-    .unwrap()
-}
-
-struct TestClock(VirtualClock);
-
-impl Clock for TestClock {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn sleep(&self, time: Duration) {
-        self.0.advance(time);
-    }
 }
 
 /// Pages of which a test says what became.

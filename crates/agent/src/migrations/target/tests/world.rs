@@ -11,38 +11,16 @@ use skein_fake_guest::{FakeGuest, GuestParameters, Told, VirtualClock};
 use skein_handover::{MigrationId, Order, TargetInput, TargetOrder};
 use skein_hypervisor::{DeviceSnapshot, Guest, RunState};
 
-use crate::clock::Clock;
 use crate::migrations::input::{Input, WorkerInput};
 use crate::migrations::offer::Offer;
 use crate::migrations::target::environment::TargetEnvironment;
 use crate::migrations::target::worker::{PROGRESS_PERIOD, TargetWorker, Work};
+use crate::migrations::test_parts::{TestClock, offer};
 
 const ID: MigrationId = MigrationId(7);
 /// How exactly time passes.
 const STEP: Duration = Duration::from_millis(1);
 const QUEUE: usize = 64;
-
-fn offer() -> Offer {
-    let text = "name = 'web'\nmemory = '1 GiB'\ncpus = 1\nmachine = 'pc-q35-10.0'\naccel = 'tcg'\n";
-    let definition = skein_inventory::Definition::parse(text, "web.toml").unwrap();
-    Offer::from_json(&serde_json::json!({
-        "launch": {"definition": {"definition": definition, "odd_ram": false}},
-        "channels": 2, "downtime_limit_ms": 300, "transport": "auto", "priority": 50,
-    }))
-    .unwrap()
-}
-
-struct TestClock(VirtualClock);
-
-impl Clock for TestClock {
-    fn now(&self) -> Duration {
-        self.0.now()
-    }
-
-    fn sleep(&self, time: Duration) {
-        self.0.advance(time);
-    }
-}
 
 /// What the agent says, and what it was told.
 #[derive(Default)]
