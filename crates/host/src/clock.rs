@@ -1,7 +1,7 @@
-//! Whether this host's clock is kept right.
+//! Tells whether this host's clock is kept right.
 
-/// Whether something (NTP, PTP, a hypervisor's clock) keeps the clock right, as the kernel was told; none if it does
-/// not say. Bits and states of `linux/timex.h`, see adjtimex(2).
+/// Returns whether something (NTP, PTP, a hypervisor's clock) keeps the clock right, as the kernel was told; `None` if
+/// the kernel does not say. The bits and states are those of `linux/timex.h`, see adjtimex(2).
 pub fn clock_synchronised() -> Option<bool> {
     // SAFETY: all-zero bytes are a valid timex: integers only.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };

@@ -1,31 +1,33 @@
-//! Control groups of a process, and the limits of those groups and of all groups above them.
+//! Reads the control groups of a process, and the limits of those groups and of all groups above them.
 //!
-//! What the kernel says is taken: `/proc/PID/cgroup` names the groups (cgroups(7)), `/proc/self/mountinfo` where their
-//! hierarchies are mounted (proc_pid_mountinfo(5)). Version 1, version 2 and both at once are read. A namespace of
-//! control groups hides what is above its root: that is told, since nobody can read such a limit.
+//! The kernel's word is taken: `/proc/PID/cgroup` names the groups (cgroups(7)), `/proc/self/mountinfo` says where
+//! their hierarchies are mounted (proc_pid_mountinfo(5)). Version 1, version 2 and both at once are read. A namespace
+//! of control groups hides what is above its root. Such a group is reported as unread, because nobody can read its
+//! limit.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Groups above each other: the kernel's own bound on depth is `cgroup.max.depth`, no limit by default.
+/// Bounds how many groups above each other are read. The kernel's own bound is `cgroup.max.depth`, which by default is
+/// no limit.
 const DEPTH_MAX: usize = 64;
-/// Of the page cache of a group so much stays, as `si_mem_available` of the kernel's mm/show_mem.c leaves a part to the
-/// host: the program that runs is in it.
+/// Says how much of a group's page cache stays, because the running program is in it. `si_mem_available` of the
+/// kernel's mm/show_mem.c leaves such a part to the host.
 const CACHE_KEPT_BYTES: u64 = 16 << 20;
-/// Limits of version 1 from here on are none: `PAGE_COUNTER_MAX` of the kernel's include/linux/page_counter.h, in
-/// bytes.
+/// Holds the value from which on a limit of version 1 means none: `PAGE_COUNTER_MAX` of the kernel's
+/// include/linux/page_counter.h, in bytes.
 const UNLIMITED_FROM: u64 = i64::MAX as u64 / 4096 * 4096;
 
-/// What a control group limits.
+/// A resource that a control group limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupResource {
     /// Memory, in bytes.
     Memory,
     /// Huge pages of one size, in bytes.
     HugePages {
-        /// The size of a page.
+        /// The size of one page, in bytes.
         page_bytes: u64,
     },
     /// Processes and threads.
@@ -35,15 +37,15 @@ pub enum GroupResource {
 /// A limit of a control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
-    /// Of what.
+    /// The limited resource.
     pub resource: GroupResource,
-    /// The group's directory, as it is mounted here.
+    /// The group's directory, as this host mounts it.
     pub dir: PathBuf,
     /// The file that holds the limit: `memory.max`.
     pub file: String,
-    /// How much the group and those below it may have.
+    /// How much the group and the groups below it may have.
     pub limit: u64,
-    /// How much they have and cannot give back at once: page cache that is clean does not count.
+    /// How much the group and the groups below it have and cannot give back at once. Clean page cache does not count.
     pub used: u64,
 }
 
@@ -51,16 +53,16 @@ pub struct GroupLimit {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlGroups {
     chains: Vec<Chain>,
-    /// What is not known of them, in words.
+    /// What could not be read of the groups, in words.
     pub unread: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Chain {
     is_v2: bool,
-    /// Of version 1.
+    /// The controllers of a hierarchy of version 1.
     controllers: BTreeSet<String>,
-    /// The process's group first, the topmost that can be seen last.
+    /// The groups' directories: the process's group first, the topmost visible group last.
     dirs: Vec<PathBuf>,
 }
 
@@ -68,13 +70,13 @@ struct Chain {
 struct Mount {
     is_v2: bool,
     controllers: BTreeSet<String>,
-    /// Which group of the hierarchy is mounted.
+    /// The group that is the root of what is mounted.
     root: PathBuf,
     point: PathBuf,
 }
 
 impl ControlGroups {
-    /// Of this process.
+    /// Returns the control groups of this process.
     ///
     /// # Errors
     /// `/proc` cannot be read.
@@ -82,7 +84,7 @@ impl ControlGroups {
         ControlGroups::read(Path::new("/proc/self/cgroup"))
     }
 
-    /// Of another process.
+    /// Returns the control groups of another process.
     ///
     /// # Errors
     /// The process has ended, or `/proc` cannot be read.
@@ -95,12 +97,12 @@ impl ControlGroups {
         Ok(ControlGroups::parse(&fs::read_to_string(file)?, &String::from_utf8_lossy(&mounts), Path::new("/")))
     }
 
-    /// From the texts of the two files; mount points are below `base`.
+    /// Reads the texts of the two files. Mount points are below `base`.
     fn parse(groups: &str, mountinfo: &str, base: &Path) -> ControlGroups {
         let mounts: Vec<Mount> = mountinfo.lines().filter_map(mount).collect();
         let mut found = ControlGroups::default();
         for line in groups.lines() {
-            // `4:memory:/a/b`, `0::/a/b`
+            // The lines look like `4:memory:/a/b` and `0::/a/b`.
             let mut fields = line.splitn(3, ':');
             let (Some(number), Some(names), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
                 found.unread.push(format!("a control group that is told as {line:?}"));
@@ -149,20 +151,21 @@ impl ControlGroups {
         found
     }
 
-    /// Whether the process is in this group or in one below it.
+    /// Returns whether the process is in the group `dir` or in a group below it.
     pub fn is_in(&self, dir: &Path) -> bool {
         self.chains.iter().any(|chain| chain.dirs.iter().any(|own| own == dir))
     }
 
-    /// All limits that are set, of the groups and of those above them. What exists and cannot be read is named in the
-    /// second list.
+    /// Returns all limits that are set, of the process's groups and of the groups above them. The second list names the
+    /// files that exist and cannot be read.
     pub fn limits(&self) -> (Vec<GroupLimit>, Vec<String>) {
         let (mut limits, mut unread) = (Vec::new(), self.unread.clone());
         for chain in &self.chains {
             for (depth, dir) in chain.dirs.iter().enumerate() {
                 let mut group = Group { dir, is_v2: chain.is_v2, limits: &mut limits, unread: &mut unread };
                 if chain.is_v2 || chain.controllers.contains("memory") {
-                    // Of version 1 before Linux 5.11: a group without that is not charged for those below it.
+                    // In version 1 before Linux 5.11, a group without `memory.use_hierarchy` is not charged for the
+                    // groups below it.
                     let is_charged =
                         depth == 0 || chain.is_v2 || group.text("memory.use_hierarchy").is_none_or(|on| on != "0");
                     if is_charged {
@@ -180,14 +183,15 @@ impl ControlGroups {
         (limits, unread)
     }
 
-    /// How many processes of the process's own memory group the kernel killed for lack of memory (`oom_kill`), and the
-    /// group: the limit of a group, of one above it, or the host's memory was exceeded. None: the kernel does not say.
+    /// Returns how many processes of the process's own memory group the kernel killed for lack of memory (`oom_kill`),
+    /// and the group. The exceeded limit may be the group's, that of a group above it, or the host's memory. `None`:
+    /// the kernel does not say.
     pub fn oom_kills(&self) -> Option<(PathBuf, u64)> {
         let chains = self.chains.iter().filter(|chain| chain.is_v2 || chain.controllers.contains("memory"));
         chains
             .filter_map(|chain| {
                 let dir = chain.dirs.first()?;
-                // `.local`, where there is one, does not count what happened in groups below.
+                // `memory.events.local`, where the kernel has it, does not count what happened in groups below.
                 let files: &[&str] =
                     if chain.is_v2 { &["memory.events.local", "memory.events"] } else { &["memory.oom_control"] };
                 let text = files.iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())?;
@@ -197,9 +201,9 @@ impl ControlGroups {
     }
 }
 
-/// The group that a line of mountinfo mounts; none: it mounts something else.
+/// Returns the hierarchy that a line of mountinfo mounts; `None` if the line mounts something else.
 fn mount(line: &str) -> Option<Mount> {
-    // 36 35 98:0 /root /point options shared:1 - type source superoptions
+    // Example: 36 35 98:0 /root /point options shared:1 - type source superoptions
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
     let (root, point) = (unescaped(left.next()?), unescaped(left.next()?));
@@ -210,25 +214,25 @@ fn mount(line: &str) -> Option<Mount> {
         "cgroup" => false,
         _ => return None,
     };
-    // Among them `rw`, `xattr`: what is no controller is no part of a controllers' set in /proc/PID/cgroup.
+    // The options hold `rw` and `xattr`, too. What is no controller is in no controllers' set of /proc/PID/cgroup.
     let is_option = |option: &&str| !matches!(*option, "rw" | "ro" | "xattr" | "noprefix" | "clone_children" | "");
     let controllers =
         options.split(',').filter(is_option).filter(|o| !o.starts_with("release_agent=")).map(str::to_owned).collect();
     Some(Mount { is_v2, controllers, root: root.into(), point: point.into() })
 }
 
-/// `\040` and its like are a space, a tab, a line's end and a backslash.
+/// Decodes `\040` and its like: a space, a tab, a line's end and a backslash.
 fn unescaped(field: &str) -> String {
     let octals = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     octals.iter().fold(field.to_owned(), |text, (octal, plain)| text.replace(octal, plain))
 }
 
-/// The number after a name, of a file with one `name number` in each line.
+/// Returns the number after `name`, of a file with one `name number` in each line.
 fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// One group, whose limits are being collected.
+/// A group whose limits are being collected.
 struct Group<'a> {
     dir: &'a Path,
     is_v2: bool,
@@ -237,13 +241,13 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// A file of the group; none: there is none.
+    /// Returns the text of a file of the group; `None` if the group has no such file.
     fn text(&mut self, file: &str) -> Option<String> {
         let path = self.dir.join(file);
         match fs::read_to_string(&path) {
             Ok(text) => Some(text.trim().to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // ENODEV: the group was removed.
+            // ENODEV means that the group was removed.
             Err(error) => {
                 self.unread.push(format!("{}: {error}", path.display()));
                 None
@@ -251,13 +255,13 @@ impl Group<'_> {
         }
     }
 
-    /// A number of a file; none: there is no such file, or no limit.
+    /// Returns the number in a file; `None` if there is no such file, or no limit.
     fn number(&mut self, file: &str) -> Option<u64> {
         let text = self.text(file)?;
         if text == "max" {
             return None;
         }
-        // A kernel's page counter of 1.8e19 bytes is more than 64 bits in some.
+        // Some kernels' page counter of 1.8e19 bytes takes more than 64 bits.
         let number = text.parse::<u64>().ok();
         if number.is_none() {
             self.unread.push(format!("{} says {text:?}", self.dir.join(file).display()));
@@ -265,7 +269,7 @@ impl Group<'_> {
         number.filter(|number| *number < UNLIMITED_FROM)
     }
 
-    /// Adds a limit, if one is set. `free`: of what is used, what can be given back at once.
+    /// Adds a limit, if one is set. `free` says how much of the usage can be given back at once.
     fn limit(&mut self, resource: GroupResource, file: &str, used: &str, free: u64) {
         let Some(limit) = self.number(file) else { return };
         let Some(used) = self.number(used) else {
@@ -278,7 +282,8 @@ impl Group<'_> {
 
     fn memory(&mut self) {
         let limits: &[(&str, &str)] = match self.is_v2 {
-            // Beyond `high` the kernel holds up those who allocate until little goes on: no place for a guest either.
+            // Beyond `high` the kernel holds up those who allocate until little goes on. A guest cannot run there
+            // either.
             true => &[("memory.max", "memory.current"), ("memory.high", "memory.current")],
             false => &[
                 ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -299,7 +304,7 @@ impl Group<'_> {
         for size in
             names.iter().filter_map(|name| name.strip_prefix("hugetlb.")?.strip_suffix(limit)?.strip_suffix('.'))
         {
-            // `2MB`, and `2MB.rsvd` for what is reserved.
+            // The size is `2MB`, or `2MB.rsvd` for what is reserved.
             let plain = size.strip_suffix(".rsvd").unwrap_or(size);
             let Some(page_bytes) = page_bytes(plain) else { continue };
             let [limit, used] = [limit, used].map(|what| format!("hugetlb.{size}.{what}"));
@@ -308,7 +313,7 @@ impl Group<'_> {
     }
 }
 
-/// `2MB` as hugetlb_cgroup_file_init of the kernel's mm/hugetlb_cgroup.c writes it.
+/// Reads a size as `2MB`, as hugetlb_cgroup_file_init of the kernel's mm/hugetlb_cgroup.c writes it.
 fn page_bytes(text: &str) -> Option<u64> {
     let (digits, shift) = [("KB", 10), ("MB", 20), ("GB", 30)]
         .iter()
@@ -316,8 +321,8 @@ fn page_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Page cache that the kernel lets go of before it kills anybody: what is clean, of this group and those below it.
-/// Memory of tmpfs and memfd is no part of it.
+/// Returns how much page cache the kernel lets go of before it kills a process: the clean pages of this group and of
+/// the groups below it. Memory of tmpfs and memfd is no part of it.
 fn reclaimable(stat: &str, is_v2: bool) -> u64 {
     let get = |name: &str| value(stat, &if is_v2 { name.to_owned() } else { format!("total_{name}") }).unwrap_or(0);
     let unclean = if is_v2 { get("file_dirty") + get("file_writeback") } else { get("dirty") + get("writeback") };
@@ -332,7 +337,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A directory with files, below which mount points are.
+    /// A directory with files, and with mount points below it.
     struct Tree(tempfile::TempDir);
 
     impl Tree {
@@ -350,7 +355,7 @@ mod tests {
             ControlGroups::parse(groups, mounts, self.0.path())
         }
 
-        /// `FILE of GROUP: USED of LIMIT`.
+        /// Returns the limits as `FILE of GROUP: USED of LIMIT`.
         fn descriptions(&self, groups: &ControlGroups) -> Vec<String> {
             let tell = |limit: GroupLimit| {
                 let dir = limit.dir.strip_prefix(self.0.path()).unwrap().display().to_string();
@@ -385,7 +390,7 @@ mod tests {
             ("cg/m.slice/a.service/hugetlb.1GB.rsvd.current", "0\n"),
         ]);
         let groups = tree.groups("0::/m.slice/a.service\n", V2);
-        // 150 MiB of cache less 10 that are dirty, less 16 that stay; half of the slab.
+        // 150 MiB are cache, less 10 MiB that are dirty, less 16 MiB that stay; half of the slab counts.
         let used = 800 * MIB - (140 - 16) * MIB - MIB;
         let expect = [
             "memory.high of cg/m.slice/a.service: 400 of 500".to_owned(),
@@ -459,7 +464,7 @@ mod tests {
             assert!(hidden.contains(part), "{part}: {hidden}");
         }
         assert!(told("0::/gone (deleted)\n", V2).contains("which is gone"));
-        // Outside of the namespace's root; a hierarchy that is not mounted; a line that is none.
+        // A group outside of the namespace's root, a hierarchy that is not mounted, and a line that is none of either.
         assert!(told("0::/../c\n", V2).contains("/../c, which is not mounted here"));
         assert!(told("4:memory:/a\n", V2).contains("memory:/a, which is not mounted here"));
         assert_eq!(told("4:memory:/\n9:cpu:/a\n", V2), "");

@@ -1,5 +1,5 @@
-//! CPU time: of the cores, of a process, and of a thread. The kernel counts the first two in ticks (`_SC_CLK_TCK`, 10
-//! ms on Linux), so take differences over a second or more.
+//! Reads CPU time of the cores, of a process, and of a thread. The kernel counts the first two in ticks (`_SC_CLK_TCK`,
+//! 10 ms on Linux), so differences are exact only over a second or more.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -15,57 +15,57 @@ use crate::{ProcError, read_proc};
 pub struct CoreTime {
     /// The core's number.
     pub core: u32,
-    /// Everything but idle and waiting for I/O (stolen time included: it was not there to be used).
+    /// Everything but idle and waiting for I/O. Stolen time is included, because the core was not there to be used.
     pub busy_s: f64,
-    /// Idle, or idle with I/O under way.
+    /// The core was idle, or idle with I/O under way.
     pub idle_s: f64,
 }
 
-/// CPU time of a process, all its threads together (those that have ended too), in seconds.
+/// The CPU time of a process, in seconds. All of its threads count, also those that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessTime {
-    /// In its own code; a hypervisor's includes its guest's.
+    /// The time in the process's own code; a hypervisor's includes its guest's.
     pub user_s: f64,
-    /// In the kernel on its behalf.
+    /// The time in the kernel on the process's behalf.
     pub system_s: f64,
-    /// User time of children that ended and were waited for, and theirs.
+    /// The user time of children that ended and were waited for, and of their children.
     pub children_user_s: f64,
-    /// System time of children that ended and were waited for, and theirs.
+    /// The system time of children that ended and were waited for, and of their children.
     pub children_system_s: f64,
 }
 
 impl ProcessTime {
-    /// User and system time of the process itself.
+    /// Returns the user and system time of the process itself.
     pub fn own_s(&self) -> f64 {
         self.user_s + self.system_s
     }
 
-    /// The same with the children that it waited for.
+    /// Returns the user and system time of the process and of the children that it waited for.
     pub fn with_children_s(&self) -> f64 {
         self.own_s() + self.children_user_s + self.children_system_s
     }
 }
 
-/// The time of each core that is online.
+/// Returns the time of each core that is online.
 ///
 /// # Errors
-/// If `/proc/stat` cannot be read or understood.
+/// `/proc/stat` cannot be read or understood.
 pub fn cores() -> Result<Vec<CoreTime>, ProcError> {
     let path = "/proc/stat";
     let cores = parse_cores(&read_proc(path)?, *TICK_S);
     if cores.is_empty() { Err(ProcError::Field { path: path.to_owned(), field: "cpu0" }) } else { Ok(cores) }
 }
 
-/// The CPU time of the calling thread, to the nanosecond (clock_gettime(2)).
+/// Returns the CPU time of the calling thread, to the nanosecond (clock_gettime(2)).
 pub fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID);
     time.expect("Linux has this clock for each thread").into()
 }
 
-/// The CPU time of the process `pid`.
+/// Returns the CPU time of the process `pid`.
 ///
 /// # Errors
-/// If it has ended, or `/proc/PID/stat` cannot be understood.
+/// The process has ended, or `/proc/PID/stat` cannot be understood.
 pub fn process_time(pid: u32) -> Result<ProcessTime, ProcError> {
     let path = format!("/proc/{pid}/stat");
     parse_process(&read_proc(&path)?, *TICK_S).ok_or(ProcError::Field { path, field: "utime" })
@@ -81,20 +81,21 @@ fn parse_cores(stat: &str, tick_s: f64) -> Vec<CoreTime> {
         let mut fields = line.strip_prefix("cpu")?.split_ascii_whitespace();
         // The line of all cores together has no number.
         let core = fields.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; guest and guest_nice are part of user and nice.
+        // The fields are user nice system idle iowait irq softirq steal; guest and guest_nice are part of user and
+        // nice.
         let ticks: Vec<u64> = fields.take(8).map_while(|f| f.parse().ok()).collect();
         let idle = *ticks.get(3)? + ticks.get(4).unwrap_or(&0);
         let busy = ticks.iter().sum::<u64>() - idle;
         Some(CoreTime { core, busy_s: busy as f64 * tick_s, idle_s: idle as f64 * tick_s })
     };
-    // "cpu 1 2 3 …" must not read as a core: its prefix is followed by a blank.
+    // `cpu 1 2 3 …` must not read as a core. A blank follows its prefix.
     stat.lines().filter(|l| !l.starts_with("cpu ")).filter_map(core).collect()
 }
 
 fn parse_process(stat: &str, tick_s: f64) -> Option<ProcessTime> {
-    // The second field is the name in parentheses, which may itself hold blanks and parentheses.
+    // The second field is the name in parentheses. The name may hold blanks and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
-    // Counted from the third field (state): utime is the 14th of all, see proc_pid_stat(5).
+    // The fields are counted from the third (state): utime is the 14th of all, see proc_pid_stat(5).
     let mut times = rest.split_ascii_whitespace().skip(11).map(|f| f.parse::<i64>().map(|t| t as f64 * tick_s));
     let mut next = || times.next()?.ok();
     Some(ProcessTime { user_s: next()?, system_s: next()?, children_user_s: next()?, children_system_s: next()? })
@@ -132,7 +133,7 @@ mod tests {
         let end = Instant::now() + Duration::from_millis(150);
         std::thread::spawn(move || while Instant::now() < end {}).join().unwrap();
         let spent = process_time(std::process::id()).unwrap().own_s() - before;
-        // The cores may be shared with others: some of the time, not all of it.
+        // Other processes may use the cores, too: the test gets some of the time, not all.
         assert!(spent >= 0.02, "{spent} s");
         assert!(!cores().unwrap().is_empty());
     }

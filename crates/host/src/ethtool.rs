@@ -1,4 +1,4 @@
-//! What a NIC's driver reports: the link's speed, and the work that it takes from the CPU.
+//! Asks a NIC's driver for the link's speed, and for the work that the NIC takes from the CPU.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -10,18 +10,18 @@ const ETHTOOL_GTSO: u32 = 0x1e;
 const ETHTOOL_GGSO: u32 = 0x23;
 const ETHTOOL_GGRO: u32 = 0x2b;
 
-/// Whether packets travel through the kernel many at a time; none where the driver does not say.
+/// The offloads, by which packets travel through the kernel many at a time. `None`: the driver does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offloads {
-    /// The NIC cuts what is sent (TCP segmentation offload).
+    /// The NIC cuts what is sent into packets (TCP segmentation offload).
     pub tso: Option<bool>,
-    /// The kernel cuts it, as late as it can (generic segmentation offload).
+    /// The kernel cuts what is sent into packets, as late as possible (generic segmentation offload).
     pub gso: Option<bool>,
-    /// The kernel joins what is received (generic receive offload).
+    /// The kernel joins received packets (generic receive offload).
     pub gro: Option<bool>,
 }
 
-/// The offloads of the NIC `name` in the calling thread's network namespace.
+/// Returns the offloads of the NIC `name` in the calling thread's network namespace.
 pub fn offloads(name: &str) -> Offloads {
     let ethtool = Ethtool::open().ok();
     let flag = |command| Some(ethtool.as_ref()?.flag(name, command)? != 0);
@@ -59,7 +59,7 @@ struct EthtoolCommand {
     reserved: [u32; 2],
 }
 
-/// A socket to ask through, in the calling thread's network namespace.
+/// A socket for the kernel's ioctls, in the calling thread's network namespace.
 pub struct Ethtool(OwnedFd);
 
 impl Ethtool {
@@ -67,17 +67,17 @@ impl Ethtool {
         socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None).map(Self)
     }
 
-    /// The speed of the NIC `name` in Mb/s, `None` where the driver does not say.
+    /// Returns the speed of the NIC `name` in Mb/s; `None` if the driver does not say.
     pub fn speed_mbit(&self, name: &str) -> Option<u32> {
         let mut command = EthtoolCommand { command: ETHTOOL_GSET, ..Default::default() };
         // SAFETY: for GSET the kernel reads and writes exactly one ethtool_cmd.
         let done = unsafe { self.ask(name, (&raw mut command).cast()) };
         let speed = u32::from(command.speed_high) << 16 | u32::from(command.speed_low);
-        // SPEED_UNKNOWN is -1; drivers without a link say 0, and some 65535 (-1 cut to 16 bits).
+        // SPEED_UNKNOWN is -1. Drivers without a link say 0, and some say 65535 (-1 cut to 16 bits).
         (done && !matches!(speed, 0 | 0xffff | u32::MAX)).then_some(speed)
     }
 
-    /// A setting that is one number.
+    /// Returns a setting that is one number.
     fn flag(&self, name: &str, command: u32) -> Option<u32> {
         let mut value = EthtoolValue { command, data: 0 };
         // SAFETY: for GTSO, GGSO and GGRO the kernel reads and writes exactly one ethtool_value.
@@ -92,7 +92,7 @@ impl Ethtool {
     unsafe fn ask(&self, name: &str, command: *mut libc::c_char) -> bool {
         // SAFETY: all-zero bytes are a valid ifreq (integers, arrays, a null pointer).
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        // One byte stays zero: the kernel wants the name terminated.
+        // One byte stays zero, because the kernel wants the name terminated.
         if name.len() >= request.ifr_name.len() {
             return false;
         }
@@ -121,7 +121,7 @@ mod tests {
         let unknown = Offloads { tso: None, gso: None, gro: None };
         assert_eq!(offloads("no-such-nic"), unknown);
         assert_eq!(offloads("a-name-far-too-long-for-an-interface"), unknown);
-        // Loopback has them all, and nobody turns them off.
+        // Loopback has all offloads, and nobody turns them off.
         assert_eq!(offloads("lo").gso, Some(true));
     }
 

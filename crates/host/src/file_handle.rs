@@ -1,11 +1,11 @@
-//! What a file system calls a file, whatever path leads there.
+//! Asks a file system for its own name of a file, which is the same whatever path leads to the file.
 
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Most bytes of a handle (MAX_HANDLE_SZ of Linux' include/uapi/linux/fcntl.h).
+/// Bounds the bytes of a handle (MAX_HANDLE_SZ of Linux' include/uapi/linux/fcntl.h).
 const HANDLE_BYTES_MAX: usize = 128;
 
 #[repr(C)]
@@ -14,12 +14,12 @@ struct Handle {
     bytes: [u8; HANDLE_BYTES_MAX],
 }
 
-/// The handle of a file, by name_to_handle_at(2), in hexadecimal digits. That of a file on NFS holds the server's own
-/// handle of it (nfs_encode_fh of fs/nfs/export.c), so that two hosts have the same for one file, and others for files
-/// of two exports.
+/// Returns the handle of a file, by name_to_handle_at(2), in hexadecimal digits. The handle of a file on NFS holds the
+/// server's own handle of the file (nfs_encode_fh of fs/nfs/export.c). So two hosts have the same handle for one file,
+/// and other handles for files of two exports.
 ///
 /// # Errors
-/// If the file is not there, or its file system gives no handles (`EOPNOTSUPP`).
+/// The file is not there, or its file system gives no handles (`EOPNOTSUPP`).
 pub fn file_handle(path: &Path) -> io::Result<String> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: All zeros is a value of each of the fields.
@@ -54,7 +54,7 @@ mod tests {
         fs::hard_link(path("a"), path("c")).unwrap();
         std::os::unix::fs::symlink(path("a"), path("d")).unwrap();
         let first = match file_handle(&path("a")) {
-            // As some overlay file systems are.
+            // Some overlay file systems give no handles.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
             other => other.unwrap(),
         };

@@ -1,23 +1,23 @@
-//! A process that takes only CPU that nobody else wants.
+//! Makes a process take only CPU that nobody else wants.
 //!
 //! The kernel's class for threads (SCHED_IDLE, sched(7)) counts within a control group alone: beside a guest in another
 //! group such a thread still takes a third of a core. So the process goes to a group that is idle as a whole
-//! (`cpu.idle`, Linux 5.15), beside all others: then it takes 2 %. Under control groups of version 2 that has to be a
-//! process: a thread cannot leave its group.
+//! (`cpu.idle`, Linux 5.15), beside all others. There the process takes 2 %. Under control groups of version 2 only a
+//! process can do that, because a thread cannot leave its group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-/// The group, right below the root of the hierarchy. It stays when nobody is in it any more.
+/// Names the group, right below the root of the hierarchy. The group stays when nobody is in it any more.
 const IDLE_GROUP: &str = "skein-idle";
-/// The same where systemd owns the hierarchy: a unit with `CPUWeight=idle` (systemd 252). A name with a dash would mean
-/// one slice within another.
+/// Names the same group where systemd owns the hierarchy: a unit with `CPUWeight=idle` (systemd 252). A name with a
+/// dash would mean a slice within another.
 const IDLE_SLICE: &str = "skeinidle.slice";
 
-/// Words before a program's that start it as such a process where systemd has to be asked; none: it gets there itself,
-/// by [`settle_down`], which it has to call in any case.
+/// Returns the words that, before a program's own, start the program as an idle process where systemd has to be asked.
+/// `None`: the program gets there by [`settle_down`]. The program has to call [`settle_down`] in any case.
 pub fn starter() -> Option<Vec<String>> {
     let by_systemd = Path::new("/run/systemd/system").exists() && nix::unistd::geteuid().is_root();
     let unified = own_hierarchy().is_ok_and(|hierarchy| hierarchy.unified);
@@ -27,10 +27,11 @@ pub fn starter() -> Option<Vec<String>> {
     (by_systemd && unified).then(|| words.map(str::to_owned).into())
 }
 
-/// Makes the calling process one of them. To be called before it has other threads.
+/// Makes the calling process an idle process. The call has to come before the process has other threads.
 ///
 /// # Errors
-/// Guests in other control groups may still lose some CPU to it: why, in words. Whatever could be done was done.
+/// Guests in other control groups may still lose some CPU to the process; the text says why. Whatever could be done was
+/// done.
 pub fn settle_down() -> Result<(), String> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the call reads the parameters, which live as long as it, and changes nothing but how this thread, and
@@ -46,7 +47,7 @@ pub fn settle_down() -> Result<(), String> {
 fn join_group() -> Result<(), String> {
     let hierarchy = own_hierarchy()?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    // An idle group's groups are idle; only how it stands beside the others below the root counts.
+    // The groups of an idle group are idle, too. Only how a group stands beside the others below the root counts.
     if let Some(top) = hierarchy.top_group(&groups) {
         let idle = hierarchy.root.join(top).join("cpu.idle");
         match fs::read_to_string(&idle) {
@@ -73,16 +74,16 @@ fn own_hierarchy() -> Result<Hierarchy, String> {
     Ok(hierarchy(&mounts).ok_or("no control groups with a cpu controller are mounted")?)
 }
 
-/// Where groups with a cpu controller are.
+/// The hierarchy whose groups have a cpu controller.
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
     root: PathBuf,
-    /// Version 2.
+    /// Whether the hierarchy is of version 2.
     unified: bool,
 }
 
 impl Hierarchy {
-    /// The group below the root that a process is in, by its `/proc/PID/cgroup` (cgroups(7)).
+    /// Returns the group below the root that holds a process, by the process's `/proc/PID/cgroup` (cgroups(7)).
     fn top_group<'a>(&self, groups: &'a str) -> Option<&'a str> {
         let path = |line: &'a str| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -97,7 +98,7 @@ impl Hierarchy {
     }
 }
 
-/// By `/proc/PID/mountinfo` (proc(5)): that of version 1 with the cpu controller, else that of version 2.
+/// Finds the hierarchy in `/proc/PID/mountinfo` (proc(5)): of version 1 with the cpu controller, else of version 2.
 fn hierarchy(mounts: &str) -> Option<Hierarchy> {
     let mount = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;

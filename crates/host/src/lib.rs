@@ -1,9 +1,9 @@
-//! What a host is: its NICs and their counters ([`nics`]), its cores, what a process takes of CPU and memory, and what
-//! limits it ([`ControlGroups`]); and a [`Sampler`] that records them over time.
+//! Reads what a host is: its NICs and their counters ([`nics`]), its cores, the CPU and memory of a process, and the
+//! limits of a process ([`ControlGroups`]). A [`Sampler`] records some of that over time.
 //!
-//! Everything is read at the moment of the call and nothing is cached, so that a caller may ask every 250 ms and see
-//! NICs come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink),
-//! never from `/sys`, which shows the namespace of whoever mounted it.
+//! Everything is read at the moment of the call and nothing is cached, so a caller may ask every 250 ms and see NICs
+//! come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink), never
+//! from `/sys`, which shows the namespace of whoever mounted it.
 
 mod clock;
 mod control_groups;
@@ -29,15 +29,15 @@ pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
 pub use thread_priority::raise_thread_priority;
 
-/// A file of `/proc` that could not be read or understood.
+/// The reason why a file of `/proc` could not be read or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcError {
-    /// Most often: the process has ended.
+    /// The file cannot be read; most often the process has ended.
     #[error("cannot read {path}")]
     Read {
         /// The file.
         path: String,
-        /// Why not.
+        /// What the system said.
         source: std::io::Error,
     },
     /// The kernel wrote something that this program does not know.
@@ -45,7 +45,7 @@ pub enum ProcError {
     Field {
         /// The file.
         path: String,
-        /// What was looked for.
+        /// The field that was looked for.
         field: &'static str,
     },
 }

@@ -1,30 +1,31 @@
-//! Memory of a process.
+//! Reads the memory of a process.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{ProcError, read_proc};
 
-/// What a process holds of memory now, in bytes.
+/// The memory that a process holds now, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Resident altogether: anonymous, mapped files and shared memory.
+    /// All resident memory: anonymous, mapped files and shared memory.
     pub resident: u64,
-    /// Resident and the process's own: heap, stacks.
+    /// Resident memory of the process's own: heap, stacks.
     pub anonymous: u64,
-    /// Resident shared memory: memfd, tmpfs, guest RAM that others map too.
+    /// Resident shared memory: memfd, tmpfs, guest RAM that others map, too.
     pub shared: u64,
-    /// Locked (mlock), part of the above.
+    /// Locked memory (mlock); it is part of the above.
     pub locked: u64,
-    /// Pinned for devices (RDMA); not subtracted from anything above.
+    /// Memory that is pinned for devices (RDMA). It is not subtracted from anything above.
     pub pinned: u64,
-    /// Resident with each page divided by how many processes map it; `None` if the kernel refuses to say.
+    /// Resident memory with each page divided by how many processes map the page; `None` if the kernel refuses to say.
     pub proportional: Option<u64>,
 }
 
-/// The memory of the process `pid`. Reads its page tables: some milliseconds for one with gigabytes in small pages.
+/// Returns the memory of the process `pid`. The kernel walks the process's page tables, which takes some milliseconds
+/// for gigabytes in small pages.
 ///
 /// # Errors
-/// If it has ended, is a kernel thread, or `/proc/PID/status` cannot be understood.
+/// The process has ended or is a kernel thread, or `/proc/PID/status` cannot be understood.
 pub fn process_memory(pid: u32) -> Result<Memory, ProcError> {
     let path = format!("/proc/{pid}/status");
     let status = read_proc(&path)?;
@@ -46,7 +47,7 @@ fn parse_status(status: &str) -> Result<Memory, &'static str> {
     })
 }
 
-/// The value of `NAME:  123 kB`, in bytes.
+/// Returns the value of `NAME:  123 kB`, in bytes.
 fn kilobytes(file: &str, name: &str) -> Option<u64> {
     let value = file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

@@ -1,4 +1,4 @@
-//! The little of rtnetlink (RFC 3549, `linux/rtnetlink.h`) that a list of NICs takes: dumps, and walking attributes.
+//! Speaks the little of rtnetlink (RFC 3549, `linux/rtnetlink.h`) that a list of NICs takes: dumps and attributes.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,15 +9,15 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-/// Answers are read into this; the kernel splits a dump into messages that fit (at most 32 KiB each).
+/// Holds the size of the buffer for answers. The kernel splits a dump into messages that fit (at most 32 KiB each).
 const BUFFER_BYTES: usize = 64 * 1024;
-/// A dump is repeated when something changed under it, this often before its last answer is taken as it is.
+/// Says how often a dump is made when something changes under it. The last dump is taken as it is.
 const DUMP_TRIES: usize = 4;
 const HEADER_BYTES: usize = 16;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// Asks for a dump with `request` (the fixed part after the header) and calls `each` with every message's payload of
-/// type `answer`. `each` may be called again from the start after `restart`, if the list changed while it was read.
+/// type `answer`. If the list changed while it was read, `restart` is called and `each` gets the list from its start.
 pub fn dump(
     request: u16,
     body: &[u8],
@@ -35,7 +35,7 @@ pub fn dump(
         let mut interrupted = false;
         'answers: loop {
             let length = match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                // With a timeout set, a signal interrupts it even where others would restart.
+                // With a timeout set, a signal interrupts the call even where other calls are restarted.
                 Err(Errno::EINTR) => continue,
                 other => other?,
             };
@@ -61,7 +61,7 @@ pub fn dump(
     Ok(())
 }
 
-/// The attributes (type, value) in `bytes`; ends at the first that does not fit.
+/// Returns the attributes (type, value) in `bytes`, up to the first that does not fit.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(bytes, 0)?);
@@ -73,17 +73,17 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// A native-endian `u16` at `offset`.
+/// Returns the native-endian `u16` at `offset`.
 pub fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A native-endian `u32` at `offset`.
+/// Returns the native-endian `u32` at `offset`.
 pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// A native-endian `u64` at `offset`.
+/// Returns the native-endian `u64` at `offset`.
 pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
 }

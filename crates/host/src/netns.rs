@@ -1,4 +1,4 @@
-//! Running code in another network namespace.
+//! Runs code in another network namespace.
 
 use std::fs::File;
 use std::io;
@@ -8,17 +8,17 @@ use std::thread;
 use nix::sched::{CloneFlags, setns};
 
 /// Runs `work` in a thread of its own inside the network namespace that `path` names (`/run/netns/NAME` or
-/// `/proc/PID/ns/net`) and gives its result. The calling thread stays where it is. Sockets made inside belong to that
-/// namespace for as long as they live, wherever they are used.
+/// `/proc/PID/ns/net`) and returns the result of `work`. The calling thread stays where it is. Sockets made inside
+/// belong to that namespace for as long as they live, wherever they are used.
 ///
 /// Only *network* state changes: `/sys` still shows the old namespace, `/proc/sys/net` and `/proc/thread-self/net` the
 /// new one.
 ///
 /// # Errors
-/// If the namespace cannot be opened or entered (it is gone, or the caller is not root).
+/// The namespace cannot be opened or entered: it is gone, or the caller is not root.
 ///
 /// # Panics
-/// With `work`'s panic, if it panics.
+/// With the panic of `work`, if `work` panics.
 pub fn enter<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let namespace = File::open(path)?;
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The network interfaces of this host, as seen from the calling thread's network namespace.
+//! Lists the network interfaces of this host, as seen from the calling thread's network namespace.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,38 +12,38 @@ use crate::netlink::{attributes, dump, u32_at, u64_at};
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// As in `ip link`.
+    /// The name, as in `ip link`.
     pub name: String,
-    /// The kernel's number of it, unique in its namespace while it lives.
+    /// The kernel's number of the interface, unique in its namespace while the interface lives.
     pub index: u32,
-    /// The hardware address; `None` where there is none (a tunnel, loopback).
+    /// The hardware address; `None` for a tunnel or loopback, which have none.
     pub mac: Option<[u8; 6]>,
     /// The largest packet, in bytes, without its link-layer header.
     pub mtu: u32,
-    /// Switched on by the administrator.
+    /// Whether the administrator has switched the interface on.
     pub admin_up: bool,
-    /// The link is there: a cable, with something alive at its other end.
+    /// Whether the network link is there: a cable, with something alive at its other end.
     pub carrier: bool,
-    /// The loopback interface.
+    /// Whether the interface is the loopback interface.
     pub loopback: bool,
-    /// What made it: `bond`, `bridge`, `vlan`, `veth`, `tun` …; `None` for hardware.
+    /// What made the interface: `bond`, `bridge`, `vlan`, `veth`, `tun` …; `None` for hardware.
     pub kind: Option<String>,
-    /// The index of the bond or bridge that it is a port of.
+    /// The index of the bond or bridge that the interface is a port of.
     pub master: Option<u32>,
-    /// The index of the interface below it: of a VLAN or a tunnel in the same namespace.
+    /// The index of the interface below, if this is a VLAN or a tunnel in the same namespace.
     pub lower: Option<u32>,
-    /// Link speed in Mb/s, if its driver knows it.
+    /// The speed in Mb/s, if the driver knows it.
     pub speed_mbit: Option<u32>,
-    /// Number of receive queues.
+    /// The number of receive queues.
     pub rx_queues: u32,
-    /// Its IP addresses, IPv4 first, in the kernel's order.
+    /// The IP addresses, IPv4 first, in the kernel's order.
     pub addresses: Vec<InterfaceAddress>,
-    /// Since it was made.
+    /// The counters since the interface was made.
     pub counters: Counters,
 }
 
 impl Nic {
-    /// Whether packets can be expected to pass: switched on and the link there.
+    /// Returns whether packets can be expected to pass: the interface is switched on and the network link is there.
     pub fn up(&self) -> bool {
         self.admin_up && self.carrier
     }
@@ -54,30 +54,30 @@ impl Nic {
 pub struct InterfaceAddress {
     /// The address.
     pub ip: IpAddr,
-    /// Length of its network's prefix in bits.
+    /// The length of the network's prefix, in bits.
     pub prefix_len: u8,
-    /// May be used now: not waiting for duplicate address detection, nor refused by it.
+    /// Whether the address may be used now: it neither waits for duplicate address detection nor was refused by it.
     pub usable: bool,
 }
 
-/// A NIC's own counters, 64 bits wide.
+/// The counters of one NIC, 64 bits wide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Bytes received, link-layer headers included.
+    /// The received bytes, link-layer headers included.
     pub rx_bytes: u64,
-    /// Bytes sent, link-layer headers included.
+    /// The sent bytes, link-layer headers included.
     pub tx_bytes: u64,
-    /// Packets received; one that hardware or a virtual link kept together counts once.
+    /// The received packets. Packets that hardware or a virtual network link kept together count once.
     pub rx_packets: u64,
-    /// Packets sent; one that hardware or a virtual link kept together counts once.
+    /// The sent packets. Packets that hardware or a virtual network link kept together count once.
     pub tx_packets: u64,
-    /// Dropped on receipt, for want of room or a taker.
+    /// The packets dropped on receipt, for want of room or of a taker.
     pub rx_dropped: u64,
-    /// Dropped before sending.
+    /// The packets dropped before they were sent.
     pub tx_dropped: u64,
 }
 
-/// The list of NICs could not be read.
+/// The reason why the list of NICs could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
     /// The kernel did not answer.
@@ -85,11 +85,12 @@ pub enum NicError {
     Netlink(&'static str, #[source] io::Error),
 }
 
-/// The network interfaces in the calling thread's network namespace, by index. Two netlink dumps, and an ioctl a NIC:
-/// well below a millisecond for a few NICs. One that vanishes in between is left out or lacks its speed; no error.
+/// Returns the network interfaces in the calling thread's network namespace, by index. The call takes two netlink
+/// dumps, and an ioctl for each NIC: well below a millisecond for a few NICs. A NIC that vanishes in between is left
+/// out or lacks its speed, which is no error.
 ///
 /// # Errors
-/// If the kernel refuses or does not answer within 2 s.
+/// The kernel refuses or does not answer within 2 s.
 pub fn nics() -> Result<Vec<Nic>, NicError> {
     let links = payloads(libc::RTM_GETLINK, LINK_FIXED_BYTES, libc::RTM_NEWLINK)
         .map_err(|e| NicError::Netlink("interfaces", e))?;
@@ -102,13 +103,14 @@ pub fn nics() -> Result<Vec<Nic>, NicError> {
         }
     }
     if let Ok(ethtool) = Ethtool::open() {
-        // A veth's driver claims 10 Gb/s whatever the machine can do: a figure that is worth less than none.
+        // A veth's driver claims 10 Gb/s whatever the host can do: a figure that is worth less than none.
         for nic in nics.values_mut().filter(|n| !n.loopback && n.kind.as_deref() != Some("veth")) {
             nic.speed_mbit = ethtool.speed_mbit(&nic.name);
         }
     }
     let mut nics: Vec<Nic> = nics.into_values().collect();
-    // The kernel's is that of a bridge's fastest port, guests' among them (br_ethtool_ops of net/bridge/br_device.c).
+    // The kernel gives the speed of a bridge's fastest port, guests' among them (br_ethtool_ops of
+    // net/bridge/br_device.c).
     let bridges = |nic: &&Nic| nic.kind.as_deref() == Some("bridge");
     let speed = |bridge: &Nic| Some(uplink(&nics, bridge)).filter(|below| below.index != bridge.index)?.speed_mbit;
     let speeds: Vec<Option<u32>> = nics.iter().filter(bridges).map(speed).collect();
@@ -121,11 +123,11 @@ pub fn nics() -> Result<Vec<Nic>, NicError> {
     Ok(nics)
 }
 
-/// Interfaces upon each other that are followed: a bridge on a VLAN on a bond has three.
+/// Bounds how many interfaces upon each other are followed. A bridge on a VLAN on a bond has three.
 const LAYERS_MAX: usize = 8;
 
-/// What carries the traffic of `nic` in the end: below VLANs and bridges the bond or hardware, of a bridge's several
-/// ports the fastest one that is up. `nic` itself where there is none below.
+/// Returns the NIC that carries the traffic of `nic` in the end: below VLANs and bridges the bond or hardware; of a
+/// bridge's several ports the fastest that is up. Returns `nic` itself if no NIC is below.
 pub fn uplink<'a>(nics: &'a [Nic], nic: &'a Nic) -> &'a Nic {
     let mut at = nic;
     for _ in 0..LAYERS_MAX {
@@ -190,7 +192,7 @@ fn parse_link(payload: &[u8]) -> Option<Nic> {
             libc::IFLA_MASTER => nic.master = u32_at(value, 0),
             libc::IFLA_LINK => nic.lower = u32_at(value, 0).filter(|index| *index != nic.index && *index != 0),
             libc::IFLA_LINK_NETNSID => is_elsewhere = true,
-            // More exact than IFF_LOWER_UP where both are there: a NIC that is switched off has no LOWER_UP.
+            // IFLA_CARRIER is more exact than IFF_LOWER_UP where both are there: a switched-off NIC has no LOWER_UP.
             libc::IFLA_CARRIER => nic.carrier = *value.first()? != 0,
             libc::IFLA_NUM_RX_QUEUES => nic.rx_queues = u32_at(value, 0)?,
             libc::IFLA_LINKINFO => {
@@ -234,7 +236,8 @@ fn parse_address(payload: &[u8]) -> Option<(u32, InterfaceAddress)> {
         }
     }
     let usable = flags & (libc::IFA_F_TENTATIVE | libc::IFA_F_DADFAILED) == 0;
-    // IFA_LOCAL is this end's; without it (IPv6) IFA_ADDRESS is, which else means a point-to-point link's other end.
+    // IFA_LOCAL is this end's address. Without IFA_LOCAL (IPv6) IFA_ADDRESS is this end's; else IFA_ADDRESS is the
+    // other end of a point-to-point link.
     Some((index, InterfaceAddress { ip: local.or(peer)?, prefix_len, usable }))
 }
 
@@ -292,7 +295,7 @@ mod tests {
         let nics = [bond, port, vlan, nic("br7", 5, Some("bridge")), tap, nic("br8", 7, Some("bridge"))];
         let names: Vec<&str> = nics.iter().map(|nic| uplink(&nics, nic).name.as_str()).collect();
         assert_eq!(names, ["bond0", "eth0", "bond0", "bond0", "tap0", "br8"]);
-        // What stands upon itself ends, too.
+        // Interfaces that stand upon themselves end, too.
         let circle = [Nic { lower: Some(2), ..nic("a", 1, None) }, Nic { lower: Some(1), ..nic("b", 2, None) }];
         uplink(&circle, &circle[0]);
     }

@@ -1,4 +1,4 @@
-//! NICs and cores over time: a thread that reads their counters a few times a second.
+//! Samples NICs and cores over time, in a thread that reads their counters a few times a second.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,14 +15,14 @@ use crate::{cores, nics};
 /// What a [`Sampler`] samples, and when.
 #[derive(Clone, Debug)]
 pub struct SamplerOptions {
-    /// The network namespace whose NICs to sample (`/run/netns/NAME`); the caller's if `None`.
+    /// The network namespace whose NICs are sampled (`/run/netns/NAME`); `None` for the caller's namespace.
     pub netns: Option<PathBuf>,
-    /// Time between samples.
+    /// The time between samples.
     pub interval: Duration,
-    /// When samples' time is zero: give several samplers the same.
+    /// The time zero of the samples. Samplers with the same epoch can be compared.
     pub epoch: Instant,
-    /// Most samples kept. When there are more, every second one is dropped and the interval doubled, so that a series
-    /// covers any time in bounded memory.
+    /// The most samples that are kept. When there are more, every second sample is dropped and the interval is doubled,
+    /// so a series covers any time in bounded memory.
     pub samples_max: usize,
 }
 
@@ -35,7 +35,7 @@ impl Default for SamplerOptions {
 /// A thread that samples until it is stopped.
 pub struct Sampler {
     thread: Option<JoinHandle<Series>>,
-    /// Dropped to stop the thread; a message asks it for what it has so far.
+    /// Stops the thread when dropped. A message asks the thread for its series so far.
     control: Option<SyncSender<SyncSender<Series>>>,
 }
 
@@ -43,7 +43,7 @@ impl Sampler {
     /// Takes the first sample and starts the thread.
     ///
     /// # Errors
-    /// If the namespace cannot be entered or NICs and cores cannot be read.
+    /// The namespace cannot be entered, or NICs and cores cannot be read.
     pub fn start(options: SamplerOptions) -> io::Result<Self> {
         let (ready, started) = sync_channel(1);
         let (control, requests) = sync_channel(1);
@@ -65,14 +65,14 @@ impl Sampler {
         Ok(Self { thread: Some(thread), control: Some(control) })
     }
 
-    /// What was sampled so far.
+    /// Returns the series so far.
     pub fn so_far(&self) -> Series {
         let (answer, answered) = sync_channel(1);
         let asked = self.control.as_ref().is_some_and(|control| control.send(answer).is_ok());
         if asked { answered.recv().unwrap_or_default() } else { Series::default() }
     }
 
-    /// Takes a last sample, ends the thread and gives the series.
+    /// Takes a last sample, ends the thread and returns the series.
     pub fn stop(mut self) -> Series {
         self.end()
     }
@@ -89,39 +89,39 @@ impl Drop for Sampler {
     }
 }
 
-/// What was sampled: counters as they stood, not differences, so that a missed or dropped sample loses nothing.
+/// The samples, with counters as they stood. Differences would lose what a missed or dropped sample had counted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// In order of time.
+    /// The samples, in order of time.
     pub samples: Vec<Sample>,
 }
 
 /// One moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Seconds since the epoch of the options; negative before it.
+    /// The seconds since the epoch of the options; negative before the epoch.
     pub at_s: f64,
-    /// Per NIC (loopback left out): bytes received and sent since it was made.
+    /// The bytes that each NIC but loopback has received and sent since it was made.
     pub nics: BTreeMap<String, (u64, u64)>,
-    /// Per core: seconds busy since boot.
+    /// The seconds that each core was busy since boot.
     pub cores: BTreeMap<u32, f64>,
 }
 
-/// What happened between two samples that follow each other.
+/// The rates between two samples that follow each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Time of the earlier sample, as in [`Sample::at_s`].
+    /// The time of the earlier sample, as in [`Sample::at_s`].
     pub from_s: f64,
-    /// Time of the later one.
+    /// The time of the later sample.
     pub to_s: f64,
-    /// Per NIC that was there at both: Mb/s received and sent.
+    /// The Mb/s that each NIC received and sent, if the NIC was there at both samples.
     pub nics_mbit: BTreeMap<String, (f64, f64)>,
-    /// Per core that was online at both: the share of the time that it was busy, 0 to 1.
+    /// The share of the time that each core was busy, 0 to 1, if the core was online at both samples.
     pub cores: BTreeMap<u32, f64>,
 }
 
 impl Series {
-    /// The rates between samples; a NIC that went away and came back starts anew.
+    /// Returns the rates between the samples. A NIC that went away and came back starts anew.
     pub fn rates(&self) -> Vec<Rates> {
         self.samples.windows(2).map(|pair| rates(&pair[0], &pair[1])).collect()
     }
@@ -143,7 +143,7 @@ fn rates(from: &Sample, to: &Sample) -> Rates {
         let then = from.nics.get(name)?;
         Some((name.clone(), (mbit(then.0, now.0)?, mbit(then.1, now.1)?)))
     };
-    // Ticks are coarse: a share slightly above one is one.
+    // Ticks are coarse: a share slightly above 1 means 1.
     let core = |(core, now): (&u32, &f64)| Some((*core, ((now - from.cores.get(core)?) / elapsed_s).clamp(0.0, 1.0)));
     Rates {
         from_s: from.at_s,
@@ -175,13 +175,13 @@ fn run(options: &SamplerOptions, requests: &Receiver<SyncSender<Series>>, series
                 return;
             }
         }
-        // What cannot be read now leaves a gap; the counters carry on.
+        // A sample that cannot be read leaves a gap; the counters carry on.
         series.samples.extend(sample(options.epoch).ok());
         if series.samples.len() >= options.samples_max.max(2) {
             series.thin();
             interval *= 2;
         }
-        // Late on a busy machine: skip what was missed instead of sampling twice at once.
+        // On a busy machine the thread may be late. It skips what it missed instead of sampling twice at once.
         let now = Instant::now();
         while next <= now {
             next += interval.max(Duration::from_millis(1));

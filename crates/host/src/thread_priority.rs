@@ -1,15 +1,16 @@
-//! Threads for whose work a guest stands still.
+//! Raises the priority of threads for whose work a guest stands still.
 
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// Before all that runs as usual, behind what an administrator has put before that.
+/// Puts a thread before all that runs as usual, and behind what an administrator has put before that.
 const RAISED_NICENESS: i32 = -10;
 
-/// From now on the calling thread gets CPU soon where cores are busy, and so do threads and processes that it starts:
-/// it must start nothing that works long. For threads that do little, and that a guest stands still for.
+/// Gives the calling thread CPU soon where cores are busy, from now on. The same holds for threads and processes that
+/// the thread starts, so it must start nothing that works long. The call is for threads that do little while a guest
+/// stands still.
 ///
-/// Linux has niceness for each thread (sched(7)). Without the capability for that (CAP_SYS_NICE) nothing changes.
+/// Linux has niceness for each thread (sched(7)). Without the capability for niceness (CAP_SYS_NICE) nothing changes.
 pub fn raise_thread_priority() {
     let _ = setpriority_process(Some(gettid()), RAISED_NICENESS);
 }
