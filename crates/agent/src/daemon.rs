@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use skein_dataplane::{AcceptorSettings, SessionSnapshot};
 use skein_handover::MigrationLimits;
+use skein_hypervisor::QemuHypervisor;
 use skein_hypervisor::kvm::KvmError;
 use skein_identity::Identity;
 use skein_journal::OpenError;
@@ -159,7 +160,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     // The rest of the time for preparing a migration is for what comes after its QEMU's first word.
     let start_time = vms.limits.waits.prepare / 2;
-    let known = Vms::open(vms.dirs.clone(), vms.qemu.clone(), start_time)?;
+    let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
     // Whoever asks first does not wait for it. Without a thread it is tried then.
     let trying = known.clone();
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {

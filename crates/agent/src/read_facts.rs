@@ -23,7 +23,7 @@ use nix::unistd::{AccessFlags, eaccess};
 use parking_lot::Mutex;
 use skein_hypervisor::guest::facts::{self, MemoryDevice, MemoryPages};
 use skein_hypervisor::inspect::{self as qemu, QemuProgram};
-use skein_hypervisor::{Config, SAMPLE_PAGES};
+use skein_hypervisor::{Hypervisor, SAMPLE_PAGES};
 use skein_inventory::command_line;
 use skein_inventory::composition::Medium;
 use skein_inventory::facts::GuestFiles;
@@ -49,7 +49,8 @@ const PROBES_MAX: usize = 8;
 pub(crate) struct HostQuestion<'a> {
     /// This host's name.
     pub(crate) name: &'a str,
-    /// The program that would run the guest: its definition's, else the agent's; else [`Config::program`] decides.
+    /// The program that would run the guest: its definition's, else the agent's; else
+    /// [`Hypervisor::default_program`].
     pub(crate) qemu: Option<&'a Path>,
     /// What the guest's QEMU opens and reads.
     pub(crate) files: &'a GuestFiles,
@@ -93,7 +94,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         cpus: cpuinfo.online,
         cpu_vendor: cpuinfo.vendor,
         cpu_flags: cpuinfo.flags,
-        qemu: program(qemu, kvm.is_ok()),
+        qemu: program(vms.hypervisor(), qemu, kvm.is_ok()),
         kvm,
         // Switched on is enough: one without a port that is up has no carrier, until a guest is plugged in.
         bridges: nics.iter().filter(|n| is_kind(n, "bridge") && n.admin_up).map(|n| n.name.clone()).collect(),
@@ -199,17 +200,15 @@ struct Probed {
 static PROBED_PROGRAMS: Mutex<Vec<Probed>> = Mutex::new(Vec::new());
 
 /// The QEMU program that would run a guest, under each accelerator that works.
-fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
-    let mut config = Config::new("", 0, "");
-    config.binary = named.map(Path::to_owned);
-    let path = find(&config.program())?;
+fn program(hypervisor: &dyn Hypervisor, named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
+    let path = find(&named.map_or_else(|| hypervisor.default_program(), Path::to_owned))?;
     let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let accels = [facts::Accel::Kvm, facts::Accel::Tcg].into_iter().filter(|accel| kvm || *accel != facts::Accel::Kvm);
     let (mut programs, mut why) = (Vec::new(), String::new());
     let end = Instant::now() + PROBE_TIME;
     for accel in accels {
         // One of the two may not be built in.
-        match ask(&path, &found, accel, end) {
+        match ask(hypervisor, &path, &found, accel, end) {
             Ok(program) => programs.push(program),
             Err(error) => why = error,
         }
@@ -225,7 +224,13 @@ fn program(named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     })
 }
 
-fn ask(path: &Path, found: &Metadata, accel: facts::Accel, end: Instant) -> Result<QemuProgram, String> {
+fn ask(
+    hypervisor: &dyn Hypervisor,
+    path: &Path,
+    found: &Metadata,
+    accel: facts::Accel,
+    end: Instant,
+) -> Result<QemuProgram, String> {
     let probe = Probe {
         path: path.to_owned(),
         device: found.dev(),
@@ -240,8 +245,8 @@ fn ask(path: &Path, found: &Metadata, accel: facts::Accel, end: Instant) -> Resu
     if let Some(old) = probed.iter().find(|old| old.probe == probe) {
         return Ok(old.program.clone());
     }
-    let program = QemuProgram::probe(path, None, accel, end.saturating_duration_since(Instant::now()))
-        .map_err(|error| chain(&error))?;
+    let program =
+        hypervisor.probe(path, accel, end.saturating_duration_since(Instant::now())).map_err(|error| chain(&error))?;
     if probed.len() >= PROBES_MAX {
         probed.remove(0);
     }
@@ -513,6 +518,8 @@ mod tests {
 
     use skein_inventory::composition::{Drive, Image};
 
+    use skein_hypervisor::QemuHypervisor;
+
     use super::*;
     use crate::dirs::Dirs;
 
@@ -653,7 +660,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
         dirs.create().unwrap();
-        let vms = Vms::open(dirs, None, Duration::from_secs(60)).unwrap();
+        let vms = Vms::open(dirs, std::sync::Arc::new(QemuHypervisor), None, Duration::from_secs(60)).unwrap();
         let places = MigrationSlots { limit: 2, used: 1 };
         let own = std::env::current_exe().unwrap();
         let kernel = dir.path().join("kernel");
@@ -688,7 +695,7 @@ mod tests {
         assert_eq!(find(Path::new("./qemu")).unwrap(), Path::new("./qemu"));
         assert!(find(Path::new("sh")).unwrap().ends_with("bin/sh"));
         assert!(find(Path::new("no-such-qemu")).unwrap_err().starts_with("there is no no-such-qemu in "));
-        let why = program(Some(Path::new("/bin/true")), false).unwrap_err();
+        let why = program(&QemuHypervisor, Some(Path::new("/bin/true")), false).unwrap_err();
         assert!(why.contains("ended with"), "{why}");
     }
 }

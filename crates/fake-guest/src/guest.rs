@@ -449,10 +449,10 @@ impl Inspect for FakeGuest {
     }
 
     fn blocked_reasons(&self) -> Result<Vec<String>, GuestError> {
-        self.ask(Command::Inspect, |_| Vec::new())
+        self.ask(Command::Inspect, |machine| machine.parameters.blocked_reasons.clone())
     }
 
     fn name(&self) -> Result<String, GuestError> {
-        self.ask(Command::Inspect, |_| String::new())
+        self.ask(Command::Inspect, |machine| machine.parameters.name.clone())
     }
 }

@@ -9,15 +9,20 @@
 //! Time is a [`VirtualClock`]'s: it passes when somebody waits. So a copy of an hour takes milliseconds, and a guest
 //! that does not answer takes the time for which its caller would have waited.
 //!
+//! A [`FakeHypervisor`] starts and finds such guests, for the tests of what keeps VMs: the second implementation of
+//! [`Hypervisor`](skein_hypervisor::Hypervisor). Its processes are real and do nothing.
+//!
 //! Absent on purpose: the guest's RAM and what is in it, other hosts, threads.
 
 mod clock;
 mod copy;
 mod fault;
 mod guest;
+mod hypervisor;
 mod machine;
 
 pub use clock::VirtualClock;
 pub use fault::{Command, Fault, Told};
 pub use guest::{Events, FakeGuest};
+pub use hypervisor::{Birth, FakeHypervisor};
 pub use machine::{Abilities, GuestParameters, Oddities};

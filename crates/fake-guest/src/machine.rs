@@ -39,6 +39,10 @@ pub struct GuestParameters {
     pub hot_bytes: u64,
     /// Bytes of pages a second that the link takes.
     pub link_bytes_per_s: u64,
+    /// The name that it was started with.
+    pub name: String,
+    /// Why it cannot be migrated, by its hypervisor's word.
+    pub blocked_reasons: Vec<String>,
     /// What it is composed of.
     pub composition: Composition,
     /// What runs it can do.
@@ -56,6 +60,8 @@ impl Default for GuestParameters {
             writes_bytes_per_s: 0,
             hot_bytes: 1 << 30,
             link_bytes_per_s: 1_000_000_000,
+            name: String::new(),
+            blocked_reasons: Vec::new(),
             composition: Composition { machine: "pc-q35-10.0".into(), ..Composition::default() },
             abilities: Abilities::default(),
             oddities: Oddities::default(),

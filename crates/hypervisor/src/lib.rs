@@ -1,6 +1,8 @@
 //! QMP and QEMU processes: what Skein needs of a hypervisor, over its unmodified interfaces.
 //!
 //! - [`guest`]: a running guest, whatever runs it: the seam between an agent's workers and a hypervisor.
+//! - [`hypervisor`]: what starts and finds such guests: the seam between an agent's VMs and a hypervisor.
+//!   [`QemuHypervisor`]: QEMU's.
 //! - [`Monitor`]: a guest of QEMU's, by a client of QEMU's control socket for several threads; every wait has a
 //!   deadline. [`Qmp`]: for one.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
@@ -15,11 +17,13 @@
 
 pub mod config;
 pub mod guest;
+pub mod hypervisor;
 pub mod inspect;
 pub mod kvm;
 pub mod migration;
 pub mod process;
 mod qemu_guest;
+mod qemu_hypervisor;
 pub mod qmp;
 mod ram_blocks;
 
@@ -34,6 +38,7 @@ pub use guest::inspect::{CompositionError, Inspect};
 pub use guest::migrate::{CopyState, Migrate, MigrationSettings, MigrationState, MigrationStatus, Throttling};
 pub use guest::run::{RunControl, RunState};
 pub use guest::{Guest, Quirks};
+pub use hypervisor::{ConnectError, Connected, Hypervisor};
 pub use migration::commands::Announcement;
 pub use migration::info::{MigrationInfo, RamInfo};
 pub use migration::tuning::{Compression, SAMPLE_PAGES, Tls, Tuning};
@@ -43,6 +48,7 @@ pub use process::program::version_of;
 pub use process::qemu::Qemu;
 pub use process::start::{connect_started, spawn_command_detached, spawn_detached};
 pub use process::{Exit, Process, ProcessId};
+pub use qemu_hypervisor::QemuHypervisor;
 pub use qmp::client::Qmp;
 pub use qmp::connect::connect_within;
 pub use qmp::error::QmpError;

@@ -358,13 +358,18 @@ mod tests {
     use skein_inventory::Resource;
     use skein_units::GIB;
 
+    use skein_hypervisor::QemuHypervisor;
+
     use super::*;
     use crate::dirs::Dirs;
 
     fn rooms(dir: &std::path::Path) -> Arc<HostRoom> {
         let dirs = Dirs { state: dir.join("state"), run: dir.join("run") };
         dirs.create().unwrap();
-        HostRoom::new("hosta".into(), Vms::open(dirs, None, std::time::Duration::from_secs(60)).unwrap())
+        HostRoom::new(
+            "hosta".into(),
+            Vms::open(dirs, Arc::new(QemuHypervisor), None, std::time::Duration::from_secs(60)).unwrap(),
+        )
     }
 
     fn need(ram_bytes: u64) -> Option<RoomNeed> {

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use skein_api::Refusal;
-use skein_hypervisor::QmpError;
+use skein_hypervisor::ConnectError;
 
 use crate::error_chain;
 use crate::peers::AskError;
@@ -54,7 +54,7 @@ pub(super) fn is_socket(path: &Path) -> Answered<()> {
 /// Why a QEMU was not adopted; where there was no connection, no other program has the socket.
 pub(super) fn unadopted(path: &Path, error: VmError) -> Box<Refusal> {
     match &error {
-        VmError::Qmp { source: QmpError::Connect { source, .. }, .. } => {
+        VmError::Connect { source: ConnectError::Unreachable { source, .. }, .. } => {
             let shown = path.display();
             Box::new(match source.kind() {
                 io::ErrorKind::ConnectionRefused => {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use skein_hypervisor::{Guest, Monitor, Process, RunState};
+use skein_hypervisor::{Connected, RunState};
 use skein_inventory::definition::is_name;
 use tracing::info;
 
@@ -19,12 +19,12 @@ impl Vms {
     /// Takes over a QEMU that somebody else started.
     pub(crate) fn adopt(self: &Arc<Self>, qmp: &Path, name: Option<String>) -> Result<Arc<Vm>, VmError> {
         let shown = qmp.display().to_string();
-        let of_qmp = |source| VmError::Qmp { name: shown.clone(), source };
         let of_guest = |source| VmError::Guest { name: shown.clone(), source };
-        let monitor = Monitor::connect(qmp, ATTACH_TIME).map_err(of_qmp)?;
-        let process = Process::of_monitor(&monitor).map_err(io_error(format!("the process behind {shown}")))?;
+        let connected = self.hypervisor.connect(qmp, ATTACH_TIME);
+        let Connected { guest, process } =
+            connected.map_err(|source| VmError::Connect { name: shown.clone(), source })?;
+        let process = process.map_err(io_error(format!("the process behind {shown}")))?;
         let process = Arc::new(process.ok_or_else(|| VmError::NoProcess(qmp.to_owned()))?);
-        let guest: Arc<dyn Guest> = Arc::new(monitor);
         let name = match name {
             Some(name) => name,
             None => guest.name().map_err(of_guest)?,

@@ -98,6 +98,8 @@ impl Vms {
 mod tests {
     use std::time::Duration;
 
+    use skein_hypervisor::QemuHypervisor;
+
     use super::*;
     use crate::dirs::Dirs;
     use crate::launch::{CommandLine, Launch};
@@ -107,7 +109,7 @@ mod tests {
     fn open(dir: &tempfile::TempDir) -> Arc<Vms> {
         let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
         dirs.create().unwrap();
-        Vms::open(dirs, None, Duration::from_secs(1)).unwrap()
+        Vms::open(dirs, Arc::new(QemuHypervisor), None, Duration::from_secs(1)).unwrap()
     }
 
     fn kept(program: &str) -> SavedVm {

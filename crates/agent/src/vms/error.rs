@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use skein_handover::MigrationId;
-use skein_hypervisor::{GuestError, QmpError};
+use skein_hypervisor::{ConnectError, GuestError};
 use skein_inventory::NoRoom;
 use thiserror::Error;
 
@@ -49,10 +49,10 @@ pub enum VmError {
         source: skein_hypervisor::Error,
     },
     #[error("QMP of '{name}'")]
-    Qmp {
+    Connect {
         name: String,
         #[source]
-        source: QmpError,
+        source: ConnectError,
     },
     #[error("QMP of '{name}'")]
     Guest {
@@ -107,7 +107,7 @@ impl VmError {
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",
             VmError::Qemu { .. } => "see what QEMU said, mend the VM's definition or this host, and repeat",
-            VmError::Qmp { .. } | VmError::Guest { .. } => {
+            VmError::Connect { .. } | VmError::Guest { .. } => {
                 "another program may have its QMP socket open: QEMU serves one at a time"
             }
             VmError::Composition { .. } => {

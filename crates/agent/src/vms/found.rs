@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use skein_hypervisor::{Monitor, Process, RunState};
+use skein_hypervisor::{Guest, Hypervisor, Process, RunState};
 use skein_inventory::definition::is_name;
 use tracing::{info, warn};
 
@@ -32,10 +32,15 @@ impl Vms {
     /// killed.
     ///
     /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
-    pub(crate) fn open(dirs: Dirs, qemu: Option<PathBuf>, start_time: Duration) -> io::Result<Arc<Vms>> {
+    pub(crate) fn open(
+        dirs: Dirs,
+        hypervisor: Arc<dyn Hypervisor>,
+        qemu: Option<PathBuf>,
+        start_time: Duration,
+    ) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
         let (all, kills, on_killed) = (Mutex::default(), Kills::default(), OnceLock::new());
-        let vms = Arc::new(Vms { dirs, qemu, start_time, vms: all, kills, on_killed });
+        let vms = Arc::new(Vms { dirs, hypervisor, qemu, start_time, vms: all, kills, on_killed });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {
@@ -84,10 +89,10 @@ impl Vms {
         vm.state.lock().incoming = incoming;
         vm.set_involvement(incoming.or(outgoing).map_or(Involvement::None, Involvement::Moving));
         let process = Arc::new(process);
-        match Monitor::connect(&qmp, FIND_TIME) {
-            Ok(monitor) => {
+        match self.hypervisor.connect(&qmp, FIND_TIME) {
+            Ok(connected) => {
                 info!(vm = name, pid = process.id().pid, "found its QEMU");
-                self.take_up(&vm, Running { process, guest: Arc::new(monitor) });
+                self.take_up(&vm, Running { process, guest: connected.guest });
             }
             Err(error) => {
                 warn!(vm = name, pid = process.id().pid, "its QEMU does not answer: {error}");
@@ -102,8 +107,8 @@ impl Vms {
     /// for a guest is of no use to anybody, and ended. Any other may have one.
     pub(super) fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, SavedProcess)> {
         let qmp = self.dirs.vm(name).join("qmp");
-        let waits = || Monitor::connect(&qmp, FIND_TIME)?.run_state();
-        if !processes.is_empty() && waits().is_ok_and(|state| state == RunState::InMigrate) {
+        let waits = || self.hypervisor.connect(&qmp, FIND_TIME).is_ok_and(|found| awaits_guest(&*found.guest));
+        if !processes.is_empty() && waits() {
             warn!(vm = name, "a QEMU that an earlier agent did not come to know is ended");
             for process in processes {
                 if let Err(error) = process.kill(KILL_TIME) {
@@ -143,25 +148,25 @@ impl Vms {
 
     /// Tries again and again to reach a QEMU that did not answer when the agent started.
     pub(super) fn reattach(self: &Arc<Self>, vm: &Arc<Vm>, process: Arc<Process>, qmp: PathBuf) {
-        let (vms, vm) = (Arc::downgrade(self), vm.clone());
+        let (vms, vm, hypervisor) = (Arc::downgrade(self), vm.clone(), self.hypervisor.clone());
         let attach = move || {
             loop {
-                let monitor = Monitor::connect(&qmp, ATTACH_TIME);
+                let connected = hypervisor.connect(&qmp, ATTACH_TIME);
                 let Some(vms) = vms.upgrade() else { return };
                 if !process.is_alive().unwrap_or(false) {
                     return vms.ended(&vm, &process);
                 }
-                if let Ok(monitor) = monitor {
+                if let Ok(connected) = connected {
+                    let guest = connected.guest;
                     // As in `unrecorded`.
-                    let waits = || monitor.run_state().is_ok_and(|state| state == RunState::InMigrate);
-                    if !vm.is_incoming() && vm.migration().is_none() && waits() {
+                    if !vm.is_incoming() && vm.migration().is_none() && awaits_guest(&*guest) {
                         warn!(vm = vm.name, "a QEMU that an earlier agent did not come to know is ended");
                         let _ = process.kill(KILL_TIME);
                         vms.ended(&vm, &process);
                         return vms.drop_received(&vm);
                     }
                     info!(vm = vm.name, "its QEMU answers again");
-                    return vms.take_up(&vm, Running { process, guest: Arc::new(monitor) });
+                    return vms.take_up(&vm, Running { process, guest });
                 }
                 drop(vms);
                 thread::sleep(Duration::from_millis(500));
@@ -171,4 +176,9 @@ impl Vms {
             warn!("a QEMU that does not answer is left alone: {error}");
         }
     }
+}
+
+/// Whether a guest is still to arrive there.
+fn awaits_guest(guest: &dyn Guest) -> bool {
+    guest.run_state().is_ok_and(|state| state == RunState::InMigrate)
 }

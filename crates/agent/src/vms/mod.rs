@@ -23,6 +23,8 @@ mod found;
 mod images;
 mod involvement;
 mod kills;
+#[cfg(test)]
+mod life_tests;
 mod movable;
 mod receive;
 mod registry;

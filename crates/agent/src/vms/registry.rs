@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use skein_handover::MigrationId;
-use skein_hypervisor::ProcessId;
-use skein_hypervisor::kvm::{self, KvmError};
+use skein_hypervisor::kvm::KvmError;
+use skein_hypervisor::{Hypervisor, ProcessId};
 use tracing::warn;
 
 use super::error::{VmError, io_error};
@@ -22,6 +22,7 @@ use crate::own_state::OwnState;
 #[derive(Debug)]
 pub(crate) struct Vms {
     pub(super) dirs: Dirs,
+    pub(super) hypervisor: Arc<dyn Hypervisor>,
     /// The QEMU program where a definition names none.
     pub(super) qemu: Option<PathBuf>,
     /// A QEMU answers within this after its start; preallocated huge pages take their time.
@@ -91,9 +92,14 @@ impl Vms {
         }
     }
 
+    /// What runs this host's guests.
+    pub(crate) fn hypervisor(&self) -> &dyn Hypervisor {
+        &*self.hypervisor
+    }
+
     /// Whether guests run under KVM here, in the agent's QEMU.
     pub(crate) fn kvm_works(&self) -> Result<(), KvmError> {
-        kvm::works(self.qemu.as_deref())
+        self.hypervisor.kvm_works(self.qemu.as_deref())
     }
 
     pub(super) fn new_vm(&self, name: &str, kept: SavedVm) -> Arc<Vm> {

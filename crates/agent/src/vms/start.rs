@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use skein_handover::MigrationId;
-use skein_hypervisor::{Guest, connect_started, kvm, spawn_command_detached, spawn_detached, version_of};
+use skein_hypervisor::Guest;
 use skein_inventory::NoRoom;
 use skein_inventory::definition::{Accel, Definition, FirmwareKind};
 use tracing::{info, warn};
@@ -74,15 +74,13 @@ impl Vms {
     pub(super) fn resolve(&self, mut definition: Definition) -> Result<Defined, VmError> {
         let program = definition.qemu.binary.clone().or_else(|| self.qemu.clone());
         if definition.accel == Accel::Auto {
-            let works = kvm::works(program.as_deref());
+            let works = self.hypervisor.kvm_works(program.as_deref());
             definition.accel = if works.is_ok() { Accel::Kvm } else { Accel::Tcg };
             if let Err(error) = works {
                 info!(vm = definition.name, "runs under TCG: {error}");
             }
         }
-        let mut config = skein_hypervisor::Config::new("", 0, "");
-        config.binary = program;
-        let forgets = || version_of(&config.program()).is_ok_and(|version| version.major < 9);
+        let forgets = || self.hypervisor.version_of(program.as_deref()).is_ok_and(|version| version.major < 9);
         // With huge pages it cannot be odd.
         let odd_ram = definition.accel == Accel::Tcg && definition.hugepages.is_none() && forgets();
         resolve_firmware(&mut definition)?;
@@ -97,7 +95,7 @@ impl Vms {
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
         // Before there is a process, so that whoever finds one knows what it is.
         write(&vm.dir.join("vm.json"), &*vm.saved.lock()).map_err(io_error("cannot remember the VM"))?;
-        let started = match &launch {
+        let command = match &launch {
             Launch::Definition(defined) => {
                 let definition = &defined.definition;
                 let prepare = if incoming.is_some() { OwnState::prepare_new } else { OwnState::prepare };
@@ -107,7 +105,9 @@ impl Vms {
                     swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
                 }
                 let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, incoming.is_some());
-                spawn_detached(&config, &log, |program| Command::new(program))
+                let mut command = Command::new(config.program());
+                command.args(config.arguments());
+                command
             }
             Launch::CommandLine(line) => {
                 let mut command = Command::new(&line.program);
@@ -115,20 +115,21 @@ impl Vms {
                 if incoming.is_some() {
                     command.args(["-incoming", "defer", "-S"]);
                 }
-                spawn_command_detached(command, &qmp, &log)
+                command
             }
         };
-        let (process, log) = started.map_err(of_qemu)?;
+        let (process, log) = self.hypervisor.start(command, &qmp, &log).map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
         // Whoever calls it off need not wait for its first word.
         vm.state.lock().starting = Some(process.clone());
         // Before anything is asked of it, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
-        let monitor = remembered.and_then(|()| connect_started(&process, &log, &qmp, self.start_time).map_err(of_qemu));
+        let answered = || self.hypervisor.first_answer(&process, &log, &qmp, self.start_time).map_err(of_qemu);
+        let guest = remembered.and_then(|()| answered());
         vm.state.lock().starting = None;
-        match monitor {
-            Ok(monitor) => Ok(Running { process, guest: Arc::new(monitor) }),
+        match guest {
+            Ok(guest) => Ok(Running { process, guest }),
             Err(error) => {
                 let is_called_off =
                     matches!(&error, VmError::Qemu { source: skein_hypervisor::Error::Ended { .. }, .. })

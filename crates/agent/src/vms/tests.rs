@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use skein_api::VmState;
 use skein_handover::{MigrationId, Outcome};
+use skein_hypervisor::QemuHypervisor;
 use skein_inventory::definition::Definition;
 
 use super::involvement::Involvement;
@@ -35,13 +36,13 @@ fn known(vms: &Vms, name: &str) -> Arc<Vm> {
 #[test]
 fn why_a_vm_is_off_outlives_the_agent() {
     let dir = tempfile::tempdir().unwrap();
-    let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
+    let vms = Vms::open(dirs(dir.path()), Arc::new(QemuHypervisor), None, Duration::from_secs(60)).unwrap();
     vms.save_note(&known(&vms, "a"), "the kernel killed its QEMU".into());
     known(&vms, "gone");
     fs::remove_file(vms.file("gone")).unwrap();
     vms.save_note(&vms.get("gone").unwrap(), "nobody asks".into());
     drop(vms);
-    let again = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
+    let again = Vms::open(dirs(dir.path()), Arc::new(QemuHypervisor), None, Duration::from_secs(60)).unwrap();
     assert_eq!(again.get("a").unwrap().show().note, "the kernel killed its QEMU");
     assert!(again.get("gone").is_err(), "what was let go of does not come back");
 }
@@ -49,7 +50,7 @@ fn why_a_vm_is_off_outlives_the_agent() {
 #[test]
 fn a_guest_that_left_is_shown_as_moved() {
     let dir = tempfile::tempdir().unwrap();
-    let vms = Vms::open(dirs(dir.path()), None, Duration::from_secs(60)).unwrap();
+    let vms = Vms::open(dirs(dir.path()), Arc::new(QemuHypervisor), None, Duration::from_secs(60)).unwrap();
     let vm = known(&vms, "a");
     for (involvement, state) in [
         (Involvement::Moving(MigrationId(7)), VmState::Stopped),
