@@ -1,4 +1,4 @@
-//! What happened in a migration, a line of JSON for each event.
+//! Keeps what happened in a migration, as a line of JSON for each event.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -11,10 +11,10 @@ use nix::libc::O_NONBLOCK;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A log takes no more than this; a migration writes some tens of events of about a hundred bytes.
+/// Bounds the bytes of a log. A migration writes some tens of events of about a hundred bytes.
 pub const EVENT_LOG_BYTES_MAX: u64 = 4 << 20;
 
-/// How many logs are worth keeping; see [`EventLog::prune`].
+/// Says how many logs are worth keeping; see [`EventLog::prune`].
 pub const EVENT_LOGS_KEPT: usize = 1000;
 
 const ID_BYTES_MAX: usize = 100;
@@ -22,7 +22,7 @@ const ID_BYTES_MAX: usize = 100;
 /// A line of a log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLogEntry<E> {
-    /// When it was written, by this host's clock; in the file as RFC 3339 in UTC, with milliseconds.
+    /// The time of writing, by this host's clock; in the file as RFC 3339 in UTC, with milliseconds.
     #[serde(serialize_with = "milliseconds")]
     pub time: Timestamp,
     /// What happened.
@@ -33,7 +33,7 @@ fn milliseconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok,
     serializer.collect_str(&format_args!("{time:.3}"))
 }
 
-/// An ID that cannot be a file's name here.
+/// The reason why an ID cannot be a file's name here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{id:?} is no ID: it takes 1 to {ID_BYTES_MAX} letters, digits, dots, dashes and underscores, and begins with no \
@@ -54,21 +54,21 @@ fn path(dir: &Path, id: &str) -> Result<PathBuf, BadId> {
 
 /// The event log of one migration, open for writing: `DIR/ID.jsonl`.
 ///
-/// It is for people. Nothing waits for the disk, and a log that cannot be written is a warning, no error: the migration
-/// goes on.
+/// The log is for people. Nothing waits for the disk. A log that cannot be written is a warning, no error: the
+/// migration goes on.
 #[derive(Debug)]
 pub struct EventLog {
     path: PathBuf,
-    /// None until it could be opened.
+    /// The open file; `None` until it could be opened.
     file: Option<File>,
     bytes: u64,
-    /// The file does not end with a whole line.
+    /// Whether the file ends without a whole line.
     torn: bool,
     lost: u64,
 }
 
 impl EventLog {
-    /// Opens a log, new or with what is there.
+    /// Opens a log, new or with its earlier events.
     pub fn open(dir: &Path, id: &str) -> Result<EventLog, BadId> {
         let mut log = EventLog { path: path(dir, id)?, file: None, bytes: 0, torn: false, lost: 0 };
         if let Err(error) = log.reopen() {
@@ -78,12 +78,12 @@ impl EventLog {
         Ok(log)
     }
 
-    /// Adds an event, now. What cannot be written is counted, and told once.
+    /// Adds an event with the current time. An event that cannot be written is counted; the first is logged.
     pub fn append(&mut self, event: &impl Serialize) {
         self.append_at(Timestamp::now(), event);
     }
 
-    /// How many events could not be written.
+    /// Returns how many events could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -112,7 +112,7 @@ impl EventLog {
             return Err(io::Error::new(ErrorKind::FileTooLarge, "it is as large as a log may become"));
         }
         let file = self.file.as_mut().expect("opened above");
-        // One write, so that a line is whole or its beginning.
+        // One write, so that the file has a whole line or a line's beginning.
         let written = file.write(&line)?;
         self.bytes += written as u64;
         if written > 0 {
@@ -139,7 +139,7 @@ impl EventLog {
         Ok(())
     }
 
-    /// Reads a log back, as far as it can be read.
+    /// Reads a log back, as far as the log can be read.
     pub fn read<E: DeserializeOwned>(dir: &Path, id: &str) -> Result<EventLogContents<E>, ReadError> {
         let path = path(dir, id)?;
         let read = || -> io::Result<Vec<u8>> {
@@ -157,7 +157,7 @@ impl EventLog {
         }
     }
 
-    /// The logs in a directory, the one written last first; none if there is no directory.
+    /// Returns the logs in a directory, the last written first; none if there is no directory.
     pub fn list(dir: &Path) -> io::Result<Vec<LogFile>> {
         let entries = match fs::read_dir(dir) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -175,7 +175,7 @@ impl EventLog {
                 Ok(metadata) if metadata.is_file() => {
                     logs.push(LogFile { id: id.to_owned(), modified: metadata.modified()?, bytes: metadata.len() });
                 }
-                // Pruned meanwhile, or nothing of ours.
+                // The log was pruned meanwhile, or the file is no log.
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -185,7 +185,7 @@ impl EventLog {
         Ok(logs)
     }
 
-    /// Removes all logs but the `keep` that were written last, and says how many.
+    /// Removes all logs but the `keep` that were written last, and returns how many were removed.
     pub fn prune(dir: &Path, keep: usize) -> io::Result<usize> {
         let mut removed = 0;
         for log in EventLog::list(dir)?.iter().skip(keep) {
@@ -202,31 +202,31 @@ impl EventLog {
 /// A log in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogFile {
-    /// The migration.
+    /// The ID of the migration.
     pub id: String,
-    /// When it was last written.
+    /// When the log was last written.
     pub modified: SystemTime,
-    /// Its length.
+    /// The log's length, in bytes.
     pub bytes: u64,
 }
 
-/// What a log says.
+/// The content of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventLogContents<E> {
-    /// In the order in which they were written.
+    /// The entries, in the order in which they were written.
     pub entries: Vec<EventLogEntry<E>>,
-    /// Lines that could not be read: of a crash, another version, or somebody's editor.
+    /// The lines that could not be read, because of a crash, another version, or an editor.
     pub damaged: Vec<DamagedLine>,
-    /// The last line is half written: by a crash, or right now.
+    /// Whether the last line is half written, by a crash or at this moment.
     pub torn: bool,
 }
 
 /// A line that is no event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedLine {
-    /// Counted from 1.
+    /// The line's number, counted from 1.
     pub line: usize,
-    /// Why not.
+    /// The reason why the line is no event.
     pub why: String,
 }
 
@@ -251,16 +251,16 @@ impl<E: DeserializeOwned> EventLogContents<E> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// That cannot be a log's name.
+    /// The ID cannot be a log's name.
     #[error(transparent)]
     Id(#[from] BadId),
-    /// There is none.
+    /// There is no such log.
     #[error("there is no log of migration {id} in {dir}: `skein migration list` names those that there \
              are", dir = .dir.display())]
     Missing {
-        /// The migration.
+        /// The ID of the migration.
         id: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         dir: PathBuf,
     },
     /// The system failed.
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(events.entries.len(), 2);
         assert_eq!(events.entries[1].event, phase("two", 2));
         assert_eq!((events.damaged.len(), events.damaged[0].line, events.torn), (1, 2, false));
-        // Another program's events can still be looked at.
+        // Another program's events can still be read.
         assert_eq!(EventLog::read::<Value>(dir.path(), "m").unwrap().entries[0].event["phase"]["name"], "one");
         let other = EventLog::read::<u32>(dir.path(), "m").unwrap();
         assert_eq!((other.entries.len(), other.damaged.len()), (0, 3));
@@ -350,7 +350,7 @@ mod tests {
         let events = EventLog::read::<Event>(&missing, "m").unwrap();
         assert_eq!((events.entries.len(), log.lost()), (1, 2));
 
-        // A device that is always full.
+        // This device is always full.
         std::os::unix::fs::symlink("/dev/full", dir.path().join("full.jsonl")).unwrap();
         let mut log = EventLog::open(dir.path(), "full").unwrap();
         log.append(&Event::Done);
@@ -390,7 +390,7 @@ mod tests {
         for n in 0..12u64 {
             EventLog::open(dir.path(), &format!("m{n}")).unwrap().append(&n);
             let file = File::open(dir.path().join(format!("m{n}.jsonl"))).unwrap();
-            // Not in the names' order.
+            // The order of writing is not the order of the names.
             file.set_modified(begin + Duration::from_secs(n * 5 % 12)).unwrap();
         }
         fs::write(dir.path().join("other.txt"), "not ours").unwrap();
@@ -427,7 +427,7 @@ mod tests {
             let whole = bytes[..cut].iter().filter(|byte| **byte == b'\n').count();
             let read = EventLogContents::<Event>::parse(&bytes[..cut]);
             prop_assert!(read.damaged.is_empty());
-            // A line that only lacks its end is whole too.
+            // A line that only lacks its end is whole, too.
             prop_assert!(read.entries.len() == whole || read.entries.len() == whole + 1 && !read.torn);
             for (entry, (name, ms)) in read.entries.iter().zip(&events) {
                 prop_assert_eq!(&entry.event, &phase(name, *ms));

@@ -16,67 +16,67 @@ use nix::libc::{O_DIRECT, O_DSYNC, O_NONBLOCK, c_int, c_long};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 
-/// What a file is opened for.
+/// The way in which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Reading what is there.
+    /// Opens a file that is there, for reading.
     Read,
-    /// Writing a new file, or one that is emptied; only its owner may read it.
+    /// Opens a new or emptied file for writing. Only the file's owner may read it.
     Create,
-    /// Writing to a file that is there. What is written is on the disk after [`OpenFile::sync_all`].
+    /// Opens a file that is there, for writing. Writes are on the disk after [`OpenFile::sync_all`].
     Write,
-    /// Writing to a file that is there. What is written is on the disk when the write returns.
+    /// Opens a file that is there, for writing. A write is on the disk when it returns.
     Durable,
 }
 
-/// What is known of a file without reading it.
+/// The facts of a file that are known without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Not a directory, FIFO or device.
+    /// Whether the file is a regular file: no directory, FIFO or device.
     pub is_file: bool,
-    /// Bytes of the disk that it takes: fewer than its length where it has holes.
+    /// How many bytes of the disk the file takes: fewer than its length if it has holes.
     pub allocated_bytes: u64,
 }
 
-/// The names of files.
+/// The names of files, and what can be done with them.
 pub(crate) trait FileSystem: Debug + Send + Sync {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn OpenFile>>;
 
-    /// Gives the file at `from` the name `to`, in place of the file that had it. The disk has either until
+    /// Gives the file at `from` the name `to`, in place of the file that had the name. The disk has either file until
     /// [`Self::sync_directory`] returns.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a name.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Returns when the names in `directory` are on the disk.
+    /// Waits until the names in `directory` are on the disk.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
 }
 
-/// A file that is open.
+/// An open file.
 pub(crate) trait OpenFile: Debug + Send + Sync {
     fn shape(&self) -> io::Result<Shape>;
 
-    /// The bytes from the file's beginning, at most `most`.
+    /// Returns the bytes from the file's beginning, at most `most`.
     fn read(&self, most: usize) -> io::Result<Vec<u8>>;
 
     /// Writes all of `bytes` from `offset` on.
     fn write_in_place(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Reserves the space of an empty file that will have so many bytes, for writes in place.
+    /// Reserves the space of an empty file that will have `bytes` bytes, for writes in place.
     fn reserve(&self, bytes: usize) -> io::Result<()>;
 
-    /// Returns when all that was written to the file is on the disk, its length too.
+    /// Waits until all that was written to the file is on the disk, its length, too.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// Has the next read come from the disk.
+    /// Makes the next read come from the disk.
     fn forget_cache(&self) -> io::Result<()>;
 
-    /// Whether the file system is mounted read-only.
+    /// Returns whether the file system is mounted read-only.
     fn is_read_only(&self) -> io::Result<bool>;
 }
 
-/// The file systems of this host.
+/// This host's file systems.
 #[derive(Debug)]
 pub(crate) struct Kernel;
 
@@ -84,7 +84,7 @@ impl FileSystem for Kernel {
     fn open(&self, path: &Path, access: Access) -> io::Result<Box<dyn OpenFile>> {
         let mut options = OpenOptions::new();
         let file = match access {
-            // Not blocking on a FIFO that somebody put there.
+            // The open does not block on a FIFO that somebody put there.
             Access::Read => options.read(true).custom_flags(O_NONBLOCK).open(path),
             Access::Create => options.write(true).create(true).truncate(true).mode(0o600).open(path),
             Access::Write => options.write(true).open(path),
@@ -107,10 +107,11 @@ impl FileSystem for Kernel {
 }
 
 /// Opens a file for durable writes in place, by `open` with flags of open(2). With `O_DIRECT` such a write is a single
-/// command to a disk that knows FUA, instead of a write and the flush of all that others have in the disk's cache.
+/// command to a disk that knows FUA. Without, the write is followed by a flush of all that others have in the disk's
+/// cache.
 fn durable(mut open: impl FnMut(c_int) -> io::Result<File>) -> io::Result<File> {
     match open(O_DSYNC | O_DIRECT) {
-        // open(2): this file system has no direct I/O.
+        // This file system has no direct I/O (open(2)).
         Err(error) if error.kind() == ErrorKind::InvalidInput => open(O_DSYNC),
         other => other,
     }
@@ -135,7 +136,7 @@ impl OpenFile for File {
     fn reserve(&self, bytes: usize) -> io::Result<()> {
         in_place(self)?;
         match fallocate(self, FallocateFlags::empty(), 0, bytes as i64) {
-            // The zeros that are written allocate as well, only perhaps not in one piece.
+            // The zeros that are written allocate space as well, but perhaps not in one piece.
             Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -154,7 +155,7 @@ impl OpenFile for File {
     }
 }
 
-/// Has a file that is still empty written in place on btrfs too, where every write would else need new space.
+/// Makes btrfs write a file that is still empty in place, too. Otherwise every write there needs new space.
 fn in_place(file: &File) -> io::Result<()> {
     if fstatfs(file)?.filesystem_type() != BTRFS_SUPER_MAGIC {
         return Ok(());
@@ -169,7 +170,7 @@ fn in_place(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// `include/uapi/linux/fs.h`
+/// The flag of `include/uapi/linux/fs.h`.
 const FS_NOCOW_FL: c_int = 0x0080_0000;
 
 nix::ioctl_read_bad!(get_flags, nix::request_code_read!(b'f', 1, size_of::<c_long>()), c_int);
@@ -181,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// The flags that the kernel has for an open file (fcntl(2), F_GETFL).
+    /// Returns the flags that the kernel has for an open file (fcntl(2), F_GETFL).
     fn flags(file: &File) -> c_int {
         fcntl(file, FcntlArg::F_GETFL).unwrap()
     }
@@ -190,7 +191,7 @@ mod tests {
     fn every_write_of_a_durable_file_is_synchronous() {
         let path = tempfile::NamedTempFile::new().unwrap();
         let open = |flags| OpenOptions::new().write(true).custom_flags(flags).open(&path);
-        // On a file system that has direct I/O, and on one that has not.
+        // One file system has direct I/O, the other has not.
         let direct =
             |flags| if flags & O_DIRECT == 0 { panic!("direct I/O is tried first") } else { open(flags & !O_DIRECT) };
         let indirect = |flags| if flags & O_DIRECT == 0 { open(flags) } else { Err(Errno::EINVAL.into()) };

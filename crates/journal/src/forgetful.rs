@@ -1,4 +1,5 @@
-//! The journal over a disk that forgets what was not flushed: the power is cut at every call, and every call fails.
+//! Tests the journal over a disk that forgets what was not flushed. The power is cut at every call, and every call
+//! fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -9,28 +10,30 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::files::{Access, FileSystem, OpenFile, Shape};
 use crate::{Journal, JournalLimits};
 
-/// What a disk writes whole.
+/// The bytes that a disk writes whole.
 const SECTOR_BYTES: usize = 512;
 
-/// Bytes that were written from an offset on.
+/// Bytes that were written, and the offset of the first.
 type Written = (usize, Vec<u8>);
 
-/// A file: what the disk has of it, and the writes that only the cache has.
+/// A file: its content on the disk, and the writes that only the cache has.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Inode {
     durable: Vec<u8>,
-    /// Writes of a sync that failed: in the cache, and marked clean by the kernel, so that no later sync writes them.
+    /// Writes of a sync that failed. The cache has them, but the kernel marked them clean, so no later sync writes
+    /// them.
     lost: Vec<Written>,
     cached: Vec<Written>,
 }
 
 impl Inode {
-    /// What a program reads.
+    /// Returns what a program reads.
     fn bytes(&self) -> Vec<u8> {
         written(self.durable.clone(), self.lost.iter().chain(&self.cached), |_| true)
     }
 
-    /// What the disk has if the sectors that `reached` names, counted over all cached writes, had been written.
+    /// Returns the disk's content if the sectors that `reached` names had been written. Sectors are counted over all
+    /// cached writes.
     fn after_a_cut(&self, reached: impl Fn(usize) -> bool) -> Vec<u8> {
         written(self.durable.clone(), &self.cached, reached)
     }
@@ -45,7 +48,7 @@ impl Inode {
     }
 }
 
-/// A file's bytes with those sectors of `writes` that `reached` names, counted over all writes.
+/// Returns a file's bytes with the sectors of `writes` that `reached` names. Sectors are counted over all writes.
 fn written<'a>(
     mut bytes: Vec<u8>,
     writes: impl IntoIterator<Item = &'a Written>,
@@ -88,7 +91,7 @@ fn apply(names: &mut BTreeMap<PathBuf, usize>, change: &Change) {
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Disk {
     inodes: Vec<Inode>,
-    /// Names that are on the disk, and the changes since then in their order.
+    /// The names on the disk, and the changes since then in their order.
     durable: BTreeMap<PathBuf, usize>,
     cached: Vec<Change>,
 }
@@ -104,8 +107,9 @@ impl Disk {
         self.cached.push(change);
     }
 
-    /// The disks that a power cut may leave. A file system keeps the changes of a directory in their order, so the disk
-    /// has the first ones, however many; and of a file's cached sectors nothing, everything, or some.
+    /// Returns the disks that a power cut may leave. A file system keeps the changes of a directory in their order, so
+    /// the disk has the first changes, however many. Of a file's cached sectors the disk has nothing, everything, or
+    /// some.
     fn after_a_cut(&self) -> BTreeSet<Disk> {
         let mut disks = BTreeSet::new();
         let reached: [&dyn Fn(usize) -> bool; 6] = [
@@ -129,20 +133,21 @@ impl Disk {
     }
 }
 
-/// What goes wrong in a life of the machine.
+/// What goes wrong while the host is up.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// Nothing goes wrong.
     None,
-    /// The power goes in this call, counted from 1; the call may have done its work or a part of it, and tells nobody.
+    /// The power goes in this call, counted from 1. The call may have done its work or a part of the work, and returns
+    /// to nobody.
     Cut(usize),
-    /// This call fails without its work.
+    /// This call fails without having done its work.
     Fails(usize),
-    /// This call does its work and says that it failed.
+    /// This call does its work and returns a failure.
     SaysSo(usize),
 }
 
-/// A computer with one disk.
+/// A host with one disk.
 #[derive(Debug)]
 struct Machine {
     disk: Disk,
@@ -150,7 +155,7 @@ struct Machine {
     calls: Vec<String>,
 }
 
-/// The machine as a file system.
+/// The host as a file system.
 #[derive(Debug, Clone)]
 struct Forgetful(Arc<Mutex<Machine>>);
 
@@ -163,7 +168,7 @@ impl Forgetful {
         self.0.lock().unwrap()
     }
 
-    /// The calls so far.
+    /// Returns the calls so far.
     fn calls(&self) -> Vec<String> {
         self.machine().calls.clone()
     }
@@ -172,7 +177,7 @@ impl Forgetful {
         self.machine().disk.clone()
     }
 
-    /// A call: `work`, or where it fails without that, `failing`.
+    /// Makes a call: runs `work`, or `failing` if the call fails without its work.
     fn call<T>(
         &self,
         what: &str,
@@ -204,7 +209,7 @@ impl FileSystem for Forgetful {
         let work = |disk: &mut Disk| {
             match (disk.names().get(path), access) {
                 (Some(inode), Access::Read | Access::Write | Access::Durable) => Ok(*inode),
-                // Emptied or made: a new inode is the harder case, as its name may be lost.
+                // Emptying and making both give a new inode. This is the harder case, because the name may be lost.
                 (_, Access::Create) => {
                     disk.inodes.push(Inode::default());
                     let inode = disk.inodes.len() - 1;
@@ -246,7 +251,7 @@ impl FileSystem for Forgetful {
     }
 }
 
-/// A file of a [`Forgetful`] that is open.
+/// An open file of a [`Forgetful`].
 #[derive(Debug)]
 struct Opened {
     files: Forgetful,
@@ -271,7 +276,7 @@ impl Opened {
     fn write(&self, what: &str, bytes: &[u8], offset: u64) -> io::Result<()> {
         assert_ne!(self.access, Access::Read);
         self.call(what, |inode| inode.cached.push((offset as usize, bytes.to_owned())))?;
-        // A call of its own, so that the power may also go before all of it is on the disk.
+        // The flush is a call of its own, so that the power may also go before everything is on the disk.
         if self.access == Access::Durable { self.sync("flush") } else { Ok(()) }
     }
 }
@@ -300,7 +305,7 @@ impl OpenFile for Opened {
     }
 
     fn forget_cache(&self) -> io::Result<()> {
-        // Of what was not synced the kernel forgets nothing (posix_fadvise(2)).
+        // The kernel forgets nothing that was not synced (posix_fadvise(2)).
         self.call("forget", |inode| inode.lost.clear())
     }
 
@@ -311,11 +316,11 @@ impl OpenFile for Opened {
 
 const LIMITS: JournalLimits = JournalLimits { records: 4 };
 
-/// What the program may rely on: records that it was told of, by an acknowledgement or at the start.
+/// The records that the program may rely on, because of an acknowledgement or of what it read at the start.
 #[derive(Debug, Clone, Default)]
 struct Promise {
     records: Vec<u64>,
-    /// What else may be there: of steps that were begun since, and of which nothing was said, or that they failed.
+    /// Other lists of records that may be there: of steps that were begun since, and that failed or never returned.
     begun: Vec<Vec<u64>>,
 }
 
@@ -346,22 +351,22 @@ impl Bench {
         Journal::open_on(Arc::new(files.clone()), &self.dir.path().join("journal"), LIMITS)
     }
 
-    /// The disk has what was promised.
+    /// Asserts that the disk has what was promised.
     fn must_be_kept(&self, disk: &Disk, promise: &Promise) {
         let opened = self.open(&Forgetful::new(disk.clone(), Fault::None));
         let (_, found) = opened.unwrap_or_else(|error| panic!("{promise:?}, and {error:?}"));
         assert!(promise.is_kept_by(&found), "{promise:?}, and found {found:?}");
     }
 
-    /// A life of the program: it opens the journal, appends, and makes room. After an error it goes on with the same
-    /// journal, as an agent does. Returns whether all went well.
+    /// Runs a life of the program: the program opens the journal, appends, and makes room. After an error it goes on
+    /// with the same journal, as an agent does. Returns whether all went well.
     fn live(&self, files: &Forgetful, appends: usize, promise: &mut Promise) -> bool {
         let Ok((mut journal, found)) = self.open(files) else { return false };
         assert!(promise.is_kept_by(&found), "{promise:?} and found {found:?} after {:?}", files.calls());
         *promise = Promise { records: found, begun: Vec::new() };
         let mut well = true;
         for _ in 0..appends {
-            // Where a rewrite fails, a journal with room left could go on with the wrong file.
+            // If a rewrite fails, a journal with room left could go on with the wrong file.
             if journal.free_slots() <= 1 {
                 let kept = promise.records[1..].to_vec();
                 well &= promise.step(kept.clone(), || journal.rewrite(&kept)).is_ok();
@@ -375,8 +380,8 @@ impl Bench {
     }
 }
 
-/// A life that ends at each of its calls. `then` gets what a power cut, or the kill of the program alone, may leave.
-/// Returns how many calls a life has.
+/// Ends a life at each of its calls. `then` gets what a power cut, or the kill of the program alone, may leave. Returns
+/// how many calls a life has.
 fn ended_at_every_call(
     bench: &Bench,
     disk: &Disk,
@@ -406,7 +411,7 @@ fn a_power_cut_at_any_call_costs_nothing_that_was_acknowledged() {
         ends += 1;
         different.entry((disk.clone(), format!("{promise:?}"))).or_insert_with(|| promise.clone());
     });
-    // What was found after the first end must be there after a second one, at any call of the next life.
+    // What was found after the first end must be there after a second end, at any call of the next life.
     let (first, mut second) = (different.len(), 0);
     for ((disk, _), promise) in different {
         ended_at_every_call(&bench, &disk, &promise, 2, &mut |disk, promise| {
@@ -418,7 +423,7 @@ fn a_power_cut_at_any_call_costs_nothing_that_was_acknowledged() {
     assert!(calls > 50 && second > 5000, "too few to show anything: {calls}, {second}");
 }
 
-/// After a call that failed the program goes on as long as it may, else it is started again; then the power is cut.
+/// After a call that failed the program goes on as long as it may, or is started again. Then the power is cut.
 #[test]
 fn a_call_that_fails_costs_nothing_that_is_acknowledged_afterwards() {
     let bench = Bench::new();
@@ -436,7 +441,7 @@ fn a_call_that_fails_costs_nothing_that_is_acknowledged_afterwards() {
     assert!(failed > 100, "too few calls failed to show anything: {failed}");
 }
 
-/// The calls whose order the promise rests on, in full.
+/// The calls whose order makes the promise true, in full.
 #[test]
 fn the_calls_come_in_the_order_that_a_disk_needs() {
     let bench = Bench::new();

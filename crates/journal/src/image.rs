@@ -1,8 +1,8 @@
-//! The bytes of a journal's file, without the file.
+//! Encodes and decodes the bytes of a journal's file, without the file.
 //!
-//! The file is an array of slots of 4 KiB: a header, then a slot for each record, zeros where there is none yet. So no
-//! write touches a block that holds an acknowledged record, and at any time only one slot, the first free one, can be
-//! half written. All integers are little-endian.
+//! The file is an array of slots of 4 KiB: a header, then a slot for each record, zeros where no record is yet. So no
+//! write touches a block that holds an acknowledged record. At any time only one slot, the first free slot, can be half
+//! written. All integers are little-endian.
 //!
 //! | header | bytes | | record | bytes |
 //! |---|---|---|---|---|
@@ -12,16 +12,16 @@
 //! | slots for records | 16..20 | | payload | 16.. |
 //! | first record's sequence number | 20..28 | | zeros | |
 //!
-//! Sequence numbers go up by one, and on from file to file, so that a slot of an older file is never taken for one of
-//! this.
+//! Sequence numbers go up by one, and go on from file to file. So a slot of an older file is never taken for a slot of
+//! this file.
 
-/// The unit of the file: a page, and at least a sector of any disk.
+/// The size of a slot: a page, and at least a sector of any disk.
 pub(crate) const SLOT_BYTES: usize = 4096;
 
-/// What precedes a payload in its slot.
+/// The bytes before a payload in its slot.
 const RECORD_HEADER_BYTES: usize = 16;
 
-/// A payload's largest length, in bytes.
+/// The largest length of a payload, in bytes.
 pub const RECORD_BYTES_MAX: usize = SLOT_BYTES - RECORD_HEADER_BYTES;
 
 /// The most records that a file can be made for: 16 MiB.
@@ -30,7 +30,7 @@ pub const RECORDS_MAX: usize = 4095;
 const MAGIC: &[u8; 8] = b"SKEINJNL";
 const VERSION: u32 = 1;
 
-/// One slot, aligned as direct I/O wants it.
+/// A slot, aligned as direct I/O wants it.
 #[derive(Debug, Clone)]
 #[repr(C, align(4096))]
 pub(crate) struct JournalSlot(pub [u8; SLOT_BYTES]);
@@ -49,7 +49,7 @@ impl JournalSlot {
         slot
     }
 
-    /// Makes the slot hold what `fill` writes as its payload; `fill` returns how many bytes that are.
+    /// Makes the slot hold the payload that `fill` writes; `fill` returns how many bytes the payload has.
     pub fn fill<E>(
         &mut self,
         sequence: u64,
@@ -68,7 +68,7 @@ impl JournalSlot {
     }
 }
 
-/// The payload of the record `sequence`, if the slot holds that one whole.
+/// Returns the payload of the record `sequence`, if the slot holds that record whole.
 fn payload(slot: &[u8], sequence: u64) -> Option<&[u8]> {
     let (header, payload) = slot.split_first_chunk::<RECORD_HEADER_BYTES>()?;
     if u32_at(header, 0) != crc32fast::hash(&slot[4..]) || u64_at(header, 8) != sequence {
@@ -85,49 +85,49 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// Why a file cannot be trusted to hold every record that was acknowledged.
+/// The reason why a file cannot be trusted to hold every record that was acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// It does not begin like a journal.
+    /// The file does not begin like a journal.
     #[error("it is not a journal")]
     NotAJournal,
-    /// Another program's format.
+    /// The file has another program's format.
     #[error("its format is version {found}, and this program reads version {VERSION}: start the version that wrote it")]
     Version {
-        /// What the header says.
+        /// The version in the header.
         found: u32,
     },
     /// The header's CRC or content is wrong.
     #[error("its header is damaged")]
     Header,
-    /// The file is shorter or longer than its header says. A crash does not do that: the length is on the disk before
-    /// the file gets its name.
+    /// The file is shorter or longer than its header says. A crash does not do that, because the length is on the disk
+    /// before the file gets its name.
     #[error("it has {found} bytes and was made with {expected}")]
     Length {
-        /// By the header.
+        /// The length by the header.
         expected: usize,
-        /// Of the file.
+        /// The length of the file.
         found: usize,
     },
-    /// A record is not whole, and something follows it: it was acknowledged before that was written.
+    /// A record is not whole, and something follows. The record was acknowledged before that was written.
     #[error("record {number} is damaged, and others follow it")]
     Record {
-        /// Counted from 1.
+        /// The record's number, counted from 1.
         number: usize,
     },
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image<'a> {
     /// The payloads in the order in which they were appended.
     pub payloads: Vec<&'a [u8]>,
-    /// How many records there is room for, these included.
+    /// How many records the file has room for, these included.
     pub slots: usize,
-    /// The first record's sequence number; the next one's is this and the number of payloads.
+    /// The first record's sequence number. The next record's number is this and the number of payloads.
     pub first: u64,
-    /// The slot after the last record holds something else than zeros: a record that was never acknowledged.
+    /// Whether the slot after the last record holds something else than zeros: a record that was never acknowledged.
     pub torn: bool,
 }
 
@@ -143,7 +143,7 @@ pub fn decode(bytes: &[u8]) -> Result<Image<'_>, Damage> {
     if !header.starts_with(MAGIC) {
         return Err(Damage::NotAJournal);
     }
-    // The CRC first: a version that a flipped bit made is no reason to look for another program.
+    // The CRC comes first: a version that a flipped bit made is no reason to look for another program.
     if u32_at(header, 8) != crc32fast::hash(&header[12..]) {
         return Err(Damage::Header);
     }
@@ -180,11 +180,11 @@ fn is_zero(slot: &[u8]) -> bool {
     slot.iter().all(|byte| *byte == 0)
 }
 
-/// The bytes of a new file with room for `slots` records, of which `payloads` are there.
+/// Returns the bytes of a new file with room for `slots` records, of which `payloads` are there.
 ///
 /// # Panics
 ///
-/// If `slots` is not within 1..=[`RECORDS_MAX`], the payloads are more than that, or one is longer than
+/// `slots` is not within 1..=[`RECORDS_MAX`], the payloads are more than `slots`, or a payload is longer than
 /// [`RECORD_BYTES_MAX`].
 pub fn encode(first: u64, slots: usize, payloads: &[impl AsRef<[u8]>]) -> Vec<u8> {
     assert!((payloads.len().max(1)..=RECORDS_MAX).contains(&slots), "{} records in {slots} slots", payloads.len());
@@ -217,7 +217,7 @@ mod tests {
         Zero(usize, usize),
         Write(usize, Vec<u8>),
         Flip(usize, u8),
-        /// A block of the file where another should be.
+        /// Puts a block of the file where another should be.
         Copy(usize, usize),
     }
 
@@ -277,12 +277,12 @@ mod tests {
             let with_next: Vec<_> = payloads.iter().chain([&next]).cloned().collect();
             let whole = encode(7, slots, &with_next);
             let at = (1 + payloads.len()) * SLOT_BYTES;
-            // Each sector is the old one or the new one.
+            // Each sector is the old or the new sector.
             for sector in (0..8).filter(|sector| sectors & 1 << sector != 0) {
                 let sector = at + sector * 512..at + (sector + 1) * 512;
                 bytes[sector.clone()].copy_from_slice(&whole[sector]);
             }
-            // Or some disk does worse.
+            // Some disk may do worse.
             if let Some((offset, noise)) = noise {
                 for (byte, new) in bytes[at..at + SLOT_BYTES].iter_mut().skip(offset).zip(noise) {
                     *byte = new;
@@ -297,8 +297,8 @@ mod tests {
             }
         }
 
-        /// Whatever happens to the file: the records from the first on, or an error. What is missing then looks as if
-        /// it had never been written, or like a last record half written, and that is one record at most.
+        /// Whatever happens to the file, a reader gets the records from the first on, or an error. What is missing
+        /// looks as if it had never been written, or like a last record half written. At most one record is missing.
         #[test]
         fn damage_never_goes_unnoticed(payloads in payloads(), changes in vec(change(), 1..4)) {
             let slots = payloads.len() + 1;
@@ -341,9 +341,9 @@ mod tests {
         assert_eq!(damaged(4000), Err(Damage::Header));
         assert_eq!(damaged(SLOT_BYTES + 20), Err(Damage::Record { number: 1 }));
         assert_eq!(damaged(3 * SLOT_BYTES - 1), Err(Damage::Record { number: 2 }));
-        // The last one: as if it had never been finished.
+        // The last record looks as if it had never been finished.
         assert_eq!(damaged(3 * SLOT_BYTES + 20), Ok(2));
-        // One slot may be half written, a second one never.
+        // One slot may be half written, but never two.
         assert_eq!(damaged(4 * SLOT_BYTES), Ok(3));
         assert_eq!(
             decode(&good[..4 * SLOT_BYTES]),

@@ -1,4 +1,4 @@
-//! The journal's file.
+//! Writes and reads the journal's file.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -13,20 +13,20 @@ use serde::de::DeserializeOwned;
 use crate::files::{Access, FileSystem, Kernel, OpenFile};
 use crate::image::{self, Damage, JournalSlot, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES};
 
-/// No file of ours is longer than this.
+/// The most bytes of a journal's file.
 const FILE_BYTES_MAX: usize = (1 + RECORDS_MAX) * SLOT_BYTES;
 
 /// How much a journal holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JournalLimits {
-    /// How many records the file has room for, within 1..=[`RECORDS_MAX`] (a value outside counts as the nearest of
-    /// these); 4 KiB of disk each, reserved. A file that was made with another limit keeps it until
-    /// [`Journal::rewrite`].
+    /// How many records the file has room for, within 1..=[`RECORDS_MAX`]. A value outside counts as the nearest value
+    /// within. Each record takes 4 KiB of disk, which are reserved. A file that was made with another limit keeps its
+    /// limit until [`Journal::rewrite`].
     pub records: usize,
 }
 
 impl Default for JournalLimits {
-    /// A file of 1 MiB.
+    /// Returns the limits of a file of 1 MiB.
     fn default() -> JournalLimits {
         JournalLimits { records: 255 }
     }
@@ -38,11 +38,11 @@ impl JournalLimits {
     }
 }
 
-/// What kind of thing went wrong.
+/// A kind of disk problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DiskProblem {
-    /// No space: in the journal, or on its file system.
+    /// There is no space, in the journal or on its file system.
     Full,
     /// The file system is read-only.
     ReadOnly,
@@ -70,11 +70,11 @@ impl DiskProblem {
     }
 }
 
-/// Why a journal cannot be opened.
+/// The reason why a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Somebody has it open.
+    /// Another program has the journal open.
     #[error(
         "{path} is in use, probably by another agent: stop that one (`fuser -v {path}.lock` shows it), or give this \
          one a \
@@ -82,25 +82,25 @@ pub enum OpenError {
         path = .path.display()
     )]
     Busy {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
     },
     /// The file system has no room for what the journal reserves.
     #[error("no space for {path}, which reserves {kib} KiB: free some on its file system and start \
              again", path = .path.display())]
     NoSpace {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// What is reserved.
+        /// How many KiB are reserved.
         kib: usize,
         /// What the system said.
         source: io::Error,
     },
-    /// Nothing can be written there.
+    /// Nothing can be written to the file system.
     #[error("{path} is on a read-only file system: see `dmesg` for why, mount it read-write, and start \
              again", path = .path.display())]
     ReadOnly {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -109,9 +109,9 @@ pub enum OpenError {
     #[error("cannot {what} {path}: check the directory, its permissions and the disk (`dmesg`), and start \
              again", path = .path.display())]
     Io {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// What the system said.
         source: io::Error,
@@ -124,51 +124,51 @@ pub enum OpenError {
         path = .path.display()
     )]
     Damaged {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage that was found.
         source: Damage,
     },
-    /// A record is whole, but not one that this program knows.
+    /// A record is whole, but this program does not know its kind.
     #[error("record {number} of {path} was written by another version: start that version", path = .path.display())]
     Foreign {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// Counted from 1.
+        /// The record's number, counted from 1.
         number: usize,
-        /// What does not fit.
+        /// The decoder's error.
         source: postcard::Error,
     },
 }
 
-/// Why nothing was made durable. [`AppendError::disk_problem`] says what kind of thing it was.
+/// The reason why nothing was made durable. [`AppendError::disk_problem`] returns the kind of problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// The journal has no room for that many records. Nothing was written; it goes on working.
+    /// The journal has no room for so many records. Nothing was written; the journal goes on working.
     #[error("{path} has room for {room} more records, not {asked}: finish or cancel migrations that are under \
              way", path = .path.display())]
     Full {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
         /// How many more records fit.
         room: usize,
-        /// How many were to be written.
+        /// How many records were to be written.
         asked: usize,
     },
-    /// The record is longer than [`RECORD_BYTES_MAX`], or no record at all. Nothing was written; the journal goes on
+    /// The record is longer than [`RECORD_BYTES_MAX`], or cannot be encoded. Nothing was written; the journal goes on
     /// working.
     #[error("this record cannot be written to {path}: it has at most {RECORD_BYTES_MAX} bytes", path = .path.display())]
     Record {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// What does not fit.
+        /// The encoder's error.
         source: postcard::Error,
     },
-    /// No space on the file system.
+    /// The file system has no space.
     #[error("no space to write {path}: free some on its file system", path = .path.display())]
     NoSpace {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -177,32 +177,33 @@ pub enum AppendError {
     #[error("{path} is on a read-only file system: see `dmesg` for why, and mount it \
              read-write", path = .path.display())]
     ReadOnly {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// What the system said; nothing where only the mount says so.
+        /// What the system said; `None` if only the mount says that the file system is read-only.
         source: Option<io::Error>,
     },
     /// The system failed.
     #[error("cannot write {path}: check the disk (`dmesg`)", path = .path.display())]
     Io {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// An earlier write failed, so what the file holds is not known. Nothing is written until it is opened again.
+    /// An earlier write failed, so the file's content is not known. Nothing is written until the journal is opened
+    /// again.
     #[error("an earlier write to {path} failed ({}): mend that, and restart the agent; guests go on \
              running", .fault.what(), path = .path.display())]
     Poisoned {
-        /// The journal.
+        /// The journal's path.
         path: PathBuf,
-        /// How it failed.
+        /// The kind of the earlier failure.
         fault: DiskProblem,
     },
 }
 
 impl AppendError {
-    /// What kind of thing went wrong; of a poisoned journal, what poisoned it.
+    /// Returns the kind of disk problem; for a poisoned journal, the kind that poisoned it.
     pub fn disk_problem(&self) -> DiskProblem {
         match self {
             AppendError::Full { .. } | AppendError::NoSpace { .. } => DiskProblem::Full,
@@ -225,31 +226,32 @@ impl AppendError {
 
 /// An append-only file of records of one type, written with postcard.
 ///
-/// `append` returns when the record is on the disk. It costs one write in place: the space is allocated and zeroed when
-/// the file is made, so that neither a full disk nor the file system's own journal comes between. (On ZFS and bcachefs
-/// every write allocates, and the reservation is no promise; on btrfs the file is made to be written in place.)
+/// `append` returns when the record is on the disk. An append costs one write in place: the space is allocated and
+/// zeroed when the file is made, so neither a full disk nor the file system's own journal comes between. (On ZFS and
+/// bcachefs every write allocates, and the reservation is no promise. On btrfs the file is made to be written in
+/// place.)
 ///
-/// A record whose `append` returned an error or never returned may be there when the file is opened again, or not; an
-/// acknowledged one always is.
+/// A record whose `append` returned an error or never returned may be there when the file is opened again, or not. An
+/// acknowledged record always is.
 ///
-/// After a write that failed, the journal is *poisoned*: every later one fails too, because nobody knows what the disk
-/// holds, and a second sync would report success for what the first one lost. Drop it and open it again: that reads
-/// from the disk what is really there.
+/// After a write that failed, the journal is *poisoned*: every later write fails, too. Nobody knows what the disk
+/// holds, and a second sync would report success for what the first sync lost. Drop the journal and open it again:
+/// opening reads from the disk what is really there.
 ///
-/// One program at a time has a journal open; `PATH.lock` is what it locks. `PATH.new` is a file that is being written
-/// to take the journal's place.
+/// One program at a time has a journal open; `PATH.lock` is the file that the program locks. `PATH.new` is a file that
+/// is being written to take the journal's place.
 #[derive(Debug)]
 pub struct Journal<R> {
     path: PathBuf,
     limits: JournalLimits,
     files: Arc<dyn FileSystem>,
-    /// Every write to it is durable when it returns.
+    /// The open file. Every write to it is durable when the write returns.
     file: Box<dyn OpenFile>,
     /// The sequence number of the record in the first slot.
     first: u64,
     slots: usize,
     used: usize,
-    /// Where a record is put together; allocated once.
+    /// The memory in which a record is put together; allocated once.
     slot: Box<JournalSlot>,
     poisoned: Option<DiskProblem>,
     _lock: Lock,
@@ -257,15 +259,15 @@ pub struct Journal<R> {
 }
 
 impl<R: Serialize + DeserializeOwned> Journal<R> {
-    /// Opens the journal at `path`, or makes an empty one where there is none, and gives the records that are in it.
-    /// Its directory must be there.
+    /// Opens the journal at `path`, or makes an empty journal if there is none, and returns the journal's records. The
+    /// directory must be there.
     ///
-    /// It needs no space on the file system if the journal is there already, but a file system that can be written.
+    /// A journal that is there already needs no space on the file system, but the file system must be writable.
     pub fn open(path: &Path, limits: JournalLimits) -> Result<(Journal<R>, Vec<R>), OpenError> {
         Journal::open_on(Arc::new(Kernel), path, limits)
     }
 
-    /// As [`Self::open`]; all but the lock is on `files`.
+    /// Opens as [`Self::open`] does; all but the lock is on `files`.
     pub(crate) fn open_on(
         files: Arc<dyn FileSystem>,
         path: &Path,
@@ -315,7 +317,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             }
         }
 
-        // Someone may have copied it without its zeros.
+        // Somebody may have copied the file without its zeros.
         reserve(&*files, path, bytes.len(), 1 + records.len()).map_err(failed("reserve the space of"))?;
         let file = files.open(path, Access::Durable).map_err(failed("open"))?;
         let journal = Journal {
@@ -331,7 +333,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             _lock: lock,
             _record: PhantomData,
         };
-        // What was never acknowledged must not follow what is appended now.
+        // A record that was never acknowledged must not follow what is appended now.
         if image.torn {
             tracing::info!(path = %path.display(), "a record that was never finished is cut off");
         }
@@ -340,7 +342,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         Ok((journal, records))
     }
 
-    /// Adds a record, and returns when it is durable. A new record needs one slot of [`Journal::free_slots`].
+    /// Adds a record, and returns when the record is durable. A record takes one of [`Journal::free_slots`].
     pub fn append(&mut self, record: &R) -> Result<(), AppendError> {
         self.sound()?;
         if self.free_slots() == 0 {
@@ -356,11 +358,11 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         Ok(())
     }
 
-    /// Replaces all records by `records`: the way to get room again, with those that are still needed. A crash leaves
-    /// the old ones or the new.
+    /// Replaces all records by `records`: the records that are still needed. This makes room again. A crash leaves the
+    /// old records or the new records.
     ///
-    /// It needs the journal's space a second time. Where it fails for want of that, or before the new file took the old
-    /// one's place, the journal is what it was and goes on working.
+    /// The rewrite needs the journal's space a second time. If the rewrite fails for want of space, or before the new
+    /// file took the old file's place, the journal is unchanged and goes on working.
     pub fn rewrite(&mut self, records: &[R]) -> Result<(), AppendError> {
         self.sound()?;
         let slots = self.limits.slots();
@@ -384,24 +386,25 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
             let _ = self.files.remove(&new);
             AppendError::of(&self.path, source)
         })?;
-        // From here on a crash may leave either file, so neither can be gone on with before this has succeeded.
+        // From here on a crash may leave either file, so the journal cannot go on with either before this has
+        // succeeded.
         put_in_place(&*self.files, &self.path).map_err(|source| self.poison(source))?;
         (self.file, self.first, self.slots, self.used) = (file, first, slots, payloads.len());
         Ok(())
     }
 
-    /// How many more records fit.
+    /// Returns how many more records fit.
     pub fn free_slots(&self) -> usize {
         self.slots - self.used
     }
 
-    /// How many records are there.
+    /// Returns how many records are there.
     pub fn records(&self) -> usize {
         self.used
     }
 
-    /// Whether `records` more will surely find room, on a disk that can be written now. It tries, with a durable write
-    /// where the next record will go: call it before something is begun, not while a guest is stopped.
+    /// Checks that `records` more records will surely find room, on a disk that can be written now. The check makes a
+    /// durable write where the next record will go. Call it before something is begun, not while a guest is stopped.
     pub fn ready(&self, records: usize) -> Result<(), AppendError> {
         self.sound()?;
         if self.file.is_read_only().map_err(|source| AppendError::of(&self.path, source))? {
@@ -413,7 +416,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
         self.probe().map_err(|source| AppendError::of(&self.path, source))
     }
 
-    /// Writes zeros where the next record will go. If that fails it has harmed nothing.
+    /// Writes zeros where the next record will go. A failure harms nothing.
     fn probe(&self) -> io::Result<()> {
         if self.free_slots() == 0 {
             return Ok(());
@@ -438,7 +441,7 @@ impl<R: Serialize + DeserializeOwned> Journal<R> {
     }
 }
 
-/// A file that this has locked.
+/// A file that this process has locked.
 #[derive(Debug)]
 struct Lock(File);
 
@@ -453,8 +456,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing it is not enough: a child that another thread has forked, and that has not become another program
-        // yet, has it open too.
+        // Closing the file is not enough: a child that another thread has forked, and that has not become another
+        // program yet, has the file open, too.
         let _ = self.0.unlock();
     }
 }
@@ -465,8 +468,9 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// What the *disk* holds. The cache may hold what was never synced: a program that was killed between write and sync
-/// leaves it there, and a failed sync leaves it there marked as written. So it is synced, forgotten, and read again.
+/// Reads what the *disk* holds. The cache may hold what was never synced: a program that was killed between write and
+/// sync leaves it there, and a failed sync leaves it there marked as written. So the file is synced, forgotten, and
+/// read again.
 fn read(files: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
     let file = files.open(path, Access::Read)?;
     if !file.shape()?.is_file {
@@ -474,11 +478,11 @@ fn read(files: &dyn FileSystem, path: &Path) -> io::Result<Vec<u8>> {
     }
     file.sync_all()?;
     file.forget_cache()?;
-    // One more than fits, so that a file too long is seen to be that.
+    // One byte more than fits, so that a file that is too long is found to be so.
     file.read(FILE_BYTES_MAX + 1)
 }
 
-/// Writes a new file of `bytes` beside `path`, all of it on the disk when this returns.
+/// Writes a new file of `bytes` beside `path`. All of the file is on the disk when the call returns.
 fn write_beside(files: &dyn FileSystem, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = beside(path, ".new");
     let written = (|| {
@@ -493,7 +497,7 @@ fn write_beside(files: &dyn FileSystem, path: &Path, bytes: &[u8]) -> io::Result
     written
 }
 
-/// Gives the file beside `path` its name, for good.
+/// Gives the file beside `path` the name `path`, durably.
 fn put_in_place(files: &dyn FileSystem, path: &Path) -> io::Result<()> {
     files.rename(&beside(path, ".new"), path)?;
     sync_directory(files, path)
@@ -634,7 +638,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let (mut journal, _) = open(&path);
-        // One byte for the kind, two for the length.
+        // The kind takes one byte, the length two.
         let most = Record::Bytes(vec![1; RECORD_BYTES_MAX - 3]);
         let more = Record::Bytes(vec![1; RECORD_BYTES_MAX - 2]);
         assert_eq!(journal.append(&more).unwrap_err().disk_problem(), DiskProblem::Record);
@@ -654,7 +658,7 @@ mod tests {
             let error = Journal::<Record>::open(&path, FEW).unwrap_err();
             assert!(matches!(error, OpenError::Busy { .. }));
             assert!(error.to_string().contains("fuser -v "), "{error}");
-            // Also once the file is another one.
+            // The same holds after the file was replaced.
             journal.rewrite(&[]).unwrap();
         }
         drop(journal);
@@ -690,7 +694,7 @@ mod tests {
         journal.append(&note("two")).unwrap();
         drop(journal);
         let good = fs::read(&path).unwrap();
-        // Whole, but of some other type.
+        // The record is whole, but of another type.
         let error = Journal::<u64>::open(&path, FEW).unwrap_err();
         assert!(matches!(error, OpenError::Foreign { number: 1, .. }), "{}", chain(&error));
         let mut bad = good.clone();
@@ -724,7 +728,7 @@ mod tests {
         assert!(!beside(&path, ".new").exists());
     }
 
-    /// A failed write, without root: the journal's descriptor is replaced by one that cannot be written.
+    /// Makes a write fail without root: the journal's descriptor is replaced by a descriptor that cannot be written.
     #[test]
     fn after_a_failed_write_nothing_is_written_until_it_is_opened_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -736,7 +740,7 @@ mod tests {
             [(writable("/dev/full".as_ref()), DiskProblem::Full), (File::open(&path).unwrap(), DiskProblem::Io)]
         {
             let good = std::mem::replace(&mut journal.file, Box::new(broken));
-            // Asking harms nothing.
+            // The check harms nothing.
             assert_eq!(journal.ready(1).unwrap_err().disk_problem(), fault);
             let error = journal.append(&note("two")).unwrap_err();
             assert!(
@@ -765,10 +769,10 @@ mod tests {
         Append(Vec<u8>),
         Rewrite(u8),
         Reopen,
-        /// The agent dies in an append: which of the slot's sectors were written, and garbage in it if the disk is that
-        /// bad.
+        /// The agent dies in an append. The numbers say which of the slot's sectors were written, and what garbage a
+        /// bad disk put there.
         Crash(Vec<u8>, u8, Option<(usize, Vec<u8>)>),
-        /// The agent dies in a rewrite, with this much of the new file written.
+        /// The agent dies in a rewrite, after so many bytes of the new file were written.
         CrashInRewrite(usize),
         /// Something changes bytes of the file.
         Damage(prop::sample::Index, Vec<u8>),
@@ -790,7 +794,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
-        /// Against a list: what was acknowledged is there, in order, and nothing that was not appended.
+        /// Compares the journal with a list: what was acknowledged is there, in order, and nothing that was not
+        /// appended.
         #[test]
         fn it_is_a_list_that_survives(steps in vec(step(), 1..40)) {
             let dir = tempfile::tempdir().unwrap();
@@ -845,7 +850,7 @@ mod tests {
                             model.push(record);
                         }
                         prop_assert_eq!(&records, &model);
-                        // Cut off for good.
+                        // The torn record is cut off for good.
                         let rest = &fs::read(&path).unwrap()[again.next_offset() as usize..];
                         prop_assert!(rest.iter().all(|byte| *byte == 0));
                         journal = again;
@@ -869,7 +874,7 @@ mod tests {
                             Err(OpenError::Damaged { .. }) => prop_assert_eq!(fs::read(&path).unwrap(), bad),
                             Err(error) => prop_assert!(false, "{}", error),
                             Ok((_, records)) if records.len() == model.len() => prop_assert_eq!(&records, &model),
-                            // It looks like an append that was never finished.
+                            // The damage looks like an append that was never finished.
                             Ok((_, records)) => {
                                 let last = model.len() - 1;
                                 prop_assert_eq!(&records, &model[..last]);
@@ -895,7 +900,7 @@ mod tests {
             fs::write(&path, &bytes).unwrap();
             let refused = matches!(Journal::<Record>::open(&path, FEW), Err(OpenError::Damaged { .. }));
             prop_assert!(refused);
-            // A whole record of any bytes is one of ours, or of another version.
+            // A whole record of any bytes is one of this program's, or of another version's.
             fs::write(&path, image::encode(1, 2, &[&record])).unwrap();
             match Journal::<Record>::open(&path, FEW) {
                 Ok((_, records)) => prop_assert_eq!(records.len(), 1),

@@ -1,6 +1,6 @@
-//! What must outlive an agent.
+//! Keeps what must outlive an agent.
 //!
-//! - [`Journal`]: durable records, few and small. What was acknowledged is there after any crash; damage that may have
+//! - [`Journal`]: durable records, few and small. What was acknowledged is there after any crash. Damage that may have
 //!   cost an acknowledged record is an error, never a shorter list.
 //! - [`EventLog`]: what happened in one migration, for people and programs. Nothing depends on it.
 //!

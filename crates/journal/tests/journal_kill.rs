@@ -1,4 +1,4 @@
-//! A program that appends is killed at any moment: every record that it was told is durable is there afterwards.
+//! Kills a program that appends, at any moment. Every record that was acknowledged is there afterwards.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,7 +11,8 @@ use skein_journal::{Journal, JournalLimits};
 const PATH: &str = "SKEIN_JOURNAL_KILL_TEST";
 const LIMITS: JournalLimits = JournalLimits { records: 20 };
 
-/// The program that is killed: appends numbers and prints each that was acknowledged; rewrites when it must.
+/// Is the program that is killed: appends numbers, prints each acknowledged number, and rewrites when the journal is
+/// full.
 fn append_until_killed(path: &Path) -> ! {
     let (mut journal, mut numbers) = Journal::<u64>::open(path, LIMITS).unwrap();
     let mut out = std::io::stdout().lock();
@@ -22,7 +23,7 @@ fn append_until_killed(path: &Path) -> ! {
             journal.rewrite(&numbers).unwrap();
         }
         journal.append(&number).unwrap();
-        // One write, so never half a line.
+        // One write, so the output never has half a line.
         out.write_all(format!("acknowledged {number}\n").as_bytes()).unwrap();
         numbers.push(number);
     }
@@ -49,7 +50,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             // The harness may have begun the first line.
             lines.filter_map(|line| line.split_once("acknowledged ")?.1.parse::<u64>().ok()).last()
         });
-        // From before it has opened the journal to many rewrites later.
+        // The times reach from before the program has opened the journal to many rewrites later.
         thread::sleep(Duration::from_micros(round * round * 331 % 60_000));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -61,7 +62,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             rewrites += u64::from(*first > 0);
         }
         let found = numbers.last().copied();
-        // The one that was under way may be there, or acknowledged and not yet printed.
+        // The record that was under way may be there, or be acknowledged and not printed yet.
         assert!(found == known || found == Some(known.map_or(0, |known| known + 1)), "{round}: {known:?}, {found:?}");
         reappeared += u64::from(found != known);
         last = found;

@@ -1,4 +1,4 @@
-//! The journal on file systems that are full, read-only or broken, and what an append costs the disk. Needs root.
+//! Tests the journal on file systems that are full, read-only or broken, and what an append costs the disk. Needs root.
 // Cores: 0.1
 
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use skein_journal::{AppendError, DiskProblem, EventLog, Journal, JournalLimits, OpenError};
 use tempfile::TempDir;
 
-/// A file system that is unmounted when the test is over, however it ends.
+/// A file system that is unmounted when the test is over, however the test ends.
 struct Disk {
     dir: TempDir,
 }
@@ -28,7 +28,7 @@ impl Disk {
         Disk::image("ext4", 32 << 20, image)
     }
 
-    /// A file system in a file; None, and a word about it, where that cannot be had.
+    /// Makes a file system in a file. Returns `None`, and prints why, if the host cannot have it.
     fn image(kind: &str, bytes: u64, image: &Path) -> Option<Disk> {
         if !Path::new("/dev/loop-control").exists() {
             println!("skipped: no loop devices here");
@@ -59,7 +59,7 @@ impl Disk {
         self.dir.path().join("journal")
     }
 
-    /// `loopN`, of a file system that is mounted from one.
+    /// Returns the name `loopN` of the device that the file system is mounted from.
     fn device(&self) -> String {
         let mounts = fs::read_to_string("/proc/mounts").unwrap();
         let at = format!(" {} ", self.dir.path().display());
@@ -72,7 +72,7 @@ impl Disk {
         for size in [1 << 20, 4096, 1] {
             while file.write_all(&vec![1; size]).and_then(|()| file.sync_data()).is_ok() {}
         }
-        // Also no inode's or directory's block.
+        // No inode and no directory has a free block either.
         let error = fs::write(self.dir.path().join("more"), [1; 5000]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
         let _ = fs::remove_file(self.dir.path().join("more"));
@@ -85,7 +85,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a test that failed may still have files open.
+        // The unmount is lazy, because a test that failed may still have files open.
         let _ = umount2(self.dir.path(), MntFlags::MNT_DETACH);
     }
 }
@@ -114,7 +114,7 @@ fn a_disk_full_before_the_journal_is_made() {
         let error = Journal::<String>::open(&disk.journal(), JournalLimits::default()).unwrap_err();
         assert!(matches!(error, OpenError::NoSpace { kib: 1024, .. }), "{round}: {error:?}");
         assert!(error.to_string().contains("free some on its file system and start again"), "{error}");
-        // What was begun is gone, so the space is there for whoever needs it.
+        // The file that was begun is gone, so its space is free again.
         let left: Vec<_> = fs::read_dir(disk.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["journal.lock"]);
     }
@@ -122,7 +122,7 @@ fn a_disk_full_before_the_journal_is_made() {
     Journal::<String>::open(&disk.journal(), small).unwrap().0.append(&text(1)).unwrap();
 }
 
-/// What is reserved is there, whatever else fills the disk.
+/// Asserts that the reserved space is there, whatever else fills the disk.
 fn full_after_open(disk: &Disk) {
     let path = disk.journal();
     let (mut journal, _) = open(&path);
@@ -146,7 +146,7 @@ fn full_after_open(disk: &Disk) {
     }
     let refused = journal.ready(1).unwrap_err();
     assert!(matches!(refused, AppendError::Full { room: 0, .. }), "{refused}");
-    // No space for a second file: refused, and nothing lost.
+    // There is no space for a second file, so the rewrite is refused. Nothing is lost.
     let refused = journal.rewrite(&texts(3)).unwrap_err();
     assert!(matches!(refused, AppendError::NoSpace { .. }), "{refused:?}");
     assert_eq!((refused.disk_problem(), journal.records()), (DiskProblem::Full, 255));
@@ -209,7 +209,7 @@ fn a_file_system_that_is_read_only_from_the_start() {
     assert_eq!(open(&disk.journal()).1, texts(1));
 }
 
-/// As ext4 makes itself read-only when it finds an error, under an open journal.
+/// Makes the file system read-only under an open journal, as ext4 does when it finds an error.
 #[test]
 fn a_file_system_that_becomes_read_only() {
     let backing = tempfile::tempdir().unwrap();
@@ -243,7 +243,7 @@ fn a_file_system_that_becomes_read_only() {
     assert_eq!(open(&disk.journal()).1, texts(11));
 }
 
-/// A disk that fails writes: the file system lies in a file with holes, on a file system that is full.
+/// Makes a disk that fails writes: the file system lies in a file with holes, on a file system that is full.
 #[test]
 fn a_disk_that_fails_to_write() {
     let below = Disk::tmpfs(64 << 10);
@@ -259,13 +259,13 @@ fn a_disk_that_fails_to_write() {
     assert!(matches!(failed, AppendError::Io { .. } | AppendError::NoSpace { .. }), "{failed:?}");
     println!("the append said: {failed}: {}", std::error::Error::source(&failed).unwrap());
     let acknowledged = journal.records();
-    // The disk works again, but what the file holds is not known.
+    // The disk works again, but the file's content is not known.
     below.empty();
     let again = journal.append(&text(10)).unwrap_err();
     assert!(matches!(again, AppendError::Poisoned { .. }), "{again:?}");
     drop(journal);
 
-    // First as an agent that is restarted, then as a host is.
+    // The first round is as if the agent restarted, the second as if the host did.
     for round in 0..2 {
         let (mut journal, records) = open(&disk.journal());
         assert_eq!(records, texts(records.len()));
@@ -278,7 +278,8 @@ fn a_disk_that_fails_to_write() {
     }
 }
 
-/// KiB written to a disk, and flushes that it has completed (the kernel's Documentation/block/stat.rst).
+/// Returns the KiB that were written to a disk, and the flushes that it has completed (the kernel's
+/// Documentation/block/stat.rst).
 fn completed(device: &str) -> [u64; 2] {
     let stat = fs::read_to_string(format!("/sys/block/{device}/stat")).unwrap();
     let fields: Vec<u64> = stat.split_whitespace().map(|field| field.parse().unwrap()).collect();
@@ -288,7 +289,7 @@ fn completed(device: &str) -> [u64; 2] {
 fn times(count: usize, mut step: impl FnMut()) -> String {
     let mut times: Vec<Duration> = (0..count)
         .map(|_| {
-            // As seldom as in life: nothing is still under way from the one before.
+            // Appends come as seldom as in use, so the append before is never still under way.
             std::thread::sleep(Duration::from_millis(1));
             let begin = Instant::now();
             step();
@@ -324,7 +325,8 @@ fn an_append_is_one_write_to_the_disk() {
     }
     let (journal, grows) = (took[0], took[1]);
     println!("{COUNT} records, KiB and flushes: journal {journal:?}, a file that grows {grows:?}");
-    // Nothing but the slot, and a flush where there is no FUA; what the file system does in the background is little.
+    // A disk writes nothing but the slot, and makes a flush if it has no FUA. What the file system does in the
+    // background is little.
     let count = COUNT as u64;
     assert!((4 * count..5 * count).contains(&journal[0]) && journal[1] < count + count / 10, "{journal:?}");
     assert!(grows[1] > count + count / 2, "a file that grows takes no more: what is this test good for? {grows:?}");
