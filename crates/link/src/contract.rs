@@ -1,4 +1,5 @@
-//! What every link promises, asked of each: TCP without TLS and with it, and the fake with an order and without.
+//! Tests what every link promises, with each link: TCP without TLS and with TLS, and the fake with an order and
+//! without.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::tcp::{TcpLink, TcpListeners, TlsLink};
 const PATIENCE: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 8;
 
-/// A link, what accepts its connections, and where.
+/// A link, what accepts its connections, and the address.
 struct Bench {
     name: &'static str,
     link: Box<dyn Link>,
@@ -59,7 +60,7 @@ impl Bench {
         Dial { from: None, to: self.at, packet_bytes: None, answer_time: patience, handshake_time: patience }
     }
 
-    /// Both ends of a connection during its handshake.
+    /// Returns both ends of a connection during its handshake.
     fn dial(&self) -> (Box<dyn Pending>, Box<dyn Pending>) {
         let (listeners, security) = (self.listeners.clone(), self.security);
         let accepting = thread::spawn(move || {
@@ -76,7 +77,7 @@ impl Bench {
     }
 }
 
-/// Memory of the allocator's.
+/// Memory from the allocator.
 struct Heap;
 
 impl BufferSource for Heap {
@@ -91,7 +92,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
 }
 
-/// A message with the number of bytes of its body in its head, in two buffers and one of nothing.
+/// Returns a message whose head holds the number of bytes of its body. The body is in two buffers and an empty one.
 fn message(body: &[u8]) -> Message {
     let (x, y) = body.split_at(body.len() / 3);
     let head = Bytes::copy_from_slice(&(body.len() as u64).to_be_bytes());
@@ -120,9 +121,9 @@ fn messages_arrive_before_and_after_the_split() {
         let to_a = b.split().unwrap();
         let data = pattern(1_000_003);
         let sent = data.clone();
-        // Sent at once behind the welcome, before the other end has read it.
+        // The message goes right behind the welcome, before the other end has read the welcome.
         let sending = thread::spawn(move || {
-            // All of it, whose end is that of the connection.
+            // The reader reads everything, up to the end of the connection.
             let mut to_a = to_a;
             for pieces in sent.chunks(100_000) {
                 let mut messages = pieces.chunks(33_000).map(message).collect();
@@ -148,7 +149,7 @@ fn messages_arrive_before_and_after_the_split() {
             };
             late += usize::from(position < next);
             next = next.max(position + HEAD_BYTES + body.len());
-            // Behind so many messages, each with its head.
+            // The position is behind so many messages, each with its head.
             let before = lengths().scan(0, |end, piece| {
                 *end += HEAD_BYTES + piece.len();
                 Some(*end)
@@ -163,7 +164,7 @@ fn messages_arrive_before_and_after_the_split() {
     }
 }
 
-/// How a waiting reader ends, at the end that ends the connection and at the other.
+/// Returns how a waiting reader ends: at the end that ends the connection, and at the other.
 fn ends(bench: &Bench, end: fn(&dyn Shutdown)) -> (LinkEnd, LinkEnd) {
     let (a, mut b) = bench.connect();
     let Connection { mut reader, writer, shutdown, .. } = a;
@@ -185,7 +186,7 @@ fn an_end_in_order_differs_from_giving_up() {
     }
 }
 
-/// The last words of an end arrive though the other end still sends: what an end needs that says goodbye.
+/// The last words of an end arrive though the other end still sends. An end that says goodbye needs that.
 #[test]
 fn last_words_arrive_if_the_end_that_says_them_reads_on() {
     for bench in benches() {
@@ -209,7 +210,7 @@ fn last_words_arrive_if_the_end_that_says_them_reads_on() {
     }
 }
 
-/// Both halves find the same end, whichever is first; the reader finds the last words before.
+/// Both halves find the same end, whichever finds it first. The reader finds the last words before.
 #[test]
 fn a_writer_finds_that_the_peer_ended_the_connection_and_the_reader_reads_what_is_there() {
     for bench in benches() {
@@ -217,7 +218,7 @@ fn a_writer_finds_that_the_peer_ended_the_connection_and_the_reader_reads_what_i
         a.writer.push(&mut vec![message(b"goodbye")]).unwrap();
         assert!(a.writer.flush(Patience::Wait).unwrap());
         drop(a);
-        // Until the other end's kernel has answered what nobody reads.
+        // The loop ends when the other end's kernel has answered what nobody reads.
         let end = loop {
             b.writer.push(&mut vec![message(b"unread")]).unwrap();
             if let Err(end) = b.writer.flush(Patience::Wait) {
@@ -257,7 +258,7 @@ fn a_writer_is_told_that_there_is_no_room() {
         let (mut a, mut b) = bench.connect();
         let mut sent = 0;
         let mut full = 0;
-        // A link may also be full for a moment; one that is full whenever it is asked has no room.
+        // A link may be full for a moment. A link that is full whenever it is asked has no room.
         while full < 100 {
             if a.writer.flush(Patience::Try).unwrap() {
                 a.writer.push(&mut vec![message(&[7; 100_000])]).unwrap();
@@ -317,7 +318,7 @@ fn a_probe_comes_back_as_it_went() {
     }
 }
 
-/// Of the fake alone: what it can be told to do.
+/// Tests of the fake alone: what a test can make it do.
 mod of_the_fake {
     use std::net::IpAddr;
 
@@ -347,7 +348,7 @@ mod of_the_fake {
         let (first, then) = reading.join().unwrap();
         assert_eq!(&first.unwrap().1[..], b"later");
         assert!(matches!(then, Err(LinkEnd::Closed)));
-        // The reset was lost; another end is still there.
+        // The reset was lost. Another end is still there.
         let silent = thread::spawn(move || {
             let mut d = d;
             receive(&mut *d.reader).unwrap_err()

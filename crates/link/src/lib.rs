@@ -1,7 +1,7 @@
-//! Links: how two hosts are joined, and what a connection between them promises.
+//! Joins two hosts: links, and what a connection between hosts promises.
 //!
-//! A [`Link`] dials, [`Listeners`] accept; what comes of it is [`Pending`] (blocking, with a deadline, for the
-//! handshake) and is then [split](Pending::split) into a [`Reader`] and a [`Writer`] that two threads use without
+//! A [`Link`] dials, [`Listeners`] accept. Both give a [`Pending`] (blocking, with a deadline, for the handshake). A
+//! pending connection is then [split](Pending::split) into a [`Reader`] and a [`Writer`] that two threads use without
 //! sharing anything. [`Caps`] say what a link promises.
 //!
 //! | module | is |
@@ -13,8 +13,8 @@
 //!
 //! # Invariants
 //!
-//! - **Sockets are bound to address and device**, listeners too. Linux would otherwise let two NICs of one subnet
-//!   share a link. Tests: `connects_from_the_loopback_address`, `two_nics_of_one_subnet_are_filled`.
+//! - **Sockets are bound to address and device**, listeners too. Linux would otherwise let two NICs of one subnet share
+//!   a network link. Tests: `connects_from_the_loopback_address`, `two_nics_of_one_subnet_are_filled`.
 //! - **All links keep one contract**, which one set of tests asks of each of them (`contract.rs`).
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a link is: how two hosts are joined, and what a connection between them promises.
+//! Says what a link is: how two hosts are joined, and what a connection between them promises.
 
 use std::fmt;
 use std::io;
@@ -10,71 +10,72 @@ use thiserror::Error;
 
 use crate::pieces::Patience;
 
-/// What a link gives to whoever uses it. A session asks for these, and never which link it has.
+/// The capabilities of a link. A session asks for capabilities, and never which link it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// A message that was taken on arrives whole, once, unless its connection ends.
+    /// A message that was taken on arrives whole and once, unless its connection ends.
     pub reliable: bool,
-    /// Messages arrive in the order in which they were taken on. Those of other links come with their [`Position`].
+    /// Messages arrive in the order in which they were taken on. Messages of other links come with their [`Position`].
     pub ordered: bool,
-    /// A writer is told when the other end has no room for more, and a reader that does not read loses nothing.
+    /// A writer learns when the other end has no room for more. A reader that does not read loses nothing.
     pub flow_controlled: bool,
     /// Either end may write to memory that the other end has registered, without the other end's CPU.
     pub one_sided: bool,
     /// Nobody between the two hosts can read what travels, or change it unnoticed.
     pub encrypted: bool,
-    /// Where what is sent has to lie.
+    /// Where a message has to lie for sending.
     pub memory: Memory,
 }
 
 impl Caps {
-    /// Whether a session can do with such a link: what it hands over must arrive or fail, and must not pile up.
+    /// Returns whether a session can use such a link: what the session sends must arrive or fail, and must not pile up.
     pub fn suit_sessions(&self) -> bool {
         self.reliable && self.flow_controlled
     }
 }
 
-/// Where what is sent has to lie.
+/// The place where a message has to lie for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Anywhere.
+    /// Anywhere in memory.
     Any,
-    /// In registered buffers: memory that stays where it is and whose place the NIC knows. What lies elsewhere is
+    /// In registered buffers: memory that does not move and whose place the NIC knows. A message that lies elsewhere is
     /// copied.
     Registered {
-        /// Bytes of each.
+        /// The bytes of each buffer.
         buffer_bytes: usize,
     },
 }
 
-/// Where a connection is to leave from.
+/// The local address and NIC that a connection leaves from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     /// The local address.
     pub ip: IpAddr,
-    /// The NIC that has it.
+    /// The NIC that has the address.
     pub nic: String,
 }
 
-/// Whom to connect to, from where, and how long that may take.
+/// The two ends of a connection that is to be made, and how long that may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// Where the connection leaves from. None: from wherever the routes say.
+    /// Where the connection leaves from; `None`: from where the routes say.
     pub from: Option<LocalAddress>,
-    /// The other end.
+    /// The other end's address.
     pub to: SocketAddr,
-    /// Neither end sends larger packets. None: they are as large as the NICs take.
+    /// The largest packet that either end sends; `None`: as large as the NICs take.
     pub packet_bytes: Option<u32>,
-    /// The other end has to answer by then.
+    /// How long the other end may take to answer.
     pub answer_time: Duration,
-    /// What the link does before the first byte of its user has to be over by then, and the user's handshake, too.
+    /// How long the link may take for what it does before its user's first byte, and how long the user's handshake may
+    /// take.
     pub handshake_time: Duration,
 }
 
-/// A connection that could not be made.
+/// The reason why a connection could not be made.
 #[derive(Debug, Error)]
 pub enum DialError {
-    /// The local end cannot be had: the address or NIC is gone.
+    /// The local end cannot be used: the address or NIC is gone.
     #[error("cannot use {ip} on {nic}")]
     Local {
         /// The address.
@@ -88,7 +89,7 @@ pub enum DialError {
     /// The other end does not answer, or refuses.
     #[error("cannot connect to {to}")]
     Remote {
-        /// The other end.
+        /// The other end's address.
         to: SocketAddr,
         /// What the system said.
         #[source]
@@ -97,25 +98,25 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Whether the other host answered that nobody listens there.
+    /// Returns whether the other host answered that nobody listens there.
     pub fn is_refused(&self) -> bool {
         matches!(self, DialError::Remote { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused)
     }
 }
 
-/// A connection that cannot be used.
+/// The reason why a connection cannot be used.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// It cannot be made.
+    /// The connection cannot be made.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The socket, or the peer at its other end.
+    /// The socket failed, or the peer at its other end.
     #[error("the connection failed: {}", skein_identity::explain_io(.0))]
     Io(io::Error),
-    /// The TLS handshake.
+    /// The TLS handshake failed.
     #[error("{}", skein_identity::explain(.0))]
     Tls(rustls::Error),
-    /// A member of the cluster whose certificate says too little.
+    /// The peer is a member of the cluster, but its certificate says too little.
     #[error("the peer's identity is of no use")]
     Peer(#[source] skein_identity::PeerError),
     /// The deadline passed.
@@ -130,32 +131,32 @@ impl From<io::Error> for LinkError {
 }
 
 impl LinkError {
-    /// Whether the other host answered that nobody listens there.
+    /// Returns whether the other host answered that nobody listens there.
     pub fn is_refused(&self) -> bool {
         matches!(self, LinkError::Dial(error) if error.is_refused())
     }
 }
 
-/// How a connection ended, as either half finds it.
+/// The way in which a connection ended, as either half finds it.
 #[derive(Debug, Error)]
 pub enum LinkEnd {
-    /// The peer ended it in order. A reader has read all that the peer sent.
+    /// The peer ended the connection in order. A reader has read all that the peer sent.
     #[error("the other end closed it")]
     Closed,
-    /// The peer's host ended it without a word, as a kernel does for a process that is no more. What the peer sent last
-    /// may be lost.
+    /// The peer's host ended the connection without a word, as a kernel does for a process that has ended. What the
+    /// peer sent last may be lost.
     #[error("the other host reset it")]
     Reset,
-    /// This end gave it up.
+    /// This end gave the connection up.
     #[error("this end gave it up")]
     GivenUp,
-    /// It broke, or what arrived makes no sense.
+    /// The connection broke, or what arrived makes no sense.
     #[error("it broke")]
     Failed(#[source] io::Error),
 }
 
 impl LinkEnd {
-    /// Whether the peer's host ended the connection.
+    /// Returns whether the peer's host ended the connection.
     pub fn is_by_peer(&self) -> bool {
         matches!(self, LinkEnd::Closed | LinkEnd::Reset)
     }
@@ -164,33 +165,33 @@ impl LinkEnd {
 /// What became of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketProbe {
-    /// It went there and came back.
+    /// The probe went there and came back.
     Whole,
-    /// The other kernel does not acknowledge it.
+    /// The other kernel does not acknowledge the probe.
     Lost,
-    /// It arrived, and nothing came back in time.
+    /// The probe arrived, and nothing came back in time.
     Unanswered,
 }
 
 /// A way to join two hosts: it makes connections.
 pub trait Link: fmt::Debug + Send + Sync {
-    /// What its connections promise.
+    /// Returns what the link's connections promise.
     fn caps(&self) -> Caps;
 
-    /// From which of this host's addresses the routes reach `to`, as far as that can be known.
+    /// Returns the address of this host from which the routes reach `to`, as far as that can be known.
     fn source_of(&self, to: SocketAddr) -> Option<IpAddr>;
 
-    /// Connects to the other end, which has shown who it is when this returns if the link is encrypted.
+    /// Connects to the other end. If the link is encrypted, the other end has shown who it is when this returns.
     ///
     /// # Errors
     /// Nobody answers, or not by the deadline, or not as a member of the cluster.
     fn dial(&self, dial: &Dial) -> Result<Box<dyn Pending>, LinkError>;
 
-    /// Sends a packet as large as connections send, which is to come back with the same length by `answer_time`.
-    /// `probe` makes what is sent, of no more bytes than it is told.
+    /// Sends a packet as large as connections send. The packet has to come back with the same length within
+    /// `answer_time`. `probe` makes the packet's content, of no more bytes than the link asks for.
     ///
     /// # Errors
-    /// Nobody answers, or the connection ended early: that tells nothing of packets' sizes.
+    /// Nobody answers, or the connection ended early. Neither says anything about packets' sizes.
     fn probe(
         &self,
         dial: &Dial,
@@ -201,13 +202,13 @@ pub trait Link: fmt::Debug + Send + Sync {
 
 /// A connection during its handshake. Every call ends by the deadline.
 pub trait Pending: Send {
-    /// What the connection promises once it is [split](Pending::split).
+    /// Returns what the connection promises once it is [split](Pending::split).
     fn caps(&self) -> Caps;
 
-    /// The peer's host name, if the peer has proven it.
+    /// Returns the peer's host name, if the peer has proven it.
     fn peer(&self) -> Option<&str>;
 
-    /// Sends bytes, which arrive in their order.
+    /// Sends bytes. They arrive in their order.
     ///
     /// # Errors
     /// The connection failed, or the deadline passed.
@@ -219,7 +220,7 @@ pub trait Pending: Send {
     /// The connection failed or ended, or the deadline passed.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), LinkError>;
 
-    /// Takes the connection apart for two threads and whoever has to end it. There is no deadline any more.
+    /// Takes the connection apart, for two threads and for what has to end it. From now on there is no deadline.
     ///
     /// # Errors
     /// The connection failed.
@@ -228,64 +229,65 @@ pub trait Pending: Send {
 
 /// A connection after its handshake.
 pub struct Connection {
-    /// What it promises.
+    /// The capabilities that the connection promises.
     pub caps: Caps,
     /// The receiving half.
     pub reader: Box<dyn Reader>,
     /// The sending half.
     pub writer: Box<dyn Writer>,
-    /// Its end.
+    /// Ends the connection.
     pub shutdown: Box<dyn Shutdown>,
 }
 
 /// What travels on a connection: a head, which tells its reader how long the body is, and the body.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// Its first bytes.
+    /// The message's first bytes.
     pub head: Bytes,
-    /// The bytes after them, in the buffers that they lie in.
+    /// The bytes after the head, in the buffers that they lie in.
     pub body: Vec<Bytes>,
 }
 
 impl Message {
-    /// Bytes of head and body.
+    /// Returns how many bytes head and body have.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.body.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// All its buffers that hold something, in order.
+    /// Returns all buffers of the message that hold something, in order.
     pub(crate) fn into_parts(self) -> impl Iterator<Item = Bytes> {
         std::iter::once(self.head).chain(self.body).filter(|part| !part.is_empty())
     }
 }
 
-/// Where a message lies among all that were taken on.
+/// The place of a message among all that were taken on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Behind all that have arrived.
+    /// The message comes behind all that have arrived.
     Next,
-    /// Behind so many bytes of messages, which may not have arrived yet. On links that keep no order.
+    /// The message comes behind so many bytes of messages, which may not have arrived yet. Only links that keep no
+    /// order use this.
     At(u64),
 }
 
 /// The receiving half of a connection, for a thread of its own.
 pub trait Reader: Send {
-    /// Waits for a message, and fills `head` with its first bytes, which it has.
+    /// Waits for a message, and fills `head` with the message's first bytes.
     ///
     /// # Errors
     /// The end of the connection. On [`LinkEnd::Closed`] every message was read.
     fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd>;
 
-    /// Reads the rest of the message, of so many bytes, into memory out of `buffers` or of the link's own.
+    /// Reads the rest of the message, of `bytes` bytes, into memory out of `buffers` or of the link's own.
     ///
     /// # Errors
     /// As [`Self::read_head`]; the end came within the message.
     fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd>;
 }
 
-/// Where a reader gets memory for what arrives.
+/// Gives a reader memory for what arrives.
 pub trait BufferSource {
-    /// A buffer of so many bytes that `fill` has filled.
+    /// Returns a buffer of `bytes` bytes that `fill` has filled.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -294,22 +296,23 @@ pub trait BufferSource {
 
 /// The sending half of a connection, for one thread at a time.
 pub trait Writer: Send {
-    /// Takes messages on, one after the other, to be sent by [`Self::flush`]. What was taken on before is sent. The
-    /// buffers are let go of once they are sent.
+    /// Takes messages on, one after the other; [`Self::flush`] sends them, behind what was taken on before. The buffers
+    /// are let go of once they are sent.
     ///
     /// # Errors
-    /// They cannot be protected.
+    /// The messages cannot be protected.
     fn push(&mut self, messages: &mut Vec<Message>) -> Result<(), LinkEnd>;
 
     /// Sends what was taken on: all of it, or with [`Patience::Try`] as much as the connection takes at once. Returns
     /// whether that was all.
     ///
     /// # Errors
-    /// The connection is over. With [`Patience::Wait`] also once it was given up. If the peer ended it, the reader
-    /// finds the end, too, at once, and before that what arrived of the peer's last words.
+    /// The connection is over. With [`Patience::Wait`] the call also fails once the connection was given up. If the
+    /// peer ended the connection, the reader finds the end at once, too, and before that what arrived of the peer's
+    /// last words.
     fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd>;
 
-    /// The connection's key has protected enough: close it and dial another.
+    /// Returns whether the connection's key has protected enough. Then close the connection and dial another.
     fn key_is_used_up(&self) -> bool {
         false
     }
@@ -317,17 +320,17 @@ pub trait Writer: Send {
 
 /// Ends a connection from any thread.
 pub trait Shutdown: Send + Sync {
-    /// Ends sending: what was sent is still delivered, then the peer's reader finds [`LinkEnd::Closed`]. This end's
-    /// reader goes on. Whoever wants the last words to arrive does this and reads until the peer ends the connection,
-    /// too. Not after [`Self::abort`].
+    /// Ends sending. What was sent is still delivered, then the peer's reader finds [`LinkEnd::Closed`]. This end's
+    /// reader goes on. An end whose last words must arrive calls this, and reads until the peer ends the connection,
+    /// too. Must not follow [`Self::abort`].
     fn finish(&self);
 
     /// Ends the connection in order: both halves return with an error, and the peer finds [`LinkEnd::Closed`]. If the
     /// peer has sent what this end did not read, or still sends, the peer may find [`LinkEnd::Reset`] instead, and what
-    /// was sent may be lost: so do kernels with TCP (RFC 1122, section 4.2.2.13). Not after [`Self::abort`].
+    /// was sent may be lost. Kernels do that with TCP (RFC 1122, section 4.2.2.13). Must not follow [`Self::abort`].
     fn close(&self);
 
-    /// Gives it up: both halves return with an error. The peer sees [`LinkEnd::Reset`], if anything, and can tell that
-    /// from the end of this process.
+    /// Gives the connection up: both halves return with an error. The peer sees [`LinkEnd::Reset`], if anything, and
+    /// can tell that from the end of this process.
     fn abort(&self);
 }

@@ -1,4 +1,4 @@
-//! Buffers in a row that go out through a socket, as far as it takes them.
+//! Sends buffers in a row through a socket, as far as the socket takes them.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,19 +7,19 @@ use std::os::fd::{AsFd, AsRawFd};
 use bytes::{Buf, Bytes};
 use nix::sys::socket::{MsgFlags, sendmsg};
 
-/// Pieces in one gathered write.
+/// Bounds the pieces of one gathered write.
 const PIECES_MAX: usize = 64;
 
-/// What a call does where it would have to wait.
+/// What a call does if it would have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It returns, having done what can be done at once.
+    /// Returns after what can be done at once.
     Try,
-    /// It waits.
+    /// Waits.
     Wait,
 }
 
-/// How a write treats a socket that is full.
+/// Returns the flags that say how a write treats a full socket.
 pub(crate) fn flags(patience: Patience) -> MsgFlags {
     match patience {
         Patience::Try => MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT,
@@ -27,11 +27,12 @@ pub(crate) fn flags(patience: Patience) -> MsgFlags {
     }
 }
 
-/// Sends what one gathered write takes of `pieces`, none of them empty, and drops it from them. Returns the bytes.
+/// Sends what one gathered write takes of `pieces`, none of them empty, and drops it from them. Returns how many bytes
+/// were sent.
 ///
 /// # Errors
-/// The socket's: [`nix::Error::EAGAIN`] if it is full, with [`Patience::Try`] or after the socket's own time for
-/// writes.
+/// Those of the socket: [`nix::Error::EAGAIN`] if the socket is full, with [`Patience::Try`] or after the socket's own
+/// time for writes.
 pub fn send_pieces(socket: impl AsFd, pieces: &mut VecDeque<Bytes>, patience: Patience) -> nix::Result<usize> {
     let slices: Vec<IoSlice<'_>> = pieces.iter().take(PIECES_MAX).map(|piece| IoSlice::new(piece)).collect();
     let sent = sendmsg::<()>(socket.as_fd().as_raw_fd(), &slices, &[], flags(patience), None)?;

@@ -1,11 +1,11 @@
-//! TLS 1.3 records without a connection object around them.
+//! Protects TLS 1.3 records without a connection object around them.
 //!
-//! rustls keeps one state for both directions, so a reading and a writing thread would have to take turns; it
-//! reads 4 KiB at a time, and copies every byte once in each direction beside the cipher. After the handshake
-//! nothing of that state is needed: no tickets, no renegotiation, no early data, and instead of a key update the
-//! connection is retired ([`Seal::is_worn`]). So each half takes its traffic secret and protects records itself
-//! (RFC 8446, section 5) from where the plaintext lies to where the ciphertext goes, or back. A record that is
-//! not application data ends the connection.
+//! rustls keeps one state for both directions, so a reading and a writing thread would have to take turns. It also
+//! reads 4 KiB at a time, and copies every byte once in each direction beside the cipher. After the handshake nothing
+//! of that state is needed: there are no tickets, no renegotiation, no early data, and instead of a key update the
+//! connection is retired ([`Seal::is_worn`]). So each half takes its traffic secret and protects records itself (RFC
+//! 8446, section 5) from where the plaintext lies to where the ciphertext goes, or back. A record that is not
+//! application data ends the connection.
 
 use std::io;
 use std::ops::Range;
@@ -13,26 +13,26 @@ use std::ops::Range;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite};
 
-/// Most plaintext in a record (RFC 8446, section 5.1).
+/// Bounds the plaintext of a record (RFC 8446, section 5.1).
 pub const PLAINTEXT_MAX: usize = 1 << 14;
-/// Content type, legacy version, length.
+/// Holds the bytes of a header: content type, legacy version, length.
 pub const HEADER_BYTES: usize = 5;
-/// Most ciphertext in a record (RFC 8446, section 5.2).
+/// Bounds the ciphertext of a record (RFC 8446, section 5.2).
 const CIPHERTEXT_MAX: usize = PLAINTEXT_MAX + 256;
-/// Length of the tag, with every cipher of TLS 1.3.
+/// Holds the length of the tag, which is the same with every cipher of TLS 1.3.
 const TAG_BYTES: usize = 16;
-/// What a record adds to its plaintext: header, inner content type, tag.
+/// Says what a record adds to its plaintext: header, inner content type, tag.
 const TLS_RECORD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// Content types (RFC 8446, section 5.1).
+/// The content types of records (RFC 8446, section 5.1).
 const ALERT: u8 = 21;
 const APPLICATION_DATA: u8 = 23;
-/// Shorter parts share records with their neighbours; longer ones begin their own, so that the receiver can
-/// open them to where they belong.
+/// Bounds the parts that share records with their neighbours. A longer part begins a record of its own, so that the
+/// receiver can open the part to where it belongs.
 const JOIN_BYTES: usize = 4 << 10;
-/// Ciphertext that a receiver takes from its socket at once, and records that fit.
+/// Says how much ciphertext a receiver takes from its socket at once, and with it the records that fit.
 const READ_BYTES: usize = 256 << 10;
 
-/// Both directions' protection, from what a finished handshake gives out.
+/// Returns both directions' protection, from the secrets of a finished handshake.
 pub(crate) fn protection(
     suite: SupportedCipherSuite,
     secrets: rustls::ExtractedSecrets,
@@ -51,11 +51,11 @@ pub(crate) fn protection(
     ))
 }
 
-/// The numbers of a key's records: each is given once (RFC 8446, section 5.3: they must not wrap).
+/// The numbers of a key's records. Each number is given once (RFC 8446, section 5.3: they must not wrap).
 struct SequenceNumbers {
-    /// The next record's; none after 2^64-1.
+    /// The next record's number; `None` after 2^64-1.
     next: Option<u64>,
-    /// The last that the key may protect.
+    /// The last number that the key may protect.
     last: u64,
 }
 
@@ -91,7 +91,7 @@ impl Key {
         Some(Key { key: LessSafeKey::new(key), iv: iv.try_into().ok()? })
     }
 
-    /// The mask, with the record's number in its last eight bytes (RFC 8446, section 5.3).
+    /// Returns the mask, with the record's number in its last eight bytes (RFC 8446, section 5.3).
     fn nonce(&self, sequence: u64) -> Nonce {
         let mut nonce = self.iv;
         nonce[4..].iter_mut().zip(sequence.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
@@ -99,7 +99,7 @@ impl Key {
     }
 }
 
-/// The header of a record of `length` bytes of ciphertext.
+/// Returns the header of a record of `length` bytes of ciphertext.
 fn header(length: usize) -> [u8; HEADER_BYTES] {
     let [high, low] = (length as u16).to_be_bytes();
     [APPLICATION_DATA, 3, 3, high, low]
@@ -109,7 +109,7 @@ fn header(length: usize) -> [u8; HEADER_BYTES] {
 pub struct Seal {
     key: Key,
     numbers: SequenceNumbers,
-    /// From this number on it is time for another connection.
+    /// The number from which on it is time for another connection.
     worn_from: u64,
 }
 
@@ -117,7 +117,7 @@ impl Seal {
     /// Returns the records of all of `parts`, in `buffer`, which grows as needed.
     pub fn seal<'b>(&mut self, parts: &[&[u8]], buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        // A long part ends with at most one short record, a short one may end a record.
+        // A long part ends with at most one short record, and a short part may end a record.
         let records_max = bytes / PLAINTEXT_MAX + parts.len();
         let most = bytes + records_max * TLS_RECORD_BYTES;
         if buffer.len() < most {
@@ -147,7 +147,7 @@ impl Seal {
     }
 
     /// Makes one record at the beginning of `buffer`, of `plain` or of what lies there behind the header's place.
-    /// Returns its length.
+    /// Returns the record's length.
     fn record(&mut self, plain: Option<&[u8]>, bytes: usize, buffer: &mut [u8]) -> io::Result<usize> {
         let (head, body) = buffer[..bytes + TLS_RECORD_BYTES].split_at_mut(HEADER_BYTES);
         let (text, end) = body.split_at_mut(bytes);
@@ -161,12 +161,13 @@ impl Seal {
         Ok(bytes + TLS_RECORD_BYTES)
     }
 
-    /// Half of what the key may protect is used up: time for another connection.
+    /// Returns whether half of what the key may protect is used up. Then it is time for another connection.
     pub fn is_worn(&self) -> bool {
         self.numbers.next.is_none_or(|next| next >= self.worn_from)
     }
 
-    /// Is worn after so many more records, not only at half of what the cipher may protect: for tests.
+    /// Makes the key worn after `records` more records, not only at half of what the cipher may protect. This is for
+    /// tests.
     pub(crate) fn retire_after(&mut self, records: u64) {
         self.worn_from = self.numbers.next.unwrap_or(u64::MAX).saturating_add(records);
     }
@@ -180,7 +181,7 @@ pub struct RecordOpener {
 
 impl RecordOpener {
     /// Opens a whole record into `out`, which has room for all but its header and tag. Returns how much of it is
-    /// plaintext; an error for all that is no application data of this connection, see [`content`].
+    /// plaintext. All that is no application data of this connection is an error, see [`content`].
     fn open_to(&mut self, record: &[u8], out: &mut [u8]) -> io::Result<usize> {
         let (header, body) = record.split_at(HEADER_BYTES);
         let (text, tag) = body.split_at(body.len() - TAG_BYTES);
@@ -190,7 +191,7 @@ impl RecordOpener {
         content(out)
     }
 
-    /// As [`Self::open_to`], but in place: returns where in `record` the plaintext is.
+    /// Opens a record as [`Self::open_to`] does, but in place. Returns where in `record` the plaintext is.
     fn open_in_place(&mut self, record: &mut [u8]) -> io::Result<Range<usize>> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
         let nonce = self.key.nonce(self.numbers.take()?);
@@ -203,9 +204,11 @@ fn changed() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a TLS record was damaged or changed on its way")
 }
 
-/// How much of an opened record is content: before it ends, its type, and padding of zeros (RFC 8446, section 5.2).
+/// Returns how much of an opened record is content. Behind the content are its type and a padding of zeros (RFC 8446,
+/// section 5.2).
 ///
-/// [`io::ErrorKind::UnexpectedEof`]: an alert, the peer is done.
+/// # Errors
+/// [`io::ErrorKind::UnexpectedEof`] for an alert: the peer is done.
 fn content(plain: &[u8]) -> io::Result<usize> {
     let end = plain.iter().rposition(|byte| *byte != 0);
     match end.map(|end| (end, plain[end])) {
@@ -215,7 +218,7 @@ fn content(plain: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// The length of the record that `bytes` begin with, header included, once its header is there.
+/// Returns the length of the record at the beginning of `bytes`, header included, once its header is there.
 fn record_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -226,15 +229,15 @@ fn record_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     Ok(Some(HEADER_BYTES + length))
 }
 
-/// Plaintext out of a stream of records.
+/// Reads plaintext out of a stream of records.
 pub struct Unseal {
     open: RecordOpener,
     bytes: Vec<u8>,
-    /// Records up to here are opened.
+    /// The end of the records that are opened.
     parsed: usize,
-    /// Bytes from the stream end here.
+    /// The end of the bytes from the stream.
     filled: usize,
-    /// Plaintext of the last record, of which not all was asked for.
+    /// The plaintext of the last record that was not asked for yet.
     plain: Range<usize>,
 }
 
@@ -243,8 +246,8 @@ impl Unseal {
         Unseal { open, bytes: vec![0; READ_BYTES], parsed: 0, filled: 0, plain: 0..0 }
     }
 
-    /// Fills `out`. `read` is to fill a part of what it is given, with the bytes that follow, and is told how many
-    /// are sure to follow.
+    /// Fills `out`. `read` has to fill a part of the buffer that it is given with the bytes that follow. Its second
+    /// argument says how many bytes are sure to follow.
     pub fn read_exact(
         &mut self,
         out: &mut [u8],
@@ -274,7 +277,7 @@ impl Unseal {
                 self.filled -= self.parsed;
                 self.parsed = 0;
                 let room = &mut self.bytes[self.filled..];
-                // Records are longer than what is in them.
+                // Records are longer than their plaintext.
                 let sure = out.len().saturating_sub(self.filled).clamp(1, room.len());
                 match read(room, sure)? {
                     0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -288,7 +291,7 @@ impl Unseal {
 
 const _: () = assert!(READ_BYTES > 2 * (HEADER_BYTES + CIPHERTEXT_MAX), "whole records fit");
 
-/// Both ends of one direction, with a key that everybody knows: for tests and fuzzers.
+/// Returns both ends of one direction, with a key that everybody knows. This is for tests and fuzzers.
 #[doc(hidden)]
 pub fn pair() -> (Seal, Unseal) {
     let key = || Key::from_bytes(&AES_128_GCM, &[7; 16], &[9; 12]).expect("lengths fit");
@@ -306,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// Hands out `wire` in pieces of lengths from `cuts`, and checks what it is told of what follows.
+    /// Returns `wire` in pieces of lengths from `cuts`, and checks the number of bytes that are sure to follow.
     fn wire_in_pieces<'a>(wire: &'a [u8], cuts: &'a [usize]) -> impl FnMut(&mut [u8], usize) -> io::Result<usize> + 'a {
         let (mut at, mut cuts) = (0, cuts.iter().cycle());
         move |buffer, sure| {
@@ -325,8 +328,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the parts, the reads from below and those from above: the same bytes, and no wait for more than
-        /// there is.
+        /// Whatever the parts and the reads below and above, the same bytes come out. Nothing waits for more than there
+        /// is.
         #[test]
         fn what_is_sealed_opens(
             writes in proptest::collection::vec(any_parts(), 1..4),
@@ -351,7 +354,7 @@ mod tests {
             prop_assert!(got == plain);
         }
 
-        /// Any bit that changes is noticed, and nothing after it comes out.
+        /// Every changed bit is noticed, and nothing after it comes out.
         #[test]
         fn what_is_changed_does_not_open(parts in any_parts(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
@@ -363,7 +366,7 @@ mod tests {
             wire[at] ^= 1 << bit;
             let mut rest = &wire[..];
             let read = unseal.read_exact(&mut vec![0; length], |buffer, _| io::Read::read(&mut rest, buffer));
-            // The legacy version in a header says nothing, but is authenticated as the rest.
+            // The legacy version in a header says nothing, but is authenticated like the rest.
             prop_assert!(read.is_err());
         }
     }

@@ -1,4 +1,4 @@
-//! One connection of the fake: what is on its way in both directions, and its ends.
+//! Keeps one connection of the fake: what is on its way in both directions, and the connection's ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,14 +11,14 @@ use bytes::{Buf, Bytes};
 use crate::link::{BufferSource, Caps, Connection, LinkEnd, Message, Position, Reader, Shutdown, Writer};
 use crate::pieces::Patience;
 
-/// What may be on its way in one direction, but for the message that goes beyond it.
+/// Bounds the bytes that are on their way in one direction. The last message may go beyond the bound.
 const WAY_BYTES_MAX: usize = 256 << 10;
-/// Without an order, a message may overtake so many.
+/// Bounds how many messages a message may overtake, without an order.
 const OVERTAKEN_MAX: usize = 8;
-/// Without an order, a message that is alone waits so long for another to overtake it.
+/// Says how long a message that is alone waits for another to overtake it, without an order.
 const OVERTAKE_TIME: Duration = Duration::from_millis(1);
 
-/// Numbers that look random (Steele et al., "Fast splittable pseudorandom number generators", SplitMix64).
+/// Makes numbers that look random (Steele et al., "Fast splittable pseudorandom number generators", SplitMix64).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -39,7 +39,7 @@ impl Random {
 /// A connection between two ends.
 #[derive(Debug)]
 pub(super) struct Wire {
-    /// The address that dialled, and the other.
+    /// The address that dialled, and the other address.
     ends: [IpAddr; 2],
     is_ordered: bool,
     state: Mutex<State>,
@@ -48,22 +48,22 @@ pub(super) struct Wire {
 
 #[derive(Debug)]
 struct State {
-    /// From the end that dialled, and from the other.
+    /// The ways from the end that dialled, and from the other end.
     ways: [Way; 2],
     is_stalled: bool,
     random: Random,
 }
 
-/// What one end has sent.
+/// What one end has sent, and how that end ended.
 #[derive(Debug, Default)]
 struct Way {
-    /// Before the split.
+    /// The bytes that were sent before the split.
     greeting: VecDeque<u8>,
     messages: VecDeque<(u64, VecDeque<Bytes>)>,
     bytes: usize,
-    /// How the end ended, as the other end is to see it.
+    /// How the end ended, as the other end sees it.
     ended: Option<Ended>,
-    /// The end itself has let go of the connection.
+    /// How the end itself let go of the connection.
     own: Option<Own>,
 }
 
@@ -85,7 +85,7 @@ impl Wire {
         Wire { ends, is_ordered, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Closes the ends at an address, as a kernel does for a process that is no more.
+    /// Closes the ends at an address, as a kernel does for a process that has ended.
     pub(super) fn close_at(&self, ip: IpAddr) {
         (0..2).filter(|side| self.ends[*side] == ip).for_each(|side| self.let_go(side, Own::Closed));
     }
@@ -98,10 +98,10 @@ impl Wire {
         if way.own.is_none() {
             way.own = Some(own);
             match own {
-                // As kernels do: where something was not read, what was sent is thrown away.
+                // Kernels do so, too: if something was not read, what was sent is thrown away.
                 Own::Closed if has_unread => way.ended = Some(Ended::Reset),
                 Own::Closed => way.ended = way.ended.or(Some(Ended::Closed)),
-                // A reset is sent once: where nothing moves, it is lost.
+                // A reset is sent once. If nothing moves, the reset is lost.
                 Own::GivenUp if !is_stalled => way.ended = Some(Ended::Reset),
                 Own::GivenUp => {}
             }
@@ -133,20 +133,20 @@ impl Wire {
     }
 }
 
-/// One end of a connection. It is closed when nobody holds it any more, as a process' sockets are.
+/// One end of a connection. The end is closed when nobody holds it any more, as a process' sockets are.
 #[derive(Debug)]
 pub(super) struct End {
     wire: Arc<Wire>,
-    /// Which way is this end's own.
+    /// The index of this end's own way.
     side: usize,
 }
 
-/// The end that dialled, and the other.
+/// Returns the end that dialled, and the other end.
 pub(super) fn ends(wire: &Arc<Wire>) -> [Arc<End>; 2] {
     [0, 1].map(|side| Arc::new(End { wire: wire.clone(), side }))
 }
 
-/// The halves of an end.
+/// Returns the halves of an end.
 pub(super) fn split(end: Arc<End>, caps: Caps) -> Connection {
     Connection {
         caps,
@@ -174,7 +174,7 @@ impl End {
         Ok(())
     }
 
-    /// Fills `out` with bytes of a handshake. False: they did not come by the deadline.
+    /// Fills `out` with bytes of a handshake. Returns false if the bytes did not come by the deadline.
     pub(super) fn hear(&self, out: &mut [u8], deadline: Instant) -> io::Result<bool> {
         let state = self.wait_greeting(out.len(), deadline)?;
         let Some(mut state) = state else { return Ok(false) };
@@ -185,7 +185,7 @@ impl End {
         Ok(true)
     }
 
-    /// The first byte of a handshake, which stays.
+    /// Returns the first byte of a handshake without consuming it.
     pub(super) fn first_byte(&self, deadline: Instant) -> Option<u8> {
         let state = self.wait_greeting(1, deadline).ok()??;
         state.ways[1 - self.side].greeting.front().copied()
@@ -215,7 +215,7 @@ impl End {
         Box::new(FakeShutdown(self.clone()))
     }
 
-    /// Nothing more is sent; what was sent arrives.
+    /// Ends sending. What was sent arrives.
     fn finish(&self) {
         let way = &mut self.lock().ways[self.side];
         way.ended = way.ended.or(Some(Ended::Closed));
@@ -234,7 +234,7 @@ impl Drop for End {
 }
 
 impl State {
-    /// How the connection ended for the reader of an end, once it has read all that it may.
+    /// Returns how the connection ended for the reader of an end, once the reader has read all that it may.
     fn read_end(&self, side: usize) -> Option<LinkEnd> {
         match (self.ways[side].own, self.ways[1 - side].ended) {
             (Some(Own::GivenUp), _) => Some(LinkEnd::GivenUp),
@@ -246,7 +246,7 @@ impl State {
         }
     }
 
-    /// How the connection ended for the writer of an end.
+    /// Returns how the connection ended for the writer of an end.
     fn write_end(&self, side: usize) -> Option<LinkEnd> {
         let [own, other] = [&self.ways[side], &self.ways[1 - side]];
         match own.own {
@@ -261,7 +261,7 @@ impl State {
 
 struct FakeReader {
     end: Arc<End>,
-    /// What is left of the message that was begun.
+    /// The rest of the message whose reading was begun.
     message: VecDeque<Bytes>,
 }
 
@@ -316,8 +316,7 @@ impl Reader for FakeReader {
         Ok(if wire.is_ordered { Position::Next } else { Position::At(position) })
     }
 
-    /// Without an order, in memory of the link's own, where the body is in one piece. So both ways to give it are
-    /// tried.
+    /// Without an order the body lies in the link's own memory, in one piece. So tests try both ways to return a body.
     fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd> {
         let message = &mut self.message;
         if !self.end.wire.is_ordered && message.len() == 1 && message[0].len() == bytes {
@@ -329,7 +328,7 @@ impl Reader for FakeReader {
 
 struct FakeWriter {
     end: Arc<End>,
-    /// Bytes of all messages before.
+    /// The bytes of all earlier messages.
     taken_on: u64,
     unsent: VecDeque<(u64, VecDeque<Bytes>)>,
 }
@@ -355,7 +354,7 @@ impl Writer for FakeWriter {
             let State { ways, random, .. } = &mut *state;
             let way = &mut ways[self.end.side];
             if patience == Patience::Try && random.is_one_of(4) {
-                // Full, for no reason that the writer could know.
+                // The connection is full, for no reason that the writer could know.
                 return Ok(false);
             }
             if way.bytes >= WAY_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Hosts of the fake: their NICs, what they dial and where they listen.
+//! Keeps the hosts of the fake: their NICs, their dials, and where they listen.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,23 +11,24 @@ use super::network::{AcceptQueue, Arrived, FakeNetwork, Listening, path};
 use crate::link::{Caps, Connection, Dial, DialError, Link, LinkError, LocalAddress, PacketProbe, Pending, Shutdown};
 use crate::listen::{Incoming, ListenError, Listeners, ListeningNic, Security};
 
-/// What those send first that shake hands as if under TLS: the type of TLS' handshake records (RFC 8446, section 5.1).
+/// Holds the first byte of an end that shakes hands as if under TLS: the type of TLS' handshake records (RFC 8446,
+/// section 5.1).
 const ENCRYPTED: u8 = 22;
-/// Connections that wait to be taken.
+/// Bounds how many connections wait to be taken.
 const BACKLOG: usize = 128;
-/// Bytes of a packet that are not payload.
+/// Says how many bytes of a packet are no payload.
 const HEADER_BYTES: u32 = 40;
 
 /// A NIC of a fake host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FakeNic {
-    /// Its number.
+    /// The NIC's number.
     pub index: u32,
-    /// Its name.
+    /// The NIC's name.
     pub name: String,
-    /// Its address.
+    /// The NIC's address.
     pub ip: IpAddr,
-    /// Its largest packet, in bytes.
+    /// The NIC's largest packet, in bytes.
     pub mtu: u32,
 }
 
@@ -40,7 +41,7 @@ pub struct FakeHost {
 }
 
 impl FakeNetwork {
-    /// A host with these NICs, by name and address; their packets have 1500 bytes.
+    /// Adds a host with NICs, by name and address. Their packets have 1500 bytes.
     pub fn host(self: &Arc<Self>, name: &str, nics: &[(&str, IpAddr)]) -> Arc<FakeHost> {
         let nic = |(index, (name, ip)): (u32, &(&str, IpAddr))| FakeNic {
             index,
@@ -54,27 +55,27 @@ impl FakeNetwork {
 }
 
 impl FakeHost {
-    /// Its name.
+    /// Returns the host's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its NICs.
+    /// Returns the host's NICs.
     pub fn nics(&self) -> Vec<FakeNic> {
         self.lock().clone()
     }
 
-    /// Gives it other NICs.
+    /// Gives the host other NICs.
     pub fn set_nics(&self, nics: Vec<FakeNic>) {
         *self.lock() = nics;
     }
 
-    /// How it dials.
+    /// Returns the link by which the host dials.
     pub fn link(self: &Arc<Self>, security: Security) -> FakeLink {
         FakeLink { host: self.clone(), security }
     }
 
-    /// Where it listens: nowhere yet.
+    /// Returns the host's listeners, which listen nowhere yet.
     pub fn listeners(self: &Arc<Self>) -> FakeListeners {
         FakeListeners { host: self.clone(), queue: Arc::default() }
     }
@@ -92,7 +93,7 @@ fn caps(network: &FakeNetwork, security: Security) -> Caps {
     Caps { encrypted: security == Security::Encrypted, ..network.caps }
 }
 
-/// How a host of the fake dials.
+/// The link by which a host of the fake dials.
 #[derive(Clone, Debug)]
 pub struct FakeLink {
     host: Arc<FakeHost>,
@@ -144,7 +145,7 @@ impl Link for FakeLink {
         caps(&self.host.network, self.security)
     }
 
-    /// The address in the same /24 network or, of an IPv6 address, the first.
+    /// Returns the host's address in the same /24 network or, for an IPv6 address, the first.
     fn source_of(&self, to: SocketAddr) -> Option<IpAddr> {
         let near = |ip: IpAddr| match (ip, to.ip()) {
             (IpAddr::V4(a), IpAddr::V4(b)) => a.octets()[..3] == b.octets()[..3],
@@ -219,7 +220,7 @@ impl Pending for FakePending {
     }
 }
 
-/// Where a host of the fake listens.
+/// The listeners of a host of the fake.
 #[derive(Debug)]
 pub struct FakeListeners {
     host: Arc<FakeHost>,

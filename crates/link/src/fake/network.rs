@@ -1,4 +1,4 @@
-//! The fake's network: what joins its hosts, and what fails.
+//! Is the fake's network: what joins its hosts, and what fails.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use super::connection::{self, End, Wire};
 use crate::link::{Caps, Connection, Memory};
 use crate::listen::ListeningNic;
 
-/// What the fake promises where a test asks for nothing else: as TCP.
+/// Holds the capabilities that the fake promises unless a test asks for others: those of TCP.
 pub const FAKE_CAPS: Caps = Caps {
     reliable: true,
     ordered: true,
@@ -18,7 +18,7 @@ pub const FAKE_CAPS: Caps = Caps {
     memory: Memory::Any,
 };
 
-/// Hosts and what joins them.
+/// The hosts, and what joins them.
 #[derive(Debug)]
 pub struct FakeNetwork {
     pub(super) caps: Caps,
@@ -32,15 +32,15 @@ pub(super) struct State {
     made: u64,
     pub(super) listening: Vec<Listening>,
     pub(super) next_port: u16,
-    /// Addresses whose cable is out.
+    /// The addresses of NICs whose cable is unplugged.
     cut: BTreeSet<IpAddr>,
-    /// Between two addresses nothing moves.
+    /// The pairs of addresses between which nothing moves.
     stalled: BTreeSet<Path>,
-    /// Between two addresses larger packets are lost, in bytes.
+    /// The largest packet between two addresses, in bytes. Larger packets are lost.
     pub(super) packet_bytes_max: BTreeMap<Path, u32>,
 }
 
-/// An address that is listened on.
+/// An address at which a host listens.
 #[derive(Debug)]
 pub(super) struct Listening {
     pub(super) at: SocketAddr,
@@ -49,7 +49,7 @@ pub(super) struct Listening {
     pub(super) queue: Arc<AcceptQueue>,
 }
 
-/// Connections that wait to be taken.
+/// The connections that wait to be taken.
 #[derive(Debug, Default)]
 pub(super) struct AcceptQueue {
     waiting: Mutex<VecDeque<Arrived>>,
@@ -66,7 +66,7 @@ impl AcceptQueue {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) end: Arc<End>,
-    /// The host that dialled, if it shows who it is.
+    /// The host that dialled, if it has proven who it is.
     pub(super) peer: Option<String>,
     pub(super) nic: Option<ListeningNic>,
     pub(super) local: SocketAddr,
@@ -97,33 +97,33 @@ impl State {
 }
 
 impl FakeNetwork {
-    /// A network without hosts, whose connections promise `caps`.
+    /// Makes a network without hosts, whose connections promise `caps`.
     pub fn new(caps: Caps, seed: u64) -> Arc<FakeNetwork> {
         Arc::new(FakeNetwork { caps, seed, state: Mutex::default() })
     }
 
-    /// Both ends of a new connection between two addresses, after their handshake.
+    /// Returns both ends of a new connection between two addresses, after the handshake.
     pub fn connect(&self, a: IpAddr, b: IpAddr) -> (Connection, Connection) {
         let wire = self.wire(a, b);
         let [here, there] = connection::ends(&wire);
         (connection::split(here, self.caps), connection::split(there, self.caps))
     }
 
-    /// Nothing moves any more between two addresses, and nobody is told. Dials fail.
+    /// Stops everything between two addresses. No end is told, and dials fail.
     pub fn stall(&self, a: IpAddr, b: IpAddr) {
         let mut state = self.lock();
         state.stalled.insert(path(a, b));
         state.update_wires();
     }
 
-    /// What [`Self::stall`] stopped goes on.
+    /// Lets go on what [`Self::stall`] stopped.
     pub fn resume(&self, a: IpAddr, b: IpAddr) {
         let mut state = self.lock();
         state.stalled.remove(&path(a, b));
         state.update_wires();
     }
 
-    /// Pulls the cable of the NIC that has an address.
+    /// Unplugs the cable of the NIC that has an address.
     pub fn cut(&self, ip: IpAddr) {
         let mut state = self.lock();
         state.cut.insert(ip);
@@ -137,7 +137,7 @@ impl FakeNetwork {
         state.update_wires();
     }
 
-    /// Resets all connections between two addresses; both ends see it.
+    /// Resets all connections between two addresses. Both ends see the reset.
     pub fn reset(&self, a: IpAddr, b: IpAddr) {
         let state = self.lock();
         for wire in state.wires.iter().filter(|(between, _)| *between == path(a, b)).filter_map(|(_, w)| w.upgrade()) {
@@ -145,7 +145,7 @@ impl FakeNetwork {
         }
     }
 
-    /// Kills whoever uses an address: its connections are closed there, and nobody listens.
+    /// Kills the process that uses an address: its connections are closed there, and nobody listens.
     pub fn kill(&self, ip: IpAddr) {
         let mut state = self.lock();
         state.listening.retain(|listening| listening.at.ip() != ip);
@@ -154,7 +154,7 @@ impl FakeNetwork {
         ends.iter().for_each(|wire| wire.close_at(ip));
     }
 
-    /// From now on packets of more bytes are lost between two addresses; none: they pass.
+    /// Loses packets of more than `bytes` bytes between two addresses from now on; `None`: all packets pass.
     pub fn lose_packets_above(&self, a: IpAddr, b: IpAddr, bytes: Option<u32>) {
         let limits = &mut self.lock().packet_bytes_max;
         match bytes {
@@ -163,7 +163,7 @@ impl FakeNetwork {
         };
     }
 
-    /// Connections that either end still holds.
+    /// Returns how many connections either end still holds.
     pub fn connections(&self, a: IpAddr, b: IpAddr) -> usize {
         let state = self.lock();
         state.wires.iter().filter(|(between, wire)| *between == path(a, b) && wire.strong_count() > 0).count()

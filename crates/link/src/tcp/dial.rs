@@ -1,7 +1,7 @@
-//! TCP sockets that leave by their NIC.
+//! Makes TCP sockets that leave by their NIC.
 //!
-//! A socket bound to an address only may still leave by another NIC of the same subnet; so sockets are bound to the
-//! address *and* the device.
+//! A socket that is bound to an address only may still leave by another NIC of the same subnet. So sockets are bound to
+//! the address *and* the device.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -9,22 +9,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::link::{Dial, DialError, LocalAddress};
 
-/// Smallest packet that every path carries whole (RFC 8200, 5), in bytes.
+/// Holds the largest packet that every path carries whole (RFC 8200, 5), in bytes.
 pub const PACKET_BYTES_MIN: u32 = 1280;
 
-/// Bytes of a packet that are not TCP's payload or options: IPv4's or IPv6's header without options, and TCP's.
+/// Returns how many bytes of a packet are not TCP's payload or options: the headers of IPv4 or IPv6 without options,
+/// and TCP's.
 fn header_bytes(to: SocketAddr) -> u32 {
     if to.is_ipv4() { 20 + 20 } else { 40 + 20 }
 }
 
-/// Connects to the other end. The size of packets is TCP_MAXSEG of tcp(7), of which the other end hears as it connects.
+/// Connects to the other end. The size of packets is TCP_MAXSEG of tcp(7); the other end learns the size as the socket
+/// connects.
 pub(super) fn dial(dial: &Dial) -> Result<TcpStream, DialError> {
     let to = dial.to;
     let remote = |source| DialError::Remote { to, source };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(remote)?;
     if let Some(LocalAddress { ip, nic }) = &dial.from {
         let local = |source| DialError::Local { ip: *ip, nic: nic.clone(), source };
-        // Loopback needs no device and may lack the right to one.
+        // Loopback needs no device, and the process may lack the right to bind to a device.
         if !ip.is_loopback() {
             socket.bind_device(Some(nic.as_bytes())).map_err(local)?;
         }

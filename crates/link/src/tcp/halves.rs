@@ -1,4 +1,4 @@
-//! The two halves of a connection over a socket, each for a thread of its own, and its end.
+//! Is the two halves of a connection over a socket, each for a thread of its own, and the connection's end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,16 +19,16 @@ use crate::link::{BufferSource, LinkEnd, Message, Position, Reader, Shutdown, Wr
 use crate::pieces::{Patience, flags, send_pieces};
 use crate::tls_record::{Seal, Unseal};
 
-/// How long a writer waits for room before it looks whether its connection was given up.
+/// Says how long a writer waits for room before it looks whether its connection was given up.
 pub(super) const WRITE_WAIT: Duration = Duration::from_millis(250);
 
 setsockopt_impl!(ReceiveLowWater, libc::SOL_SOCKET, libc::SO_RCVLOWAT, u32, sockopt::SetStruct<u32>);
 
-/// A reader is woken when so many bytes are there (socket(7)).
+/// The option by which a reader is woken only when so many bytes are there (socket(7)).
 #[derive(Clone, Copy)]
 struct ReceiveLowWater;
 
-/// A socket, shared by the halves of its connection and whoever ends it.
+/// A socket that the halves of its connection share, and what ends the connection.
 #[derive(Debug)]
 pub(super) struct SharedSocket {
     pub(super) socket: TcpStream,
@@ -46,23 +46,23 @@ impl SharedSocket {
         self.aborted.load(Ordering::SeqCst)
     }
 
-    /// What an error of a read or a write says of the connection.
+    /// Returns what an error of a read or a write says of the connection.
     fn end(&self, error: io::Error) -> LinkEnd {
         match error.kind() {
             _ if self.is_aborted() => LinkEnd::GivenUp,
             io::ErrorKind::UnexpectedEof => LinkEnd::Closed,
-            // Which of two halves is told of a reset is chance. Whoever writes after that finds a broken pipe.
+            // Which of the two halves learns of a reset is chance. A half that writes after that finds a broken pipe.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => LinkEnd::Reset,
             _ => LinkEnd::Failed(error),
         }
     }
 
-    /// Whether to write on after a write, which may have failed. False: the socket is full.
+    /// Returns whether to write on after a write, which may have failed. False: the socket is full.
     fn goes_on(&self, error: Option<nix::Error>, patience: Patience) -> Result<bool, LinkEnd> {
         match error {
             None | Some(nix::Error::EINTR) => Ok(true),
             Some(nix::Error::EAGAIN) if patience == Patience::Try => Ok(false),
-            // No room for a while; whether to wait on is for whoever watches the path to say.
+            // There is no room for a while. Whether to wait on is decided by what watches the path.
             Some(nix::Error::EAGAIN) if !self.is_aborted() => Ok(true),
             Some(error) => Err(self.end(error.into())),
         }
@@ -75,7 +75,7 @@ pub(super) struct SocketShutdown(pub(super) Arc<SharedSocket>);
 impl SocketShutdown {
     fn shut(&self, how: std::net::Shutdown) {
         if !self.0.is_aborted() {
-            // Fails only if the connection is gone already.
+            // The call fails only if the connection is gone already.
             let _ = self.0.socket.shutdown(how);
         }
     }
@@ -90,22 +90,23 @@ impl Shutdown for SocketShutdown {
         self.shut(std::net::Shutdown::Both);
     }
 
-    /// TCP sends a reset, once. So it does not reach a peer behind a path that is cut, when the path is back.
+    /// TCP sends a reset once. So the reset does not reach a peer behind a path that is cut, even when the path is
+    /// back.
     fn abort(&self) {
         self.0.aborted.store(true, Ordering::SeqCst);
         let _ = SockRef::from(&self.0.socket).set_linger(Some(Duration::ZERO));
-        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the
-        // latest. The reset goes out when both have let go of the socket.
+        // Wakes the reader without telling the peer; the writer looks at the flag after `WRITE_WAIT` at the latest. The
+        // reset goes out when both halves have let go of the socket.
         let _ = self.0.socket.shutdown(std::net::Shutdown::Read);
     }
 }
 
-/// What arrives on the socket. Waking up costs more than reading, so a read waits until all that is sure to come
-/// is there.
+/// The bytes that arrive on the socket. Waking up costs more than reading, so a read waits until all that is sure to
+/// come is there.
 pub(super) struct SocketBuffer {
     shared: Arc<SharedSocket>,
     low_water: u32,
-    /// The last read took all that was there.
+    /// Whether the last read took all that was there.
     drained: bool,
 }
 
@@ -114,7 +115,7 @@ impl SocketBuffer {
         SocketBuffer { shared, low_water: 1, drained: false }
     }
 
-    /// Reads at least a byte, but for the end, of which `sure` are certain to come.
+    /// Reads at least a byte, unless the connection ended. `sure` bytes are certain to come.
     fn read(&mut self, buffer: &mut [u8], sure: usize) -> io::Result<usize> {
         loop {
             if self.drained {
@@ -145,9 +146,9 @@ impl SocketBuffer {
         Ok(())
     }
 
-    /// Sleeps until so many bytes are there, or the end.
+    /// Sleeps until so many bytes are there, or until the end.
     fn wait(&mut self, bytes: usize) -> io::Result<()> {
-        // The kernel takes no more than half of what the socket may hold, and wakes when that is full.
+        // The kernel takes no more than half of what the socket may hold, and wakes the reader when that is full.
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let socket = &self.shared.socket;
         if self.low_water != bytes {
@@ -208,7 +209,7 @@ impl Reader for TlsReader {
 /// The sending half of a connection without TLS.
 pub(super) struct PlainWriter {
     shared: Arc<SharedSocket>,
-    /// What was taken on and not yet taken by the socket.
+    /// What was taken on and the socket has not taken yet.
     unsent: VecDeque<Bytes>,
 }
 
@@ -241,7 +242,7 @@ pub(super) struct TlsWriter {
     shared: Arc<SharedSocket>,
     seal: Seal,
     records: Vec<u8>,
-    /// Of the records, what was not yet taken by the socket.
+    /// The part of the records that the socket has not taken yet.
     unsent: Range<usize>,
 }
 

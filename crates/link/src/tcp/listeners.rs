@@ -1,7 +1,7 @@
-//! Listening on NICs, and what arrives there.
+//! Listens on NICs, and takes what arrives there.
 //!
-//! Listeners are bound to devices: what they accept inherits the device, and answers leave by the NIC that the question
-//! came in on.
+//! Listeners are bound to devices. An accepted socket inherits the device, so answers leave by the NIC that the
+//! question came in on.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,10 +19,10 @@ use super::pending_connection::PendingConnection;
 use crate::link::{LinkError, Pending, Shutdown};
 use crate::listen::{Incoming, ListenError, Listeners, ListeningNic, Security};
 
-/// Waiting connections of a listener before the kernel refuses more.
+/// Bounds how many connections wait at a listener before the kernel refuses more.
 const BACKLOG: i32 = 128;
 
-/// A listener, and the NIC that it is bound to, if any.
+/// A listener, and the NIC that the listener is bound to, if any.
 #[derive(Clone)]
 struct Listening {
     nic: Option<ListeningNic>,
@@ -36,7 +36,7 @@ pub struct TcpListeners {
 }
 
 impl TcpListeners {
-    /// Listens nowhere yet. `tls`: what is shown to those who dial under TLS.
+    /// Makes listeners that listen nowhere yet. `tls` is shown to peers that dial under TLS.
     pub fn new(tls: Arc<ServerConfig>) -> TcpListeners {
         TcpListeners { tls, listening: Mutex::default() }
     }
@@ -85,7 +85,7 @@ impl Listeners for TcpListeners {
     }
 }
 
-/// A socket that was accepted.
+/// An accepted socket.
 struct TcpIncoming {
     shared: Arc<SharedSocket>,
     nic: Option<String>,
@@ -131,7 +131,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Waits until any of the listeners has a connection, or for so long. Returns which have.
+    /// Waits until any of the listeners has a connection, for at most `patience`. Returns which listeners have.
     pub(super) fn wait(listeners: &[&Listener], patience: Duration) -> io::Result<Vec<usize>> {
         let mut polled: Vec<PollFd<'_>> =
             listeners.iter().map(|listener| PollFd::new(listener.socket.as_fd(), PollFlags::POLLIN)).collect();
@@ -153,7 +153,7 @@ impl Listener {
             if both {
                 socket.set_only_v6(false)?;
             }
-            // Only for ports in TIME_WAIT: two listeners still exclude each other.
+            // The option matters only for ports in TIME_WAIT: two listeners still exclude each other.
             socket.set_reuse_address(true)?;
             if let Some(nic) = nic {
                 socket.bind_device(Some(nic.as_bytes()))?;
@@ -167,24 +167,24 @@ impl Listener {
         Ok(Listener { socket })
     }
 
-    /// The port that is listened on.
+    /// Returns the port that is listened on.
     pub(super) fn port(&self) -> io::Result<u16> {
         Ok(self.socket.local_addr()?.as_socket().map_or(0, |address| address.port()))
     }
 
-    /// The next connection, or `None` if none waits.
+    /// Returns the next connection, or `None` if none waits.
     pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         match self.socket.accept() {
             Ok((socket, peer)) => {
                 socket.set_tcp_nodelay(true)?;
-                // Linux does not inherit it (accept(2)), others do.
+                // Linux does not inherit the setting (accept(2)), other systems do.
                 socket.set_nonblocking(false)?;
                 let peer = peer.as_socket().ok_or_else(|| io::Error::other("a peer without an address"))?;
                 Ok(Some((socket.into(), canonical(peer))))
             }
             Err(error) => match error.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => Ok(None),
-                // The peer gave up while it waited here.
+                // The peer gave up while its connection waited here.
                 io::ErrorKind::ConnectionAborted => Ok(None),
                 _ => Err(error),
             },
@@ -192,7 +192,7 @@ impl Listener {
     }
 }
 
-/// IPv4 addresses as such, also where a socket for both families shows them as IPv6.
+/// Returns IPv4 addresses as IPv4, also if a socket for both families shows them as IPv6.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

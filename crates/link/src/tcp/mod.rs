@@ -1,4 +1,4 @@
-//! TCP, on one NIC at each end, with TLS and without.
+//! Is the link over TCP, on one NIC at each end, with TLS and without.
 
 mod dial;
 mod halves;
@@ -25,17 +25,18 @@ pub struct TcpLink;
 #[derive(Clone, Debug)]
 pub struct TlsLink {
     config: Arc<ClientConfig>,
-    /// Keys of connections are used up after so many records, for tests.
+    /// The number of records after which a connection's key is used up, for tests.
     retired_after: Option<u64>,
 }
 
 impl TlsLink {
-    /// `config`: what is shown to whom is dialled.
+    /// Makes a link that shows the other end `config`.
     pub fn new(config: Arc<ClientConfig>) -> TlsLink {
         TlsLink { config, retired_after: None }
     }
 
-    /// The keys of its connections are used up after so many records: for tests, as a cipher's own limit is 2^23.
+    /// Makes the keys of the link's connections used up after `records` records. This is for tests, as a cipher's own
+    /// limit is 2^23.
     #[doc(hidden)]
     pub fn retiring_after(self, records: u64) -> TlsLink {
         TlsLink { retired_after: Some(records), ..self }
@@ -93,7 +94,7 @@ impl Link for TlsLink {
     }
 }
 
-/// The address from which the routes reach `to`; asked by a UDP socket that sends nothing.
+/// Returns the address from which the routes reach `to`. The address comes from a UDP socket that sends nothing.
 fn source_of(to: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if to.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
     let socket = UdpSocket::bind(any).ok()?;

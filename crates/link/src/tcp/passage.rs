@@ -1,10 +1,10 @@
-//! Whether packets as large as a connection would send pass a path.
+//! Finds whether packets as large as a connection would send pass a path.
 //!
 //! A switch with a smaller MTU than the hosts beside it drops larger packets without a word. TCP repeats the same large
 //! segment for a quarter of an hour (net.ipv4.tcp_mtu_probing, which would help, is off by default and not a socket's
 //! to set), while small packets pass all the time. So a segment of the largest size is sent on a connection that is
-//! made for nothing else, and one comes back. What the kernel knows of it tells loss from a program that takes its
-//! time: a segment that arrived is acknowledged by the other kernel, whatever its programs do.
+//! made for nothing else, and a segment comes back. The kernel's counters tell loss from a program that takes its time:
+//! a segment that arrived is acknowledged by the other kernel, whatever its programs do.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,44 +17,45 @@ use socket2::SockRef;
 use super::dial::dial;
 use crate::link::{Dial, LinkError, PacketProbe};
 
-/// How often the kernel is asked. The first repetition comes after 200 ms at the earliest (TCP_RTO_MIN of `net/tcp.h`).
+/// Says how often the kernel is asked. The first repetition comes after 200 ms at the earliest (TCP_RTO_MIN of
+/// `net/tcp.h`).
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-/// A segment that was repeated so often without an acknowledgement is lost for its size, or nothing passes at all: the
-/// first losses may be chance. The first repetition may be early (RFC 8985, 7), so this is some 600 ms after it was
-/// sent.
+/// Says how often a segment is repeated without an acknowledgement until it counts as lost for its size, or the path as
+/// dead. The first losses may be chance. The first repetition may be early (RFC 8985, 7), so this is some 600 ms after
+/// the segment was sent.
 const REPEATED_MAX: u32 = 3;
-/// The same where the kernel does not count what it repeats, as it is dropped before it leaves the host (by a virtual
-/// NIC whose other end has a smaller MTU): three attempts have passed by then, and four round trips beside.
+/// Says the same as a time, for where the kernel does not count what it repeats: if a virtual NIC whose other end has a
+/// smaller MTU drops the segment before it leaves the host. Three attempts have passed by then, and four round trips
+/// beside.
 const REPEATED_TIME: Duration = Duration::from_millis(1200);
 
 nix::getsockopt_impl!(GetInfo, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo, sockopt::GetStruct<TcpInfo>);
 
-/// Asks for a [`TcpInfo`].
+/// The option that asks for a [`TcpInfo`].
 #[derive(Clone, Copy)]
 struct GetInfo;
 
-/// What the kernel tells of a connection: the beginning of `struct tcp_info` of `linux/tcp.h`, as of Linux 4.6 and
-/// later.
+/// The kernel's facts of a connection: the beginning of `struct tcp_info` of `linux/tcp.h`, as of Linux 4.6 and later.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct TcpInfo {
     _state_to_received_mss: [u32; 6],
-    /// Segments on the way.
+    /// The segments on the way.
     unacked: u32,
     _sacked_to_receive_threshold: [u32; 10],
-    /// Round trip in microseconds.
+    /// The round trip time, in microseconds.
     rtt_us: u32,
     _deviation_to_receive_space: [u32; 7],
     total_retrans: u32,
     _pacing_to_segments: [u64; 4],
     _segments: [u32; 2],
-    /// Bytes that never left: a NIC may drop what it is given, and tell.
+    /// The bytes that never left. A NIC may drop what it is given, and say so.
     notsent_bytes: u32,
     _least_rtt: u32,
 }
 
-/// Dials, and tries whether one full segment comes back: what follows it would arrive, and confuse the count of
-/// repetitions. `probe` makes it, of no more bytes than it is told.
+/// Dials, and finds whether one full segment comes back. What follows the segment would arrive, and confuse the count
+/// of repetitions. `probe` makes the segment, of no more bytes than it is asked for.
 ///
 /// # Errors
 /// Nobody answers; those of [`send_probe`].
@@ -64,15 +65,15 @@ pub(super) fn try_segment(
     answer_time: Duration,
 ) -> Result<PacketProbe, LinkError> {
     let socket = dial(to)?;
-    // As both ends' NICs allow.
+    // The size is what both ends' NICs allow.
     let segment = SockRef::from(&socket).tcp_mss()? as usize;
     Ok(send_probe(&socket, &probe(segment), answer_time)?)
 }
 
-/// Sends `probe`, which is to come back with the same length, for `patience` at most.
+/// Sends `probe`, and waits at most `patience` for an answer of the same length.
 ///
 /// # Errors
-/// The connection was refused or reset, or ended early: that tells nothing of packets' sizes.
+/// The connection was refused or reset, or ended early. That says nothing of packets' sizes.
 fn send_probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Result<PacketProbe> {
     let begun = Instant::now();
     socket.set_read_timeout(Some(LOOK_PERIOD))?;
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a probe of 1000 bytes, of which `answered` come back at once.
+    /// Returns what becomes of a probe of 1000 bytes, of which `answered` come back at once.
     fn probed(answered: usize) -> io::Result<PacketProbe> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (to, time) = (listener.local_addr().unwrap(), Duration::from_secs(1));

@@ -1,4 +1,4 @@
-//! A connection over a socket, during its handshake.
+//! Is a connection over a socket during its handshake.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use super::halves::{
 use crate::link::{Caps, Connection, LinkError, Memory, Pending};
 use crate::tls_record::{self, HEADER_BYTES, Unseal};
 
-/// What TCP promises.
+/// Holds what TCP promises.
 pub(super) const PLAIN_CAPS: Caps = Caps {
     reliable: true,
     ordered: true,
@@ -23,11 +23,11 @@ pub(super) const PLAIN_CAPS: Caps = Caps {
     memory: Memory::Any,
 };
 
-/// What TCP promises under TLS.
+/// Holds what TCP promises under TLS.
 pub(super) const TLS_CAPS: Caps = Caps { encrypted: true, ..PLAIN_CAPS };
 
-/// Reads from a socket no further than the end of the current TLS record, so that none of what follows
-/// the handshake is swallowed by the handshake's buffers.
+/// Reads from a socket no further than the end of the current TLS record. So the handshake's buffers swallow nothing of
+/// what follows the handshake.
 struct OneTlsRecord<'a> {
     socket: &'a TcpStream,
     state: &'a mut TlsRecordState,
@@ -75,19 +75,19 @@ pub(super) struct PendingConnection {
     peer: Option<String>,
     patience: Duration,
     deadline: Instant,
-    /// The key is used up after so many records, for tests.
+    /// The number of records after which the key is used up, for tests.
     retired_after: Option<u64>,
 }
 
 impl PendingConnection {
-    /// A connection without TLS.
+    /// Makes a connection without TLS.
     pub(super) fn plain(shared: Arc<SharedSocket>, patience: Duration) -> PendingConnection {
         let deadline = Instant::now() + patience;
         PendingConnection { shared, security: Security::Plain, peer: None, patience, deadline, retired_after: None }
     }
 
-    /// Shakes hands as the end that dialled. The peer is a member of the cluster when this returns, but has
-    /// not yet said whether it takes us for one.
+    /// Shakes hands as the end that dialled. The peer is a member of the cluster when this returns, but has not yet
+    /// said whether it takes this end for a member.
     ///
     /// # Errors
     /// The peer is no member, or speaks no TLS, or does not answer in time.
@@ -131,7 +131,8 @@ impl PendingConnection {
         Ok(pending)
     }
 
-    /// Under TLS, the key is used up after so many more records: for tests, as a cipher's own limit is 2^23 records.
+    /// Makes the key used up after `records` more records, under TLS. This is for tests, as a cipher's own limit is
+    /// 2^23 records.
     pub(super) fn retire_after(&mut self, records: u64) {
         self.retired_after = Some(records);
     }
@@ -161,7 +162,7 @@ impl PendingConnection {
             Err(error) => return Err(self.io(error)),
         }
         if let Err(error) = connection.process_new_packets() {
-            // The alert that says why, to whoever can still hear it.
+            // The alert says why, if the peer can still read it.
             let _ = connection.write_tls(&mut &self.shared.socket);
             return Err(LinkError::Tls(error));
         }
@@ -221,7 +222,7 @@ impl Pending for PendingConnection {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &self.security {
-                    // rustls: no plaintext yet. A socket: the deadline.
+                    // rustls has no plaintext yet, or the socket's deadline passed.
                     Security::Tls { .. } => self.read_record()?,
                     Security::Plain => return Err(self.io(error)),
                 },
@@ -327,11 +328,11 @@ mod tests {
             let (x, y) = data.split_at(data.len() / 3);
             let message = Message { head: Bytes::copy_from_slice(x), body: vec![Bytes::copy_from_slice(y)] };
             writing.writer.push(&mut vec![message]).unwrap();
-            // Read one piece for each time that the socket was full, so that it is full again and again.
+            // The reader reads one piece each time that the socket was full, so the socket is full again and again.
             let (full, was_full) = mpsc::sync_channel(1);
             let receiving = thread::spawn(move || {
                 for piece in received.chunks_mut(20_000) {
-                    // An error says that all was written.
+                    // An error means that everything was written.
                     let _ = was_full.recv();
                     reading.reader.read_head(piece).unwrap();
                 }

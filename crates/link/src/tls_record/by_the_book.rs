@@ -1,4 +1,4 @@
-//! Records against another implementation of the ciphers, and the end of a key.
+//! Tests records against another implementation of the ciphers, and the end of a key.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use rustls::ConnectionTrafficSecrets;
 
 use super::{JOIN_BYTES, Key, RecordOpener, Seal, SequenceNumbers, Unseal, protection};
 
-/// The ciphers of TLS 1.3 as RustCrypto has them: what both ends here share, a test of the two together cannot see.
+/// The ciphers of TLS 1.3 as RustCrypto has them. A test of both ends together cannot see an error that they share.
 #[derive(Clone, Copy, Debug)]
 enum Cipher {
     Aes128Gcm,
@@ -46,13 +46,13 @@ impl Cipher {
         sealed.unwrap()
     }
 
-    /// A record as RFC 8446, sections 5.2 and 5.3, says it.
+    /// Returns a record as RFC 8446, sections 5.2 and 5.3, says.
     fn record(self, number: u64, content: &[u8]) -> Vec<u8> {
         let mut text = content.to_vec();
         text.push(23);
         let length = text.len() + 16;
         let mut record = vec![23, 3, 3, (length / 256) as u8, (length % 256) as u8];
-        // The number, to the left of it zeros up to the IV's length, and that exclusive-or the IV.
+        // The nonce is the number, padded on the left with zeros to the IV's length, exclusive-or the IV.
         let padded = u128::from(number).to_be_bytes();
         let nonce: [u8; 12] = std::array::from_fn(|i| padded[4 + i] ^ IV[i]);
         let sealed = self.seal(nonce, &record, &text);
@@ -63,7 +63,7 @@ impl Cipher {
 
 const IV: [u8; 12] = [0xa5, 1, 0x5a, 2, 0xff, 3, 0x80, 4, 0x7f, 5, 0, 6];
 
-/// Numbers that differ in each of their bytes.
+/// Holds numbers that differ in each of their bytes.
 const NUMBERS: [u64; 9] =
     [0, 255, 1 << 16, (1 << 16) + 1, u32::MAX as u64, 1 << 32, 1 << 48, 0x0102_0304_0506_0708, u64::MAX];
 
@@ -76,14 +76,15 @@ fn unseal(cipher: Cipher, number: u64, wire: &[u8], bytes: usize) -> io::Result<
 
 #[test]
 fn records_are_those_of_another_implementation() {
-    // Copied into the record, and sealed from where it lies.
+    // The first is copied into the record, the second is sealed from where it lies.
     for content in [b"short".repeat(3), b"long".repeat(JOIN_BYTES)] {
         for (cipher, number) in CIPHERS.into_iter().flat_map(|cipher| NUMBERS.map(|number| (cipher, number))) {
             let book = cipher.record(number, &content);
             let numbers = SequenceNumbers { next: Some(number), last: u64::MAX };
             let mut seal = Seal { key: cipher.ours(), numbers, worn_from: u64::MAX };
             assert!(seal.seal(&[&content], &mut Vec::new()).unwrap() == book, "{cipher:?}, {number:#x}");
-            // Into the reader's buffer, and in place, as it asks for a part only.
+            // The first goes into the reader's buffer, the second is opened in place, as the reader asks for a part
+            // only.
             for bytes in [content.len(), 1] {
                 let plain = unseal(cipher, number, &book, bytes).unwrap();
                 assert!(plain == content[..bytes], "{cipher:?}, {number:#x}");
@@ -109,7 +110,7 @@ fn numbers_follow_each_other_and_none_comes_twice() {
             }
             assert_eq!(unseal(cipher, first, &wire, 16).unwrap(), b"part".repeat(4));
         }
-        // After 2^64-1 there is none.
+        // After 2^64-1 there is no number.
         let numbers = SequenceNumbers { next: Some(u64::MAX), last: u64::MAX };
         let mut seal = Seal { key: cipher.ours(), numbers, worn_from: u64::MAX };
         let mut wire = seal.seal(&[b"last"], &mut Vec::new()).unwrap().to_vec();
@@ -119,7 +120,7 @@ fn numbers_follow_each_other_and_none_comes_twice() {
     }
 }
 
-/// What a handshake with this suite gives out, after so many records under its keys.
+/// Returns the secrets that a handshake with this suite gives out, after so many records under its keys.
 fn secrets(suite: rustls::CipherSuite, sent: u64) -> rustls::ExtractedSecrets {
     let (key, iv) = (|| [7; 32].into(), || rustls::crypto::cipher::Iv::from(IV));
     let secrets = || match suite {
@@ -148,7 +149,7 @@ fn a_connection_is_retired_at_half_of_its_keys_limit() {
             assert_eq!(seal_at(sent), (true, false, false));
             assert_eq!(seal_at(half - 2), (true, false, false));
             assert_eq!(seal_at(half - 1), (true, false, true), "{suite:?}");
-            // Whoever goes on all the same is stopped.
+            // An end that goes on all the same is stopped.
             let last = sent.saturating_add(limit - 1);
             assert_eq!(seal_at(last), (true, true, true), "{suite:?}");
             if last < u64::MAX {
