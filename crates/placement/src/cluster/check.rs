@@ -8,7 +8,7 @@ use super::complaint::Complaint;
 use super::names::{Names, RuleKind, agree};
 use super::survival::{self, Survived};
 use super::{Compiled, model::HostState};
-use crate::problem::{GuestId, HostId, NOWHERE, Problem};
+use crate::problem::{GroupId, GuestId, HostId, NOWHERE, Problem};
 use crate::score::Score;
 use crate::verdict::{Breach, judge};
 
@@ -44,10 +44,10 @@ impl Check {
 /// Checks an assignment. `history` is what the last check returned, and `now` is the time, of any clock.
 pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now: u64) -> (Check, History) {
     let verdict = judge(&compiled.problem, assignment);
-    let told = BreachText { problem: &compiled.problem, names: &compiled.names, at: assignment };
-    let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| told.complaints(breach, true)).collect();
-    complaints.extend(verdict.soft.iter().flat_map(|breach| told.complaints(breach, false)));
-    complaints.extend(told.preferences());
+    let text = BreachText { problem: &compiled.problem, names: &compiled.names, at: assignment };
+    let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| text.complaints(breach, true)).collect();
+    complaints.extend(verdict.soft.iter().flat_map(|breach| text.complaints(breach, false)));
+    complaints.extend(text.preferences());
     let survived = survival::look(compiled, assignment).map(|(survived, failures)| {
         complaints.extend(failures);
         survived
@@ -58,6 +58,22 @@ pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now:
     let since = complaints.iter().map(|complaint| (complaint.key.clone(), complaint.since)).collect();
     complaints.sort_by(|a, b| (b.hard, b.gravity, &a.key).cmp(&(a.hard, a.gravity, &b.key)));
     (Check { complaints, cost: verdict.cost.total(), survived }, History { since })
+}
+
+/// How much of a host's capacity is used.
+struct Usage {
+    used: i64,
+    /// The part of `used` that is of guests that are leaving.
+    moving: i64,
+    capacity: i64,
+}
+
+/// What a complaint says about a broken rule of a group.
+struct GroupText {
+    /// What tells this breach from others of the rule, behind the rule's name.
+    key: String,
+    what: String,
+    guests: Vec<GuestId>,
 }
 
 /// Puts breaches into the user's words.
@@ -81,95 +97,112 @@ impl BreachText<'_> {
         }
     }
 
+    /// Returns the complaints about a breach: one, or one for each rule that is broken.
     fn complaints(&self, breach: &Breach, hard: bool) -> Vec<Complaint> {
-        let names = self.names;
-        match *breach {
-            Breach::Unplaced { guest } => vec![self.unplaced(guest)],
-            Breach::NotOwner { guest, host, .. } => self.not_owner(guest, host),
+        let (group, text) = match *breach {
+            Breach::Unplaced { guest } => return vec![self.unplaced(guest)],
+            Breach::NotOwner { guest, host, .. } => return self.not_owner(guest, host),
             Breach::Overload { host, resource, used, moving, capacity } => {
-                let row = &names.rows[resource];
-                let mut what = format!(
-                    "{row} of '{}': {} used of {}, {} too much",
-                    names.host(host),
-                    row.text(used),
-                    row.text(capacity),
-                    row.text(used - capacity)
-                );
-                if moving > 0 {
-                    what += &format!(" ({} of it by guests that are leaving)", row.text(moving));
-                }
-                let guests = self.on(host).filter(|guest| self.problem.guests[*guest as usize].demand[resource] > 0);
-                let key = format!("overload of {row} on {}", names.host(host));
-                let mut complaint = self.complaint(key, what, &guests.collect::<Vec<_>>(), &[host]);
-                complaint.gravity = crate::score::overload(used - capacity, capacity);
-                vec![complaint]
+                return vec![self.overload(host, resource, Usage { used, moving, capacity })];
             }
-            Breach::Apart { group, host, .. } => {
-                let guests: Vec<GuestId> = self.members_on(group, |on| on == host);
-                let what = format!("{} share '{}' and are to be apart", names.list(&guests), names.host(host));
-                vec![self.of_group(breach, group, hard, &format!(" on {}", names.host(host)), what, &guests)]
-            }
-            Breach::Together { group, hosts, .. } => {
-                let guests = self.members_on(group, |on| on != NOWHERE);
-                let what = format!("{} are on {hosts} hosts and are to be together", names.list(&guests));
-                vec![self.of_group(breach, group, hard, "", what, &guests)]
-            }
-            Breach::Spread { group, areas, areas_min } => {
-                let guests = self.members_on(group, |_| true);
-                let level = self.problem.groups[group as usize].spread.map_or(0, |spread| spread.level);
-                let level = &names.levels[level].name;
-                let are = agree(&guests, "is", "are");
-                let what = format!(
-                    "{} {are} in {areas} of at least {areas_min} areas of level '{level}'",
-                    names.list(&guests)
-                );
-                vec![self.of_group(breach, group, hard, "", what, &guests)]
-            }
-            Breach::Need { group, of, level, area } => {
-                let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
-                let guests = self.members_on(group, is_there);
-                let needed = names.list(&names.members[of as usize]);
-                let area = names.area(level, area);
-                let what = format!(
-                    "{} {} one of {needed} in {area}, where none is",
-                    names.list(&guests),
-                    agree(&guests, "needs", "need")
-                );
-                vec![self.of_group(breach, group, hard, &format!(" in {area}"), what, &guests)]
-            }
-            Breach::Uneven { group, least, most, .. } => {
-                let guests = self.members_on(group, |_| true);
-                let even = self.problem.groups[group as usize].even.as_ref();
-                let (level, skew) = even.map_or((0, 0), |even| (even.level, even.skew_max));
-                let level = &names.levels[level].name;
-                let what = format!(
-                    "of {} up to {most} are in one area of level '{level}' and {least} in another, which is more \
-                     than {skew} apart",
-                    names.list(&guests)
-                );
-                vec![self.of_group(breach, group, hard, " evenly", what, &guests)]
-            }
-            Breach::Avoid { group, of, level, area, .. } => {
-                let is_there = |on: HostId| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area;
-                let (guests, others) = (self.members_on(group, is_there), self.members_on(of, is_there));
-                let place = names.area_name(level, area);
-                let what = format!(
-                    "{} {} {place} with {} and {} to be apart from {}",
-                    names.list(&guests),
-                    agree(&guests, "shares", "share"),
-                    names.list(&others),
-                    agree(&guests, "is", "are"),
-                    agree(&others, "it", "them"),
-                );
-                let both = [guests, others].concat();
-                vec![self.of_group(breach, group, hard, &format!(" in {place}"), what, &both)]
-            }
-            Breach::Among { group, .. } => {
-                let guests = self.members_on(group, |on| on != NOWHERE);
-                let what = format!("{} are not all within one of the sets of hosts", names.list(&guests));
-                vec![self.of_group(breach, group, hard, "", what, &guests)]
-            }
+            Breach::Apart { group, host, .. } => (group, self.apart(group, host)),
+            Breach::Together { group, hosts, .. } => (group, self.together(group, hosts)),
+            Breach::Spread { group, areas, areas_min } => (group, self.spread(group, areas, areas_min)),
+            Breach::Need { group, of, level, area } => (group, self.need(group, of, level, area)),
+            Breach::Uneven { group, least, most, .. } => (group, self.uneven(group, least, most)),
+            Breach::Avoid { group, of, level, area, .. } => (group, self.avoid(group, of, level, area)),
+            Breach::Among { group, .. } => (group, self.among(group)),
+        };
+        vec![self.of_group(breach, group, hard, text)]
+    }
+
+    fn overload(&self, host: HostId, resource: usize, Usage { used, moving, capacity }: Usage) -> Complaint {
+        let row = &self.names.rows[resource];
+        let mut what = format!(
+            "{row} of '{}': {} used of {}, {} too much",
+            self.names.host(host),
+            row.text(used),
+            row.text(capacity),
+            row.text(used - capacity)
+        );
+        if moving > 0 {
+            what += &format!(" ({} of it by guests that are leaving)", row.text(moving));
         }
+        let guests = self.on(host).filter(|guest| self.problem.guests[*guest as usize].demand[resource] > 0);
+        let key = format!("overload of {row} on {}", self.names.host(host));
+        let mut complaint = self.complaint(key, what, &guests.collect::<Vec<_>>(), &[host]);
+        complaint.gravity = crate::score::overload(used - capacity, capacity);
+        complaint
+    }
+
+    fn apart(&self, group: GroupId, host: HostId) -> GroupText {
+        let guests: Vec<GuestId> = self.members_on(group, |on| on == host);
+        let host = self.names.host(host);
+        let what = format!("{} share '{host}' and are to be apart", self.names.list(&guests));
+        GroupText { key: format!(" on {host}"), what, guests }
+    }
+
+    fn together(&self, group: GroupId, hosts: u32) -> GroupText {
+        let guests = self.members_on(group, |on| on != NOWHERE);
+        let what = format!("{} are on {hosts} hosts and are to be together", self.names.list(&guests));
+        GroupText { key: String::new(), what, guests }
+    }
+
+    fn spread(&self, group: GroupId, areas: u32, areas_min: u32) -> GroupText {
+        let guests = self.members_on(group, |_| true);
+        let level = self.problem.groups[group as usize].spread.map_or(0, |spread| spread.level);
+        let level = &self.names.levels[level].name;
+        let what = format!(
+            "{} {} in {areas} of at least {areas_min} areas of level '{level}'",
+            self.names.list(&guests),
+            agree(&guests, "is", "are")
+        );
+        GroupText { key: String::new(), what, guests }
+    }
+
+    fn need(&self, group: GroupId, of: GroupId, level: usize, area: u32) -> GroupText {
+        let guests = self.members_in(group, level, area);
+        let needed = self.names.list(&self.names.members[of as usize]);
+        let area = self.names.area(level, area);
+        let what = format!(
+            "{} {} one of {needed} in {area}, where none is",
+            self.names.list(&guests),
+            agree(&guests, "needs", "need")
+        );
+        GroupText { key: format!(" in {area}"), what, guests }
+    }
+
+    fn uneven(&self, group: GroupId, least: u32, most: u32) -> GroupText {
+        let guests = self.members_on(group, |_| true);
+        let even = self.problem.groups[group as usize].even.as_ref();
+        let (level, skew) = even.map_or((0, 0), |even| (even.level, even.skew_max));
+        let level = &self.names.levels[level].name;
+        let what = format!(
+            "of {} up to {most} are in one area of level '{level}' and {least} in another, which is more than {skew} \
+             apart",
+            self.names.list(&guests)
+        );
+        GroupText { key: " evenly".into(), what, guests }
+    }
+
+    fn avoid(&self, group: GroupId, of: GroupId, level: usize, area: u32) -> GroupText {
+        let (guests, others) = (self.members_in(group, level, area), self.members_in(of, level, area));
+        let place = self.names.area_name(level, area);
+        let what = format!(
+            "{} {} {place} with {} and {} to be apart from {}",
+            self.names.list(&guests),
+            agree(&guests, "shares", "share"),
+            self.names.list(&others),
+            agree(&guests, "is", "are"),
+            agree(&others, "it", "them"),
+        );
+        GroupText { key: format!(" in {place}"), what, guests: [guests, others].concat() }
+    }
+
+    fn among(&self, group: GroupId) -> GroupText {
+        let guests = self.members_on(group, |on| on != NOWHERE);
+        let what = format!("{} are not all within one of the sets of hosts", self.names.list(&guests));
+        GroupText { key: String::new(), what, guests }
     }
 
     fn unplaced(&self, guest: GuestId) -> Complaint {
@@ -208,21 +241,15 @@ impl BreachText<'_> {
         broken.map(tell).collect()
     }
 
-    fn of_group(
-        &self,
-        breach: &Breach,
-        group: u32,
-        hard: bool,
-        key: &str,
-        what: String,
-        guests: &[GuestId],
-    ) -> Complaint {
+    /// Returns the complaint about a broken rule of a group.
+    fn of_group(&self, breach: &Breach, group: GroupId, hard: bool, text: GroupText) -> Complaint {
+        let GroupText { key, what, guests } = text;
         let mut hosts: Vec<HostId> = guests.iter().map(|guest| self.at[*guest as usize]).collect();
         hosts.retain(|host| *host != NOWHERE);
         hosts.sort_unstable();
         hosts.dedup();
         let rule = self.names.group(group);
-        let mut complaint = self.complaint(format!("{rule}{key}"), what, guests, &hosts);
+        let mut complaint = self.complaint(format!("{rule}{key}"), what, &guests, &hosts);
         let of = &self.problem.groups[group as usize];
         let strength = match breach {
             Breach::Apart { .. } => of.apart,
@@ -271,9 +298,13 @@ impl BreachText<'_> {
         (0..).zip(self.at).filter(move |(_, on)| **on == host).map(|(guest, _)| guest)
     }
 
-    fn members_on(&self, group: u32, is_there: impl Fn(HostId) -> bool) -> Vec<GuestId> {
+    fn members_on(&self, group: GroupId, is_there: impl Fn(HostId) -> bool) -> Vec<GuestId> {
         let members = self.names.members[group as usize].iter();
         members.filter(|guest| is_there(self.at[**guest as usize])).copied().collect()
+    }
+
+    fn members_in(&self, group: GroupId, level: usize, area: u32) -> Vec<GuestId> {
+        self.members_on(group, |on| on != NOWHERE && self.problem.hosts[on as usize].areas[level] == area)
     }
 }
 

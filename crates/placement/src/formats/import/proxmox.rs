@@ -86,24 +86,15 @@ pub fn read(files: Files) -> Result<Imported, Wrong> {
 /// The names of guests by `vm:ID` and `ct:ID`. `None`: the guest is left out.
 type Sids = BTreeMap<String, Option<String>>;
 
+/// Reads hosts and guests.
 fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportError> {
-    let lacks = |what: &str, of: &str| ImportError::Json(format!("{of} has no '{what}'"));
-    let mut others: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut left_out = LeftOut::default();
     let mut guests = Vec::new();
     for of in resources {
         match of.kind.as_str() {
-            "node" => {
-                let name = of.node.clone().ok_or_else(|| lacks("node", "a node"))?;
-                let is_offline = of.status.as_deref() != Some("online");
-                let (cores, memory) = (of.maxcpu.unwrap_or(0.0), of.maxmem.unwrap_or(0));
-                if !is_offline && (cores <= 0.0 || memory == 0) {
-                    return Err(lacks("maxcpu or maxmem", &format!("node '{name}'")));
-                }
-                let memory_mib = memory / MIB;
-                draft.hosts.push(Host { name, cores, memory_mib, is_offline, ..Host::default() });
-            }
+            "node" => draft.hosts.push(host(of)?),
             "qemu" | "lxc" => guests.push(of),
-            other => *others.entry(other).or_default() += 1,
+            other => *left_out.others.entry(other).or_default() += 1,
         }
     }
     draft.hosts.sort_by(|a, b| a.name.cmp(&b.name));
@@ -111,64 +102,111 @@ fn cluster(draft: &mut Draft, resources: &[Resource]) -> Result<Sids, ImportErro
         return Err(ImportError::Json("there is no resource of type 'node': take all types, not only guests".into()));
     }
     guests.sort_by_key(|of| of.vmid);
-    let sid = |of: &Resource| -> Result<String, ImportError> {
-        let vmid = of.vmid.ok_or_else(|| lacks("vmid", "a guest"))?;
-        Ok(format!("{}:{vmid}", if of.kind == "qemu" { "vm" } else { "ct" }))
-    };
-    let mut called: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for of in &guests {
-        if let Some(name) = of.name.as_deref().filter(|name| !name.is_empty()) {
-            called.entry(name).or_default().push(sid(of)?);
-        }
-    }
-    called.retain(|_, sids| sids.len() > 1);
-    let (mut sids, mut stopped, mut containers, mut pooled) = (Sids::new(), Vec::new(), Vec::new(), BTreeSet::new());
+    let namesakes = namesakes(&guests)?;
+    let mut sids = Sids::new();
     for of in guests {
-        let sid = sid(of)?;
-        let alias = of.name.clone().filter(|name| called.contains_key(name.as_str()));
+        let sid = of.sid()?;
+        let alias = of.name.clone().filter(|name| namesakes.contains_key(name.as_str()));
         let name = of.name.clone().filter(|name| alias.is_none() && !name.is_empty()).unwrap_or_else(|| sid.clone());
-        let is_template = of.template.as_ref().is_some_and(|of| !matches!(of.as_i64(), Some(0)) && of != false);
-        if is_template || of.status.as_deref() != Some("running") {
-            stopped.push(name);
+        if !of.runs() {
+            left_out.stopped.push(name);
             sids.insert(sid, None);
             continue;
         }
-        let memory = of.maxmem.ok_or_else(|| lacks("maxmem", &format!("guest '{name}'")))?;
-        let cores = of.cpu.unwrap_or(0.0).max(0.0) * of.maxcpu.unwrap_or(0.0).max(0.0);
-        let all = of.tags.as_deref().unwrap_or("").split(|c: char| c == ';' || c == ',' || c.is_whitespace());
-        let tags = all.filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         if of.kind == "lxc" {
-            containers.push(name.clone());
+            left_out.containers.push(name.clone());
         }
-        pooled.extend(of.pool.clone());
-        sids.insert(sid, Some(name.clone()));
-        let memory_mib = memory.div_ceil(MIB);
-        draft.guests.push(Guest { name, alias, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() });
+        left_out.pools.extend(of.pool.clone());
+        draft.guests.push(guest(of, name.clone(), alias)?);
+        sids.insert(sid, Some(name));
     }
-    for (name, sids) in &called {
-        draft.word(format!(
-            "{} guests are called '{name}': they have their IDs as names, {}",
-            sids.len(),
-            quoted(sids)
-        ));
+    for (name, sids) in &namesakes {
+        let many = sids.len();
+        draft.word(format!("{many} guests are called '{name}': they have their IDs as names, {}", quoted(sids)));
     }
-    if !stopped.is_empty() {
-        draft.word(format!("guests that do not run, and templates, are left out: {}", quoted(&stopped)));
-    }
-    if !containers.is_empty() {
-        draft.word(format!(
-            "containers are stopped to be moved, and count as if they were not: {}",
-            quoted(&containers)
-        ));
-    }
-    if !pooled.is_empty() {
-        draft.word(format!("pools have no counterpart: {}", quoted(&pooled)));
-    }
-    for (kind, many) in others {
-        draft.word(format!("resources of type '{kind}' have no counterpart: {many} of them are left out"));
-    }
+    left_out.report(draft);
     draft.word("of cores it is counted what guests use now (cpu x maxcpu), since none are reserved; of memory, maxmem");
     Ok(sids)
+}
+
+impl Resource {
+    /// Returns the name by which HA rules call a guest.
+    fn sid(&self) -> Result<String, ImportError> {
+        let vmid = self.vmid.ok_or_else(|| lacks("vmid", "a guest"))?;
+        Ok(format!("{}:{vmid}", if self.kind == "qemu" { "vm" } else { "ct" }))
+    }
+
+    /// Returns whether a guest runs. A template never does.
+    fn runs(&self) -> bool {
+        let is_template = self.template.as_ref().is_some_and(|of| !matches!(of.as_i64(), Some(0)) && of != false);
+        !is_template && self.status.as_deref() == Some("running")
+    }
+}
+
+fn lacks(what: &str, of: &str) -> ImportError {
+    ImportError::Json(format!("{of} has no '{what}'"))
+}
+
+fn host(of: &Resource) -> Result<Host, ImportError> {
+    let name = of.node.clone().ok_or_else(|| lacks("node", "a node"))?;
+    let is_offline = of.status.as_deref() != Some("online");
+    let (cores, memory) = (of.maxcpu.unwrap_or(0.0), of.maxmem.unwrap_or(0));
+    if !is_offline && (cores <= 0.0 || memory == 0) {
+        return Err(lacks("maxcpu or maxmem", &format!("node '{name}'")));
+    }
+    Ok(Host { name, cores, memory_mib: memory / MIB, is_offline, ..Host::default() })
+}
+
+fn guest(of: &Resource, name: String, alias: Option<String>) -> Result<Guest, ImportError> {
+    let memory = of.maxmem.ok_or_else(|| lacks("maxmem", &format!("guest '{name}'")))?;
+    let cores = of.cpu.unwrap_or(0.0).max(0.0) * of.maxcpu.unwrap_or(0.0).max(0.0);
+    let all = of.tags.as_deref().unwrap_or("").split(|c: char| c == ';' || c == ',' || c.is_whitespace());
+    let tags = all.filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
+    let memory_mib = memory.div_ceil(MIB);
+    Ok(Guest { name, alias, host: of.node.clone(), cores, memory_mib, tags, ..Guest::default() })
+}
+
+/// Returns the names that several guests have, and the IDs of these guests.
+fn namesakes<'a>(guests: &[&'a Resource]) -> Result<BTreeMap<&'a str, Vec<String>>, ImportError> {
+    let mut called: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for of in guests {
+        if let Some(name) = of.name.as_deref().filter(|name| !name.is_empty()) {
+            called.entry(name).or_default().push(of.sid()?);
+        }
+    }
+    called.retain(|_, sids| sids.len() > 1);
+    Ok(called)
+}
+
+/// What of the cluster is not taken over, or not as it is there.
+#[derive(Default)]
+struct LeftOut<'a> {
+    /// The guests that do not run, and the templates.
+    stopped: Vec<String>,
+    containers: Vec<String>,
+    pools: BTreeSet<String>,
+    /// The number of other resources of each type.
+    others: BTreeMap<&'a str, usize>,
+}
+
+impl LeftOut<'_> {
+    fn report(self, draft: &mut Draft) {
+        if !self.stopped.is_empty() {
+            draft.word(format!("guests that do not run, and templates, are left out: {}", quoted(&self.stopped)));
+        }
+        if !self.containers.is_empty() {
+            draft.word(format!(
+                "containers are stopped to be moved, and count as if they were not: {}",
+                quoted(&self.containers)
+            ));
+        }
+        if !self.pools.is_empty() {
+            draft.word(format!("pools have no counterpart: {}", quoted(&self.pools)));
+        }
+        for (kind, many) in self.others {
+            draft.word(format!("resources of type '{kind}' have no counterpart: {many} of them are left out"));
+        }
+    }
 }
 
 /// Reads ProxLB's tags, in the order in which rules are made.
