@@ -116,7 +116,8 @@ struct Readable {
     input: bool,
 }
 
-/// A console that is joined to an input and an output, such as the standard ones. A step that returns an [`End`] is the last one.
+/// A console that is joined to an input and an output, such as the standard ones. A step that returns an [`End`] is
+/// the last one.
 struct Join<'a, W> {
     console: UnixStream,
     input: BorrowedFd<'a>,
