@@ -235,7 +235,13 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
 }
 
 /// QEMU's command line for a definition. `dir`: where its sockets are; `own`: what the agent keeps for the guest.
-pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, own: &OwnState, incoming: bool) -> Config {
+pub(crate) fn config(
+    defined: &Defined,
+    default: Option<&Path>,
+    dir: &Path,
+    own: &OwnState,
+    incoming: Incoming,
+) -> Config {
     let Defined { definition, odd_ram } = defined;
     let accel = definition.accel;
     let memory_bytes = definition.memory_bytes + if *odd_ram { ODD_BYTES } else { 0 };
@@ -269,8 +275,8 @@ pub(crate) fn config(defined: &Defined, default: Option<&Path>, dir: &Path, own:
     config.cdroms = definition.cdroms.iter().map(cdrom).collect();
     config.nics = definition.nics.iter().map(nic).collect();
     config.serial = Serial::Socket(dir.join("console"));
-    config.incoming = if incoming { Incoming::Defer } else { Incoming::No };
-    config.paused = incoming;
+    config.paused = incoming == Incoming::Defer;
+    config.incoming = incoming;
     config.no_reboot = false;
     config.sandbox = true;
     config.extra = definition.qemu.args.iter().map(Into::into).collect();
@@ -395,7 +401,7 @@ mod tests {
         let definition = Definition::parse(text, "a.toml").unwrap();
         let defined = Defined { definition, odd_ram: true };
         let own = OwnState::new(Path::new("/var/lib/skein"), "a");
-        let config = config(&defined, None, Path::new("/run/skein/vms/a"), &own, true);
+        let config = config(&defined, None, Path::new("/run/skein/vms/a"), &own, Incoming::Defer);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         for part in ["-sandbox on", "size=65544K", "-incoming defer", "-S", "/run/skein/vms/a/console", "ifname=sk"] {
@@ -412,7 +418,7 @@ mod tests {
         let definition = Definition::parse(text, "a.toml").unwrap();
         let defined = Defined { definition, odd_ram: true };
         let own = OwnState::new(Path::new("/s"), "a");
-        let config = config(&defined, None, Path::new("/r"), &own, false);
+        let config = config(&defined, None, Path::new("/r"), &own, Incoming::No);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(
             line.join(" "),
@@ -440,7 +446,7 @@ mod tests {
                     [[nic]]\nbridge = 'b'\nqueues = 2\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'rtl8139'\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
         let own = OwnState::new(Path::new("/s"), "a");
-        let config = config(&Defined { definition, odd_ram: false }, None, Path::new("/r"), &own, false);
+        let config = config(&Defined { definition, odd_ram: false }, None, Path::new("/r"), &own, Incoming::No);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         for part in [

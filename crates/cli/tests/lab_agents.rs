@@ -483,14 +483,14 @@ fn a_disk_that_takes_nothing_refuses_new_migrations_and_harms_none() {
 
     // The directory becomes read-only. A file system with open writers cannot become so, so the agent is started anew.
     cluster.stop("a");
-    cluster.set_state_read_only("a", true);
+    cluster.make_state_read_only("a");
     cluster.begin_start("a", &Start::default());
     assert!(until(DEADLINE, || !cluster.is_up("a")), "an agent that cannot keep its promises does not start");
     let log = fs::read_to_string(cluster.dir().join("a/agent.log")).unwrap();
     assert!(log.lines().last().is_some_and(|line| line.to_lowercase().contains("read-only")), "{log}");
     runs_on(&cluster, "v2", "a");
     cluster.kill("a");
-    cluster.set_state_read_only("a", false);
+    cluster.make_state_writable("a");
     cluster.start("a");
     cluster.moved("v2", "a", "b");
     end(&cluster);

@@ -262,10 +262,18 @@ impl Cluster {
         self.mounts.push(path);
     }
 
-    /// Makes that state directory read-only, or writable again.
-    pub fn set_state_read_only(&self, host: &str, read_only: bool) {
+    /// Makes that state directory read-only.
+    pub fn make_state_read_only(&self, host: &str) {
+        self.remount_state(host, MsFlags::MS_RDONLY);
+    }
+
+    /// Makes that state directory writable again.
+    pub fn make_state_writable(&self, host: &str) {
+        self.remount_state(host, MsFlags::empty());
+    }
+
+    fn remount_state(&self, host: &str, flag: MsFlags) {
         let path = self.state_dir(host);
-        let flag = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
         mount(None::<&str>, &path, None::<&str>, MsFlags::MS_REMOUNT | flag, None::<&str>)
             .expect("a tmpfs can be remounted");
     }

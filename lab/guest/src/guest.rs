@@ -91,7 +91,7 @@ impl Spec {
         fill_mb + 110 + (fill_mb / 16).min(250) + fill_mb / 48
     }
 
-    fn config(&self, directory: &Path, incoming: Incoming, paused: bool) -> Result<Config, Error> {
+    fn config(&self, directory: &Path, incoming: Incoming, begin: Begin) -> Result<Config, Error> {
         let mut config = Config::new(&self.name, u64::from(self.memory_mb) * 1024, directory.join("qmp"));
         config.binary = self.qemu.clone();
         let odd_ram = match self.odd_ram {
@@ -113,7 +113,7 @@ impl Spec {
             .map(|(name, socket)| Port { name: name.into(), socket: directory.join(socket) })
             .into();
         config.incoming = incoming;
-        config.paused = paused;
+        config.paused = begin == Begin::Paused;
         config.extra = self.extra.iter().map(Into::into).collect();
         Ok(config)
     }
@@ -184,6 +184,13 @@ pub struct Guest {
     directory: TempDir,
 }
 
+/// Whether a guest runs as soon as it can.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begin {
+    Running,
+    Paused,
+}
+
 impl Guest {
     /// Starts a guest that boots. `command`: see [`Qemu::start`].
     ///
@@ -191,7 +198,7 @@ impl Guest {
     ///
     /// [`Error::Start`] if QEMU does not start, or an error of its sockets.
     pub fn boot(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
-        Self::start(spec, Incoming::No, false, command)
+        Self::start(spec, Incoming::No, Begin::Running, command)
     }
 
     /// Starts a QEMU that waits for `migrate-incoming`. The guest runs there as soon as it has arrived.
@@ -200,7 +207,7 @@ impl Guest {
     ///
     /// Those of [`Guest::boot`].
     pub fn incoming(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
-        Self::start(spec, Incoming::Defer, false, command)
+        Self::start(spec, Incoming::Defer, Begin::Running, command)
     }
 
     /// Does the same as [`Guest::incoming`], but the guest stays stopped until `cont`.
@@ -209,20 +216,20 @@ impl Guest {
     ///
     /// Those of [`Guest::boot`].
     pub fn incoming_paused(spec: &Spec, command: impl FnOnce(&Path) -> Command) -> Result<Self, Error> {
-        Self::start(spec, Incoming::Defer, true, command)
+        Self::start(spec, Incoming::Defer, Begin::Paused, command)
     }
 
     fn start(
         spec: &Spec,
         incoming: Incoming,
-        paused: bool,
+        begin: Begin,
         command: impl FnOnce(&Path) -> Command,
     ) -> Result<Self, Error> {
         let directory = tempfile::Builder::new()
             .prefix(&format!("skein-{}-", spec.name))
             .tempdir()
             .map_err(Error::io("creating a directory in", std::env::temp_dir()))?;
-        let config = spec.config(directory.path(), incoming, paused)?;
+        let config = spec.config(directory.path(), incoming, begin)?;
         let qemu = Qemu::start(&config, command, START_DEADLINE)?;
         let connect = |name: &str| {
             let path = directory.path().join(name);

@@ -116,8 +116,8 @@ fn execute(workload: &Workload, command: &str, argument: Option<&str>) -> Result
     }
     match command {
         "reset-gap" => workload.beat.gaps.lock().unwrap().reset(),
-        "quiet" => memory.set_dirtying(false),
-        "dirty" => memory.set_dirtying(true),
+        "quiet" => memory.stop_dirtying(),
+        "dirty" => memory.start_dirtying(),
         "rate" => {
             let rate = number()?.and_then(|n| u32::try_from(n).ok()).ok_or("rate needs pages a second")?;
             memory.set_rate(rate);

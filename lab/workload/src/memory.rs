@@ -158,10 +158,15 @@ impl Memory {
         }
     }
 
-    /// Starts or stops the rewriting. When this returns after a stop, nothing is written until the next call.
-    pub fn set_dirtying(&self, on: bool) {
-        *self.dirtying.lock().unwrap() = on;
+    /// Starts the rewriting.
+    pub fn start_dirtying(&self) {
+        *self.dirtying.lock().unwrap() = true;
         self.resumed.notify_all();
+    }
+
+    /// Stops the rewriting. When this returns, nothing is written until [`Memory::start_dirtying`].
+    pub fn stop_dirtying(&self) {
+        *self.dirtying.lock().unwrap() = false;
         // A writer holds a slice's lock, and looks at the flag before the next batch.
         self.slices.iter().for_each(|slice| drop(slice.write().unwrap()));
     }

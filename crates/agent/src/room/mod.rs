@@ -70,12 +70,19 @@ enum Reserved {
     Outgoing { vm: String, agent_bytes: u64 },
 }
 
+/// Whether a guest is started without room for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overcommit {
+    Allowed,
+    Refused,
+}
+
 /// Room that is its holder's until this is dropped.
 pub(crate) struct Reservation {
     rooms: Arc<HostRoom>,
     holder: ReservedFor,
     /// Held whether there is room or not.
-    overcommits: bool,
+    overcommit: Overcommit,
 }
 
 impl Reservation {
@@ -88,7 +95,7 @@ impl Reservation {
         let pid = vm.process().map(|process| process.id().pid);
         let ram_bytes = asked(vm).unwrap_or(0).max(need.ram_bytes);
         let need = RoomNeed { ram_bytes, ..need };
-        self.rooms.reserve(&self.holder, &vm.name, need, pid, self.overcommits).map_err(|lack| lack.to_string())
+        self.rooms.reserve(&self.holder, &vm.name, need, pid, self.overcommit).map_err(|lack| lack.to_string())
     }
 
     /// The same of a guest that was started here, whose QEMU `running` is and nobody knows yet.
@@ -96,7 +103,7 @@ impl Reservation {
         let said = ram_asked(&*running.guest).unwrap_or(0);
         let need = need.unwrap_or_else(|| RoomNeed::new(0, None, 1, Accel::Auto));
         let need = RoomNeed { ram_bytes: said.max(need.ram_bytes), ..need };
-        self.rooms.reserve(&self.holder, &vm.name, need, Some(running.process.id().pid), self.overcommits)
+        self.rooms.reserve(&self.holder, &vm.name, need, Some(running.process.id().pid), self.overcommit)
     }
 }
 
@@ -130,12 +137,13 @@ impl HostRoom {
     /// There is none: which limit is in the way, and what to do.
     pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: RoomNeed) -> Result<Reservation, String> {
         let holder = ReservedFor::Migration(id);
-        self.reserve(&holder, vm, need, None, false).map_err(|lack| lack.to_string())?;
-        Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
+        self.reserve(&holder, vm, need, None, Overcommit::Refused).map_err(|lack| lack.to_string())?;
+        Ok(Reservation { rooms: self.clone(), holder, overcommit: Overcommit::Refused })
     }
 
-    /// Lets a guest be started here, if there is room for it or `overcommits`, and reserves that until it runs. Its VM
-    /// is busy: nobody else starts it. `need`: none if that is not known before its QEMU says it.
+    /// Lets a guest be started here, if there is room for it or `overcommit` allows a start without, and reserves that
+    /// until the guest runs. Its VM is busy: nobody else starts it. `need`: none if that is not known before its QEMU
+    /// says it.
     ///
     /// # Errors
     /// There is none.
@@ -143,13 +151,13 @@ impl HostRoom {
         self: &Arc<Self>,
         vm: &str,
         need: Option<RoomNeed>,
-        overcommits: bool,
+        overcommit: Overcommit,
     ) -> Result<Reservation, NoRoom> {
         let holder = ReservedFor::Start(vm.to_owned());
         if let Some(need) = need {
-            self.reserve(&holder, vm, need, None, overcommits)?;
+            self.reserve(&holder, vm, need, None, overcommit)?;
         }
-        Ok(Reservation { rooms: self.clone(), holder, overcommits })
+        Ok(Reservation { rooms: self.clone(), holder, overcommit })
     }
 
     fn reserve(
@@ -158,7 +166,7 @@ impl HostRoom {
         vm: &str,
         need: RoomNeed,
         qemu: Option<u32>,
-        overcommits: bool,
+        overcommit: Overcommit,
     ) -> Result<(), NoRoom> {
         let mut reserved = self.reserved.lock();
         let refused = |rooms: &HostRoom, reserved: &_| {
@@ -176,7 +184,9 @@ impl HostRoom {
             (why, unread) = refused(self, &reserved);
         }
         match why {
-            Some(why) if overcommits => warn!(vm, "it is started without room for it, as somebody wants: {}", why.what),
+            Some(why) if overcommit == Overcommit::Allowed => {
+                warn!(vm, "it is started without room for it, as somebody wants: {}", why.what)
+            }
             Some(why) => return Err(why),
             None => {}
         }
@@ -211,7 +221,7 @@ impl HostRoom {
         }
         let holder = ReservedFor::Migration(id);
         reserved.insert(holder.clone(), Reserved::Outgoing { vm: vm.name.clone(), agent_bytes });
-        Ok(Reservation { rooms: self.clone(), holder, overcommits: false })
+        Ok(Reservation { rooms: self.clone(), holder, overcommit: Overcommit::Refused })
     }
 
     /// What the copy of a guest takes of this host, and has. None: its QEMU cannot be looked into.
@@ -383,18 +393,18 @@ mod tests {
         let refused = |result: Result<Reservation, NoRoom>| result.err().expect("there is no room").what;
         let left = || rooms.room().left(Resource::Ram).unwrap();
         let most = left() / 10 * 7;
-        assert!(refused(rooms.admit_start("hungry", need(1 << 50), false)).contains("hungry needs"));
-        let first = rooms.admit_start("v1", need(most), false).expect("there is room for one");
-        let told = refused(rooms.admit_start("v2", need(most), false));
+        assert!(refused(rooms.admit_start("hungry", need(1 << 50), Overcommit::Refused)).contains("hungry needs"));
+        let first = rooms.admit_start("v1", need(most), Overcommit::Refused).expect("there is room for one");
+        let told = refused(rooms.admit_start("v2", need(most), Overcommit::Refused));
         assert!(told.contains("hosta") && told.contains("that v1 may still take and v2 needs"), "{told}");
         // A migration is held against it, and the other way round.
         let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap());
         assert!(arriving.err().unwrap().contains("that v1 may still take"));
         drop(first);
         let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap()).unwrap();
-        assert!(refused(rooms.admit_start("v2", need(most), false)).contains("that v3 may still take"));
+        assert!(refused(rooms.admit_start("v2", need(most), Overcommit::Refused)).contains("that v3 may still take"));
         // On purpose; and then others see that it is promised.
-        let beyond = rooms.admit_start("v2", need(most), true).expect("somebody wants it");
+        let beyond = rooms.admit_start("v2", need(most), Overcommit::Allowed).expect("somebody wants it");
         assert_eq!(left(), 0);
         drop((arriving, beyond));
         assert!(left() > most / 2 && rooms.reserved.lock().is_empty());
@@ -404,9 +414,9 @@ mod tests {
     fn a_start_whose_need_is_not_known_reserves_nothing_before_its_qemu_says() {
         let dir = tempfile::tempdir().unwrap();
         let rooms = rooms(dir.path());
-        let unknown = rooms.admit_start("v1", None, false).unwrap();
+        let unknown = rooms.admit_start("v1", None, Overcommit::Refused).unwrap();
         assert!(rooms.reserved.lock().is_empty());
-        rooms.reserve(&unknown.holder, "v1", need(GIB / 64).unwrap(), None, false).unwrap();
+        rooms.reserve(&unknown.holder, "v1", need(GIB / 64).unwrap(), None, Overcommit::Refused).unwrap();
         assert_eq!(rooms.reserved.lock().len(), 1);
         drop(unknown);
         assert!(rooms.reserved.lock().is_empty());

@@ -13,6 +13,7 @@ use super::hosts::LIST_ASKED_MAX;
 use super::refusal::Answered;
 use super::request_server::RequestServer;
 use crate::read_facts;
+use crate::room::Overcommit;
 use crate::vms::Vm;
 
 /// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can
@@ -36,9 +37,10 @@ impl RequestServer {
         }
         let locks_ram = read_facts::locks_ram(&planned.launch);
         let (name, need) = (planned.name.clone(), planned.need.map(|need| RoomNeed { locks_ram, ..need }));
+        let overcommit = if options.overcommit { Overcommit::Allowed } else { Overcommit::Refused };
         let started = self.vms.boot(
             planned,
-            || self.rooms.admit_start(&name, need, options.overcommit).map_err(or_all_the_same),
+            || self.rooms.admit_start(&name, need, overcommit).map_err(or_all_the_same),
             |reservation, vm, running| reservation.confirm_start(vm, running, need).map_err(or_all_the_same),
         );
         Ok(started?)

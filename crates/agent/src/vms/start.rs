@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use skein_handover::MigrationId;
-use skein_hypervisor::Guest;
+use skein_hypervisor::{Guest, Incoming};
 use skein_inventory::NoRoom;
 use skein_inventory::definition::{Accel, Definition, FirmwareKind};
 use tracing::{info, warn};
@@ -104,7 +104,8 @@ impl Vms {
                 if let Some(tpm) = definition.tpm {
                     swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
                 }
-                let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, incoming.is_some());
+                let begins = if incoming.is_some() { Incoming::Defer } else { Incoming::No };
+                let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, begins);
                 let mut command = Command::new(config.program());
                 command.args(config.arguments());
                 command

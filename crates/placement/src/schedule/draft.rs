@@ -12,20 +12,26 @@ use crate::problem::{GuestId, Host, HostId, NOWHERE};
 /// The index of a task. The tasks of the job come first, then those of hops.
 pub(super) type TaskId = usize;
 
+/// Whether guests may step aside for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hops {
+    Allowed,
+    None,
+}
+
 /// What is the same for each order.
 pub(super) struct Context<'a> {
     pub job: &'a Job,
     pub tasks: Vec<Task>,
     /// For each host, whether it has room for all guests that are to be there in the end and all that cannot leave it.
     pub holds_goal: Vec<bool>,
-    /// Whether guests may step aside for others.
-    may_hop: bool,
+    hops: Hops,
     /// The state at the begin, with what is under way.
     start: Flight<'a>,
 }
 
 impl<'a> Context<'a> {
-    pub fn new(job: &'a Job, guard: &'a Guard, may_hop: bool) -> Context<'a> {
+    pub fn new(job: &'a Job, guard: &'a Guard, hops: Hops) -> Context<'a> {
         let from = job.begin();
         let ends = (0..).zip(from.iter().zip(&job.goal)).filter(|(_, (from, to))| from != to);
         let tasks: Vec<Task> = ends.map(|(guest, (from, to))| Task::new(job, guest, *from, *to)).collect();
@@ -38,7 +44,7 @@ impl<'a> Context<'a> {
         }
         let fits = |(host, used): (&Host, &Vec<i64>)| used.iter().zip(&host.capacity).all(|(used, most)| used <= most);
         let holds_goal = job.problem.hosts.iter().zip(&used).map(fits).collect();
-        Context { job, tasks, holds_goal, may_hop, start: Flight::new(job, guard) }
+        Context { job, tasks, holds_goal, hops, start: Flight::new(job, guard) }
     }
 
     /// Returns a state with each guest where `at` says, and none on its way.
@@ -185,7 +191,7 @@ impl<'a> Drafter<'a> {
             self.start_all();
             if !self.underway.is_empty() {
                 self.advance();
-            } else if self.pending.is_empty() || !(self.context.may_hop && self.hop() || self.release()) {
+            } else if self.pending.is_empty() || !(self.context.hops == Hops::Allowed && self.hop() || self.release()) {
                 return;
             }
         }
@@ -235,7 +241,7 @@ impl<'a> Drafter<'a> {
         self.closing = later;
         let now: Vec<HostId> = now;
         for host in now {
-            self.flight.switch(host, false);
+            self.flight.switch_off(host);
             let why = (self.now > 0.0).then_some(StepReason::Power);
             let seconds = self.context.job.power[host as usize].shutdown_seconds;
             self.push(Action::Shutdown { host }, 0.0, seconds, why, Kind::Shutdown);
@@ -258,7 +264,7 @@ impl<'a> Drafter<'a> {
         for of in ended {
             match of.kind {
                 Kind::Task { task, rate } => self.flight.arrive(&task, rate),
-                Kind::Boot(host) => self.flight.switch(host, true),
+                Kind::Boot(host) => self.flight.switch_on(host),
                 Kind::Shutdown => {}
             }
         }

@@ -153,8 +153,12 @@ impl<'a> Flight<'a> {
         self.guests[host as usize] == 0
     }
 
-    pub fn switch(&mut self, host: HostId, on: bool) {
-        self.on[host as usize] = on;
+    pub fn switch_on(&mut self, host: HostId) {
+        self.on[host as usize] = true;
+    }
+
+    pub fn switch_off(&mut self, host: HostId) {
+        self.on[host as usize] = false;
     }
 
     /// Returns the rate at which a task can start now. The task takes all that there is, but not less than one of

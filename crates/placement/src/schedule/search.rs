@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use super::detour::detour;
-use super::draft::{Context, Draft, Priorities, TaskId, draft, left};
+use super::draft::{Context, Draft, Hops, Priorities, TaskId, draft, left};
 use super::guard::{Guard, Loose, broken};
 use super::plan::waits_one_by_one;
 use super::{Job, Left, Obstacle, Plan, Step, Waits, waits};
@@ -43,7 +43,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
     // A guest that stepped aside and cannot go on stays where it was instead. In the last try no guest steps aside.
     let begin = job.begin();
     let mut goal = job.goal.clone();
-    for may_hop in [true, true, false] {
+    for hops in [Hops::Allowed, Hops::Allowed, Hops::None] {
         let ends = (0..).zip(best.at.iter().zip(begin.iter().zip(&job.goal)));
         let astray = ends.filter(|(_, (at, (begin, goal)))| at != begin && at != goal).map(|(guest, _)| guest);
         let astray: Vec<usize> = astray.collect();
@@ -51,7 +51,7 @@ pub(super) fn search(job: &Job, seed: u64, budget: u64) -> Plan {
             break;
         }
         astray.iter().for_each(|guest| goal[*guest] = begin[*guest]);
-        best = self::best(&Job { goal: goal.clone(), ..job.clone() }, &guard, may_hop, seed, budget);
+        best = self::best(&Job { goal: goal.clone(), ..job.clone() }, &guard, hops, seed, budget);
     }
     let left = left(job, &guard, &best);
     finish(job, best, left, loose, helps)
@@ -70,7 +70,7 @@ struct Way {
 impl Way {
     fn new(job: &Job, loose: Loose, seed: u64, budget: u64) -> Way {
         let guard = Guard::new(job, &loose);
-        let draft = best(job, &guard, true, seed, budget);
+        let draft = best(job, &guard, Hops::Allowed, seed, budget);
         Way { loose, guard, draft }
     }
 
@@ -126,8 +126,8 @@ fn needs_in_the_way(guard: &Guard, left: &[Left]) -> BTreeSet<GroupId> {
 }
 
 /// Returns the best order that is found.
-fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draft {
-    let context = Context::new(job, guard, may_hop);
+fn best(job: &Job, guard: &Guard, hops: Hops, seed: u64, budget: u64) -> Draft {
+    let context = Context::new(job, guard, hops);
     let (mut at, mut best) = first(&context);
     let mut best_score = best.score;
     let mut score = best_score;
@@ -149,7 +149,7 @@ fn best(job: &Job, guard: &Guard, may_hop: bool, seed: u64, budget: u64) -> Draf
         }
     }
     let is_complete = best.score.0 == context.stuck();
-    if may_hop && !is_complete { detour(&context).unwrap_or(best) } else { best }
+    if hops == Hops::Allowed && !is_complete { detour(&context).unwrap_or(best) } else { best }
 }
 
 fn order(a: (usize, f64, f64), b: (usize, f64, f64)) -> Ordering {

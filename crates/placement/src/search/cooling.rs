@@ -70,6 +70,14 @@ impl Cooling {
     }
 }
 
+/// Whether a problem is small: then all schedules get the same part of the budget, in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ProblemSize {
+    Small,
+    #[default]
+    Large,
+}
+
 /// Chooses the next cooling.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coolings {
@@ -78,14 +86,13 @@ pub(super) struct Coolings {
     found: [Option<Score>; COOLING_SCHEDULES.len()],
     /// The best two schedules, after all were tried.
     better: [usize; 2],
-    /// Whether the problem is small: all schedules get the same, in turn.
-    is_small: bool,
+    size: ProblemSize,
 }
 
 impl Coolings {
     /// Makes the choice before the first cooling.
-    pub(super) fn new(is_small: bool) -> Coolings {
-        Coolings { is_small, ..Coolings::default() }
+    pub(super) fn new(size: ProblemSize) -> Coolings {
+        Coolings { size, ..Coolings::default() }
     }
 
     /// Returns the first or next cooling, which begins when `from` of the budget is spent.
@@ -96,7 +103,7 @@ impl Coolings {
             self.better = [first, second];
         }
         let (by, part) = match self.begun {
-            n if self.is_small => (n % TRIED, EACH_BUDGET_SHARE),
+            n if self.size == ProblemSize::Small => (n % TRIED, EACH_BUDGET_SHARE),
             n if n < TRIED => (n, EACH_BUDGET_SHARE),
             n if n < TRIED + self.better.len() => (self.better[n - TRIED], BETTER_BUDGET_SHARE),
             _ => (first, BEST_BUDGET_SHARE),
@@ -126,7 +133,7 @@ mod tests {
     /// Checks that all schedules are tried, the best two are tried again, and the best gets what is left.
     #[test]
     fn the_best_gets_most() {
-        let mut coolings = Coolings::new(false);
+        let mut coolings = Coolings::new(ProblemSize::Large);
         let (mut spent, mut parts) = (0.0, Vec::new());
         while spent < 0.999 {
             let cooling = coolings.next(spent);
@@ -142,7 +149,7 @@ mod tests {
 
     #[test]
     fn small_ones_begin_anew_often() {
-        let mut coolings = Coolings::new(true);
+        let mut coolings = Coolings::new(ProblemSize::Small);
         let all: Vec<usize> = (0..25).map(|n| coolings.next(EACH_BUDGET_SHARE * f64::from(n)).by).collect();
         assert_eq!(all[..5], [0, 1, 2, 0, 1]);
         assert!((coolings.next(EACH_BUDGET_SHARE * 24.0).until - 1.0).abs() < 1e-9);

@@ -7,7 +7,7 @@ mod repair;
 mod units;
 
 use anneal::Anneal;
-use cooling::{Cooling, Coolings};
+use cooling::{Cooling, Coolings, ProblemSize};
 use nearby::Nearby;
 pub use repair::{Repair, repair};
 
@@ -64,7 +64,8 @@ impl<'a> Search<'a> {
     pub fn new(problem: &'a Problem, from: &[HostId], seed: u64) -> Search<'a> {
         let state = State::new(problem, from);
         let nearby = Nearby::new(problem, from);
-        let (mut anneal, mut coolings) = (Anneal::new(problem), Coolings::new(nearby.is_some()));
+        let size = if nearby.is_some() { ProblemSize::Small } else { ProblemSize::Large };
+        let (mut anneal, mut coolings) = (Anneal::new(problem), Coolings::new(size));
         let cooling = coolings.next(0.0);
         anneal.heat(cooling.schedule());
         Search {

@@ -8,6 +8,13 @@ use super::fault::{Fault, at, below};
 use super::{Compiler, per_cent};
 use crate::problem::{Host, Resource};
 
+/// Whether the load of a row costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Priced {
+    Yes,
+    No,
+}
+
 impl<'a> Compiler<'a> {
     /// Compiles rows, areas and hosts.
     pub(super) fn hosts(&mut self) -> Result<(), Mistake> {
@@ -38,10 +45,11 @@ impl<'a> Compiler<'a> {
             let is_measured = self.merged.iter().any(|guest| guest.load(name).is_some());
             let is_reserved = self.merged.iter().any(|guest| guest.size(name).is_some());
             if is_reserved || !is_measured {
-                self.row(of, Measure::Reserved, !is_measured)?;
+                let priced = if is_measured { Priced::No } else { Priced::Yes };
+                self.row(of, Measure::Reserved, priced)?;
             }
             if is_measured {
-                self.row(of, Measure::Measured, true)?;
+                self.row(of, Measure::Measured, Priced::Yes)?;
             }
         }
         if guests_max {
@@ -120,7 +128,7 @@ impl<'a> Compiler<'a> {
 
     /// Adds a row of a resource: for each host what it has, how much can be used without cost, and how much has to stay
     /// free.
-    fn row(&mut self, of: usize, measure: Measure, costs: bool) -> Result<(), Mistake> {
+    fn row(&mut self, of: usize, measure: Measure, priced: Priced) -> Result<(), Mistake> {
         let cluster = self.cluster;
         let (resource, unit) = (&cluster.resources[of], &self.units[of]);
         let name = resource.name.as_str();
@@ -149,7 +157,7 @@ impl<'a> Compiler<'a> {
             sum += unit.there_is(total) as f64;
         }
         let mean = sum / cluster.hosts.len().max(1) as f64;
-        let load_weight = if costs { per_cent(self.costs.load, mean) } else { 0 };
+        let load_weight = if priced == Priced::Yes { per_cent(self.costs.load, mean) } else { 0 };
         self.problem.resources.push(Resource { transient: resource.transient, load_weight });
         self.names.rows.push(Row { name: name.to_owned(), measure, unit: unit.clone() });
         Ok(())

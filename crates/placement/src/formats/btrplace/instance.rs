@@ -42,7 +42,7 @@ impl Instance {
     /// Makes the hosts and guests, and where these are, without resources and rules.
     pub(super) fn new(states: &States) -> Instance {
         let nodes: Vec<u32> =
-            states.nodes.iter().filter(|(_, node)| node.is_online || node.ends_online()).map(|(id, _)| *id).collect();
+            states.nodes.iter().filter(|(_, node)| node.is_online() || node.ends_online()).map(|(id, _)| *id).collect();
         let vms: Vec<u32> = states.vms.iter().filter(|(_, vm)| vm.goal() == Goal::Running).map(|(id, _)| *id).collect();
         let hosts: BTreeMap<u32, HostId> = nodes.iter().copied().zip(0..).collect();
         let (mut initial, mut sleeping) = (Vec::with_capacity(vms.len()), BTreeMap::new());
@@ -144,7 +144,7 @@ impl Instance {
         let of = |all: &BTreeMap<u32, Seconds>, id: &u32| all.get(id).copied().unwrap_or_default();
         for (&node, state) in &states.nodes {
             let Seconds { boot, shutdown, .. } = of(nodes, &node);
-            match (state.is_online, state.ends_online()) {
+            match (state.is_online(), state.ends_online()) {
                 (false, true) => self.before.push(Action::new(What::BootNode { node }, 0, boot.into())),
                 (true, false) => self.after.push(Action::new(What::ShutdownNode { node }, 0, shutdown.into())),
                 _ => {}

@@ -23,17 +23,29 @@ pub(super) enum Now {
     Ready,
 }
 
+/// The state of a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NodeState {
+    Online,
+    Offline,
+}
+
 pub(super) struct Node {
-    pub(super) is_online: bool,
+    pub(super) now: NodeState,
     /// Whether constraints want the node online or offline in the end. `None`: no constraint does.
-    goal: Option<bool>,
+    goal: Option<NodeState>,
 }
 
 impl Node {
+    /// Returns whether the node is online now.
+    pub(super) fn is_online(&self) -> bool {
+        self.now == NodeState::Online
+    }
+
     /// Returns whether the node is online in the end. Unless a constraint wants something else, it stays as it is, as
     /// no one asked for it to be switched.
     pub(super) fn ends_online(&self) -> bool {
-        self.goal.unwrap_or(self.is_online)
+        self.goal.unwrap_or(self.now) == NodeState::Online
     }
 }
 
@@ -62,7 +74,7 @@ impl States {
     pub(super) fn new(mapping: &Mapping, constraints: &[Constraint]) -> Result<States, FileError> {
         let mut states = States { nodes: BTreeMap::new(), vms: BTreeMap::new() };
         for (id, on) in &mapping.online_nodes {
-            states.add_node(*id, true)?;
+            states.add_node(*id, NodeState::Online)?;
             for vm in &on.running {
                 states.add_vm(*vm, Now::Running(*id))?;
             }
@@ -71,7 +83,7 @@ impl States {
             }
         }
         for id in &mapping.offline_nodes {
-            states.add_node(*id, false)?;
+            states.add_node(*id, NodeState::Offline)?;
         }
         for vm in &mapping.ready_vms {
             states.add_vm(*vm, Now::Ready)?;
@@ -83,8 +95,8 @@ impl States {
         Ok(states)
     }
 
-    fn add_node(&mut self, id: u32, is_online: bool) -> Result<(), FileError> {
-        match self.nodes.insert(id, Node { is_online, goal: None }) {
+    fn add_node(&mut self, id: u32, now: NodeState) -> Result<(), FileError> {
+        match self.nodes.insert(id, Node { now, goal: None }) {
             None => Ok(()),
             Some(_) => Err(FileError::meaning("model.mapping", format!("node {id} is there twice"))),
         }
@@ -100,8 +112,8 @@ impl States {
     /// Reads what a constraint demands of a state, if anything.
     fn demand(&mut self, rule: Rule) -> Result<(), FileError> {
         match &*rule.of.id {
-            "online" => self.demand_of_node(rule, true),
-            "offline" => self.demand_of_node(rule, false),
+            "online" => self.demand_of_node(rule, NodeState::Online),
+            "offline" => self.demand_of_node(rule, NodeState::Offline),
             "running" => self.demand_of_vm(rule, Goal::Running),
             "sleeping" => self.demand_of_vm(rule, Goal::Sleeping),
             "ready" => self.demand_of_vm(rule, Goal::Ready),
@@ -110,7 +122,7 @@ impl States {
         }
     }
 
-    fn demand_of_node(&mut self, rule: Rule, goal: bool) -> Result<(), FileError> {
+    fn demand_of_node(&mut self, rule: Rule, goal: NodeState) -> Result<(), FileError> {
         let id = rule.node()?;
         let node = self.nodes.get_mut(&id).ok_or_else(|| rule.error(format!("there is no node {id}")))?;
         match node.goal.replace(goal) {
