@@ -1,4 +1,4 @@
-//! The commands' end.
+//! Is the commands' end of a connection to an agent.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::line::{LINE_BYTES_MAX, LineError, parse_line, write_line};
 use crate::v1::{API_VERSION, Refusal, Reply, Request, RequestLine};
 
-/// An agent that lives takes a connection and a request within this.
+/// Bounds how long an agent that lives takes for a connection and a request.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// Bytes that are read at once.
+/// Says how many bytes are read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// A call that came to nothing.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum CallError {
@@ -42,7 +42,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether it may be different soon, because the agent is just being started again.
+    /// Returns whether the next call may succeed soon, because the agent is just being started again.
     pub fn may_pass(&self) -> bool {
         match self {
             CallError::NoAgent { .. } | CallError::Silent(_) => true,
@@ -59,12 +59,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of the agent that listens on `socket`.
+    /// Makes a client of the agent that listens on `socket`.
     pub fn new(socket: &Path) -> Client {
         Client { socket: socket.to_owned() }
     }
 
-    /// Asks. What the agent has to say is had from the conversation.
+    /// Sends a request. The conversation returns the agent's replies.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl Client {
         let mut stream = self.connect()?;
         let unsent = match write_line(&mut stream, line) {
             Ok(()) => None,
-            // An agent that has too much to do says so, and hangs up before it has heard anything.
+            // An agent that has too much to do says so, and hangs up before it has read anything.
             Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
                 Some(error)
             }
@@ -97,9 +97,9 @@ impl Client {
         Ok(Conversation { stream, pending: Vec::new(), searched: 0, unsent })
     }
 
-    /// Asks, and returns what comes at the end; progress before that is passed over.
+    /// Sends a request, and returns the last reply. Progress before the last reply is passed over.
     ///
-    /// `patience`: how long there may be no word from the agent.
+    /// `patience` bounds how long the agent may be silent.
     pub fn call(&self, request: &Request, patience: Duration) -> Result<Reply, CallError> {
         let mut conversation = self.ask(request)?;
         loop {
@@ -111,11 +111,11 @@ impl Client {
         }
     }
 
-    /// A connection to the agent, with nothing said yet.
+    /// Connects to the agent, without sending anything.
     pub fn connect(&self) -> Result<UnixStream, CallError> {
         let connect = || -> io::Result<UnixStream> {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-            // Of a unix socket it bounds connect(2) too, which waits while the listener's queue is full.
+            // For a unix socket the time bounds connect(2), too, which waits while the listener's queue is full.
             socket.set_write_timeout(Some(CONNECT_TIME))?;
             socket.connect(&SockAddr::unix(&self.socket)?)?;
             Ok(socket.into())
@@ -128,20 +128,21 @@ impl Client {
     }
 }
 
-/// What follows a request. Dropping it hangs up; what was begun goes on.
+/// What follows a request. Dropping the conversation hangs up; what was begun goes on.
 #[derive(Debug)]
 pub struct Conversation {
     stream: UnixStream,
-    /// Read, and not yet a whole line.
+    /// The bytes that were read and are not a whole line yet.
     pending: Vec<u8>,
-    /// So much of it has no end of a line.
+    /// How many of the pending bytes were searched and have no end of a line.
     searched: usize,
-    /// Why the request did not get through; what the agent said all the same comes first.
+    /// The error by which the request did not get through. What the agent said all the same comes first.
     unsent: Option<io::Error>,
 }
 
 impl Conversation {
-    /// The next reply, or none if there is none within `wait`, which loses nothing. [`Reply::Error`] becomes an error.
+    /// Returns the next reply, or `None` if no reply comes within `wait`, which loses nothing. [`Reply::Error`] becomes
+    /// an error.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Reply>, CallError> {
         let broken = |source| CallError::Broken(LineError::Io(source));
         let end = Instant::now() + wait;
@@ -235,7 +236,7 @@ mod tests {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let client = Client::new(&path);
         let busy = b"{\"reply\":\"error\",\"message\":\"too many\",\"cure\":\"wait\"}\n";
-        // Says it before it hears the request, or after it, or nothing at all.
+        // The agent says so before it reads the request, or after it, or says nothing at all.
         for (says, early) in [(&busy[..], true), (busy, false), (b"", true)] {
             let mut stream = client.connect().unwrap();
             let mut agent = listener.accept().unwrap().0;
@@ -255,7 +256,7 @@ mod tests {
                 _ => assert_eq!(error.to_string(), "too many: wait"),
             }
         }
-        // As commands do it, whichever of the two is first.
+        // Commands do it so, whichever of the two is first.
         let agent = std::thread::spawn(move || {
             for _ in 0..50 {
                 listener.accept().unwrap().0.write_all(busy).unwrap();

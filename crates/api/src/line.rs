@@ -1,14 +1,14 @@
-//! A value in a line of JSON.
+//! Reads and writes values as lines of JSON.
 
 use std::io::{self, BufRead, Read, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest line that is read: a thousand VMs with their definitions.
+/// Bounds the line that is read: a thousand VMs with their definitions fit.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// A line that cannot be had.
+/// The reason why a line cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum LineError {

@@ -1,4 +1,4 @@
-//! A recorded conversation of a command and an agent: a migration is asked for, followed, and ends.
+//! Replays a recorded conversation of a command and an agent: a migration is asked for, followed, and ends.
 //!
 //! `schema/v1-conversation.txt` has a line for each that is said, `command` or `agent` before it. `SKEIN_RECORD=1 cargo
 //! test -p skein-api --test recorded_commands` writes it anew; what older programs read stays (docs/releases.md).
@@ -86,7 +86,7 @@ fn conversation() -> String {
     asked + &said.collect::<String>()
 }
 
-/// The recorded lines of one of the two.
+/// Returns the recorded lines of the command or of the agent.
 fn recorded(who: &str) -> Vec<String> {
     let text = std::fs::read_to_string(file()).expect("it is in the tree");
     text.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(' ').map(str::to_owned)).collect()

@@ -1,4 +1,4 @@
-//! What may be asked for: the one place that says so, to commands and to the agent.
+//! Says what may be asked for. This is the one place that says so, for commands and for the agent.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -7,37 +7,37 @@ use std::path::Path;
 use super::reply::Refusal;
 use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin};
 
-/// Seconds that a guest may have for shutting down: a day.
+/// Bounds the seconds that a guest may have for shutting down: a day.
 pub const STOP_TIMEOUT_RANGE_S: RangeInclusive<u64> = 0..=86_400;
-/// Seconds until a guest has to be about to move: 30 days.
+/// Bounds the seconds until the guest has to be about to move: 30 days.
 pub const DEADLINE_RANGE_S: RangeInclusive<u64> = 1..=30 * 86_400;
-/// How often a migration may be begun again.
+/// Bounds how often a migration may be begun again.
 pub const RETRIES_RANGE: RangeInclusive<u32> = 0..=1000;
-/// Greater goes first.
+/// Bounds a migration's priority. A greater priority goes first.
 pub const PRIORITY_RANGE: RangeInclusive<u8> = 0..=100;
-/// Milliseconds that a guest may be stopped: QEMU's bounds of `downtime-limit`.
+/// Bounds the milliseconds that a guest may be stopped: QEMU's bounds of `downtime-limit`.
 pub const DOWNTIME_LIMIT_RANGE_MS: RangeInclusive<u64> = 1..=2_000_000;
-/// multifd channels of a migration; 0: one stream.
+/// Bounds the multifd channels of a migration; 0 means one stream.
 pub const MULTIFD_CHANNELS_RANGE: RangeInclusive<u8> = 0..=64;
-/// Per cent by which a guest may be throttled.
+/// Bounds the per cent by which a guest may be throttled.
 pub const ALLOW_THROTTLE_PERCENT_RANGE: RangeInclusive<u8> = 1..=99;
-/// Per cent of a guest's RAM to know in what the target holds.
+/// Bounds the memory for knowing what the target holds, in per cent of a guest's RAM.
 pub const DELTA_MEMORY_PERCENT_RANGE: RangeInclusive<f64> = 0.0..=100.0;
-/// Longest name of a VM.
+/// Bounds the name of a VM.
 pub const NAME_BYTES_MAX: usize = 63;
-/// Longest request id: a UUID and what somebody puts before it.
+/// Bounds a request id: a UUID and what a program puts before it.
 pub const REQUEST_ID_CHARS_MAX: usize = 128;
 
-/// Longest host name: a certificate's common name (RFC 5280, appendix A.1).
+/// Bounds a host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
-/// Longest path of a unix socket (`sun_path` of unix(7), without its end).
+/// Bounds the path of a unix socket (`sun_path` of unix(7), without its end).
 const SOCKET_BYTES_MAX: usize = 107;
-/// Longest path (PATH_MAX of linux/limits.h).
+/// Bounds a path (PATH_MAX of linux/limits.h).
 const PATH_BYTES_MAX: usize = 4096;
-/// How much is shown of what is refused.
+/// Says how many bytes of a refused text a message shows.
 const SHOWN_BYTES_MAX: usize = 80;
 
-/// Refuses a version of the API that this agent does not speak; none: the first.
+/// Refuses a version of the API that this agent does not speak. `None` means the first version.
 ///
 /// # Errors
 ///
@@ -49,8 +49,7 @@ pub fn check_version(api: Option<u32>) -> Result<(), Refusal> {
 }
 
 impl RequestLine {
-    /// Refuses a version that is not known, what has no request id or one that is none, and what [`Request::check`]
-    /// refuses.
+    /// Refuses an unknown version, a missing or malformed request id, and what [`Request::check`] refuses.
     ///
     /// # Errors
     ///
@@ -69,8 +68,8 @@ impl RequestLine {
 }
 
 impl Request {
-    /// Refuses what makes no sense on any host: numbers beyond their range, names that are none. What it lets through
-    /// can be added to a time and written into a log.
+    /// Refuses what makes no sense on any host: numbers beyond their range, and malformed names. A number that passes
+    /// can be added to a time, and a name that passes can be written into a log.
     pub fn check(&self) -> Result<(), Refusal> {
         match self {
             Request::VmStart { from: VmOrigin::Definition { file, text: _ }, options: _ } => file_name(file),
@@ -166,7 +165,7 @@ fn vm(name: &str) -> Result<(), Refusal> {
     refuse(format!("{} is no name of a VM", shown(name)), cure)
 }
 
-/// As certificates have them, in lower case (`skein ca issue`).
+/// Checks a host name, which is as in certificates, in lower case (`skein ca issue`).
 fn host(name: &str) -> Result<(), Refusal> {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
     if (1..=HOST_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) {
@@ -176,7 +175,7 @@ fn host(name: &str) -> Result<(), Refusal> {
     refuse(format!("{} is no name of a host", shown(name)), cure)
 }
 
-/// The beginning of an id, or a VM's name.
+/// Checks the beginning of a migration's id, or a VM's name.
 fn migration(id: &str) -> Result<(), Refusal> {
     let cure = "give the beginning of its id, or its VM's name: `skein migration list` shows them";
     match id {
@@ -199,7 +198,7 @@ fn socket(path: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Stands in messages.
+/// Checks the name of a file. The name stands in messages.
 fn file_name(name: &str) -> Result<(), Refusal> {
     match name.len() {
         0..=PATH_BYTES_MAX => Ok(()),

@@ -1,10 +1,10 @@
-//! What a check of a migration finds.
+//! Holds what a check of a migration finds.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CheckResult {
@@ -12,31 +12,31 @@ pub struct CheckResult {
     pub vm: String,
     /// The target host.
     pub to: String,
-    /// All at once; none that blocks: it can go.
+    /// All problems at once. If none blocks, the VM can go.
     pub problems: Vec<Problem>,
-    /// How long it would take, in words; none if that cannot be said.
+    /// The forecast of the migration's time; `None` if the time cannot be told.
     pub forecast: Option<Forecast>,
 }
 
 impl CheckResult {
-    /// Whether something speaks against it for good.
+    /// Returns whether a problem blocks the migration.
     pub fn blocks(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Blocks)
     }
 }
 
-/// Whether a migration can be begun all the same.
+/// Whether a migration can be begun in spite of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// No.
+    /// The migration cannot be begun.
     Blocks,
-    /// Yes; whoever begins it should know.
+    /// The migration can be begun; a person should know the problem before.
     Warns,
 }
 
-/// What kind of problem. Its code, in kebab case, stays: scripts may depend on it.
+/// The kind of a problem. Its code, in kebab case, stays: scripts may depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -86,7 +86,7 @@ pub enum ProblemKind {
     Tuning,
     TpmMissing,
     NotAllowed,
-    /// Of a newer version of Skein.
+    /// A kind of a newer version of Skein.
     #[serde(other)]
     Other,
 }
@@ -95,13 +95,13 @@ pub enum ProblemKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Problem {
-    /// What kind.
+    /// The kind of the problem.
     pub kind: ProblemKind,
-    /// Whether it forbids.
+    /// Whether the problem blocks the migration.
     pub severity: Severity,
     /// What is the matter.
     pub what: String,
-    /// What to do.
+    /// What to do about the problem.
     pub cure: String,
 }
 
@@ -115,31 +115,33 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Whether rounds get shorter.
+/// Whether the rounds of the copy get shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ForecastConvergence {
-    /// They do.
+    /// The rounds get shorter.
     Yes,
-    /// They do not, and the guest would never be switched over.
+    /// The rounds do not get shorter, so the guest would never be switched over.
     No,
-    /// How fast the guest dirties its memory is not known, or it is faster than this can be sure to move it.
+    /// Whether the rounds get shorter is not known: the guest's dirty rate is unknown, or faster than the memory is
+    /// sure to move.
     Unknown,
 }
 
-/// How long a migration takes.
+/// The forecast of how long a migration takes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Forecast {
-    /// From the command to the guest running at the target, at most: see the module. If convergence is unknown, what
-    /// each page takes once, and rounds to come are not in it. None if it never ends, or may not.
+    /// The seconds from the command to the guest running at the target, at most: see the module. If convergence is
+    /// unknown, the seconds are what sending each page once takes, without further rounds. `None`: the migration never
+    /// ends, or may not.
     pub seconds: Option<f64>,
-    /// How long the guest stands still; none if that is not known.
+    /// How long the guest stands still; `None` if that is not known.
     pub downtime_ms_estimate: Option<f64>,
-    /// Whether it ends.
+    /// Whether the copy converges.
     pub converges: ForecastConvergence,
-    /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is
-    /// zeros`.
+    /// The reason, in words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its
+    /// memory is zeros`.
     pub why: String,
 }

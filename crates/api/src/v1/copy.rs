@@ -1,4 +1,4 @@
-//! How far the copy of a guest is, and over which paths it goes.
+//! Tells how far the copy of a guest is, and over which paths the copy goes.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use skein_units::{about_seconds, decimal};
 
 use super::request::Transport;
 
-/// Bytes of a page.
+/// Holds the bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
 /// How far the copy of a guest is.
@@ -16,20 +16,20 @@ const PAGE_BYTES: u64 = 4096;
 pub struct CopyProgress {
     /// The guest's RAM, in bytes.
     pub total_bytes: u64,
-    /// Left to send.
+    /// The bytes that are left to send.
     pub remaining_bytes: u64,
-    /// Sent so far, over all rounds.
+    /// The bytes that were sent so far, over all rounds.
     pub transferred_bytes: u64,
-    /// Pass over the RAM, from 1.
+    /// The number of the pass over the RAM, from 1.
     pub round: u64,
-    /// Bytes dirtied a second, in the last round, as QEMU counts: a page once in a round.
+    /// The bytes that the guest dirtied a second in the last round. QEMU counts a page once in a round.
     pub dirty_bytes_per_s: u64,
-    /// Bits sent a second, of late.
+    /// The bits sent a second, of late.
     pub bits_per_s: u64,
-    /// Whether it ends, and when; none: not known.
+    /// Whether the copy converges, and when; `None`: not known.
     #[serde(default)]
     pub converges: Option<Convergence>,
-    /// Per cent by which the guest is throttled for it.
+    /// The per cent by which the guest is throttled for the copy.
     #[serde(default)]
     pub throttle_percent: u8,
     /// Where the bytes went; at the source only.
@@ -37,13 +37,13 @@ pub struct CopyProgress {
     pub pages: Option<PageFigures>,
 }
 
-/// How fast a guest writes and is moved.
+/// The rates at which a guest writes and is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CopyRates {
-    /// Bytes of pages that the guest writes a second, throttled as it is.
+    /// The bytes of pages that the guest writes a second, throttled as it is.
     pub dirties_bytes_per_s: u64,
-    /// Bytes of the guest that are moved a second, whatever they are on the wire.
+    /// The bytes of the guest that are moved a second, however many they are on the wire.
     pub moves_bytes_per_s: u64,
 }
 
@@ -54,22 +54,22 @@ impl fmt::Display for CopyRates {
     }
 }
 
-/// Whether the copy of a guest ends. In words: `converges in about 12 s`.
+/// Whether the copy of a guest converges. In words: `converges in about 12 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Convergence {
-    /// What the guest writes shows when the first round is over.
+    /// What the guest writes is known when the first round is over.
     FirstRound {
-        /// Until then.
+        /// The seconds until the first round is over.
         seconds: f64,
     },
-    /// It does.
+    /// The copy converges.
     In {
-        /// Until the guest is moved.
+        /// The seconds until the guest is moved.
         seconds: f64,
     },
-    /// It does not.
+    /// The copy does not converge.
     Never(CopyRates),
 }
 
@@ -87,122 +87,124 @@ impl fmt::Display for Convergence {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PageFigures {
-    /// How they travel.
+    /// The transport of the pages.
     pub transport: Transport,
-    /// Whether the target's agent writes them into the guest's RAM itself, and both ends compare it; none: not decided.
+    /// Whether the target's agent writes the pages into the guest's RAM itself, and both ends compare the RAM; `None`:
+    /// not decided.
     pub direct: Option<bool>,
-    /// Why it does not, in words; empty: it does. If `direct` is true all the same, it writes smaller blocks than the
-    /// guest's RAM itself.
+    /// The reason, in words, why the target's agent does not write the guest's RAM; empty if it does. If `direct` is
+    /// true all the same, the agent writes smaller blocks than the guest's RAM.
     #[serde(default)]
     pub why_not_direct: String,
-    /// Bytes of pages that were sent again since the guest wrote to them: QEMU sends each page once at first, so it is
-    /// what is more than the guest's RAM.
+    /// The bytes of pages that were sent again because the guest wrote to them. QEMU sends each page once at first, so
+    /// these are the bytes beyond the guest's RAM.
     #[serde(default)]
     pub again_bytes: u64,
-    /// How many they were, and of what kind. In JSON its fields are beside the others.
+    /// The counts of pages by kind. In JSON their fields stand beside the others.
     #[serde(flatten)]
     pub counts: PageCounts,
 }
 
-/// What became of a guest's pages at the source, so far.
+/// The counts of what became of a guest's pages at the source, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PageCounts {
-    /// Pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
+    /// The pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
     pub pages: u64,
-    /// Of these, pages of zeros: next to nothing on the wire.
+    /// The pages of zeros among those: next to nothing on the wire.
     pub zero_pages: u64,
-    /// Pages that were compressed …
+    /// The pages that were compressed …
     pub packed_pages: u64,
-    /// … to so many bytes, with the deltas that were.
+    /// … and their bytes after compression, with those of the compressed deltas.
     pub packed_bytes: u64,
-    /// Pages that went as they are.
+    /// The pages that went uncompressed.
     pub stored_pages: u64,
-    /// Pages that the guest had written to and that hold what the target has: next to nothing on the wire.
+    /// The pages that the guest had written to and that hold what the target has: next to nothing on the wire.
     pub unchanged_pages: u64,
-    /// Pages of which only what had changed went …
+    /// The pages of which only the changed parts went …
     pub delta_pages: u64,
-    /// … and so many bytes of that as they are, with what says where they belong …
+    /// … the bytes of these parts that went uncompressed, with what says where they belong …
     pub delta_bytes: u64,
-    /// … and so many that were compressed, before they were.
+    /// … and the bytes of these parts that were compressed, before compression.
     pub packed_delta_bytes: u64,
-    /// Pages sent again since the target's copy differed.
+    /// The pages that were sent again because the target's copy differed.
     pub repaired_pages: u64,
-    /// Pages that the guest had written to last and that QEMU missed: sent from its RAM. (Without KVM only.)
+    /// The pages that the guest had written to last and that QEMU missed. They were sent from the guest's RAM. (Without
+    /// KVM only.)
     #[serde(default)]
     pub missed_pages: u64,
-    /// Bytes that are no pages: headers, devices' state.
+    /// The bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
-    /// Of those that went as they are: since there was no CPU to compress them in time.
+    /// The pages among the uncompressed for which there was no CPU in time.
     pub late_pages: u64,
-    /// Microseconds of CPU that compressing took, of all threads.
+    /// The microseconds of CPU that compressing took, of all threads.
     pub packing_us: u64,
-    /// zstd's level that most batches were compressed with; none: LZ4.
+    /// The level of zstd that most batches were compressed with; `None`: LZ4.
     pub zstd_level: Option<i32>,
-    /// Microseconds from QEMU's last page until the target had said that it holds the same, in which the guest stands
-    /// still; the last pages' way to the target is in it. None: nothing was compared, or not yet.
+    /// The microseconds from QEMU's last page until the target had said that it holds the same RAM. The guest stands
+    /// still meanwhile, and the last pages' way to the target is included. `None`: nothing was compared, or not yet.
     pub compared_us: Option<u64>,
 }
 
 impl PageCounts {
-    /// Bytes of the pages in the guest.
+    /// Returns the bytes of the pages in the guest.
     pub fn guest_bytes(&self) -> u64 {
         bytes(self.pages)
     }
 
-    /// Of these, bytes of zeros.
+    /// Returns how many of these bytes are zeros.
     pub fn zero_bytes(&self) -> u64 {
         bytes(self.zero_pages)
     }
 
-    /// Bytes that were compressed, before they were.
+    /// Returns the bytes that were compressed, before compression.
     pub fn unpacked_bytes(&self) -> u64 {
         bytes(self.packed_pages).saturating_add(self.packed_delta_bytes)
     }
 
-    /// Bytes of pages that went as deltas.
+    /// Returns the bytes of pages that went as deltas.
     pub fn changed_bytes(&self) -> u64 {
         bytes(self.delta_pages)
     }
 
-    /// Bytes of pages that were unchanged.
+    /// Returns the bytes of pages that were unchanged.
     pub fn unchanged_bytes(&self) -> u64 {
         bytes(self.unchanged_pages)
     }
 
-    /// Bytes that went as they are.
+    /// Returns the bytes that went uncompressed.
     pub fn stored_bytes(&self) -> u64 {
         bytes(self.stored_pages)
     }
 
-    /// Of these, bytes for which there was no CPU in time.
+    /// Returns how many of these bytes had no CPU in time.
     pub fn late_bytes(&self) -> u64 {
         bytes(self.late_pages)
     }
 
-    /// Bytes sent again since the target's copy differed.
+    /// Returns the bytes that were sent again because the target's copy differed.
     pub fn repaired_bytes(&self) -> u64 {
         bytes(self.repaired_pages)
     }
 
-    /// Bytes of pages that QEMU missed.
+    /// Returns the bytes of pages that QEMU missed.
     pub fn missed_bytes(&self) -> u64 {
         bytes(self.missed_pages)
     }
 
-    /// How many bytes one on the wire stands for, of what was compressed; none: nothing was.
+    /// Returns how many bytes a compressed byte on the wire stands for; `None`: nothing was compressed.
     pub fn ratio(&self) -> Option<f64> {
         (self.packed_bytes > 0).then(|| self.unpacked_bytes() as f64 / self.packed_bytes as f64)
     }
 
-    /// Bytes that pages and the rest took on the wire, but for framing and encryption.
+    /// Returns the bytes that pages and the rest took on the wire, without framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
         let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
         of_pages.saturating_add(self.other_bytes)
     }
 
-    /// The same for each byte of the guest; none: no page was sent yet.
+    /// Returns the bytes on the wire for each byte of the guest; `None`: no page was sent yet.
     pub fn wire_per_guest_byte(&self) -> Option<f64> {
         (self.pages > 0).then(|| self.wire_bytes() as f64 / self.guest_bytes() as f64)
     }
@@ -220,11 +222,11 @@ pub struct PathView {
     pub nic: String,
     /// The address at the other end.
     pub remote: String,
-    /// Whether data goes over it now.
+    /// Whether data goes over the path now.
     pub usable: bool,
-    /// Bytes sent since the session began.
+    /// The bytes sent since the session began.
     pub sent_bytes: u64,
-    /// Bits a second, of late.
+    /// The bits sent a second, of late.
     pub bits_per_s: u64,
 }
 
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(counts.wire_per_guest_byte(), Some(0.31666666666666665));
         let deltas = PageCounts { packed_delta_bytes: 4096, ..counts };
         assert_eq!(deltas.ratio(), Some(6.0), "packed together");
-        // Whatever another agent says.
+        // The counts may be anything that another agent says.
         let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
         assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
     }

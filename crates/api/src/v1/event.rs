@@ -1,4 +1,4 @@
-//! What happened in a migration.
+//! Tells what happened in a migration.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,38 +9,38 @@ use super::phase::{FailureReason, MigrationPhase, Outcome, Report, Role};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LoggedEvent {
-    /// When: RFC 3339, milliseconds, UTC.
+    /// The time: RFC 3339, milliseconds, UTC.
     pub time: String,
     /// The event itself.
     #[serde(flatten)]
     pub event: LogEntry,
 }
 
-/// How a [`LogEntry::Note`] begins that tells of a guest which the kernel killed meanwhile, whichever that is.
+/// Holds how a [`LogEntry::Note`] begins that says that the kernel killed some guest meanwhile.
 pub const KERNEL_KILLED: &str = "the kernel killed guest ";
 
-/// What is kept in a migration's log.
+/// An entry of a migration's log, by kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "entry")]
 pub enum LogEntry {
-    /// It was asked for.
+    /// The migration was asked for.
     Begun {
         /// The VM.
         vm: String,
-        /// As what this host takes part.
+        /// The end of the migration that this host is.
         role: Role,
-        /// Source host.
+        /// The source host.
         source: String,
-        /// Target host.
+        /// The target host.
         target: String,
     },
-    /// The protocol went on.
+    /// The handover made a step.
     Handover {
-        /// What happened.
+        /// The step.
         event: MigrationEvent,
     },
-    /// Something else worth telling, in words: a decision, a QEMU's error, a path lost.
+    /// Another fact for people, in words: a decision, a QEMU's error, a path lost.
     Note {
         /// The words.
         text: String,
@@ -50,48 +50,48 @@ pub enum LogEntry {
         /// The figures.
         copy: CopyProgress,
     },
-    /// The guest was stopped for so long.
+    /// How long the guest was stopped.
     Downtime {
-        /// Milliseconds, from QEMU's STOP until the target said that it runs.
+        /// The milliseconds from QEMU's STOP until the target said that the guest runs.
         ms: u64,
     },
 }
 
-/// Something worth telling of a migration, for its event log.
+/// An event of the handover, for a migration's event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum MigrationEvent {
-    /// It waits for a place.
+    /// The migration waits for a place.
     Queued,
-    /// It is in another phase.
+    /// The migration is in another phase.
     Phase {
-        /// The phase in which it is.
+        /// The new phase.
         stage: MigrationPhase,
     },
-    /// The other end said where it stands.
+    /// The other end reported where it stands.
     Reported {
         /// Where the other end stands.
         report: Report,
-        /// And why, if it was called off.
+        /// The reason, if the other end called the migration off.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
     },
-    /// It is called off.
+    /// The migration is called off.
     CalledOff {
         /// The reason, by its kind.
         why: FailureReason,
-        /// In words.
+        /// The reason, in words.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         detail: String,
     },
     /// The guest is paused, and this end can do nothing about it.
     InDoubt,
-    /// It was taken up after the agent was started again.
+    /// The migration was taken up after the agent was started again.
     Recovered,
     /// The journal could not be written.
     WriteFailed,
-    /// How it ended.
+    /// The migration is over.
     Over {
         /// How it ended.
         outcome: Outcome,

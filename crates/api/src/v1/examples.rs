@@ -1,5 +1,5 @@
-//! An example of each request, reply and value that a line may hold: each variant, each field once with a value and
-//! once without.
+//! Holds an example of each request, reply and value that a line may have: each variant, and each field once with a
+//! value and once without.
 
 use super::*;
 
@@ -49,7 +49,7 @@ pub(crate) fn requests() -> Vec<Request> {
     ]
 }
 
-/// Requests with what is said of them.
+/// Returns the requests, with the fields around them.
 pub(crate) fn request_lines() -> Vec<RequestLine> {
     let line = |api, request_id: Option<&str>| RequestLine {
         api,

@@ -1,4 +1,4 @@
-//! Hosts as commands see them.
+//! Shows hosts as commands see them.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,19 +9,19 @@ use super::host_facts::HostFacts;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostView {
-    /// Its name, as its identity has it.
+    /// The host's name, as in its identity.
     pub name: String,
-    /// Where its agent is dialled; of this host, where it listens.
+    /// The addresses at which the host's agent is dialled; of this host, at which the agent listens.
     pub addresses: Vec<String>,
-    /// It is the one that answers.
+    /// Whether this host is the one that answers.
     pub is_local: bool,
-    /// Whether there is contact just now; none: it was not tried.
+    /// Whether there is contact at this moment; `None`: not tried.
     pub reachable: Option<bool>,
-    /// Why not, or since when.
+    /// Why there is no contact, or since when there is contact.
     pub note: String,
-    /// What is not as it should be on the way to it; known while there is a session.
+    /// The problems on the way to the host; known while there is a session.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
-    /// What it has and can do, if it said so.
+    /// What the host has and can do, if the host has said so.
     pub facts: Option<HostFacts>,
 }

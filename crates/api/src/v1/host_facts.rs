@@ -1,4 +1,4 @@
-//! What a host is and has.
+//! Holds the facts of a host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,57 +6,57 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A host, at one moment.
+/// The facts of a host, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostFacts {
-    /// Its name in the cluster.
+    /// The host's name in the cluster.
     pub name: String,
-    /// `/proc/sys/kernel/random/boot_id`: two hosts with the same one share a kernel, and so its local file systems.
+    /// `/proc/sys/kernel/random/boot_id`. Two hosts with the same id share a kernel, and so its local file systems.
     pub boot_id: Option<String>,
     /// MemTotal.
     pub ram_bytes: u64,
     /// MemAvailable: what can be used without swapping.
     pub ram_available_bytes: u64,
-    /// RAM of guests that left, kept for their way back.
+    /// The RAM of guests that left, kept for their way back.
     #[serde(default)]
     pub kept_ram_bytes: u64,
-    /// What bounds a QEMU that its agent starts, its memory among it; none: its agent is of a version that does not
+    /// The bounds of a QEMU that the host's agent starts, its memory among them; `None`: the agent's version does not
     /// tell.
     #[serde(default)]
     pub room: Option<Room>,
-    /// Its pools of huge pages.
+    /// The pools of huge pages.
     pub hugepages: Vec<Hugepages>,
-    /// CPUs that are online.
+    /// The CPUs that are online.
     pub cpus: u32,
     /// `GenuineIntel`, `AuthenticAMD`...
     pub cpu_vendor: String,
-    /// As in `/proc/cpuinfo`.
+    /// The flags, as in `/proc/cpuinfo`.
     pub cpu_flags: BTreeSet<String>,
-    /// Whether KVM works, or why not.
+    /// Whether KVM works, or the reason why not.
     pub kvm: Result<(), String>,
-    /// The QEMU that would run the guest (the definition's, if it names one), or why there is none.
+    /// The QEMU that would run the guest (the QEMU that the definition names, if any), or the reason why there is none.
     pub qemu: Result<QemuFacts, String>,
-    /// Bridges that are up.
+    /// The bridges that are up.
     pub bridges: BTreeSet<String>,
-    /// Tap devices that a guest, or somebody else, uses.
+    /// The tap devices that a guest or another program uses.
     pub taps_in_use: BTreeSet<String>,
-    /// Names that are taken.
+    /// The VMs whose names are taken.
     pub vms: Vec<VmFacts>,
-    /// Migrations to this host.
+    /// The slots of migrations to this host.
     pub incoming: MigrationSlots,
-    /// Migrations from this host.
+    /// The slots of migrations from this host.
     pub outgoing: MigrationSlots,
-    /// Whether the agent's journal can be written, or why not.
+    /// Whether the agent's journal can be written, or the reason why not.
     pub journal: Result<(), String>,
-    /// Of the guest's disks, kernel, initramfs and firmware those that exist here.
+    /// The guest's disks, kernel, initramfs and firmware that exist here.
     pub files: Vec<FileFacts>,
-    /// SHA-256 of what is in files that a QEMU reads as it starts, in hexadecimal digits.
+    /// The SHA-256 of files that a QEMU reads as it starts, in hexadecimal digits.
     #[serde(default)]
     pub digests: BTreeMap<PathBuf, String>,
-    /// Its NICs.
+    /// The host's NICs.
     pub nics: Vec<NicFacts>,
-    /// The version of swtpm, which emulates guests' TPMs; none: it is not installed.
+    /// The version of swtpm, which emulates guests' TPMs; `None`: not installed.
     #[serde(default)]
     pub swtpm: Option<String>,
 }
@@ -65,11 +65,11 @@ pub struct HostFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QemuVersion {
-    /// 10 of 10.0.2.
+    /// The 10 of 10.0.2.
     pub major: u32,
-    /// 0 of 10.0.2.
+    /// The 0 of 10.0.2.
     pub minor: u32,
-    /// 2 of 10.0.2.
+    /// The 2 of 10.0.2.
     pub micro: u32,
 }
 
@@ -83,7 +83,7 @@ impl fmt::Display for QemuVersion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Hugepages {
-    /// Size of a page.
+    /// The size of a page, in bytes.
     pub page_bytes: u64,
     /// `nr_hugepages`.
     pub total: u64,
@@ -95,13 +95,13 @@ pub struct Hugepages {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QemuFacts {
-    /// The program.
+    /// The program's path.
     pub program: PathBuf,
-    /// By its own word.
+    /// The version by QEMU's own word.
     pub version: QemuVersion,
-    /// `query-machines`.
+    /// The machine types, by `query-machines`.
     pub machines: Vec<MachineType>,
-    /// What it can do under each accelerator that works here.
+    /// What QEMU can do under each accelerator that works here.
     pub accels: Vec<AccelFacts>,
 }
 
@@ -109,9 +109,9 @@ pub struct QemuFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MachineType {
-    /// `pc-q35-10.0`.
+    /// The name, as `pc-q35-10.0`.
     pub name: String,
-    /// `q35`.
+    /// The alias, as `q35`.
     pub alias: Option<String>,
 }
 
@@ -119,26 +119,26 @@ pub struct MachineType {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AccelFacts {
-    /// Kvm or Tcg.
+    /// The accelerator: KVM or TCG.
     pub accel: Accel,
-    /// `query-cpu-definitions`.
+    /// The CPU models, by `query-cpu-definitions`.
     pub cpu_models: Vec<CpuModel>,
     /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` of `max` that
-    /// are true (static: the full expansion names other properties too). None: not known.
+    /// are true (static: the full expansion names other properties, too). `None`: not known.
     pub features: Option<BTreeSet<String>>,
 }
 
-/// Who runs a guest's instructions.
+/// What executes a guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
-    /// KVM where it works, else TCG. Only in a definition: what runs is one of the others.
+    /// KVM where KVM works, else TCG. Only a definition says this; what runs is KVM or TCG.
     #[default]
     Auto,
-    /// The CPU.
+    /// The host's CPU executes the instructions.
     Kvm,
-    /// QEMU.
+    /// QEMU executes the instructions.
     Tcg,
 }
 
@@ -146,9 +146,9 @@ pub enum Accel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CpuModel {
-    /// `EPYC-v4`.
+    /// The name, as `EPYC-v4`.
     pub name: String,
-    /// `unavailable-features`: what of it this host cannot give. Empty: it can be used.
+    /// The features of the model that this host cannot give, by `unavailable-features`. Empty: the model can be used.
     pub missing: Vec<String>,
 }
 
@@ -156,9 +156,9 @@ pub struct CpuModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VmFacts {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// What there is of it.
+    /// What the host has of the VM.
     pub presence: Presence,
 }
 
@@ -167,22 +167,22 @@ pub struct VmFacts {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Presence {
-    /// A guest, running or paused.
+    /// The host has a guest, running or paused.
     Guest,
-    /// A definition, and no QEMU.
+    /// The host has a definition, and no QEMU.
     Stopped,
-    /// A QEMU, or an entry in the journal, that a migration to this host left.
+    /// The host has a QEMU, or an entry in the journal, that a migration to this host left.
     Leftover {
-        /// Which migration, if that is known.
+        /// The migration, if it is known.
         migration: Option<String>,
     },
 }
 
-/// How many migrations a host takes part in at once.
+/// The slots of migrations that a host takes part in at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MigrationSlots {
-    /// At most.
+    /// The most migrations at once.
     pub limit: u32,
     /// How many migrations are under way.
     pub used: u32,
@@ -192,40 +192,42 @@ pub struct MigrationSlots {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FileFacts {
-    /// As the guest's QEMU names it.
+    /// The path by which the guest's QEMU names the file.
     pub path: PathBuf,
     /// Whether QEMU may read it.
     pub readable: bool,
     /// Whether QEMU may write it.
     pub writable: bool,
-    /// Where it is.
+    /// The kind of file system that the file lies on.
     pub file_system: FileSystem,
-    /// `ext4`, `nfs`...: for messages.
+    /// The file system's name, as `ext4` or `nfs`, for messages.
     pub file_system_name: String,
-    /// What is mounted there, of a network file system: `nas:/export/vm` (proc_pid_mountinfo(5)).
+    /// The mounted export of a network file system, as `nas:/export/vm` (proc_pid_mountinfo(5)).
     #[serde(default)]
     pub mounted_from: Option<String>,
-    /// What a network file system calls the file (name_to_handle_at(2)), where it tells: of NFS, the server's handle.
+    /// The network file system's own name of the file (name_to_handle_at(2)), if it has one: for NFS, the server's
+    /// handle.
     #[serde(default)]
     pub handle: Option<String>,
-    /// st_dev: means something within one kernel only.
+    /// The file's st_dev, which means something within one kernel only.
     pub device: u64,
-    /// st_ino: on a network file system, the server's.
+    /// The file's st_ino; on a network file system, the server's.
     pub inode: u64,
-    /// A block device's own, worldwide name (`/sys/block/*/device/wwid`, a multipath or LVM UUID), where it has one.
+    /// The block device's own, worldwide name (`/sys/block/*/device/wwid`, a multipath or LVM UUID), if the device has
+    /// one.
     pub wwid: Option<String>,
 }
 
-/// What kind of file system, by statfs' magic number.
+/// A kind of file system, by statfs' magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FileSystem {
-    /// This kernel's alone: ext4, xfs, btrfs, tmpfs, overlay...
+    /// The file system is this kernel's alone: ext4, xfs, btrfs, tmpfs, overlay...
     Local,
-    /// A server's or a cluster's: NFS, CIFS, Ceph, GFS2, OCFS2...
+    /// The file system is a server's or a cluster's: NFS, CIFS, Ceph, GFS2, OCFS2...
     Network,
-    /// FUSE, 9p, a block device, and what nobody has heard of.
+    /// The file system may be either: FUSE, 9p, a block device, and unknown kinds.
     Unknown,
 }
 
@@ -233,9 +235,9 @@ pub enum FileSystem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NicFacts {
-    /// Its name.
+    /// The NIC's name.
     pub name: String,
-    /// Its speed, where it tells.
+    /// The NIC's speed, if its driver tells.
     pub speed_bits_per_s: Option<u64>,
 }
 
@@ -253,37 +255,38 @@ pub struct Room {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoomLimit {
-    /// Of what.
+    /// The limited resource.
     pub resource: Resource,
-    /// Whose, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host itself.
+    /// The owner of the limit, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host
+    /// itself.
     pub owner: String,
-    /// What sets it: `memory.max`.
+    /// The setting that makes the limit, as `memory.max`.
     pub name: String,
-    /// All there is.
+    /// How much there is altogether.
     pub limit: u64,
-    /// Of that, what is in use and cannot be given back.
+    /// How much is in use and cannot be given back.
     pub used: u64,
-    /// Of the rest, what others were promised and have not used yet.
+    /// How much of the rest was promised to others, who have not used it yet.
     pub promised: u64,
-    /// Who was.
+    /// The guests that have the promises.
     pub promised_to: Vec<String>,
 }
 
 impl RoomLimit {
-    /// Returns what is left for another.
+    /// Returns how much is left for another guest.
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used).saturating_sub(self.promised)
     }
 }
 
-/// What a limit is of.
+/// A resource that a limit bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
     /// Memory, in bytes.
     Ram,
-    /// Memory that the kernel accounts before it is used, in bytes (`vm.overcommit_memory` 2).
+    /// Memory that the kernel accounts before its use, in bytes (`vm.overcommit_memory` 2).
     Commit,
     /// Huge pages of one size, in bytes.
     HugePages {
@@ -296,7 +299,7 @@ pub enum Resource {
     Addresses,
     /// Memory that one process may lock, in bytes (`RLIMIT_MEMLOCK`).
     LockedRam,
-    /// Of a newer version of Skein: nothing is asked of it.
+    /// A resource of a newer version of Skein. Nothing is asked of it.
     #[serde(other)]
     Other,
 }

@@ -1,4 +1,4 @@
-//! A migration as commands see it.
+//! Shows a migration as commands see it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use super::copy::{CopyProgress, PathView};
 use super::event::LoggedEvent;
 use super::phase::{FailureReason, MigrationPhase, Outcome, Role};
 
-/// A migration's name, chosen at random by its source, never used again. 16 hexadecimal digits.
+/// The id of a migration, chosen at random by its source and never used again. The id has 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(into = "String", try_from = "String")]
@@ -21,7 +21,7 @@ impl fmt::Display for MigrationId {
     }
 }
 
-/// A text that is no migration's id.
+/// The error for a text that is no migration's id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a migration's id (16 hexadecimal digits)")]
 pub struct NoMigrationId(String);
@@ -54,37 +54,38 @@ impl TryFrom<String> for MigrationId {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Migration {
-    /// Its name.
+    /// The migration's id.
     pub id: MigrationId,
     /// The VM.
     pub vm: String,
-    /// As what this host takes part.
+    /// The end of the migration that this host is.
     pub role: Role,
-    /// Source host.
+    /// The source host.
     pub source: String,
-    /// Target host.
+    /// The target host.
     pub target: String,
-    /// Its phase; none once it is over.
+    /// The phase; `None` once the migration is over.
     pub stage: Option<MigrationPhase>,
-    /// How it ended, from the moment that this is certain.
+    /// The outcome, from the moment that it is certain.
     pub outcome: Option<Outcome>,
-    /// Why it was called off.
+    /// The reason why the migration was called off.
     pub why: Option<FailureReason>,
-    /// The same in words.
+    /// The same reason in words.
     pub detail: String,
-    /// The guest is paused, and this end can do nothing about it.
+    /// Whether the guest is in doubt: paused, and this end can do nothing about it.
     pub in_doubt: bool,
-    /// When it was asked for: RFC 3339.
+    /// When the migration was asked for: RFC 3339.
     pub begun: String,
-    /// Milliseconds from then until its outcome, or now.
+    /// The milliseconds from then until the outcome, or until now.
     pub elapsed_ms: u64,
-    /// Milliseconds that the guest was stopped, as the source's QEMU and agent saw it.
+    /// The milliseconds that the guest was stopped, as the source's QEMU and agent saw it.
     pub downtime_ms: Option<u64>,
-    /// How far the copy is, while it is under way, or was at its end.
+    /// How far the copy is, or was at its end.
     pub copy: Option<CopyProgress>,
-    /// Paths that carry it.
+    /// The paths that carry the migration.
     pub paths: Vec<PathView>,
-    /// Which attempt of what was asked for; none: that is not known here any more, or this host is the target.
+    /// Which attempt of the request this is; `None`: the request is not known here any more, or this host is the
+    /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<Attempt>,
     /// What happened, oldest first; with [`Request::MigrationShow`](super::Request::MigrationShow) only.
@@ -92,21 +93,21 @@ pub struct Migration {
     pub events: Vec<LoggedEvent>,
 }
 
-/// Which attempt a migration is: what was asked for is begun again, as another migration, as often as
-/// [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more where direct placement did not do.
+/// The place of a migration among the attempts of a request. A request is begun again, as another migration, as often
+/// as [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more if direct placement failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attempt {
-    /// From 1 on.
+    /// The number, from 1 on.
     pub number: u32,
-    /// Attempts that are allowed.
+    /// How many attempts are allowed.
     pub of: u32,
-    /// The newest attempt after this one, if that was not begun; none: none was tried, or it is another migration. The
-    /// reason is in the events.
+    /// The newest attempt after this, if that attempt was not begun; `None`: none was tried, or the newest is another
+    /// migration. The reason is in the events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_begun: Option<u32>,
-    /// Milliseconds until the next one is checked and begun, 0 while it is; none: none is to come, or this one is under
-    /// way.
+    /// The milliseconds until the next attempt is checked and begun, 0 while it is; `None`: no attempt is to come, or
+    /// this attempt is under way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_in_ms: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Version 1: requests, replies, and the values in them.
+//! Is version 1: requests, replies, and the values in them.
 //!
 //! What programs read stays: a field or a value is added, never changed or taken away, as long as the version is 1. The
 //! schema is in the tree (`schema/v1.json`), with an example of each value (`schema/v1-examples.jsonl`); tests compare.
@@ -6,11 +6,11 @@
 //!
 //! | module | what it has |
 //! |---|---|
-//! | `request` | what may be asked, and by whom a request is known when it is repeated |
-//! | `bounds` | what may be asked for: the one place that says so, to commands and to the agent |
+//! | `request` | what may be asked, and the id by which a repeated request is known |
+//! | `bounds` | what may be asked for: the one place that says so, for commands and for the agent |
 //! | `reply` | what the agent answers |
 //! | `vm`, `host`, `host_facts`, `check` | VMs, hosts, what a host is and has, what a check finds |
-//! | `migration`, `phase`, `copy`, `event` | a migration: how it stands, how far it is, what happened |
+//! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
 
 mod bounds;
 mod check;

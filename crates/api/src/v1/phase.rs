@@ -1,59 +1,59 @@
-//! Where a migration stands, how it ended, and why.
+//! Tells the phase of a migration, its outcome, and the reason.
 
 use serde::{Deserialize, Serialize};
 
-/// Which end of a migration.
+/// An end of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// The guest was here.
+    /// The guest was at this host.
     Source,
-    /// The guest is to come here.
+    /// The guest is to come to this host.
     Target,
 }
 
-/// Where the source stands.
+/// The phase of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SourcePhase {
-    /// The migration is being written down.
+    /// The beginning of the migration is being written to disk.
     Begin,
     /// The target's QEMU is started.
     Prepare,
     /// Pages are copied while the guest runs.
     Precopy,
-    /// The guest is stopped; the rest is copied.
+    /// The guest is stopped; the rest of it is copied.
     Switchover,
-    /// The guest is the target's, once that is on disk. **From here on the source never resumes by itself.**
+    /// The guest is the target's, once that is on disk. **From here on the source never resumes the guest by itself.**
     Grant,
-    /// The target has it: this end's QEMU ends.
+    /// The target has the guest: this end's QEMU ends.
     Release,
-    /// Called off: the guest goes on here.
+    /// The migration is called off: the guest goes on here.
     Keep,
     /// Nothing is left to do.
     Done,
 }
 
-/// Where the target stands.
+/// The phase of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetPhase {
-    /// The migration is being written down.
+    /// The beginning of the migration is being written to disk.
     Begin,
     /// The QEMU that is to take the guest starts.
     Prepare,
-    /// It waits for the guest, or receives it.
+    /// The QEMU waits for the guest, or receives it.
     Ready,
-    /// It has all of the guest, paused. Whether it may run is the source's to say.
+    /// The QEMU has all of the guest, paused. The source decides whether the guest may run.
     Completed,
-    /// The guest is this end's: it runs once that is on disk. **From here on the target alone decides.**
+    /// The guest is this end's, and runs once that is on disk. **From here on the target alone decides.**
     Run,
-    /// It runs, or ran and ended.
+    /// The guest runs, or ran and ended.
     Running,
-    /// Called off: the QEMU ends, and never ran the guest.
+    /// The migration is called off: the QEMU ends, and never ran the guest.
     Refuse,
     /// Nothing is left to do.
     Done,
@@ -64,16 +64,16 @@ pub enum TargetPhase {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationPhase {
-    /// It waits for a place here.
+    /// The migration waits for a place here.
     Queued,
-    /// Of a source.
+    /// The phase of a source.
     Source(SourcePhase),
-    /// Of a target.
+    /// The phase of a target.
     Target(TargetPhase),
 }
 
 impl MigrationPhase {
-    /// In a word, and as it is told to people while it lasts.
+    /// Returns the phase in a word, and as people read it while the phase lasts.
     pub fn words(self) -> (&'static str, &'static str) {
         match self {
             MigrationPhase::Queued => ("queued", "waiting for a place"),
@@ -97,31 +97,32 @@ impl MigrationPhase {
     }
 }
 
-/// Where the target stands, as it tells the source. Later ones are greater: an older one that arrives late is ignored.
+/// Where the target stands, as it tells the source. Later reports are greater: an older report that arrives late is
+/// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Report {
-    /// It has no free place yet.
+    /// The target has no free place yet.
     Queued,
-    /// Its QEMU starts.
+    /// The target's QEMU starts.
     Preparing,
-    /// Its QEMU waits for the guest, or receives it.
+    /// The target's QEMU waits for the guest, or receives it.
     Ready,
-    /// Its QEMU has all of the guest, paused.
+    /// The target's QEMU has all of the guest, paused.
     Completed,
-    /// It has decided to run the guest.
+    /// The target has decided to run the guest.
     Run,
-    /// It will not run the guest, and is killing its QEMU.
+    /// The target will not run the guest, and is killing its QEMU.
     Refusing,
-    /// The guest runs there, or ran and ended.
+    /// The guest runs at the target, or ran and ended.
     Running,
-    /// The guest never ran there and never will; its QEMU is gone.
+    /// The guest never ran at the target and never will; its QEMU is gone.
     Refused,
-    /// It has forgotten the migration.
+    /// The target has forgotten the migration.
     Settled,
 }
 
-/// How a migration ended.
+/// The outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -136,7 +137,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// In words, for people.
+    /// Returns the outcome in words, for people.
     pub fn words(self) -> &'static str {
         match self {
             Outcome::Moved => "the guest runs on the target",
@@ -146,22 +147,22 @@ impl Outcome {
     }
 }
 
-/// Why a migration did not go on.
+/// The reason why a migration did not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureReason {
-    /// Somebody called it off.
+    /// A person called the migration off.
     Cancelled,
     /// A phase took longer than it may.
     Deadline,
     /// The other host cannot be reached.
     ContactLost,
-    /// The source's QEMU says that the migration failed.
+    /// The source's QEMU reports that the migration failed.
     MigrationFailed,
-    /// The guest was stopped, or became another than the target's QEMU was started for, while it was copied.
+    /// While the guest was copied, it was stopped, or became another than the target's QEMU was started for.
     GuestChanged,
-    /// The target called it off; its agent says why.
+    /// The target called the migration off; its agent says why.
     TargetRefused,
     /// This end's QEMU ended.
     QemuEnded,
@@ -169,21 +170,21 @@ pub enum FailureReason {
     CannotRun,
     /// The journal cannot be written.
     Journal,
-    /// This end's agent was started again in the middle of it.
+    /// This end's agent was started again in the middle of the migration.
     AgentRestarted,
-    /// The other host is off, by somebody's word.
+    /// The other host is off, by a person's word.
     Proof,
-    /// The source called it off.
+    /// The source called the migration off.
     Aborted,
-    /// One of the two agents cannot read what the other one says.
+    /// One of the two agents cannot read what the other says.
     NotUnderstood,
-    /// A reason that only a newer version knows; the words that come with it say it.
+    /// A reason that only a newer version knows. The words that come with it say the reason.
     #[serde(other)]
     Other,
 }
 
 impl FailureReason {
-    /// In words, for people.
+    /// Returns the reason in words, for people.
     pub fn words(self) -> &'static str {
         match self {
             FailureReason::Cancelled => "somebody called it off",

@@ -1,4 +1,4 @@
-//! What the agent answers.
+//! Is what the agent answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,60 +7,60 @@ use super::host::HostView;
 use super::migration::Migration;
 use super::vm::VmView;
 
-/// What the agent answers.
+/// A reply of the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "reply")]
 pub enum Reply {
-    /// It goes on.
+    /// The migration goes on.
     Progress(Box<Migration>),
-    /// Nothing more to say.
+    /// There is nothing more to say.
     Done,
-    /// It cannot be done.
+    /// The request cannot be done.
     Error(Refusal),
     /// A VM.
     Vm(Box<VmView>),
-    /// VMs, by name.
+    /// The VMs, by name.
     Vms {
         /// The VMs of this host.
         vms: Vec<VmView>,
     },
     /// A host.
     Host(Box<HostView>),
-    /// Hosts, by name.
+    /// The hosts, by name.
     Hosts {
-        /// The hosts that this one knows.
+        /// The hosts that this host knows.
         hosts: Vec<HostView>,
     },
-    /// What a check found.
+    /// The result of a check.
     Check(CheckResult),
     /// A migration.
     Migration(Box<Migration>),
-    /// Migrations, the newest first.
+    /// The migrations, the newest first.
     Migrations {
         /// The migrations that this host remembers.
         migrations: Vec<Migration>,
     },
-    /// What the agent speaks.
+    /// The versions that the agent speaks.
     Version(VersionView),
 }
 
-/// Why something cannot be done.
+/// The reason why a request cannot be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Refusal {
     /// What is wrong.
     pub message: String,
-    /// What to do about it; may be empty.
+    /// What to do about it. May be empty.
     pub cure: String,
 }
 
-/// What an agent is, and speaks.
+/// The versions of an agent's program and of the API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VersionView {
-    /// The release of its program.
+    /// The release of the agent's program.
     pub release: String,
-    /// The newest version of this protocol that it speaks; it speaks all from 1 on.
+    /// The newest version of the API that the agent speaks. The agent speaks all versions from 1 on.
     pub api: u32,
 }

@@ -1,4 +1,4 @@
-//! What somebody wants of the agent.
+//! Is what a command asks of the agent.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,127 +6,131 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The newest version of this protocol, which the requests and replies here are of.
+/// Holds the newest version of the API, which the requests and replies here are of.
 pub const API_VERSION: u32 = 1;
 
-/// The line that a request is: the request, and what is said of it.
+/// The line of a request: the request, and what is said about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RequestLine {
-    /// The version that it is of; none: 1.
+    /// The version of the API that the request is of; `None`: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<u32>,
-    /// A name that whoever asks chose for a migration, at random or by what it is for. The same name again means the
-    /// same migration, with all its attempts, which is then followed and not begun anew: after an answer was lost, for
-    /// instance. Remembered for a day, also when the agent is started again. With [`Request::Migrate`] only.
+    /// A name that the caller chose for a migration, at random or by its purpose. The same name again means the same
+    /// migration, with all its attempts. The migration is then followed and not begun anew, for instance after an
+    /// answer was lost. The agent remembers the name for a day, also when it is started again. With
+    /// [`Request::Migrate`] only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// What is wanted.
+    /// The request itself.
     #[serde(flatten)]
     pub request: Request,
 }
 
-/// What somebody wants of the agent.
+/// A request to the agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "request")]
 pub enum Request {
-    /// Start a VM from its definition, or a stopped one that is known by its name. → [`Reply::Vm`](super::Reply::Vm)
+    /// Start a VM from its definition, or a stopped VM by its name. → [`Reply::Vm`](super::Reply::Vm)
     VmStart {
-        /// A definition, as TOML, and the file that it is from; or a name.
+        /// A definition, as TOML, and the file that holds it; or a name.
         from: VmOrigin,
-        /// What is wanted all the same.
+        /// What is wanted in spite of a refusal.
         #[serde(default)]
         options: StartOptions,
     },
-    /// Take over a QEMU that somebody else started. → [`Reply::Vm`](super::Reply::Vm)
+    /// Take over a QEMU that another program started. → [`Reply::Vm`](super::Reply::Vm)
     VmAdopt {
-        /// Its QMP socket, which nobody else may have open.
+        /// The QEMU's QMP socket, which no other program may have open.
         qmp: PathBuf,
         /// The VM's name; else QEMU's own (`-name`).
         name: Option<String>,
     },
-    /// All VMs of this host. → [`Reply::Vms`](super::Reply::Vms)
+    /// List all VMs of this host. → [`Reply::Vms`](super::Reply::Vms)
     VmList,
-    /// One. → [`Reply::Vm`](super::Reply::Vm)
+    /// Show a VM. → [`Reply::Vm`](super::Reply::Vm)
     VmShow {
-        /// Its name.
+        /// The VM's name.
         name: String,
     },
-    /// Stop a VM: press its power button, wait, and pull the plug if told to. → [`Reply::Vm`](super::Reply::Vm)
+    /// Stop a VM: press its power button, wait, and pull the plug if `force` says so. → [`Reply::Vm`](super::Reply::Vm)
     VmStop {
-        /// Its name.
+        /// The VM's name.
         name: String,
-        /// Seconds until it has to be off.
+        /// The seconds until the VM has to be off.
         timeout_s: u64,
-        /// Kill its QEMU after that, instead of giving up.
+        /// Whether to kill the VM's QEMU after that, instead of giving up.
         force: bool,
     },
-    /// Run a guest that somebody paused, or QEMU for a failing disk. → [`Reply::Vm`](super::Reply::Vm)
+    /// Run a guest that a person paused, or QEMU for a failing disk. → [`Reply::Vm`](super::Reply::Vm)
     VmResume {
-        /// Its name.
+        /// The VM's name.
         name: String,
     },
     /// Forget a stopped VM's definition. → [`Reply::Done`](super::Reply::Done)
     VmForget {
-        /// Its name.
+        /// The VM's name.
         name: String,
     },
-    /// All hosts of the cluster, as far as this one knows them. → [`Reply::Hosts`](super::Reply::Hosts)
+    /// List all hosts of the cluster, as far as this host knows them. → [`Reply::Hosts`](super::Reply::Hosts)
     HostList,
-    /// One; none: this one. → [`Reply::Host`](super::Reply::Host)
+    /// Show a host; without a name, this host. → [`Reply::Host`](super::Reply::Host)
     HostShow {
-        /// Its name.
+        /// The host's name.
         name: Option<String>,
     },
-    /// Say all that speaks against moving a VM, and how long it would take. → [`Reply::Check`](super::Reply::Check)
+    /// Find all that stands against moving a VM, and how long the move would take. →
+    /// [`Reply::Check`](super::Reply::Check)
     Check {
         /// The VM.
         vm: String,
         /// The target host.
         to: String,
-        /// What was asked for with the migration.
+        /// The options of the migration.
         options: MigrateOptions,
     },
-    /// Move a VM. → [`Reply::Check`](super::Reply::Check), which is the end if something blocks it, and may be left out
-    /// if nothing is to be said; [`Reply::Progress`](super::Reply::Progress) each time that something changes and every
-    /// [`PROGRESS_PERIOD`](crate::PROGRESS_PERIOD); at its end, or at once with `detach`,
-    /// [`Reply::Migration`](super::Reply::Migration).
+    /// Move a VM. → [`Reply::Check`](super::Reply::Check), which is the last reply if a problem blocks the migration,
+    /// and may be left out if there is nothing to say; [`Reply::Progress`](super::Reply::Progress) each time that
+    /// something changes and every [`PROGRESS_PERIOD`](crate::PROGRESS_PERIOD);
+    /// [`Reply::Migration`](super::Reply::Migration) at the end, or at once with `detach`.
     Migrate {
         /// The VM.
         vm: String,
         /// The target host.
         to: String,
-        /// What was asked for with the migration.
+        /// The options of the migration.
         options: MigrateOptions,
-        /// Answer as soon as it is begun or queued.
+        /// Whether to answer as soon as the migration is begun or queued.
         detach: bool,
     },
-    /// Migrations under way on this host, and the last ones. → [`Reply::Migrations`](super::Reply::Migrations)
+    /// List the migrations under way on this host, and the last ones. → [`Reply::Migrations`](super::Reply::Migrations)
     MigrationList,
-    /// One, with its events. → [`Reply::Migration`](super::Reply::Migration)
+    /// Show a migration with its events. → [`Reply::Migration`](super::Reply::Migration)
     MigrationShow {
-        /// The beginning of its id, or its VM's name for the last one.
+        /// The beginning of the migration's id, or the name of a VM for its last migration.
         id: String,
     },
-    /// Follow one until it is over. → as `Migrate`
+    /// Follow a migration until it is over. → as `Migrate`
     MigrationWatch {
-        /// As in `MigrationShow`.
+        /// The migration, as in `MigrationShow`.
         id: String,
     },
-    /// Call one off. → [`Reply::Migration`](super::Reply::Migration)
+    /// Call a migration off. → [`Reply::Migration`](super::Reply::Migration)
     MigrationCancel {
-        /// As in `MigrationShow`.
+        /// The migration, as in `MigrationShow`.
         id: String,
     },
-    /// Run a guest that is in doubt here, as the other host is off. → [`Reply::Migration`](super::Reply::Migration)
+    /// Run a guest that is in doubt here, because the other host is off. →
+    /// [`Reply::Migration`](super::Reply::Migration)
     MigrationResolve {
-        /// As in `MigrationShow`.
+        /// The migration, as in `MigrationShow`.
         id: String,
-        /// Somebody has made sure that the other host is off, and that it stays so until this is over.
+        /// Whether a person has made sure that the other host is off, and that it stays off until the migration is
+        /// over.
         other_host_is_off: bool,
     },
-    /// What the agent speaks. → [`Reply::Version`](super::Reply::Version)
+    /// Tell the versions that the agent speaks. → [`Reply::Version`](super::Reply::Version)
     Version,
 }
 
@@ -137,49 +141,51 @@ pub enum Request {
 pub enum VmOrigin {
     /// A definition.
     Definition {
-        /// Where it is from, for error messages.
+        /// The file that holds the definition, for error messages.
         file: String,
-        /// TOML.
+        /// The definition, as TOML.
         text: String,
     },
     /// The name of a VM that this host knows and that is not running.
     Name(String),
 }
 
-/// What a start is refused for unless somebody wants it all the same. An agent that does not know a word ignores it.
+/// What a start is refused for unless it is wanted all the same. An agent that does not know a field ignores it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StartOptions {
-    /// More than the host has room for: the kernel may kill this guest for it, or another.
+    /// Start the VM though it needs more than the host has room for. The kernel may kill this guest for that, or
+    /// another.
     pub overcommit: bool,
-    /// With the images that its definition or command line names, though its guest last had others open.
+    /// Start the VM with the images that its definition or command line names, though its guest last had others open.
     pub as_defined: bool,
-    /// With new UEFI variables and a new TPM, though another host keeps those of a VM of that name.
+    /// Start the VM with new UEFI variables and a new TPM, though another host keeps those of a VM of that name.
     pub new_state: bool,
 }
 
-/// How to migrate.
+/// The options of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MigrateOptions {
-    /// Greater goes first. None: the definition's.
+    /// The priority; a greater priority goes first. `None`: the definition's.
     pub priority: Option<u8>,
-    /// Milliseconds that the guest may be stopped; QEMU's `downtime-limit`.
+    /// The milliseconds that the guest may be stopped; QEMU's `downtime-limit`.
     pub downtime_limit_ms: Option<u64>,
-    /// Seconds until the guest has to be about to move; called off after that.
+    /// The seconds until the guest has to be about to move. After that the migration is called off.
     pub deadline_s: Option<u64>,
-    /// multifd channels; 0: one stream.
+    /// The multifd channels; 0: one stream.
     pub channels: Option<u8>,
-    /// How the guest's memory travels. None: as its host has it.
+    /// How the guest's memory travels. `None`: as its host has it.
     pub transport: Option<Transport>,
-    /// Per cent by which the guest may be slowed down if it writes faster than it is moved. None: not at all.
+    /// The per cent by which the guest may be slowed down if it writes faster than it is moved. `None`: not at all.
     pub allow_throttle: Option<u8>,
-    /// Memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas.
-    /// None: the agent's choice.
+    /// The memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas.
+    /// `None`: the agent's choice.
     pub delta_memory: Option<f64>,
-    /// How often a migration that was called off, but not by somebody, is begun again, whoever watches.
+    /// How often a migration that was called off, but not by a person, is begun again, whether or not a command follows
+    /// it.
     pub retries: u32,
 }
 
@@ -188,22 +194,22 @@ pub struct MigrateOptions {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
-    /// All NICs, and compression as far as it pays.
+    /// All NICs, with compression as far as it pays.
     #[default]
     Auto,
-    /// One connection on one NIC, as it is.
+    /// One connection on one NIC, uncompressed.
     Tcp,
     /// One NIC, compressed.
     Compression,
-    /// All NICs, as it is.
+    /// All NICs, uncompressed.
     Multichannel,
 }
 
 impl Transport {
-    /// All of them.
+    /// Holds all transports.
     pub const ALL: [Transport; 4] = [Transport::Auto, Transport::Tcp, Transport::Compression, Transport::Multichannel];
 
-    /// Returns its name.
+    /// Returns the transport's name.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Auto => "auto",
@@ -220,7 +226,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// A text that is no transport's name.
+/// The error for a text that is no transport's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it may be {}", Transport::ALL.map(Transport::name).join(", "))]
 pub struct NoTransport;

@@ -1,5 +1,5 @@
-//! The snapshot of version 1: whatever changes in what is written fails here, and says whether programs that know only
-//! the snapshot can live with it.
+//! Compares version 1 with its snapshot. Whatever changes in what is written fails here, and the failure says whether
+//! programs that know only the snapshot can live with the change.
 //!
 //! `SKEIN_UPDATE_SCHEMA=compatible cargo test -p skein-api schema` takes additions over. What is not compatible is a
 //! version 2, but before the first release that has the change: `SKEIN_UPDATE_SCHEMA=incompatible`.
@@ -16,12 +16,12 @@ use serde_json::{Map, Value, json};
 use super::examples;
 use super::*;
 
-/// Which way a value goes: who may know only the snapshot.
+/// The way that a value goes, which says which end may know only the snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
-    /// Commands write it: an older one leaves out what is new.
+    /// Commands write the value. An older command leaves out what is new.
     ToAgent,
-    /// Agents write it: an older command passes over what is new.
+    /// Agents write the value. An older command passes over what is new.
     ToCommand,
 }
 
@@ -179,7 +179,7 @@ fn schema() -> Value {
     undescribed(json!({"request": request, "reply": reply, "event": event, "$defs": generator.take_definitions(true)}))
 }
 
-/// Returns a schema without its words, which the types' documentation has, and which may change.
+/// Returns a schema without its descriptions. These are the types' documentation, and may change.
 fn undescribed(schema: Value) -> Value {
     match schema {
         Value::Object(mut fields) => {
@@ -197,7 +197,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schema").join(name)
 }
 
-/// Whether somebody wants the snapshots to follow, and how far.
+/// Returns whether the snapshots are to follow, and how far.
 fn update() -> String {
     std::env::var("SKEIN_UPDATE_SCHEMA").unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! VMs as commands see them.
+//! Shows VMs as commands see them.
 
 use std::path::PathBuf;
 
@@ -10,34 +10,34 @@ use super::migration::MigrationId;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct VmView {
-    /// Its name.
+    /// The VM's name.
     pub name: String,
-    /// Whether it runs.
+    /// Whether the VM runs.
     pub state: VmState,
-    /// RAM in bytes.
+    /// The RAM, in bytes.
     pub memory_bytes: u64,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
     /// The process that runs it.
     pub pid: Option<u32>,
-    /// The version of its QEMU.
+    /// The version of the VM's QEMU.
     pub qemu: Option<String>,
     /// The machine type, resolved: `pc-q35-10.0`.
     pub machine: Option<String>,
-    /// Its QMP socket.
+    /// The path of the VM's QMP socket.
     pub qmp: Option<PathBuf>,
     /// The unix socket of its serial console.
     pub console: Option<PathBuf>,
-    /// Started by somebody else.
+    /// Whether another program started the VM.
     pub adopted: bool,
-    /// The migration that it is in.
+    /// The migration that the VM is in.
     pub migration: Option<MigrationId>,
-    /// What is in its drives, or was when somebody last looked: its definition may name other images by now.
+    /// The images in the VM's drives, as the agent last saw them. The definition may name other images by now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<Drive>,
-    /// Its definition, as TOML; none of one that was adopted.
+    /// The definition, as TOML; `None` for an adopted VM.
     pub definition: Option<String>,
-    /// Something to know of it: why it stopped, for instance. May be empty.
+    /// A fact for people, as why the VM stopped. May be empty.
     pub note: String,
 }
 
@@ -47,9 +47,9 @@ pub struct VmView {
 pub struct Drive {
     /// The drive's name, else its device's id or QOM path.
     pub name: String,
-    /// The image that is in it, as QEMU calls it; none: it is empty.
+    /// The image in the drive, as QEMU calls it; `None`: the drive is empty.
     pub image: Option<String>,
-    /// What that image is an overlay of, and so on.
+    /// The image that the image is an overlay of, and so on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backing: Vec<String>,
 }
@@ -59,22 +59,22 @@ pub struct Drive {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VmState {
-    /// It runs.
+    /// The guest runs.
     Running,
-    /// It is stopped and can go on: by somebody's word, or by QEMU for an error of a disk.
+    /// The guest is stopped and can go on: a person stopped it, or QEMU did for an error of a disk.
     Paused,
-    /// Its QEMU is being started.
+    /// The VM's QEMU is being started.
     Starting,
-    /// It waits for its guest to arrive.
+    /// The VM waits for its guest to arrive.
     Incoming,
-    /// It was moved and waits for the word that it runs there.
+    /// The guest has arrived and waits for the decision that it runs here.
     Handover,
-    /// It runs on another host, and what it left here is being removed.
+    /// The guest runs on another host, and what it left here is being removed.
     Moved,
-    /// Its guest is paused, and this host alone cannot decide where it runs: see `skein migration resolve`.
+    /// The guest is paused, and this host alone cannot decide where the guest runs: see `skein migration resolve`.
     InDoubt,
-    /// It is off.
+    /// The VM is off.
     Stopped,
-    /// It does not answer.
+    /// The VM's QEMU does not answer.
     Unresponsive,
 }
