@@ -379,7 +379,7 @@ fn the_documentations_walk_through_is_true() {
 
 #[test]
 fn the_references_example_is_told_solved_and_scheduled() {
-    let page = page("placement-file.md");
+    let page = page("cluster-file.md");
     let desk = Desk::new();
     desk.write("cluster.yaml", block(&page, "```yaml\n"));
     let check = desk.run(&["check", "--cluster", "cluster.yaml"]).exits(3).out;
@@ -393,7 +393,7 @@ fn the_references_example_is_told_solved_and_scheduled() {
 
 #[test]
 fn the_references_groups_are_told_solved_and_scheduled() {
-    let page = page("placement-file.md");
+    let page = page("cluster-file.md");
     let desk = Desk::new();
     desk.write("groups.yaml", block(&page, "```yaml\n# groups.yaml\n"));
     let check = desk.run(&["check", "--cluster", "groups.yaml"]).exits(3).out;

@@ -9,7 +9,7 @@
 //! | [`Clash`] | rules that can never hold together, reported when they are made |
 //! | [`check`](check()) | what is broken now, and since when |
 //!
-//! The reference of the file is docs/placement-file.md.
+//! The reference of the file is docs/cluster-file.md.
 
 pub mod amount;
 mod check;

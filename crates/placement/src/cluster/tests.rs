@@ -611,10 +611,10 @@ fn what_is_wrong_is_told_where_it_stands() {
     assert_eq!(mistake(&own), "line 15: host 'h4': memory: levels have to be in order: reserve <= start <= place");
 }
 
-/// Checks that the example in docs/placement-file.md is a valid file.
+/// Checks that the example in docs/cluster-file.md is a valid file.
 #[test]
 fn the_reference_is_right() {
-    let text = include_str!("../../../../docs/placement-file.md");
+    let text = include_str!("../../../../docs/cluster-file.md");
     let file = text.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     assert_eq!(read(file).unwrap().compile().unwrap().clashes, []);
 }

@@ -31,7 +31,7 @@ Examples:
      (rules that clash count as broken; so do rules, soft ones too, about nobody or about a property that is not \
      set)"))]
 pub struct Args {
-    /// The cluster: YAML or JSON, see docs/placement-file.md
+    /// The cluster: YAML or JSON, see docs/cluster-file.md
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// Since when what is broken has been: read if it is there, and written

@@ -18,7 +18,7 @@ Examples:
   skein placement explain --cluster cluster.yaml db2
   skein placement explain --cluster cluster.yaml db2 --json | jq '.hosts[] | select(.accepts) | .host'")]
 pub struct Args {
-    /// The cluster: YAML or JSON, see docs/placement-file.md
+    /// The cluster: YAML or JSON, see docs/cluster-file.md
     #[arg(long, value_name = "FILE")]
     cluster: PathBuf,
     /// Its name in the file

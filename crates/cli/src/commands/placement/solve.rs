@@ -67,7 +67,7 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 struct InputArgs {
-    /// Skein's own file, YAML or JSON: see docs/placement-file.md
+    /// Skein's own file, YAML or JSON: see docs/cluster-file.md
     #[arg(long, value_name = "FILE", group = "input", conflicts_with = "files")]
     cluster: Option<PathBuf>,
     /// The files are of this format

@@ -1,7 +1,7 @@
 //! A cluster as a file: YAML or JSON (which is YAML, too). The file is read as a [`Cluster`], and mistakes are found in
 //! its text.
 //!
-//! The reference of the format is docs/placement-file.md.
+//! The reference of the format is docs/cluster-file.md.
 
 mod parse;
 mod places;
