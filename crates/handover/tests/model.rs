@@ -5,7 +5,7 @@
 //! kills them; a network that delivers whatever was ever sent at any time, any number of times, in any order, or never;
 //! hosts that go off and come back with their disk and without their QEMU; people who cancel, and who vouch for a host
 //! that is off. Whatever a machine wants may be done at once, late, or never; waits may end as soon as they are wanted.
-//! See `model/world.rs` for each step, and `model/fair.rs` for what must follow once no more goes wrong.
+//! See `model/world/step.rs` for each step, and `model/fair.rs` for what must follow once no more goes wrong.
 //!
 //! **What is left out, and why that is sound.** Time: a wait may be over at any moment, so any clock is covered. When a
 //! message is sent: it counts as sent from the moment that a machine wants it sent, and delivery is never certain, so
@@ -30,7 +30,7 @@
 
 #[path = "model/fair.rs"]
 mod fair;
-#[path = "model/world.rs"]
+#[path = "model/world/mod.rs"]
 mod world;
 
 use stateright::{Checker, HasDiscoveries, Model, Path, Property};
