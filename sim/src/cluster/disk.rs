@@ -1,20 +1,22 @@
-//! An agent's disk: what it acknowledged is there after a crash, what it did not may be.
+//! An agent's disk. What was acknowledged is there after a crash; what was not acknowledged may be.
 
 use skein_handover::{Record, needed};
 
 use crate::rng::Rng;
 
-/// Records beyond which a journal is written anew with those that are needed.
+/// The number of records beyond which a journal is compacted: written anew with the records that are needed.
 const COMPACT_AT: usize = 48;
 
 #[derive(Default)]
 pub struct Disk {
     records: Vec<Record>,
-    /// Faults that are at work.
+    /// How many faults let the disk have no space.
     pub full: u32,
+    /// How many faults let writes fail.
     pub flaky: u32,
+    /// How many faults let writes take long.
     pub slow: u32,
-    /// A write failed, and nobody knows what is there: nothing more is written until the journal is opened again.
+    /// A write failed, and its content is unknown: nothing more is written until the journal is opened again.
     pub poisoned: bool,
 }
 
@@ -23,9 +25,9 @@ impl Disk {
         &self.records
     }
 
-    /// Writes and syncs. False: they may or may not be there.
+    /// Writes and syncs. Returns `false` if the records may or may not be there.
     pub fn write(&mut self, records: &[Record], rng: &mut Rng) -> bool {
-        // That there is no space is seen before anything is written.
+        // A lack of space is seen before anything is written.
         if self.full > 0 || self.poisoned {
             return false;
         }
@@ -41,13 +43,13 @@ impl Disk {
         true
     }
 
-    /// The journal is opened again.
+    /// Opens the journal again. Returns all its records.
     pub fn open(&mut self) -> &[Record] {
         self.poisoned = false;
         &self.records
     }
 
-    /// The agent ends in the middle of a write: the first few are there, or all, or none.
+    /// Ends a write in the middle, as a crash does: the first few records are there, or all, or none.
     pub fn tear(&mut self, records: &[Record], rng: &mut Rng) {
         if self.full == 0 && !self.poisoned {
             let kept = rng.below(records.len() as u64 + 1) as usize;
@@ -55,7 +57,8 @@ impl Disk {
         }
     }
 
-    /// A disk that acknowledged what it did not keep; see [`super::Plant::ForgottenJournal`].
+    /// Loses the last records, though they were acknowledged; see
+    /// [`Plant::ForgottenJournal`](super::Plant::ForgottenJournal).
     pub fn forget(&mut self, last: usize) {
         self.records.truncate(self.records.len().saturating_sub(last));
     }

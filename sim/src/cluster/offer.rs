@@ -1,4 +1,4 @@
-//! What a source offers here: a word, which nobody reads.
+//! The handover's types, with what a source offers here: a word that nobody reads.
 
 pub type Offer = String;
 pub type Manager = skein_handover::Manager<Offer>;

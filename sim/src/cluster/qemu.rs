@@ -1,9 +1,13 @@
 //! A QEMU process as agents see it: migration states, sockets, a guest whose memory changes while it runs.
 //!
-//! What it does when was observed with QEMU 7.2 and 10.0: it stops at `pre-switchover` until it is told to go on; it
-//! resumes by itself when a connection breaks in `active` or `device`, notices nothing in `pre-switchover`, and stays
-//! stopped once `completed`; `cont` then works, whatever runs elsewhere. A target that loses its connection before it
-//! has everything ends; one that has everything waits for `cont`, also when the source has resumed meanwhile.
+//! The behaviour is that of QEMU 7.2 and 10.0, as observed:
+//!
+//! - A source stops at `pre-switchover` until it is told to go on.
+//! - A source whose connection breaks in `active` or `device` resumes the guest by itself. In `pre-switchover` it
+//!   notices nothing.
+//! - A source that has `completed` stays stopped. `cont` works then, whatever runs elsewhere.
+//! - A target that loses its connection before it has everything ends. A target that has everything waits for `cont`,
+//!   also when the source has resumed meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,26 +18,26 @@ use bytes::Bytes;
 use skein_handover::MigrationId;
 use skein_session::StreamId;
 
-use super::{HostIx, LinkIx, QemuIx, VmIx};
+use super::index::{HostIx, LinkIx, VmIx};
 use crate::rng::Rng;
 use crate::world::End;
 
 pub const PAGE_BYTES: usize = 4096;
-/// What a unix socket holds.
+/// How many bytes a unix socket holds.
 pub const SOCKET_BYTES: usize = 64 << 10;
-/// Pages that QEMU writes at once.
+/// How many pages QEMU writes at once.
 const BATCH: usize = 8;
 const HEADER_BYTES: usize = 9;
-/// The last byte that the target says on the return path.
+/// The last byte that the target sends on the return path.
 pub const SHUT: u8 = b'S';
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The process was started; its monitor does not answer yet.
     Starting,
-    /// It waits for a guest or receives it.
+    /// The QEMU waits for a guest or receives it.
     Incoming,
-    /// It has all of the guest, paused.
+    /// The QEMU has all of the guest, paused.
     Loaded,
     Running,
     Migrating,
@@ -45,17 +49,17 @@ pub enum State {
 /// One connection of a migration.
 #[derive(Default)]
 pub struct SimChannel {
-    /// Where its agent carries it.
+    /// The stream in which the agent carries the connection: the session, the end and the stream.
     pub stream: Option<(LinkIx, End, StreamId)>,
-    /// Written by QEMU, not read by its agent.
+    /// What QEMU has written and its agent has not read.
     pub out: VecDeque<Bytes>,
     pub out_bytes: usize,
-    /// QEMU has closed its end: nothing follows.
+    /// QEMU has closed its end: no more is written.
     pub out_closed: bool,
-    /// Written by its agent, not read by QEMU.
+    /// What the agent has written and QEMU has not read.
     pub input: Vec<u8>,
     pub input_closed: bool,
-    /// It stands at this barrier.
+    /// The barrier at which the channel waits for the others.
     barrier: Option<u32>,
 }
 
@@ -65,7 +69,7 @@ impl SimChannel {
         self.out.push_back(bytes);
     }
 
-    /// At most so many bytes of what QEMU wrote.
+    /// Takes at most so many bytes of what QEMU wrote.
     pub fn take(&mut self, most: usize) -> Option<Bytes> {
         let front = self.out.front_mut()?;
         let bytes = if front.len() > most { front.split_to(most) } else { self.out.pop_front()? };
@@ -74,43 +78,44 @@ impl SimChannel {
     }
 }
 
+/// A QEMU process with a guest.
 pub struct Qemu {
     pub host: HostIx,
     pub vm: VmIx,
-    /// The migration that it was started for.
+    /// The migration that the QEMU was started for.
     pub incoming: Option<MigrationId>,
-    /// The migration that it is the source of.
+    /// The migration that the QEMU is the source of.
     pub outgoing: Option<MigrationId>,
     pub alive: bool,
     pub state: State,
-    /// It ran the guest at some time.
+    /// The QEMU has run the guest at some time.
     pub ran: bool,
-    /// Version of each page.
+    /// The version of each page.
     pub image: Vec<u32>,
     /// The first is QEMU's main channel.
     pub channels: Vec<SimChannel>,
-    /// Pages to send in this round.
+    /// The pages to send in this round.
     todo: VecDeque<u32>,
     pub round: u32,
     /// A connection broke.
     pub broken: bool,
-    /// All was written, or all was read.
+    /// A source has written all, or a target has read all.
     pub ended: bool,
-    /// The target's last word arrived.
+    /// The target's last byte arrived.
     pub shut: bool,
-    /// Counts migrations, so that what was meant for one does not meet the next.
+    /// Counts migrations, so that what is scheduled in one does not happen in the next.
     pub epoch: u32,
     pub scheduled: bool,
-    /// Its monitor's lines come in order.
+    /// When the last line of the monitor arrives: lines come in order.
     pub monitor_at: u64,
 }
 
-/// What the source's next step is.
+/// How far a source came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Produced {
-    /// Its sockets are full.
+    /// The sockets are full.
     Blocked,
-    /// A round is over.
+    /// The round is over.
     Round,
     /// Everything was written.
     End,
@@ -127,7 +132,7 @@ pub enum Loaded {
     Corrupt(String),
 }
 
-/// A buffer that is counted as long as anybody holds any part of it.
+/// A buffer that is counted as long as any part of it is held.
 struct Tracked(Vec<u8>, Arc<AtomicI64>);
 
 impl AsRef<[u8]> for Tracked {
@@ -142,14 +147,15 @@ impl Drop for Tracked {
     }
 }
 
+/// Makes a buffer that counts in `live` as long as any part of it is held.
 pub fn tracked(bytes: Vec<u8>, live: &Arc<AtomicI64>) -> Bytes {
     live.fetch_add(1, Ordering::Relaxed);
     Bytes::from_owner(Tracked(bytes, live.clone()))
 }
 
-/// What a page holds in a version.
+/// Returns what a page holds in a version.
 fn page(vm: VmIx, page: u32, version: u32) -> &'static [u8] {
-    /// Not a multiple of anything that bytes are cut into, so that no two places look alike.
+    /// A prime, and so no multiple of a length that bytes are cut into: no two places look alike.
     const PERIOD: usize = 65_521;
     static BLOCK: OnceLock<Vec<u8>> = OnceLock::new();
     let block = BLOCK.get_or_init(|| {
@@ -192,7 +198,7 @@ impl Qemu {
         }
     }
 
-    /// For a report of what does not go on.
+    /// Returns the QEMU's state, for a report of what does not come to rest.
     pub fn shown(&self) -> String {
         let channels: Vec<String> = self
             .channels
@@ -214,11 +220,12 @@ impl Qemu {
         )
     }
 
+    /// Returns whether the guest runs in this QEMU.
     pub fn runs(&self) -> bool {
         self.alive && matches!(self.state, State::Running | State::Migrating)
     }
 
-    /// `migrate`: the first round has all pages.
+    /// Begins a migration, as QMP's `migrate`. The first round has all pages.
     pub fn begin(&mut self, channels: usize) {
         self.epoch += 1;
         self.state = State::Migrating;
@@ -227,12 +234,13 @@ impl Qemu {
         (self.round, self.broken, self.ended, self.shut) = (0, false, false, false);
     }
 
+    /// Begins the next round with these pages.
     pub fn next_round(&mut self, pages: impl IntoIterator<Item = u32>) {
         self.todo.extend(pages);
         self.round += 1;
     }
 
-    /// Writes pages while the sockets have room; the round's end is a barrier on every channel.
+    /// Writes pages until the sockets are full. The round's end is a barrier on every channel.
     pub fn produce(&mut self, live: &Arc<AtomicI64>) -> Produced {
         if self.ended {
             return Produced::Blocked;
@@ -262,7 +270,7 @@ impl Qemu {
         Produced::End
     }
 
-    /// Reads what arrived.
+    /// Reads what arrived on all channels.
     pub fn load(&mut self) -> Loaded {
         loop {
             let mut moved = false;
@@ -282,7 +290,7 @@ impl Qemu {
                 return Loaded::All;
             }
             if !moved {
-                // Only who would read more notices that nothing comes.
+                // A channel that waits at its barrier reads nothing, and does not notice that the connection ended.
                 let lost = self.channels.iter().any(|c| c.input_closed && c.barrier.is_none());
                 return if lost { Loaded::Lost } else { Loaded::NotYet };
             }
@@ -321,9 +329,4 @@ impl Qemu {
         channel.input.drain(..at);
         Ok(at > 0)
     }
-}
-
-/// The other name of a process.
-pub fn shown(qemu: QemuIx) -> String {
-    format!("qemu{qemu}")
 }

@@ -2,42 +2,56 @@
 
 use std::time::Duration;
 
-use skein_handover::{MigrationId, MigrationLimits, WaitTimes};
+use skein_handover::{MigrationLimits, Outcome, WaitTimes};
 
-use super::fault::{FLAP, Fault};
-use super::net::Wire;
+use super::fault::{Fault, Faults};
+use super::index::VmIx;
+use super::plant::Plant;
 use super::qemu::{Qemu, State};
+use super::schedule::Do;
+use super::session::Wire;
 use super::sim_agent::SimHost;
-use super::*;
+use super::state::Cluster;
+use super::stats::Stats;
+use super::vm::Vm;
+use super::wish::Wish;
 use crate::network::PathSpec;
+use crate::rng::Rng;
 use crate::world::{MS, S, Time};
 
-/// Somebody wants a VM moved.
-#[derive(Clone, Debug)]
-pub struct Wish {
-    pub at: Time,
-    pub vm: VmIx,
-    pub to: HostIx,
-    pub priority: u8,
-    pub cancel_after: Option<Time>,
-    /// How often it is tried again when it is not possible.
-    pub tries: u32,
-    pub done: bool,
-    /// What came of it, and where.
-    pub id: Option<MigrationId>,
-    pub from: Option<HostIx>,
-}
-
-impl Wish {
-    fn new(at: Time, vm: VmIx, to: HostIx) -> Wish {
-        Wish { at, vm, to, priority: 0, cancel_after: None, tries: 100, done: false, id: None, from: None }
-    }
-}
-
-/// When all is well, everything is at rest after that long.
+/// The time after which everything is at rest when all is well.
 const REST: Time = 120 * S;
 
-fn path(rng: &mut Rng, calm: bool) -> PathSpec {
+/// The longest time that a NIC is dark when it flaps.
+const FLAP: Time = 500 * MS;
+
+/// What the network is like when no fault is at work.
+#[derive(Clone, Copy)]
+enum Weather {
+    /// All paths are up from the start on.
+    Calm,
+    /// Some paths come up only later.
+    Rough,
+}
+
+/// How many hosts there are, and how many NICs each has.
+#[derive(Clone, Copy)]
+struct Size {
+    hosts: usize,
+    nics: usize,
+}
+
+fn wire(rng: &mut Rng, size: Size, weather: Weather) -> Wire {
+    let mut wire = Wire { thread_delay: rng.log_between(10e3, 2e6) as Time, ..Wire::default() };
+    for a in 0..size.hosts {
+        for b in a + 1..size.hosts {
+            wire.paths.insert((a, b), (0..size.nics).map(|_| path(rng, weather)).collect());
+        }
+    }
+    wire
+}
+
+fn path(rng: &mut Rng, weather: Weather) -> PathSpec {
     let rate = rng.log_between(5e6, 500e6);
     let back = if rng.percent(80) { rate } else { rng.log_between(5e6, 500e6) };
     let latency = rng.log_between(20e3, 10e6) as Time;
@@ -48,13 +62,16 @@ fn path(rng: &mut Rng, calm: bool) -> PathSpec {
         queue: rng.log_between(64e3, 1e6).min(rate.min(back) * 0.05) as u64,
         socket: rng.log_between(64e3, 2e6) as u64,
         data_connections: rng.between(1, 3) as usize,
-        up_at: if calm || rng.percent(90) { 0 } else { rng.below(2 * S) },
+        up_at: match weather {
+            Weather::Rough if !rng.percent(90) => rng.below(2 * S),
+            Weather::Calm | Weather::Rough => 0,
+        },
     }
 }
 
 fn limits(rng: &mut Rng) -> MigrationLimits {
     let time = |rng: &mut Rng, low: f64, high: f64| Duration::from_nanos(rng.log_between(low, high) as u64);
-    // With waits as they are by default nothing may need them to come to rest in time.
+    // With the default waits, nothing may have to wait that long to come to rest in time.
     let usual = rng.percent(20);
     MigrationLimits {
         outgoing: rng.between(1, 4) as usize,
@@ -73,7 +90,53 @@ fn limits(rng: &mut Rng) -> MigrationLimits {
     }
 }
 
+/// What people want within the time `span`.
+fn wishes(rng: &mut Rng, cluster: &Cluster, span: Time) -> Vec<Wish> {
+    let (vms, hosts) = (cluster.vms.len() as u64, cluster.hosts.len() as u64);
+    let mut wishes = Vec::new();
+    for _ in 0..rng.between(1, 2 + 2 * vms) {
+        let mut wish = Wish::new(rng.below(span), rng.below(vms) as usize, rng.below(hosts) as usize);
+        wish.priority = rng.below(3) as u8;
+        wish.cancel_after = (!cluster.calm && rng.percent(15)).then(|| rng.log_between(1e6, 5e9) as Time);
+        wishes.push(wish);
+    }
+    wishes
+}
+
+/// What goes wrong within the time `span`, and when.
+fn faults(rng: &mut Rng, size: Size, kinds: Faults, span: Time) -> Vec<(Time, Fault)> {
+    let mut faults = Vec::new();
+    for _ in 0..if rng.percent(10) { rng.between(8, 24) } else { rng.between(1, 6) } {
+        let longest = if rng.percent(15) { 20 * S } else { 6 * S };
+        let fault = Fault::any(rng, size.hosts, size.nics, longest, kinds);
+        faults.push((rng.below(span), fault));
+    }
+    if kinds == Faults::All && rng.percent(8) {
+        faults.extend(flapping(rng, size, span));
+    }
+    faults
+}
+
+/// A NIC that flaps, for all the time `span`.
+fn flapping(rng: &mut Rng, size: Size, span: Time) -> Vec<(Time, Fault)> {
+    let (host, nic, mut at) = (rng.below(size.hosts as u64) as usize, rng.below(size.nics as u64) as usize, 0);
+    let mut faults = Vec::new();
+    while at < span {
+        let lasts = rng.log_between(20e6, FLAP as f64) as Time;
+        let after = [rng.below(100 * MS), rng.below(100 * MS)];
+        let flap = [
+            Fault::Dark { host, nic, lasts },
+            Fault::Carrier { host, nic, lasts },
+            Fault::Cut { host, nic, after, lasts },
+        ];
+        faults.push((at, rng.pick(&flap).clone()));
+        at += lasts + rng.log_between(20e6, 1e9) as Time;
+    }
+    faults
+}
+
 impl Cluster {
+    /// Draws a run. The draws come in one order for ever, or a seed would mean another run.
     pub fn from_seed(seed: u64, plant: Option<Plant>) -> Cluster {
         let mut rng = Rng::new(seed);
         let (calm, kills_only) = match rng.below(100) {
@@ -81,99 +144,44 @@ impl Cluster {
             15..40 => (false, true),
             _ => (false, false),
         };
-        let hosts = rng.between(2, 6) as usize;
-        let nics = rng.between(1, 3) as usize;
-        let mut wire = Wire { thread_delay: rng.log_between(10e3, 2e6) as Time, ..Wire::default() };
-        for a in 0..hosts {
-            for b in a + 1..hosts {
-                wire.paths.insert((a, b), (0..nics).map(|_| path(&mut rng, calm || kills_only)).collect());
-            }
-        }
+        let size = Size { hosts: rng.between(2, 6) as usize, nics: rng.between(1, 3) as usize };
+        let weather = if calm || kills_only { Weather::Calm } else { Weather::Rough };
+        let wire = wire(&mut rng, size, weather);
         let vms = rng.between(1, 4) as usize;
-        let mut cluster = Cluster {
-            now: 0,
-            rng: Rng::new(seed ^ 0xc1),
-            failure: None,
-            stats: Stats::default(),
-            plant,
-            hosts: (0..hosts)
-                .map(|_| SimHost {
-                    disk: Default::default(),
-                    off: false,
-                    sources: BTreeMap::new(),
-                    limits: limits(&mut rng),
-                })
-                .collect(),
-            agents: (0..hosts).map(|_| SimAgent::default()).collect(),
-            qemus: Vec::new(),
-            vms: Vec::new(),
-            wire,
-            links: BTreeMap::new(),
-            faults: Vec::new(),
-            wishes: Vec::new(),
-            outcomes: BTreeMap::new(),
-            stopped: BTreeMap::new(),
-            calm,
-            kills_only,
-            last_kill: 0,
-            healed: false,
-            live: Arc::default(),
-            leaked: Vec::new(),
-            next_link: 0,
-            seq: 0,
-            heap: BinaryHeap::new(),
-            trace: None,
-        };
-        for vm in 0..vms {
-            let pages = rng.log_between(4.0, 128.0) as usize;
-            let mut qemu = Qemu::new(rng.below(hosts as u64) as usize, vm, None, vec![0; pages]);
-            qemu.state = State::Running;
-            qemu.ran = true;
-            cluster.vms.push(Vm {
-                image: qemu.image.clone(),
-                version: 0,
-                holder: vm,
-                lost: false,
-                vouched: false,
-                stopped_at: None,
-                rounds: if !calm && rng.percent(4) { u32::MAX } else { rng.between(1, 5) as u32 },
-                dirty: rng.below(pages as u64 / 2 + 2),
-            });
-            cluster.qemus.push(qemu);
-        }
-        // The longer part of a run is shorter than its faults.
+        let hosts = (0..size.hosts).map(|_| SimHost::new(limits(&mut rng))).collect();
+        let mut cluster = Cluster::new(Rng::new(seed ^ 0xc1), hosts, wire);
+        (cluster.plant, cluster.calm, cluster.kills_only) = (plant, calm, kills_only);
+        (0..vms).for_each(|vm| cluster.add_vm(&mut rng, vm));
+        // Wishes and faults begin within this time.
         let span = rng.log_between(1e9, 8e9) as Time;
-        for _ in 0..rng.between(1, 2 + 2 * vms as u64) {
-            let mut wish = Wish::new(rng.below(span), rng.below(vms as u64) as usize, rng.below(hosts as u64) as usize);
-            wish.priority = rng.below(3) as u8;
-            wish.cancel_after = (!calm && rng.percent(15)).then(|| rng.log_between(1e6, 5e9) as Time);
-            cluster.wishes.push(wish);
-        }
+        cluster.wishes = wishes(&mut rng, &cluster, span);
         if !calm {
-            for _ in 0..if rng.percent(10) { rng.between(8, 24) } else { rng.between(1, 6) } {
-                let longest = if rng.percent(15) { 20 * S } else { 6 * S };
-                let fault = Fault::any(&mut rng, hosts, nics, longest, kills_only);
-                cluster.faults.push((rng.below(span), fault));
-            }
-            if !kills_only && rng.percent(8) {
-                let (host, nic, mut at) = (rng.below(hosts as u64) as usize, rng.below(nics as u64) as usize, 0);
-                while at < span {
-                    let lasts = rng.log_between(20e6, FLAP as f64) as Time;
-                    let after = [rng.below(100 * MS), rng.below(100 * MS)];
-                    let flap = [
-                        Fault::Dark { host, nic, lasts },
-                        Fault::Carrier { host, nic, lasts },
-                        Fault::Cut { host, nic, after, lasts },
-                    ];
-                    cluster.faults.push((at, rng.pick(&flap).clone()));
-                    at += lasts + rng.log_between(20e6, 1e9) as Time;
-                }
-            }
+            let kinds = if kills_only { Faults::KillsOnly } else { Faults::All };
+            cluster.faults = faults(&mut rng, size, kinds, span);
         }
         cluster
     }
 
-    /// Runs it to its end. The error says what was wrong.
+    /// Adds a VM, which runs in a QEMU of its own number.
+    fn add_vm(&mut self, rng: &mut Rng, vm: VmIx) {
+        let pages = rng.log_between(4.0, 128.0) as usize;
+        let mut qemu = Qemu::new(rng.below(self.hosts.len() as u64) as usize, vm, None, vec![0; pages]);
+        qemu.state = State::Running;
+        qemu.ran = true;
+        self.vms.push(Vm {
+            image: qemu.image.clone(),
+            version: 0,
+            holder: vm,
+            lost: false,
+            vouched: false,
+            stopped_at: None,
+            rounds: if !self.calm && rng.percent(4) { u32::MAX } else { rng.between(1, 5) as u32 },
+            dirty: rng.below(pages as u64 / 2 + 2),
+        });
+        self.qemus.push(qemu);
+    }
+
+    /// Runs the cluster to the end. The error says what was wrong.
     pub fn play(mut self) -> Result<Stats, String> {
         for host in 0..self.hosts.len() {
             let early = self.rng.below(50 * MS);
@@ -192,27 +200,8 @@ impl Cluster {
         self.run(healed_at, |_| false);
         self.healed = true;
         self.come_to_rest();
-        // Whatever happened: each guest can be moved as if nothing had been.
         if self.failure.is_none() && self.rng.percent(60) {
-            self.calm = true;
-            let first = self.wishes.len();
-            for vm in 0..self.vms.len() {
-                if !self.vms[vm].lost {
-                    let from = self.qemus[self.vms[vm].holder].host;
-                    let hosts = self.hosts.len();
-                    let to = (from + self.rng.between(1, hosts as u64 - 1) as usize) % hosts;
-                    self.vms[vm].rounds = self.vms[vm].rounds.min(3);
-                    self.wishes.push(Wish::new(self.now, vm, to));
-                    self.after(0, Do::Wish(self.wishes.len() - 1));
-                }
-            }
-            self.come_to_rest();
-            for wish in self.wishes.split_off(first) {
-                let outcome = wish.id.and_then(|id| self.outcomes.get(&id));
-                if self.failure.is_none() && outcome != Some(&Outcome::Moved) {
-                    self.fail(format!("when all was well again VM {} was not moved: {outcome:?}", wish.vm));
-                }
-            }
+            self.move_all_once_more();
         }
         self.stats.virtual_ns = self.now;
         match self.failure {
@@ -221,6 +210,30 @@ impl Cluster {
         }
     }
 
+    /// Checks that each guest can be moved as if nothing had been, whatever happened before.
+    fn move_all_once_more(&mut self) {
+        self.calm = true;
+        let first = self.wishes.len();
+        for vm in 0..self.vms.len() {
+            if !self.vms[vm].lost {
+                let from = self.qemus[self.vms[vm].holder].host;
+                let hosts = self.hosts.len();
+                let to = (from + self.rng.between(1, hosts as u64 - 1) as usize) % hosts;
+                self.vms[vm].rounds = self.vms[vm].rounds.min(3);
+                self.wishes.push(Wish::new(self.now, vm, to));
+                self.after(0, Do::Wish(self.wishes.len() - 1));
+            }
+        }
+        self.come_to_rest();
+        for wish in self.wishes.split_off(first) {
+            let outcome = wish.id.and_then(|id| self.outcomes.get(&id));
+            if self.failure.is_none() && outcome != Some(&Outcome::Moved) {
+                self.fail(format!("when all was well again VM {} was not moved: {outcome:?}", wish.vm));
+            }
+        }
+    }
+
+    /// Lets time pass until all is at rest, and checks what must hold then.
     fn come_to_rest(&mut self) {
         let patience = self.now + REST;
         self.run(patience, Cluster::rests);
@@ -234,7 +247,7 @@ impl Cluster {
     }
 }
 
-/// One run, with panics as failures.
+/// Runs a seed, with panics as failures.
 pub fn run(seed: u64, plant: Option<Plant>) -> Result<Stats, String> {
     let run = || {
         let mut cluster = Cluster::from_seed(seed, plant);
@@ -244,7 +257,7 @@ pub fn run(seed: u64, plant: Option<Plant>) -> Result<Stats, String> {
     crate::caught(run)
 }
 
-/// How a seed that failed is run again.
+/// Returns how a seed that failed is run again.
 pub fn replay(seed: u64) -> String {
     format!("replay: SKEIN_SEED={seed} SKEIN_TRACE=1 cargo test -p skein-sim --test cluster every -- --nocapture")
 }

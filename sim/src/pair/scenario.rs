@@ -1,4 +1,5 @@
-//! A run from a seed: how it begins, what goes wrong on the way, how it ends, and how long it may take.
+//! A run of one pair of sessions from a seed: how it begins, what goes wrong on the way, how it ends, and how long it
+//! may take.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::network::{Fault, PathSpec};
 use crate::rng::Rng;
 use crate::world::{ACCEPTOR, Config, DIALER, ENDS, MS, S, Time, US};
 
-/// How a session ends once all its streams have.
+/// How a session ends once all its streams have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     /// One end closes it.
@@ -21,7 +22,7 @@ enum Ending {
     Dark,
 }
 
-/// What a run must come to.
+/// A run, and what it must come to.
 pub struct Scenario {
     pub config: Config,
     pub streams: Vec<StreamSpec>,
@@ -70,7 +71,7 @@ fn half(rng: &mut Rng, most: f64) -> HalfSpec {
         _ => Write::Bulk { piece: 1 << 20 },
     };
     if let Write::Bulk { piece } = write {
-        // Few-byte writes of megabytes test nothing more and take long.
+        // Megabytes in writes of few bytes test nothing more and take long.
         bytes = bytes.min(piece * if rng.percent(2) { 40_000 } else { 1000 });
     }
     let read = match rng.below(10) {
@@ -109,88 +110,116 @@ fn fault(rng: &mut Rng, paths: usize, longest: Time) -> Fault {
     }
 }
 
+fn stream(rng: &mut Rng, most: f64) -> StreamSpec {
+    let opener = rng.below(2) as usize;
+    let mut halves = [half(rng, most), half(rng, most)];
+    if halves.iter().all(|half| half.write == Write::AfterPeer) {
+        halves[0].write = Write::Bulk { piece: 5000 };
+    }
+    StreamSpec {
+        opener,
+        open_at: if rng.percent(50) { 0 } else { rng.below(2 * S) },
+        name_bytes: if rng.percent(90) { 0 } else { rng.below(1000) as usize },
+        halves,
+        reset: rng.percent(15).then(|| (rng.below(2) as usize, rng.below(3 * S))),
+        width: [Width::All, Width::All, Width::Path, Width::Connection][rng.below(4) as usize],
+    }
+}
+
+/// Draws streams with at most about a second of traffic in all.
+fn streams(rng: &mut Rng, paths: &[PathSpec]) -> Vec<StreamSpec> {
+    let rate: f64 = paths.iter().map(slower_rate).sum();
+    let crowd = rng.percent(4);
+    let number = if crowd { rng.between(40, 80) } else { rng.between(1, 12) };
+    let most = (rate / number as f64 / 2.0).min(8e6);
+    (0..number).map(|_| stream(rng, most)).collect()
+}
+
+/// Draws what goes wrong, and when.
+fn faults(rng: &mut Rng, paths: usize) -> Vec<(Time, Fault)> {
+    let mut faults = Vec::new();
+    let storm = rng.percent(10);
+    for _ in 0..if storm { rng.between(10, 40) } else { rng.between(1, 6) } {
+        faults.push((rng.below(4 * S), fault(rng, paths, 3 * S)));
+    }
+    if rng.percent(5) {
+        faults.push((rng.below(2 * S), Fault::Dark { lasts: rng.between(5 * S, 30 * S) }));
+    }
+    if rng.percent(5) {
+        faults.extend(addresses_that_change(rng));
+    }
+    if rng.percent(10) {
+        faults.extend(flapping(rng, paths));
+    }
+    faults
+}
+
+/// Draws addresses that come and go with NICs.
+fn addresses_that_change(rng: &mut Rng) -> Vec<(Time, Fault)> {
+    let at = rng.below(2 * S);
+    let announcement = |rng: &mut Rng| {
+        let number = rng.below(200) as u8;
+        (at + rng.below(50 * MS), Fault::Announce { end: rng.below(2) as usize, number })
+    };
+    (0..rng.between(2, 20)).map(|_| announcement(rng)).collect()
+}
+
+/// Draws a path that flaps.
+fn flapping(rng: &mut Rng, paths: usize) -> Vec<(Time, Fault)> {
+    let mut faults = Vec::new();
+    let (path, mut at) = (rng.below(paths as u64) as usize, 0);
+    for _ in 0..rng.between(5, 20) {
+        let lasts = rng.log_between(20e6, 1e9) as Time;
+        let dies_after = [rng.below(100 * MS), rng.below(100 * MS)];
+        let flap = [
+            Fault::Cut { path, dies_after, lasts },
+            Fault::Hole { path, dirs: [true, true], lasts },
+            Fault::Carrier { path, end: rng.below(2) as usize, lasts },
+        ];
+        faults.push((at, *rng.pick(&flap)));
+        at += lasts + rng.log_between(20e6, 1e9) as Time;
+    }
+    faults
+}
+
+/// Returns a path's rate in the slower direction.
+fn slower_rate(path: &PathSpec) -> f64 {
+    path.rate[0].min(path.rate[1])
+}
+
+/// Returns when everything that goes wrong is over.
+fn healed_at(faults: &[(Time, Fault)]) -> Time {
+    faults.iter().map(|(at, fault)| at + fault.lasts()).max().unwrap_or(0)
+}
+
+/// Returns when every stream must be over.
+fn deadline(config: &Config, streams: &[StreamSpec]) -> Time {
+    let up_at = config.paths.iter().map(|path| path.up_at).max().unwrap_or(0);
+    // A stream's own time is that of both halves, as one may wait for the other.
+    let own_time = |spec: &StreamSpec| {
+        spec.open_at + spec.halves.iter().map(own_time).sum::<Time>() + spec.reset.map_or(0, |(_, at)| at)
+    };
+    let own = streams.iter().map(own_time).max().unwrap_or(0);
+    let slowest = config.paths.iter().map(slower_rate).fold(f64::MAX, f64::min);
+    let total: u64 = streams.iter().flat_map(|spec| &spec.halves).map(|half| half.bytes).sum();
+    let sending_s = total as f64 / slowest;
+    // In calm, everything is sent at a good part of the rate. After faults, dead connections have to be noticed (2 s,
+    // if they are told from slow ones) and dialled again (1 s).
+    if config.calm {
+        up_at + own + S + (sending_s * 2e9) as Time
+    } else {
+        healed_at(&config.faults).max(up_at) + own + 12 * S + (sending_s * 3e9) as Time
+    }
+}
+
 impl Scenario {
+    /// Draws a run. The draws come in one order for ever, or a seed would mean another run.
     pub fn from_seed(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
         let calm = rng.percent(20);
         let paths: Vec<PathSpec> = (0..rng.between(1, 4)).map(|_| path(&mut rng)).collect();
-
-        // At most about a second of traffic in all.
-        let rate: f64 = paths.iter().map(|path| path.rate[0].min(path.rate[1])).sum();
-        let crowd = rng.percent(4);
-        let number = if crowd { rng.between(40, 80) } else { rng.between(1, 12) };
-        let most = (rate / number as f64 / 2.0).min(8e6);
-        let streams: Vec<StreamSpec> = (0..number)
-            .map(|_| {
-                let opener = rng.below(2) as usize;
-                let mut halves = [half(&mut rng, most), half(&mut rng, most)];
-                if halves.iter().all(|half| half.write == Write::AfterPeer) {
-                    halves[0].write = Write::Bulk { piece: 5000 };
-                }
-                StreamSpec {
-                    opener,
-                    open_at: if rng.percent(50) { 0 } else { rng.below(2 * S) },
-                    name_bytes: if rng.percent(90) { 0 } else { rng.below(1000) as usize },
-                    halves,
-                    reset: rng.percent(15).then(|| (rng.below(2) as usize, rng.below(3 * S))),
-                    width: [Width::All, Width::All, Width::Path, Width::Connection][rng.below(4) as usize],
-                }
-            })
-            .collect();
-
-        let mut faults = Vec::new();
-        if !calm {
-            let storm = rng.percent(10);
-            for _ in 0..if storm { rng.between(10, 40) } else { rng.between(1, 6) } {
-                faults.push((rng.below(4 * S), fault(&mut rng, paths.len(), 3 * S)));
-            }
-            if rng.percent(5) {
-                faults.push((rng.below(2 * S), Fault::Dark { lasts: rng.between(5 * S, 30 * S) }));
-            }
-            if rng.percent(5) {
-                // Addresses come and go with the NICs.
-                let at = rng.below(2 * S);
-                for _ in 0..rng.between(2, 20) {
-                    let number = rng.below(200) as u8;
-                    faults.push((at + rng.below(50 * MS), Fault::Announce { end: rng.below(2) as usize, number }));
-                }
-            }
-            if rng.percent(10) {
-                // A path that flaps.
-                let (path, mut at) = (rng.below(paths.len() as u64) as usize, 0);
-                for _ in 0..rng.between(5, 20) {
-                    let lasts = rng.log_between(20e6, 1e9) as Time;
-                    let dies_after = [rng.below(100 * MS), rng.below(100 * MS)];
-                    let flap = [
-                        Fault::Cut { path, dies_after, lasts },
-                        Fault::Hole { path, dirs: [true, true], lasts },
-                        Fault::Carrier { path, end: rng.below(2) as usize, lasts },
-                    ];
-                    faults.push((at, *rng.pick(&flap)));
-                    at += lasts + rng.log_between(20e6, 1e9) as Time;
-                }
-            }
-        }
-
-        let healed_at = faults.iter().map(|(at, fault)| at + fault.lasts()).max().unwrap_or(0);
-        let up_at = paths.iter().map(|path| path.up_at).max().unwrap_or(0);
-        // What streams take of themselves, one after the other where they wait for one another.
-        let own: Time = streams
-            .iter()
-            .map(|spec| {
-                spec.open_at + spec.halves.iter().map(own_time).sum::<Time>() + spec.reset.map_or(0, |(_, at)| at)
-            })
-            .max()
-            .unwrap_or(0);
-        let slowest = paths.iter().map(|path| path.rate[0].min(path.rate[1])).fold(f64::MAX, f64::min);
-        let total: u64 = streams.iter().flat_map(|spec| &spec.halves).map(|half| half.bytes).sum();
-        // In calm everything goes at a good part of the rate; after faults connections have to be noticed as
-        // dead (2 s, if what died is told from what is slow) and dialled again (1 s).
-        let deadline = if calm {
-            up_at + own + S + (total as f64 / slowest * 2e9) as Time
-        } else {
-            healed_at.max(up_at) + own + 12 * S + (total as f64 / slowest * 3e9) as Time
-        };
+        let streams = streams(&mut rng, &paths);
+        let faults = if calm { Vec::new() } else { faults(&mut rng, paths.len()) };
         let config = Config {
             seed,
             settings: Settings::default(),
@@ -207,10 +236,11 @@ impl Scenario {
             2 => Ending::Dark,
             n => Ending::Goodbye(n as usize % 2),
         };
+        let (healed_at, deadline) = (healed_at(&config.faults), deadline(&config, &streams));
         Scenario { config, streams, healed_at, deadline, ending }
     }
 
-    /// Runs it to its end. The error says what was wrong.
+    /// Runs it to the end. The error says what was wrong.
     pub fn run(self) -> Result<World, String> {
         let Scenario { config, streams, healed_at, deadline, ending } = self;
         let calm = config.calm;
@@ -225,7 +255,7 @@ impl Scenario {
                 "streams wait without end (all was well from {healed} s on):\n{unfinished}\n{status:#?}"
             ));
         }
-        // The last acknowledgements, and what faults after the last stream leave behind.
+        // The last acknowledgements take a while, and so do faults after the last stream.
         let quiet = world.now.max(healed_at) + 5 * S;
         world.run(quiet, |world| world.gave_up(healed_at));
         if world.failure.is_none() && world.gave_up(healed_at) {
@@ -262,23 +292,23 @@ impl Scenario {
 }
 
 impl World {
-    /// The accepting end takes the other for dead, while the network is in trouble. It may happen: a carrier that
-    /// flaps has the dialling end reset a healthy path, the last one, and before it can dial again all is dark for
-    /// longer than [`PEER_CLOSED_WAIT`]. The same as seen from the accepting end is a process that was killed.
+    /// Returns whether the accepting end took the other for dead while the network was in trouble. It may: a carrier
+    /// that flaps has the dialling end reset a healthy path, the last one, and before it can dial again all is dark for
+    /// longer than [`PEER_CLOSED_WAIT`]. To the accepting end this looks the same as a process that was killed.
     fn gave_up(&self, healed_at: Time) -> bool {
         self.ends[ACCEPTOR].ended == Some(Ended::PeerGone)
             && self.ends[ACCEPTOR].ended_at < healed_at.saturating_add(2 * S)
     }
 }
 
-/// How long a half takes on a network without limits.
+/// Returns how long a half takes on a network without limits.
 fn own_time(half: &HalfSpec) -> Time {
     let writes = match half.write {
         Write::Paced { piece, every } => (half.bytes / piece + 2) * (every + 3 * MS),
         _ => 0,
     };
     let reads = match half.read {
-        // A quota is met or exceeded by each read; a window's worth waits for every read.
+        // Each read takes its quota or more. What fills a window waits for every read.
         Read::Slow { every, bytes } => (half.bytes / bytes + 4) * (every + 100 * US) * 2,
         // One window each time.
         Read::Late { after } => (half.bytes / (32 << 10) + 2) * after,
@@ -288,6 +318,7 @@ fn own_time(half: &HalfSpec) -> Time {
 }
 
 impl Ending {
+    /// Ends the session, and checks what the other end says.
     fn play(self, world: &mut World) {
         let all_ended = |world: &World| ENDS.into_iter().all(|end| world.ends[end].ended.is_some());
         let begin = world.now;
@@ -296,8 +327,8 @@ impl Ending {
             Ending::Goodbye(end) => {
                 world.say_goodbye(end);
                 world.run(begin + PEER_CLOSED_WAIT.as_nanos() as Time + 2 * S, all_ended);
-                // A kernel that still gets something for a closed connection resets it, and the goodbye may be lost;
-                // then the dialling end is refused, and the accepting end waits in vain.
+                // A kernel that still receives bytes for a closed connection resets it, and the goodbye may be lost.
+                // Then the dialling end is refused, and the accepting end waits in vain.
                 let said = Some(Ended::ClosedByPeer { code: 7, reason: "all done".into() });
                 let lost = if end == DIALER { Some(Ended::PeerGone) } else { Some(Ended::Closed) };
                 let why = world.ends[1 - end].ended.clone();
