@@ -1,4 +1,4 @@
-//! The end that is dialled: listens on every NIC, shakes hands, sorts connections into sessions.
+//! Is the end that is dialled: listens on every NIC, shakes hands, and sorts connections into sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -22,29 +22,30 @@ use crate::handshake::{HandshakeFailed, is_proof, listen, refuse, return_probe};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
-/// A handshake has to be over by then.
+/// Bounds the time of a handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Handshakes at once.
+/// Bounds the handshakes under way at once.
 const HANDSHAKES_MAX: usize = 64;
-/// Handshakes at once with one address: a host that dials all its paths needs one from each of its own.
+/// Bounds the handshakes under way with one address. A host that dials all its paths needs one from each of its own
+/// addresses.
 const HANDSHAKES_PER_ADDRESS: usize = 16;
-/// What strangers cause is logged this often at most.
+/// Says how often a message that strangers can cause is logged at most.
 const COMPLAINT_PERIOD: Duration = Duration::from_secs(1);
-/// Sessions at once.
+/// Bounds the sessions at once.
 const SESSIONS_MAX: usize = 64;
-/// Listeners that are to close have closed by then.
+/// Says by when listeners that are to close have closed.
 const LISTENERS_TIME: Duration = Duration::from_millis(500);
-/// Listeners of new NICs are waited on after this.
+/// Says after how long listeners of new NICs are waited on.
 const ACCEPT_WAIT: Duration = Duration::from_millis(250);
-/// How often NICs are looked at.
+/// Says how often NICs are checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
-/// What may be set on an acceptor.
+/// The settings of an acceptor.
 #[derive(Clone, Debug)]
 pub struct AcceptorSettings {
-    /// Where to listen. Unspecified: on each NIC, also on those that appear later.
+    /// The address to listen on. An unspecified address means each NIC, also NICs that appear later.
     pub listen: SocketAddr,
-    /// Which addresses to tell peers.
+    /// The addresses that peers are told.
     pub addresses: Addresses,
     /// Whether peers may send bulk data unencrypted.
     pub allow_plain_data: bool,
@@ -55,25 +56,25 @@ pub struct AcceptorSettings {
 /// A session, and the streams that its peer opens.
 type NewSession = (Arc<RunningSession>, Receiver<IncomingStream>);
 
-/// What is called with each new session and the streams that its peer opens; on a thread of its own.
+/// Called with each new session and the streams that its peer opens, on a thread of its own.
 pub type OnSession = dyn Fn(Arc<RunningSession>, Receiver<IncomingStream>) + Send + Sync;
 
 struct OpenSession {
     live: Arc<RunningSession>,
-    /// Key of the proofs on connections without TLS; empty if not allowed.
+    /// The key of the proofs on connections without TLS; empty if such connections are not allowed.
     plain_key: Vec<u8>,
 }
 
 /// A connection that may join a session.
 struct Admitted {
     live: Arc<RunningSession>,
-    /// To be told to the peer; empty if there is nothing to tell.
+    /// The key that the peer is told; empty if there is nothing to tell.
     plain_key: Vec<u8>,
-    /// Of a new session.
+    /// The streams that the peer of a new session opens.
     streams: Option<Receiver<IncomingStream>>,
 }
 
-/// What an acceptor listens with, and on.
+/// The listeners of an acceptor, and the host's NICs.
 pub(crate) struct AcceptingHost {
     pub(crate) nics: Arc<dyn HostNics>,
     pub(crate) listeners: Box<dyn Listeners>,
@@ -98,10 +99,10 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Listens, and accepts from then on.
+    /// Listens, and accepts from now on.
     ///
     /// # Errors
-    /// The address is in use, or not of this host.
+    /// The address is in use, or is not this host's.
     pub fn start(
         settings: AcceptorSettings,
         identity: &Identity,
@@ -111,7 +112,7 @@ impl Acceptor {
         Acceptor::start_at(AcceptingHost { nics: Arc::new(ThisHost), listeners }, settings, on_session)
     }
 
-    /// As [`Self::start`], at a certain host.
+    /// Starts as [`Self::start`] does, at a given host.
     pub(crate) fn start_at(
         host: AcceptingHost,
         settings: AcceptorSettings,
@@ -133,7 +134,7 @@ impl Acceptor {
         let mut port = listen.port();
         if listen.ip().is_unspecified() {
             for (index, name) in shared.nics() {
-                // Port 0: the first NIC's choice is everyone's.
+                // With port 0 the first NIC's choice of a port is the choice for all NICs.
                 let nic = Some(ListeningNic { index, name });
                 port = shared.host.listeners.listen(SocketAddr::new(listen.ip(), port), nic)?;
             }
@@ -157,12 +158,12 @@ impl Acceptor {
         Ok(Acceptor { shared, port })
     }
 
-    /// The port that is listened on.
+    /// Returns the port that is listened on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Sessions that are alive.
+    /// Returns the sessions that are alive.
     pub fn sessions(&self) -> Vec<Arc<RunningSession>> {
         self.shared.lock().values().map(|member| member.live.clone()).collect()
     }
@@ -175,7 +176,7 @@ impl Acceptor {
                     scope.spawn(move || live.close(reason));
                 }
             });
-            // Whoever dials from now on is to find nobody, or the next agent.
+            // A peer that dials from now on is to find nobody, or the next agent.
             let end = Instant::now() + LISTENERS_TIME;
             while self.shared.accepting.load(Ordering::SeqCst) && Instant::now() < end {
                 thread::sleep(Duration::from_millis(5));
@@ -195,8 +196,8 @@ impl Shared {
         self.sessions.lock().expect("no panic under this lock")
     }
 
-    /// This host's NICs that are to be listened on, up or not. Ports of bridges and bonds are not: what arrives on them
-    /// is their master's. A host may have hundreds.
+    /// Returns this host's NICs that are to be listened on, up or not. Ports of bridges and bonds are left out, because
+    /// what arrives on them is their master's. A host may have hundreds.
     fn nics(&self) -> BTreeMap<u32, String> {
         let wanted = &self.settings.addresses.nics;
         let all = self.host.nics.nics().unwrap_or_else(|error| {
@@ -213,7 +214,7 @@ impl Shared {
         listed.map(|nic| (nic.index, nic.name)).collect()
     }
 
-    /// Takes connections until the end, on all listeners: a thread for each would be hundreds.
+    /// Takes connections until the end, on all listeners. A thread for each listener would make hundreds.
     fn accept(self: &Arc<Self>) {
         while !self.stopping.load(Ordering::SeqCst) {
             let taken = self.host.listeners.accept(ACCEPT_WAIT).unwrap_or_else(|error| {
@@ -267,7 +268,7 @@ impl Shared {
         let work = move || {
             let shared = slot.shared.clone();
             let met = shared.complete_handshake(incoming);
-            // A session lasts; its handshake is over.
+            // The session lasts, but its handshake is over.
             drop(slot);
             match met {
                 Ok(Some((live, streams))) => (shared.on_session)(live, streams),
@@ -280,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Says something that strangers can cause, at most once a second.
+    /// Logs a message that strangers can cause, at most once a second.
     fn complain(&self, say: impl FnOnce()) {
         let mut last = self.complained.lock().expect("no panic under this lock");
         if last.is_none_or(|last| last.elapsed() >= COMPLAINT_PERIOD) {
@@ -289,11 +290,11 @@ impl Shared {
         }
     }
 
-    /// Returns the session if it is new.
+    /// Completes a handshake. Returns the session if it is new.
     fn complete_handshake(&self, incoming: Box<dyn Incoming>) -> Result<Option<NewSession>, HandshakeFailed> {
         let (local, peer) = (incoming.local().map_err(skein_link::LinkError::Io)?, incoming.remote());
         let nic = incoming.nic().unwrap_or_default().to_owned();
-        // Without a byte in time it counts as encrypted, and the link's handshake times out.
+        // Without a byte in time the connection counts as encrypted, and the link's handshake times out.
         let first = incoming.first_byte(HANDSHAKE_TIME);
         let is_plain = self.settings.allow_plain_data && first == Some(FrameKind::Hello as u8);
         if first == Some(FrameKind::Probe as u8) {
@@ -315,7 +316,7 @@ impl Shared {
                 return Ok(None);
             }
         };
-        // A new session whose first connection fails has nobody.
+        // A new session whose first connection fails has no user.
         let abandoned = |error: HandshakeFailed| {
             if streams.is_some() {
                 live.close("its first connection failed");
@@ -329,7 +330,7 @@ impl Shared {
             addresses: announced(
                 self.settings.addresses.now(&*self.host.nics),
                 &hello.addresses,
-                // By which the peer found this host.
+                // The peer has found this host by this address.
                 &[local.ip()],
             ),
         };
@@ -394,22 +395,22 @@ impl Shared {
     }
 }
 
-/// Handshakes under way, oldest first.
+/// The handshakes under way, oldest first.
 #[derive(Default)]
 struct Handshakes {
     next: u64,
     under_way: BTreeMap<u64, (IpAddr, Box<dyn Shutdown>)>,
 }
 
-/// A place among the handshakes under way; given back when dropped.
+/// A permit for a handshake; given back when dropped.
 struct HandshakePermit {
     shared: Arc<Shared>,
     number: u64,
 }
 
 impl HandshakePermit {
-    /// Takes a place. Where there is none, the oldest handshake (of the same address, if that has its share) is cut
-    /// off: who means it is done in milliseconds, who only holds places is not.
+    /// Takes a permit. If there is none, the oldest handshake (of the same address, if that address has its share) is
+    /// cut off: an honest peer is done in milliseconds, a peer that only holds permits is not.
     fn take(shared: &Arc<Shared>, ip: IpAddr, shutdown: Box<dyn Shutdown>) -> HandshakePermit {
         let mut handshakes = shared.handshakes.lock().expect("no panic under this lock");
         let under_way = &mut handshakes.under_way;

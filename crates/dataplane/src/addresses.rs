@@ -1,4 +1,4 @@
-//! This host's addresses as a session tells them.
+//! Lists this host's addresses as a session tells them.
 
 use skein_host::Nic;
 use skein_session::address::NicAddress;
@@ -7,16 +7,16 @@ use tracing::warn;
 
 use crate::host_nics::HostNics;
 
-/// Which of a host's addresses to use.
+/// Says which of a host's addresses to use.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// NICs to use, by name; empty: all.
+    /// The NICs to use, by name; empty: all.
     pub nics: Vec<String>,
 }
 
 impl Addresses {
-    /// The addresses of all NICs that are up now, loopback among them; not those that are of use on one link only,
-    /// which every bridge and tap has.
+    /// Returns the addresses of all NICs that are up now, loopback among them. Addresses that are of use on one network
+    /// link only are left out, because every bridge and tap has one.
     pub fn list(&self, nics: &[Nic]) -> Vec<NicAddress> {
         let wanted = nics.iter().filter(|nic| nic.up() && (self.nics.is_empty() || self.nics.contains(&nic.name)));
         let addresses = wanted.flat_map(|nic| {
@@ -36,7 +36,7 @@ impl Addresses {
         addresses.collect()
     }
 
-    /// The addresses that a host has now; an error leaves the list empty and a word in the log.
+    /// Returns the addresses that a host has now. An error is logged and leaves the list empty.
     pub(crate) fn now(&self, host: &dyn HostNics) -> Vec<NicAddress> {
         match host.nics() {
             Ok(nics) => self.list(&nics),

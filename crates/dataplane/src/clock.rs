@@ -1,14 +1,14 @@
-//! The time as a session knows it.
+//! Tells the time as a session knows it.
 
 #[cfg(test)]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Counts from when it was made.
+/// Counts the time since it was made.
 #[derive(Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
-    /// What a test skipped, in milliseconds.
+    /// The time that a test skipped, in milliseconds.
     #[cfg(test)]
     skipped_ms: AtomicU64,
 }
@@ -24,13 +24,13 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// The time since the clock was made.
+    /// Returns the time since the clock was made.
     #[cfg(not(test))]
     pub(crate) fn now(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// The time since the clock was made, with what was skipped.
+    /// Returns the time since the clock was made, with what was skipped.
     #[cfg(test)]
     pub(crate) fn now(&self) -> Duration {
         self.epoch.elapsed() + Duration::from_millis(self.skipped_ms.load(Ordering::SeqCst))

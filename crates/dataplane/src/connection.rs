@@ -1,4 +1,4 @@
-//! A connection's two threads, and sending on it from others.
+//! Is a connection's two threads, and sending on the connection from other threads.
 
 use std::io;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::egress::deliver_now;
 use crate::error_chain::error_chain;
 use crate::running_session::{ConnectionHandle, ConnectionSender, PathInfo, RunningSession, spawn};
 
-/// Frames that go out together, if there are so many: they share a record, a write and a wake-up of the peer.
+/// Says how many bytes of frames go out together, if there are so many. They share a record, a write and a wake-up of
+/// the peer.
 const BATCH_BYTES: u64 = 16 << 10;
-/// Batches that a thread sends for others before it leaves the rest to the connection's own.
+/// Bounds the batches that a thread sends for others before it leaves the rest to the connection's own thread.
 const BATCHES_MAX: usize = 4;
 
-/// A connection that a session does not take.
+/// The reason why a session does not take a connection.
 #[derive(Debug, Error)]
 pub(crate) enum AddError {
-    /// The peer has too many, or used a number twice.
+    /// The peer has too many connections, or used a number twice.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// The session has ended meanwhile.
@@ -36,11 +37,11 @@ pub(crate) enum AddError {
     Unsuitable(Caps),
 }
 
-/// How far sending came.
+/// How far sending has come.
 enum SendProgress {
-    /// The session has nothing more.
+    /// The session has nothing more to send.
     All,
-    /// The socket takes no more, or it is somebody else's turn.
+    /// The socket takes no more, or it is another thread's turn.
     Some,
     /// The connection's key has protected enough.
     KeyUsedUp,
@@ -49,7 +50,7 @@ enum SendProgress {
 }
 
 impl RunningSession {
-    /// Adds a connection that has shaken hands, and starts its threads.
+    /// Adds a connection that has shaken hands, and starts the connection's threads.
     pub(crate) fn add_connection(
         self: &Arc<Self>,
         id: ConnectionId,
@@ -90,7 +91,7 @@ impl RunningSession {
     }
 }
 
-/// Hands bytes of a stream to the session, all at once, and sends them if a connection waits for some.
+/// Submits bytes of a stream to the session, all at once, and sends them if a connection waits for some.
 pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterator<Item = Bytes>) {
     let free = {
         let mut state = live.lock();
@@ -102,8 +103,8 @@ pub(crate) fn submit(live: &RunningSession, id: StreamId, parts: impl IntoIterat
     }
 }
 
-/// Sends what the session has for a connection without waiting for anything, while that is in the core's cache; the
-/// connection's own thread sends what the socket does not take at once.
+/// Sends what the session has for a connection without waiting for anything, while the bytes are in the core's cache.
+/// The connection's own thread sends what the socket does not take at once.
 fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) {
     let sent = match sender.writer.try_lock() {
         Some(mut writer) => pump(live, id, &mut **writer, Patience::Try),
@@ -116,21 +117,21 @@ fn send_now(live: &RunningSession, id: ConnectionId, sender: &ConnectionSender) 
     }
 }
 
-/// Sends what the session has for the connection, until it is gone.
+/// Sends what the session has for the connection, until the connection is gone.
 fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
     while wait_for_work(live, id, outlet) {
         let sent = pump(live, id, &mut **outlet.writer.lock(), Patience::Wait);
         match sent {
             Ok(SendProgress::All | SendProgress::Some) => {}
             Ok(SendProgress::KeyUsedUp) => return live.drop_connection(id, ConnectionEnd::Failed),
-            // The receiver goes on: whoever closes a socket on which the peer still sends may lose the goodbye.
+            // The receiver goes on: closing a socket on which the peer still sends may lose the goodbye.
             Ok(SendProgress::Goodbye) => return live.finish_sending(id),
             Err(end) => return cannot_send(live, id, &end),
         }
     }
 }
 
-/// Drops a connection that takes nothing more; not one that the peer ended. The receiver finds that end, too, but first
+/// Drops a connection that takes nothing more, unless the peer ended it. The receiver finds that end, too, but first
 /// what the peer said last: its goodbye, perhaps.
 fn cannot_send(live: &RunningSession, id: ConnectionId, end: &LinkEnd) {
     debug!(session = %live.id, connection = id.0, "cannot send: {}", error_chain(end));
@@ -139,7 +140,7 @@ fn cannot_send(live: &RunningSession, id: ConnectionId, end: &LinkEnd) {
     }
 }
 
-/// Waits until there may be something to send. False: the connection is gone.
+/// Waits until there may be something to send. Returns false if the connection is gone.
 fn wait_for_work(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) -> bool {
     let mut state = live.lock();
     loop {
@@ -157,8 +158,8 @@ fn wait_for_work(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSen
     }
 }
 
-/// Sends what the session has for the connection; frames go out in the order in which they are polled, so the writer
-/// is the caller's all the while.
+/// Sends what the session has for the connection. Frames have to go out in the order in which they are polled, so the
+/// caller has the writer all the while.
 fn pump(
     live: &RunningSession,
     id: ConnectionId,
@@ -180,7 +181,7 @@ fn pump(
             match &over {
                 Some(_) if patience == Patience::Try => return Ok(SendProgress::Some),
                 Some(why) => batch.push(message(Session::bye(0, why))),
-                // Before there is something to send: other threads may find it first each time.
+                // This comes before the check for something to send: other threads may find that first each time.
                 None if writer.key_is_used_up() => return Ok(SendProgress::KeyUsedUp),
                 None => poll(live, &mut state.core, id, &mut batch),
             }
@@ -212,12 +213,12 @@ fn poll(live: &RunningSession, core: &mut Session, id: ConnectionId, batch: &mut
     }
 }
 
-/// A frame as links carry it.
+/// Returns a frame as links carry it.
 fn message(Transmit { header, payload }: Transmit) -> Message {
     Message { head: Bytes::copy_from_slice(&header.encode()), body: payload }
 }
 
-/// Hands every frame that arrives to the session, and what it completes to its stream's socket. Returns how the
+/// Gives the session every frame that arrives, and the stream's socket what a frame completes. Returns how the
 /// connection ended.
 fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Box<dyn Reader>) -> ConnectionEnd {
     loop {
@@ -236,12 +237,12 @@ fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Box<dyn Rea
     }
 }
 
-/// False: the connection is to end.
+/// Receives one frame. Returns false if the connection is to end.
 fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut dyn Reader) -> Result<bool, LinkEnd> {
     let mut header = [0; HEADER_BYTES];
     let position = reader.read_head(&mut header)?;
     let header = Header::decode(&header).map_err(invalid)?;
-    // At most a chunk, by the header's own check.
+    // The header's own check bounds the payload to a chunk.
     let payload = reader.read_body(header.len as usize, &live.pool)?;
     let frame = Frame::parse(header, payload).map_err(invalid)?;
     let readable = {
@@ -260,7 +261,7 @@ fn receive_one(live: &Arc<RunningSession>, id: ConnectionId, reader: &mut dyn Re
         if matches!(state.core.ended(), Some(Ended::ClosedByPeer { .. })) {
             return Ok(false);
         }
-        // Where this end has ended the session it reads on, to the peer's end: see `Shutdown::finish` of links.
+        // An end that has ended the session reads on, to the peer's end: see `Shutdown::finish` of links.
         readable
     };
     if let Some((stream, egress)) = readable {
@@ -299,7 +300,7 @@ mod tests {
     }
 
     impl Ends {
-        /// A connection under TLS whose keys at the dialling end are worn after so many records.
+        /// Adds a connection under TLS whose keys at the dialling end are worn after so many records.
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
             let listeners = TcpListeners::new(skein_identity::server_config(&self.identities[1]));
             let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
@@ -349,7 +350,7 @@ mod tests {
             let mut received = Vec::new();
             there.read_to_end(&mut received).map(|_| received)
         });
-        // As the dialer does, whenever one is missing.
+        // The dialer does so, too, whenever a connection is missing.
         let (mut made, begun) = (BTreeSet::new(), Instant::now());
         while !receiving.is_finished() {
             assert!(begun.elapsed() < 3 * PATIENCE, "{} connections, and no end", made.len());
@@ -362,7 +363,7 @@ mod tests {
         }
         assert!(receiving.join().unwrap().unwrap() == data);
         drop(sending.join().unwrap());
-        // Until it is noticed there are the records of one batch more: of less than a batch, and of a chunk.
+        // Until that is noticed, a batch more has records: of less than a batch, and of a chunk.
         let records = |bytes: u64| bytes.div_ceil(1 << 14);
         let most = WORN_AFTER + records(BATCH_BYTES) + records(skein_session::limits::CHUNK_BYTES_MAX as u64) + 2;
         let least = records(data.len() as u64) / most;

@@ -1,4 +1,4 @@
-//! The seam between a stream and its cargo: the stream carries bytes, a decoder knows what the bytes are.
+//! Is the seam between a stream and its cargo: the stream carries bytes, a decoder knows what the bytes are.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -6,12 +6,12 @@ use std::error::Error;
 use bytes::Bytes;
 use skein_link::Patience;
 
-/// Makes of the bytes that a stream brings what its local end is to get.
+/// Makes what a stream's local end gets from the bytes that the stream brings.
 pub(crate) trait Decode: Send {
-    /// Takes the next bytes of the stream. What waits in the decoder is bounded by the longest record and one piece.
+    /// Takes the next bytes of the stream. The longest record and one piece bound what waits in the decoder.
     fn push(&mut self, piece: Bytes);
 
-    /// Deals with the bytes that are there.
+    /// Decodes the bytes that are there.
     ///
     /// `out` gets what the local end is to get, `answers` what the peer is to get on the same stream. With
     /// [`Patience::Wait`] the call may block for a moment before it returns [`Progress::Waits`].
@@ -25,11 +25,11 @@ pub(crate) trait Decode: Send {
         patience: Patience,
     ) -> Result<Progress, DecodeError>;
 
-    /// The peer has torn the stream down, for this reason.
+    /// Notes that the peer has torn the stream down, and the peer's reason.
     fn torn_down(&mut self, why: &str);
 }
 
-/// Why a stream cannot go on, of a type that only its cargo knows.
+/// The reason why a stream cannot go on, of a type that only the stream's cargo knows.
 pub(crate) type DecodeError = Box<dyn Error + Send + Sync>;
 
 /// How far a decoder has come.

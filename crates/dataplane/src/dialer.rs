@@ -1,4 +1,4 @@
-//! The end that dials: finds pairs of NICs, keeps several connections alive on each.
+//! Is the end that dials: finds pairs of NICs, and keeps several connections alive on each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,63 +26,63 @@ use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::path_mtu::{self, PathMtu};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
-/// A connection has to be made by then …
+/// Bounds the time of making a connection …
 const DIAL_TIME: Duration = Duration::from_secs(1);
-/// … and its handshake over by then.
+/// … and of its handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// How often NICs and paths are looked at.
+/// Says how often NICs and paths are checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// A path that never worked is tried again after this, doubled each time …
+/// Says after how long a path that never worked is tried again; the time is doubled after each attempt …
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// … up to this. A path that did work is tried again at each look.
+/// … up to this. A path that did work is tried again at each check.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// A path that never worked makes room for others after so many attempts …
+/// Says after how many attempts a path that never worked makes room for others …
 const ATTEMPTS_MAX: u32 = 2;
-/// … as long as there are no more of these: two hosts with a hundred bridges for guests each have 10,000 pairs that no
-/// route joins, and nobody wants to see all of them tried …
+/// … as long as there are no more of such paths than this. Two hosts with a hundred bridges for guests each have 10,000
+/// pairs that no route joins, and nobody wants to see all of them tried …
 const FAILED_MAX: usize = 64;
-/// … and gets another chance after this.
+/// … and after how long such a path gets another chance.
 const FAILED_TIME: Duration = Duration::from_secs(300);
-/// Whether large packets pass again is tried this often on a path that loses them.
+/// Says how often a path that loses large packets is tried again with them.
 const PACKETS_PERIOD: Duration = Duration::from_secs(60);
-/// Packets of control connections are this small: what carries anything at all carries them.
+/// Holds the size of control connections' packets, which is so small that whatever carries anything carries them.
 const CONTROL_PACKET_BYTES: Option<u32> = Some(PACKET_BYTES_MIN);
 
-/// What may be set on a dialer.
+/// The settings of a dialer.
 #[derive(Clone, Debug)]
 pub struct DialerSettings {
-    /// Where the other host's agent listens; the first that answers introduces the others.
+    /// The addresses at which the other host's agent listens. The first that answers introduces the others.
     pub to: Vec<SocketAddr>,
     /// The other host's name, if it matters which member of the cluster answers.
     pub host: Option<String>,
-    /// Which of this host's NICs to use.
+    /// This host's addresses that are used.
     pub addresses: Addresses,
-    /// Data connections on each path.
+    /// The number of data connections on each path.
     pub connections: usize,
-    /// Send bulk data without encryption.
+    /// Whether bulk data goes unencrypted.
     pub plain_data: bool,
     /// See [`Settings`].
     pub outage: Duration,
 }
 
-/// A session that did not begin.
+/// The reason why a session did not begin.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// No address is known.
+    /// No address of the other host is known.
     #[error("no address to dial")]
     NoAddress,
-    /// Not tried again so soon.
+    /// The last attempt failed just now, and the next is not made so soon.
     #[error("the other host could not be reached a moment ago")]
     FailedJustNow,
     /// This host has no room for the session's threads.
     #[error("the session cannot be started")]
     Threads(#[source] io::Error),
-    /// None of the addresses led to an agent; the last one's error.
+    /// None of the addresses led to an agent. The error is the last address's.
     #[error("cannot reach an agent at {to}")]
     Unreachable {
         /// The last address that was tried.
         to: SocketAddr,
-        /// What failed there.
+        /// The error at that address.
         #[source]
         source: Box<HandshakeFailed>,
     },
@@ -98,16 +98,16 @@ impl StartError {
 
 #[derive(Debug)]
 struct PathState {
-    /// As it was found last.
+    /// The pair, as it was found last.
     pair: Pair,
     path: PathId,
     has_worked: bool,
-    /// Attempts that failed, of a path that never worked.
+    /// The attempts that failed, of a path that never worked.
     attempts: u32,
     retry_at: Instant,
     retry_after: Duration,
     dialling: bool,
-    /// Which packets pass, the MTU of its NICs at that time, and when that was.
+    /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     packets: Option<(PathMtu, u32, Instant)>,
 }
 
@@ -125,7 +125,7 @@ impl PathState {
         }
     }
 
-    /// Whether large packets are lost, and may pass by now.
+    /// Returns whether large packets were lost, and may pass by now.
     fn is_doubtful(&self) -> bool {
         let Some((PathMtu::Small(_), then, at)) = self.packets else { return false };
         mtu(&self.pair) != then || at.elapsed() >= PACKETS_PERIOD
@@ -144,12 +144,12 @@ impl PathState {
     }
 }
 
-/// The smaller MTU of a pair's NICs, as far as it is known; 0: not at all.
+/// Returns the smaller MTU of a pair's NICs, as far as it is known; 0: not known.
 fn mtu(pair: &Pair) -> u32 {
     [pair.local.mtu, pair.remote.mtu].into_iter().filter(|mtu| *mtu > 0).min().unwrap_or(0)
 }
 
-/// What the last choice of pairs was made from, and the choice: hosts with hundreds of NICs have many to compare.
+/// The last choice of pairs, and what it was made from. Hosts with hundreds of NICs have many pairs to compare.
 #[derive(Default)]
 struct Chosen {
     local: Vec<NicAddress>,
@@ -158,12 +158,12 @@ struct Chosen {
     choice: Choice,
 }
 
-/// What a path lacks.
+/// The connections that a path lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MissingConnections {
-    /// Its control connection, without which it carries nothing.
+    /// Whether the control connection is missing. Without it the path carries nothing.
     control: bool,
-    /// So many data connections.
+    /// The number of missing data connections.
     data: usize,
 }
 
@@ -173,11 +173,11 @@ impl MissingConnections {
     }
 }
 
-/// What a dialer dials with, and from.
+/// The NICs that a dialer dials from, and the links that it dials with.
 #[derive(Clone)]
 pub(crate) struct DialingHost {
     pub(crate) nics: Arc<dyn HostNics>,
-    /// The link of control connections: its ends show who they are.
+    /// The link of control connections. Its ends show who they are.
     pub(crate) control: Arc<dyn Link>,
     /// The link of data connections.
     pub(crate) data: Arc<dyn Link>,
@@ -188,25 +188,25 @@ pub struct Dialer {
     live: Arc<RunningSession>,
     settings: DialerSettings,
     host: DialingHost,
-    /// Where the session began.
+    /// The address at which the session began.
     to: SocketAddr,
     plain_key: Vec<u8>,
-    /// The pair that the session began on, kept whatever else is found.
+    /// The pair that the session began on. It is kept whatever else is found.
     first: Pair,
     next_connection: AtomicU32,
     next_path: AtomicU32,
     paths: Mutex<BTreeMap<Ends, PathState>>,
     chosen: Mutex<Chosen>,
-    /// Paths that were tried and never worked, and when the last attempt was.
+    /// The paths that were tried and never worked, and the time of each path's last attempt.
     failed: Mutex<BTreeMap<Ends, Instant>>,
     stopping: AtomicBool,
 }
 
 impl Dialer {
-    /// Begins a session: one control connection now, all others by and by.
+    /// Begins a session: makes one control connection now, and all others by and by.
     ///
     /// # Errors
-    /// No agent that will do is found at any address, or there is no room for threads.
+    /// No suitable agent is found at any address, or there is no room for threads.
     pub fn start(
         settings: DialerSettings,
         identity: &Identity,
@@ -216,7 +216,7 @@ impl Dialer {
         Dialer::start_from(DialingHost { nics: Arc::new(ThisHost), control, data }, settings)
     }
 
-    /// As [`Self::start`], from a certain host over certain links.
+    /// Starts as [`Self::start`] does, from a given host over given links.
     pub(crate) fn start_from(
         host: DialingHost,
         settings: DialerSettings,
@@ -266,12 +266,12 @@ impl Dialer {
         Ok((dialer, streams))
     }
 
-    /// The session.
+    /// Returns the session.
     pub fn live(&self) -> &Arc<RunningSession> {
         &self.live
     }
 
-    /// Which of the addresses answered.
+    /// Returns the address that answered.
     pub fn to(&self) -> SocketAddr {
         self.to
     }
@@ -294,7 +294,7 @@ impl Dialer {
         }
     }
 
-    /// The pairs that are to have a path now, best first.
+    /// Returns the pairs that are to have a path now, best first.
     fn choose_paths(&self, local: Vec<NicAddress>) -> Choice {
         let loopback = self.first.local.ip.is_loopback();
         let matching = |list: Vec<NicAddress>| -> Vec<NicAddress> {
@@ -312,7 +312,7 @@ impl Dialer {
             let named = self.settings.to.iter().map(|to| to.ip()).collect();
             let preference = Preference { named, failed: failed.clone(), first: Some(self.first.ends()) };
             let mut choice = choose(&local, &remote, &preference);
-            // The peer may not know the address by which it was reached (behind address translation, say).
+            // The peer may not know the address by which it was reached, for instance behind address translation.
             if first_is_there && !choice.pairs.iter().any(|pair| pair.remote.ip == self.first.remote.ip) {
                 choice.pairs.truncate(PATHS_MAX - 1);
                 choice.pairs.push(self.first.clone());
@@ -322,7 +322,7 @@ impl Dialer {
         chosen.choice.clone()
     }
 
-    /// Compares what is with what could be, and dials the difference.
+    /// Compares the connections that are with those that could be, and dials the difference.
     fn check_paths(self: &Arc<Self>) {
         let local = self.settings.addresses.now(&*self.host.nics);
         self.host.nics.keep_apart(&local);
@@ -361,7 +361,7 @@ impl Dialer {
                 continue;
             }
             if missing.control && data > 0 {
-                // On their way down, after their control connection.
+                // These connections are on their way down, after their control connection.
                 self.live.path_down(state.path);
                 continue;
             }
@@ -370,20 +370,20 @@ impl Dialer {
                 state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
             }
             let (dialer, pair, path) = (self.clone(), pair.clone(), state.path);
-            // Without a thread for it the next look tries again.
+            // Without a thread for the path, the next check tries again.
             state.dialling = spawn("dial", move || dialer.open_connections(pair, path, missing)).is_ok();
         }
         drop(paths);
         self.set_problems(unused(&wanted, &left_out));
     }
 
-    /// Tells what is not as it should be. `unused`: what is known of NICs without a path.
+    /// Tells the problems of the network. `unused` is what is known of NICs without a path.
     fn set_problems(&self, unused: Option<NetworkProblem>) {
         let faults = self.lock().values().filter_map(PathState::problem).chain(unused).collect();
         self.live.set_problems(faults);
     }
 
-    /// Brings a path to its number of connections: the control connection first.
+    /// Brings a path to its number of connections, the control connection first.
     fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, missing: MissingConnections) {
         let raised = (|| {
             if missing.control {
@@ -442,7 +442,7 @@ impl Dialer {
         self.set_problems(unused(&pairs, &left_out));
     }
 
-    /// Tries whether large packets pass a path that loses them; if so, its connections are dialled anew.
+    /// Tries whether large packets pass a path that loses them. If they pass, the path's connections are dialled anew.
     fn try_large(self: Arc<Self>, pair: Pair) {
         let whole = path_mtu::passes_full_size(&*self.host.data, &self.dial(&pair, None));
         let mut paths = self.lock();
@@ -456,7 +456,7 @@ impl Dialer {
         }
     }
 
-    /// Where the remote end of a pair listens, and how it is dialled.
+    /// Returns where the remote end of a pair listens, and how it is dialled.
     fn dial(&self, pair: &Pair, packet_bytes: Option<u32>) -> Dial {
         Dial {
             from: Some(from(pair)),
@@ -515,12 +515,12 @@ impl Dialer {
     }
 }
 
-/// Where the connections of a pair leave from.
+/// Returns where the connections of a pair leave from.
 fn from(pair: &Pair) -> LocalAddress {
     LocalAddress { ip: pair.local.ip, nic: pair.local.nic.clone() }
 }
 
-/// What to tell of the NICs that have no path.
+/// Returns the problem of the NICs that have no path, if there are some.
 fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkProblem> {
     let nic = |pair: &Pair| UnusedNic {
         nic: pair.local.nic.clone(),
@@ -532,7 +532,7 @@ fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkProblem> {
     (!left_out.is_empty()).then_some(fault)
 }
 
-/// A path as logs show it.
+/// Returns a path as logs show it.
 fn shown(pair: &Pair) -> String {
     let end = |address: &NicAddress| format!("{} {}", address.nic, address.ip).trim_start().to_owned();
     format!("{} > {}", end(&pair.local), end(&pair.remote))
@@ -556,15 +556,15 @@ fn hello(
     }
 }
 
-/// Dials the first connection of a session. One address of several that does not answer holds up the others only
-/// briefly.
+/// Dials the first connection of a session. An address that does not answer holds up the other addresses only briefly.
 fn begin(
     settings: &DialerSettings,
     link: &dyn Link,
     local: &[NicAddress],
     to: SocketAddr,
 ) -> Result<(Box<dyn Pending>, Pair, Welcome), HandshakeFailed> {
-    // From where the routes say, but bound like all others if that is one of our NICs.
+    // The connection leaves from where the routes say. If that is one of this host's NICs, the connection is bound like
+    // all others.
     let source = link.source_of(to);
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
     let bound = from.as_ref().map(|address| LocalAddress { ip: address.ip, nic: address.nic.clone() });

@@ -1,4 +1,4 @@
-//! From the session to a stream's local socket: the bytes that arrived, in order, as the stream's decoder gives them.
+//! Writes a stream's bytes to its local socket, in order, as the stream's decoder returns them.
 
 use std::io;
 use std::net::Shutdown;
@@ -15,11 +15,11 @@ use crate::error_chain::error_chain;
 use crate::local_end::LocalEnd;
 use crate::running_session::{Egress, RunningSession, Undelivered};
 
-/// Bytes written to the local socket between two reports of progress.
+/// Bounds the bytes that are written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
 
-/// Writes what has arrived on a stream, as much as its socket takes without waiting. A receiver does so with what it
-/// has just completed, while that is in the core's cache; the stream's own thread writes what the socket does not take
+/// Writes what has arrived on a stream, as much as its socket takes without waiting. A receiver calls this for what it
+/// has just completed, while that is in the core's cache. The stream's own thread writes what the socket does not take
 /// at once.
 pub(crate) fn deliver_now(live: &RunningSession, id: StreamId, egress: &Egress) {
     let done = match egress.undelivered.try_lock() {
@@ -33,13 +33,13 @@ pub(crate) fn deliver_now(live: &RunningSession, id: StreamId, egress: &Egress) 
     }
 }
 
-/// How far delivering came.
+/// How far delivering has come.
 enum DeliveryProgress {
     /// Nothing more has arrived.
     All,
     /// The socket takes no more, or the stream waits for others.
     Some,
-    /// The end has come.
+    /// The stream has ended.
     End,
 }
 
@@ -82,9 +82,9 @@ fn deliver(
 }
 
 impl Undelivered {
-    /// Takes the next bytes of the stream. The peer may send as many more once they are consumed: bytes for the socket
-    /// when they are written, bytes for a decoder at once, for what a decoder holds is bounded by a record, which may
-    /// be longer than the stream's window.
+    /// Takes the next bytes of the stream. The peer may send as many more once they are consumed. Bytes for the socket
+    /// are consumed when they are written. Bytes for a decoder are consumed at once, because a record bounds what a
+    /// decoder holds, and a record may be longer than the stream's window.
     fn take(&mut self, piece: Bytes) {
         match &mut self.decoder {
             None => self.pieces.push_back(piece),
@@ -95,7 +95,7 @@ impl Undelivered {
         }
     }
 
-    /// Has the decoder make of what was received what is to be written. False: not yet.
+    /// Lets the decoder make what is to be written from what was received. Returns false if it cannot yet.
     fn decode(&mut self, live: &RunningSession, id: StreamId, patience: Patience) -> io::Result<bool> {
         let Some(decoder) = &mut self.decoder else { return Ok(true) };
         let mut answers = Vec::new();
@@ -119,7 +119,7 @@ impl Undelivered {
         }
     }
 
-    /// Writes the pieces. False: the socket takes no more.
+    /// Writes the pieces. Returns false if the socket takes no more.
     fn write(&mut self, local_end: &LocalEnd, patience: Patience) -> io::Result<bool> {
         while !self.pieces.is_empty() {
             match send_pieces(&local_end.socket, &mut self.pieces, patience) {
@@ -136,7 +136,7 @@ impl Undelivered {
     }
 }
 
-/// Writes what arrives to the local socket, until the peer's end; returns when `ingest` is over, too.
+/// Writes what arrives to the local socket, until the peer's end. Returns when `ingest` is over, too.
 pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
     let mut ended = "both ends are done".to_owned();
     let (bytes_from_peer, broke) = loop {
@@ -144,7 +144,7 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
         let mut leaving = egress.undelivered.lock();
         let delivered = loop {
             match deliver(live, id, egress, &mut leaving, Patience::Wait) {
-                // The stream waits for others; that ends if it is torn down.
+                // The stream waits for others. The wait ends if the stream is torn down.
                 Ok(DeliveryProgress::Some) if !live.lock().core.is_reset(id) => {}
                 delivered => break delivered,
             }
@@ -158,7 +158,7 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
                 ended = reason;
                 egress.local_end.shut(Shutdown::Both);
             }
-            // Half a close: the other direction may go on.
+            // Half of the stream is closed; the other direction may go on.
             (_, Some(_)) => egress.local_end.shut(Shutdown::Write),
             (Ok(DeliveryProgress::Some), None) => {
                 ended = "torn down".into();
@@ -175,7 +175,7 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
         egress.local_end.shut(Shutdown::Both);
         ended = format!("its local socket broke: {error}");
     } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
-        // After the peer had said all that it had to say.
+        // The reset came after the peer had said all that it had to say.
         ended = reason;
     }
     info!(

@@ -1,4 +1,4 @@
-//! An error in words, for the log, for the peer and for people.
+//! Tells an error in words, for the log, for the peer and for people.
 
 /// Joins an error and its sources by colons.
 pub fn error_chain(error: &dyn std::error::Error) -> String {

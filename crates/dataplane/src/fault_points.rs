@@ -1,12 +1,13 @@
-//! Errors that a test plants, and a point where it halts a migration. Compiled only with the feature `fault-points`.
+//! Plants errors for tests, and has a point where a test halts a migration. Compiled only with the feature
+//! `fault-points`.
 //!
-//! `SKEIN_PLANT=NAME` has a target's agent make an error until it is first asked whether its copy is the same, so that
-//! what it is sent again then stays; `SKEIN_PLANT=NAME:always` has it make them for ever. Names are those of `Plant`.
-//! Only pages of every other region are spoilt: the others show what an error does to its neighbours. Of a source's
-//! agent there is `unplaceable` alone.
+//! `SKEIN_PLANT=NAME` makes a target's agent err until it is first asked whether its copy is the same, so that what is
+//! sent again then stays; `SKEIN_PLANT=NAME:always` makes it err for ever. The names are those of `Plant`. Only pages
+//! of every other region are spoilt: the others show what an error does to its neighbours. For a source's agent there
+//! is `unplaceable` alone.
 //!
-//! `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH`: a source's agent halts once the target's copy is known
-//! to be the same, and before anything that follows the pages is read, in every migration; see [`halt`].
+//! With `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH` a source's agent halts once the target's copy is
+//! known to be the same, and before anything that follows the pages is read, in every migration; see [`halt`].
 
 use std::env;
 use std::fs;
@@ -18,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use skein_pages::REGION_PAGES;
 
-/// Who halts goes on after this, whatever happens.
+/// Says after how long a halted thread goes on, whatever happens.
 const HALT_MAX: Duration = Duration::from_secs(60);
 
-/// An error at the target, but for the last.
+/// An error at the target; the last is at the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {
-    /// `stale-zero`: a page holds something and is to be zero, and is not written.
+    /// `stale-zero`: a page has content and is to be zero, and is not written.
     StaleZero,
     /// `stale-version`: a newer version of a page is taken for an older one.
     StaleVersion,
@@ -32,14 +33,14 @@ pub(crate) enum Plant {
     LostBatch,
     /// `wrong-page`: a page is written where another belongs.
     WrongPage,
-    /// `wrong-block`: a page is written where one of another block belongs, if there is another.
+    /// `wrong-block`: a page is written where a page of another block belongs, if there is another.
     WrongBlock,
     /// `wrong-base`: a delta is applied to something else than its base.
     WrongBase,
-    /// `short-mark`: the same, and 1 bit of the result's mark is looked at instead of 128: half of the wrong results
+    /// `short-mark`: the same, and 1 bit of the result's mark is compared instead of 128: half of the wrong results
     /// stay.
     ShortMark,
-    /// `unplaceable`: once all pages were placed, the source finds that they cannot be.
+    /// `unplaceable`: once all pages were written, the source finds that they cannot be.
     Unplaceable,
 }
 
@@ -54,7 +55,7 @@ const NAMES: [(&str, Plant); 8] = [
     ("unplaceable", Plant::Unplaceable),
 ];
 
-/// What is planted, and whether for ever.
+/// Holds the planted error, and whether it is planted for ever.
 static PLANTED: LazyLock<Option<(Plant, bool)>> = LazyLock::new(|| {
     let text = env::var("SKEIN_PLANT").ok()?;
     let (name, always) = text.strip_suffix(":always").map_or((&text[..], false), |name| (name, true));
@@ -63,7 +64,7 @@ static PLANTED: LazyLock<Option<(Plant, bool)>> = LazyLock::new(|| {
 });
 static COMPARED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this error is to be made with this page; of a batch, its first.
+/// Returns whether the error is to be made with this page; for a batch, with its first page.
 pub(crate) fn is_planted(plant: Plant, page: u32) -> bool {
     let wanted = PLANTED.is_some_and(|(planted, always)| planted == plant && (always || !COMPARED.load(SeqCst)));
     let one_in = match plant {
@@ -75,17 +76,17 @@ pub(crate) fn is_planted(plant: Plant, page: u32) -> bool {
     wanted && page as usize / REGION_PAGES % 2 == 1 && page % one_in == 5 % one_in
 }
 
-/// Whether [`Plant::Unplaceable`] is planted.
+/// Returns whether [`Plant::Unplaceable`] is planted.
 pub(crate) fn is_unplaceable() -> bool {
     PLANTED.is_some_and(|(planted, _)| planted == Plant::Unplaceable)
 }
 
-/// Both copies are about to be compared.
+/// Notes that both copies are about to be compared.
 pub(crate) fn compared() {
     COMPARED.store(true, SeqCst);
 }
 
-/// The point `label` was reached: halts there if that is asked for.
+/// Notes that the point `label` was reached, and halts there if a test asked for that.
 pub(crate) fn point(label: &str) {
     if let (Ok(wanted), Ok(file)) = (env::var("SKEIN_FAULT_POINT"), env::var("SKEIN_FAULT_FILE"))
         && wanted == label
@@ -94,10 +95,10 @@ pub(crate) fn point(label: &str) {
     }
 }
 
-/// Makes the file, and halts the thread until it is gone, or a minute is over.
+/// Makes the file, and halts the thread until the file is gone, or a minute is over.
 ///
 /// # Panics
-/// If the file cannot be made.
+/// The file cannot be made.
 pub fn halt(file: &Path, label: &str) {
     fs::write(file, label).expect("a fault point's file can be made");
     let end = Instant::now() + HALT_MAX;

@@ -1,4 +1,4 @@
-//! Finding the RAM of a guest.
+//! Finds the RAM of a guest.
 
 use skein_guest_ram::{FindError, Ram};
 use skein_pages::page_record::BlockInfo;
@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Finds the RAM of a guest, block by block.
 pub type FindRam = Box<dyn Fn(&BlockInfo) -> Result<Box<dyn Ram>, RamNotFound> + Send + Sync>;
 
-/// Why a block of a guest's RAM cannot be reached.
+/// The reason why a block of a guest's RAM cannot be reached.
 #[derive(Debug, Error)]
 pub enum RamNotFound {
     /// The guest's QEMU has no such block.
@@ -16,14 +16,14 @@ pub enum RamNotFound {
     /// The block's memory cannot be mapped.
     #[error(transparent)]
     Find(#[from] FindError),
-    /// The block has another size than its source says, or one that no block can have.
+    /// The block has another size than its source says, or a size that no block can have.
     #[error("block '{name}' has {source_bytes} bytes at the source, {target_bytes} at the target")]
     Size {
-        /// The block.
+        /// The name of the block.
         name: String,
-        /// Its size at the source.
+        /// The block's size at the source.
         source_bytes: u64,
-        /// Its size here.
+        /// The block's size here.
         target_bytes: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! The first messages on a connection.
+//! Exchanges the first messages on a connection.
 
 use aws_lc_rs::hmac;
 use skein_link::{LinkError, Pending};
@@ -7,16 +7,16 @@ use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encod
 use skein_session::{ConnectionId, SessionId};
 use thiserror::Error;
 
-/// A connection that did not come about.
+/// The reason why a connection did not come about.
 #[derive(Debug, Error)]
 pub enum HandshakeFailed {
-    /// It cannot be dialled, or broke, or TLS refused it.
+    /// The connection cannot be dialled, or broke, or TLS refused it.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The other end refused, or is no skein of this version.
+    /// The other end refused, or is no Skein of this version.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// Someone of the cluster, but not whom we dialled.
+    /// Another host of the cluster is there than was dialled.
     #[error(
         "{address} is {found}, not {expected}: if {found} is meant, give that name, as hosts go by their names; else \
          mend \
@@ -25,9 +25,9 @@ pub enum HandshakeFailed {
     OtherHost {
         /// The address where another host answered.
         address: std::net::SocketAddr,
-        /// Who is there.
+        /// The host that is there.
         found: String,
-        /// Who should be.
+        /// The host that should be there.
         expected: String,
     },
 }
@@ -42,43 +42,43 @@ fn receive(pending: &mut dyn Pending) -> Result<(Header, Vec<u8>), HandshakeFail
     Ok((header, payload))
 }
 
-/// The dialling end: says hello, hears the answer.
+/// Sends a hello, and returns the answer. This is the dialling end.
 pub(crate) fn greet(pending: &mut dyn Pending, hello: &Hello) -> Result<Welcome, HandshakeFailed> {
     pending.send(&hello.encode())?;
     let (header, payload) = receive(pending)?;
     Ok(Welcome::decode(&header, &payload)?)
 }
 
-/// The accepting end: hears a hello.
+/// Receives a hello. This is the accepting end.
 pub(crate) fn listen(pending: &mut dyn Pending) -> Result<Hello, HandshakeFailed> {
     let (header, payload) = receive(pending)?;
     let hello = Hello::decode(&header, &payload);
     if let Err(error @ HandshakeError::Version { .. }) = &hello {
-        // In the asker's words: its "other end" is this one.
+        // The words are the asker's: its "other end" is this end.
         let reason = error.to_string();
         refuse(pending, RefuseCode::Version, &reason);
     }
     Ok(hello?)
 }
 
-/// The accepting end: says why not. Whether it is heard does not matter any more.
+/// Sends why the hello is refused. This is the accepting end. Whether the answer arrives does not matter any more.
 pub(crate) fn refuse(pending: &mut dyn Pending, code: RefuseCode, reason: &str) {
     let _ = pending.send(&encode_refuse(code, reason));
 }
 
-/// The accepting end: sends a probe of the path's packets back as it came; then the connection is over. Anybody may ask
-/// for it, and gets no more than was sent.
+/// Sends a probe of the path's packets back as it came; then the connection is over. This is the accepting end. Anybody
+/// may ask for a probe, and gets no more than was sent.
 pub(crate) fn return_probe(pending: &mut dyn Pending) -> Result<(), HandshakeFailed> {
     let (header, payload) = receive(pending)?;
     if header.kind != FrameKind::Probe {
         return Err(HandshakeError::Garbage.into());
     }
-    // In one piece, so that it makes a packet of the largest size again.
+    // The frame goes in one piece, so that it makes a packet of the largest size again.
     Ok(pending.send(&[&header.encode()[..], &payload].concat())?)
 }
 
-/// What a connection without TLS shows to belong to a session: a MAC over what it claims to be. A
-/// connection's number is used once, so a recorded proof is of no use.
+/// Returns the proof by which a connection without TLS shows that it belongs to a session: a MAC over what the
+/// connection claims to be. A connection's number is used once, so a recorded proof is of no use.
 pub(crate) fn proof(key: &[u8], session: SessionId, connection: ConnectionId) -> Vec<u8> {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     hmac::sign(&key, &proven(session, connection)).as_ref().to_vec()

@@ -1,5 +1,4 @@
-//! What a dialer and an acceptor see of their host, and what the kernel must be told so that several NICs in one subnet
-//! stay apart.
+//! Is what a dialer and an acceptor see of their host, and tells the kernel to keep several NICs in one subnet apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,17 +11,17 @@ use tracing::{info, warn};
 
 /// A host's NICs.
 pub(crate) trait HostNics: Send + Sync {
-    /// All of them, as they are now.
+    /// Returns all NICs as they are now.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not answer.
     fn nics(&self) -> Result<Vec<Nic>, NicError>;
 
-    /// Makes each NIC that has one of these addresses answer for its own alone.
+    /// Makes each NIC that has one of these addresses answer for its own addresses alone.
     fn keep_apart(&self, addresses: &[NicAddress]);
 }
 
-/// The host that this runs on.
+/// The host that this program runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThisHost;
 
@@ -36,11 +35,11 @@ impl HostNics for ThisHost {
     }
 }
 
-/// Makes each NIC answer ARP for its own addresses only, where two of them share a subnet.
+/// Makes each NIC answer ARP for its own addresses only, where two NICs share a subnet.
 ///
-/// By default Linux answers for any of its addresses on any NIC (Documentation/networking/ip-sysctl.rst,
-/// `arp_ignore`): then whichever NIC answers first gets the traffic of all, one link carries everything,
-/// and sockets bound to the other NICs hear nothing.
+/// By default Linux answers for any of its addresses on any NIC (Documentation/networking/ip-sysctl.rst, `arp_ignore`).
+/// Then the NIC that answers first gets the traffic of all, one network link carries everything, and sockets bound to
+/// the other NICs receive nothing.
 pub fn keep_arp_apart(addresses: &[NicAddress]) {
     let mut subnets: BTreeMap<(u8, u32), Vec<&str>> = BTreeMap::new();
     for address in addresses {
@@ -71,7 +70,7 @@ fn keep_nic_apart(nic: &str) {
             Ok(()) => {
                 info!("{nic} shares a subnet with another NIC: set {setting}={wanted}, so that each answers for itself")
             }
-            // Each NIC's settings are looked at again and again; the word is said once.
+            // Each NIC's settings are checked again and again; the warning is logged once.
             Err(error) if WARNED.lock().is_ok_and(|mut warned| warned.insert(file)) => warn!(
                 "{nic} shares a subnet with another NIC, and {setting} cannot be set ({error}): traffic of both may \
                  arrive on one; run `sysctl -w net.ipv4.conf.{nic}.{setting}={wanted}` as root"

@@ -1,4 +1,4 @@
-//! From a stream's local socket into the session, as the bytes are.
+//! Reads a stream's local socket into the session, with the bytes as they are.
 
 use std::io::{self, Read};
 
@@ -11,19 +11,19 @@ use crate::connection::submit;
 use crate::local_end::LocalEnd;
 use crate::running_session::RunningSession;
 
-/// A shorter read is copied into memory of its size, so that the pooled buffer can be read into again.
+/// Bounds a short read. A short read is copied into memory of its size, so that the pooled buffer can be used again.
 const SHORT_READ: usize = BYTES_MAX / 4;
 
-/// How a stream's bytes travel.
+/// The form in which a stream's bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// As they are.
+    /// The bytes travel as they are.
     Raw,
-    /// In page records, since other records go on the stream, too.
+    /// The bytes travel in page records, because other records go on the stream, too.
     PageRecords,
 }
 
-/// Reads the local socket into the session until its end. Returns the number of bytes.
+/// Reads the local socket into the session until the socket's end. Returns the number of bytes.
 pub(crate) fn ingest(
     live: &RunningSession,
     id: StreamId,
@@ -35,7 +35,7 @@ pub(crate) fn ingest(
     let mut bytes = 0;
     let mut buffer = live.pool.take(BYTES_MAX);
     loop {
-        // First bytes, then capacity for them: capacity that is granted and not used holds up other streams.
+        // Bytes come first, then capacity for them: capacity that is granted and not used holds up other streams.
         match local_end.wait_for_bytes() {
             Ok(true) => {}
             Ok(false) if live.lock().core.is_reset(id) => break,

@@ -1,4 +1,4 @@
-//! What hosts keep of a guest that went from one to the other, for its way back.
+//! Holds what hosts keep of a guest that went from one to the other, for its way back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,32 +11,32 @@ use skein_pages::{Key, Ledger};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trip {
     pub(crate) id: u64,
-    /// Of the marks of its pages.
+    /// The key of the marks of the guest's pages.
     pub(crate) key: Key,
     pub(crate) blocks: Vec<BlockInfo>,
 }
 
-/// What the host that the guest left keeps: its RAM, as it was then, though QEMU be gone.
+/// The RAM that the host keeps that the guest left, as it was then. The guest's QEMU may be gone.
 pub struct KeptRam {
     pub(crate) trip: Trip,
     pub(crate) ram: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
 impl KeptRam {
-    /// Bytes that it takes at most.
+    /// Returns how many bytes the RAM takes at most.
     pub fn bytes(&self) -> u64 {
         self.ram.values().map(|ram| ram.bytes()).sum()
     }
 }
 
-/// What the host that the guest came to keeps: the marks of its pages, as it came.
+/// The marks of the guest's pages that the host keeps that the guest came to, as the guest came.
 pub struct KeptMarks {
     pub(crate) trip: Trip,
     pub(crate) marks: Arc<Ledger>,
 }
 
 impl KeptMarks {
-    /// Bytes of the guest's RAM, which the other host has to keep for them to be of use.
+    /// Returns the bytes of the guest's RAM. The other host has to keep the RAM for the marks to be of use.
     pub fn ram_bytes(&self) -> u64 {
         self.trip.blocks.iter().map(|block| block.bytes).fold(0, u64::saturating_add)
     }

@@ -1,6 +1,6 @@
-//! The data plane: plain threads that join unix sockets, the session core and the links.
+//! Is the data plane: plain threads that join unix sockets, the session core and the links.
 //!
-//! A [`RunningSession`] session is one `skein_session::Session` behind a lock, and the threads around it:
+//! A [`RunningSession`] is one `skein_session::Session` behind a lock, and the threads around it:
 //!
 //! | thread | does |
 //! |---|---|
@@ -8,11 +8,10 @@
 //! | sender, one a connection | pulls what to send from the session, writes it |
 //! | receiver, one a connection | reads frames, hands them to the session |
 //! | egress, one a stream | takes bytes in order from the session, writes the unix socket |
-//! | keeper, one a session | tells the session the time |
+//! | clock, one a session | tells the session the time |
 //!
-//! The lock is held for decisions only: never while a socket is read or written or a byte is copied.
-//! [`Dialer`] makes and remakes the connections of a session from one end, [`Acceptor`] takes them at the
-//! other.
+//! The lock is held for decisions only: never while a socket is read or written or a byte is copied. [`Dialer`] makes
+//! and remakes the connections of a session from one end, [`Acceptor`] takes them at the other.
 //!
 //! # Invariants
 //!
@@ -69,17 +68,17 @@ pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession
 pub use skein_session::{OpenError, StreamId, Width};
 pub use stream::{JoinError, StreamContent};
 
-/// Why a stream was torn down, as a number on the wire.
+/// The reason why a stream was torn down, as a number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum ResetCode {
-    /// The local socket broke: its program closed it or died.
+    /// The local socket broke: its program closed the socket or died.
     SocketClosed = 1,
-    /// The target cannot be connected to.
+    /// The destination cannot be connected to.
     NoDestination = 2,
-    /// The target is not allowed.
+    /// The destination is not allowed.
     NotAllowed = 3,
-    /// Too much at once.
+    /// There is too much at once.
     Busy = 4,
     /// What the stream carries makes no sense, or cannot be dealt with.
     Unsound = 5,

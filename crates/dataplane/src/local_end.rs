@@ -1,4 +1,4 @@
-//! A stream's local end: a unix socket with a program of this host behind it.
+//! Is a stream's local end: a unix socket with a program of this host behind it.
 
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// A reader of a socket that is kept open looks so many milliseconds later whether its stream was torn down.
+/// Says how often, in milliseconds, a reader of a socket that is kept open checks whether its stream was torn down.
 const RESET_CHECK_PERIOD_MS: u8 = 200;
-/// What is read at once of bytes that are dropped.
+/// Says how many bytes are read at once of bytes that are dropped.
 const DRAINED_BYTES: usize = 64 << 10;
 
 /// What becomes of a local socket when its stream is torn down.
@@ -33,15 +33,16 @@ pub struct LocalEnd {
 }
 
 impl From<UnixStream> for LocalEnd {
-    /// The socket is shut down with its stream.
+    /// Makes a local end whose socket is shut down with its stream.
     fn from(socket: UnixStream) -> LocalEnd {
         LocalEnd { socket: socket.into(), on_reset: OnReset::ShutDown }
     }
 }
 
 impl LocalEnd {
-    /// Waits until the socket has bytes or an end. False: not yet; the caller looks whether the stream was torn down.
-    /// Only a socket that is kept open needs that: another one is shut down, which ends the wait.
+    /// Waits until the socket has bytes or an end. Returns false if it has neither yet; the caller then checks whether
+    /// the stream was torn down. Only a socket that is kept open needs that: another socket is shut down, which ends
+    /// the wait.
     ///
     /// # Errors
     /// The socket broke.
@@ -59,8 +60,8 @@ impl LocalEnd {
         }
     }
 
-    /// Reads and drops what comes from a socket that is kept open, until its end: its program must not be stopped by
-    /// the end of the stream.
+    /// Reads and drops what comes from a socket that is kept open, until its end. The end of the stream must not stop
+    /// the socket's program.
     pub(crate) fn drain(&self) {
         if self.on_reset == OnReset::ShutDown {
             return;
@@ -69,7 +70,7 @@ impl LocalEnd {
         while { &*self.socket }.read(&mut buffer).is_ok_and(|n| n > 0) {}
     }
 
-    /// Shuts the socket down, unless it is kept open. Frees a thread that reads or writes it.
+    /// Shuts the socket down, unless it is kept open. This frees a thread that reads or writes the socket.
     pub(crate) fn shut(&self, how: Shutdown) {
         if self.on_reset == OnReset::ShutDown {
             let _ = self.socket.shutdown(how);

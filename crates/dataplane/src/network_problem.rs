@@ -1,49 +1,49 @@
-//! What a session finds out about the network between its ends, for people.
+//! Tells what a session finds out about the network between its ends, for people.
 
 use serde::Serialize;
 
-/// A NIC without a path, and the one of the peer that it would reach.
+/// A NIC without a path, and the NIC of the peer that it would reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnusedNic {
     /// This end's NIC.
     pub nic: String,
-    /// The other end's.
+    /// The other end's NIC.
     pub remote_nic: String,
-    /// Speed of the slower one in Mb/s, if it is known.
+    /// The speed of the slower NIC in Mb/s, if it is known.
     pub speed_mbit: Option<u32>,
 }
 
-/// Something that somebody should know, and can mend.
+/// A problem of the network that a person should know, and can mend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum NetworkProblem {
-    /// There are more NICs than a session uses.
+    /// The hosts have more NICs than a session uses.
     NicsLeftOut {
-        /// NICs of this end that are used.
+        /// How many NICs of this end are used.
         used: usize,
-        /// Those that are not, the fastest first.
+        /// The unused NICs, the fastest first.
         unused: Vec<UnusedNic>,
     },
     /// Packets that both ends' NICs would send are lost between them.
     LargePacketsLost {
         /// This end's NIC.
         nic: String,
-        /// Its MTU; 0: not known.
+        /// The MTU of this end's NIC; 0: not known.
         mtu: u32,
         /// The other end's NIC, or its address if no name is known.
         remote_nic: String,
-        /// Its MTU; 0: not known.
+        /// The MTU of the other end's NIC; 0: not known.
         remote_mtu: u32,
-        /// Packets of this size pass.
+        /// The size of packets that pass, in bytes.
         passes: u32,
     },
 }
 
-/// Names in a list within a sentence.
+/// Bounds the names in a list within a sentence.
 const NAMES_MAX: usize = 8;
 
 impl NetworkProblem {
-    /// What is the matter on the way to `peer`.
+    /// Returns what is the matter on the way to `peer`.
     pub fn what(&self, peer: &str) -> String {
         match self {
             NetworkProblem::NicsLeftOut { used, unused } => {
@@ -77,7 +77,7 @@ impl NetworkProblem {
         }
     }
 
-    /// What to do.
+    /// Returns what to do about the problem.
     pub fn cure(&self) -> String {
         match self {
             NetworkProblem::NicsLeftOut { .. } => {

@@ -1,4 +1,4 @@
-//! How large the packets of a path may be: found out before data goes over it.
+//! Finds how large the packets of a path may be, before data goes over the path.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use skein_session::limits::PROBE_BYTES_MAX;
 
 use crate::handshake::HandshakeFailed;
 
-/// A probe that arrived comes back by then, from a program that other threads of a busy host keep waiting.
+/// Bounds the wait for a probe that arrived. Other threads of a busy host may keep the program waiting that sends it
+/// back.
 const ANSWER_TIME: Duration = Duration::from_secs(3);
-/// What is tried where the largest packets are lost: Ethernet's, what most tunnels leave of those (VXLAN, WireGuard,
-/// GRE over IPsec), and what every path carries.
+/// Holds the sizes that are tried if the largest packets are lost: Ethernet's, what most tunnels leave of those (VXLAN,
+/// WireGuard, GRE over IPsec), and what every path carries.
 const PACKET_BYTES_TRIED: [u32; 3] = [1500, 1400, PACKET_BYTES_MIN];
 
 /// Which packets pass a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(crate) enum PathMtu {
-    /// All that the NICs at its ends send.
+    /// All packets pass that the NICs at the path's ends send.
     Whole,
-    /// None larger than this, or than the next larger size that was tried.
+    /// No packet passes that is larger than this, or than the next larger size that was tried.
     Small(u32),
 }
 
 impl PathMtu {
-    /// The largest packet that a connection may send; none: as the NICs have it.
+    /// Returns the largest packet that a connection may send; `None`: as large as the NICs take.
     pub(crate) fn limit(self) -> Option<u32> {
         match self {
             PathMtu::Whole => None,
@@ -34,10 +35,10 @@ impl PathMtu {
     }
 }
 
-/// Finds out which packets pass between the ends of `dial`. `mtu`: that of the NICs, 0: not known.
+/// Finds which packets pass between the ends of `dial`. `mtu` is that of the NICs; 0: not known.
 ///
 /// # Errors
-/// The path does not work at all, or is busy: nothing was found out.
+/// The path does not work at all, or is busy: nothing was found.
 pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Result<PathMtu, HandshakeFailed> {
     if dial.to.ip().is_loopback() {
         return Ok(PathMtu::Whole);
@@ -48,7 +49,7 @@ pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Resul
     };
     for bytes in PACKET_BYTES_TRIED.into_iter().filter(|bytes| mtu == 0 || *bytes < mtu) {
         match pass(link, dial, Some(bytes))? {
-            // It may have been a cable that was out for a moment: what is lost for its size is lost again.
+            // A cable may have been out for a moment. A packet that is lost for its size is lost again.
             PacketProbe::Whole => {
                 let again = pass(link, dial, None)?;
                 return Ok(if again == PacketProbe::Whole { PathMtu::Whole } else { PathMtu::Small(bytes) });
@@ -56,7 +57,7 @@ pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Resul
             other => last = other,
         }
     }
-    // Not for its size, then: a black hole, or a program that does not answer.
+    // The packet is not lost for its size, then: there is a black hole, or a program that does not answer.
     let late = match last {
         PacketProbe::Lost => LinkError::Io(std::io::ErrorKind::HostUnreachable.into()),
         PacketProbe::Whole | PacketProbe::Unanswered => LinkError::Late(ANSWER_TIME),
@@ -64,12 +65,12 @@ pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Resul
     Err(late.into())
 }
 
-/// Whether the largest packets pass now.
+/// Returns whether the largest packets pass now.
 pub(crate) fn passes_full_size(link: &dyn Link, dial: &Dial) -> bool {
     matches!(pass(link, dial, None), Ok(PacketProbe::Whole))
 }
 
-/// Whether packets up to a limit pass, by a frame that fills one of them and comes back.
+/// Tries whether packets up to a limit pass, by a frame that fills one packet and comes back.
 fn pass(link: &dyn Link, dial: &Dial, limit: Option<u32>) -> Result<PacketProbe, HandshakeFailed> {
     let probe = |bytes: usize| {
         let payload = bytes.saturating_sub(HEADER_BYTES).min(PROBE_BYTES_MAX);

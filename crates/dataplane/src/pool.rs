@@ -1,4 +1,4 @@
-//! Buffers that are used again: fresh memory costs a page fault for every 4 KiB, 0.25 s a GB.
+//! Keeps buffers for use again: fresh memory costs a page fault for every 4 KiB, 0.25 s a GB.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use skein_pages::packing::PageCompressor;
 use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
 use skein_session::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
 
-/// Up to this, malloc serves as well from memory that it has.
+/// Bounds small buffers. Up to this, malloc is as fast, with memory that it has.
 const SMALL_BYTES: usize = 64 << 10;
-/// Free buffers kept of each size: as much as may be on its way on a path, 32 MiB.
+/// Bounds the free buffers kept of each size, in bytes: as much as may be on its way on a path, 32 MiB.
 const FREE_BYTES_MAX: usize = INFLIGHT_MAX as usize;
-/// A chunk, or a batch with what packing may add to it.
+/// Holds the sizes of buffers: a chunk, or a batch with what packing may add.
 const CLASSES: [usize; 2] = [CHUNK_BYTES_MAX / 2, PageCompressor::OUT_BYTES];
 const _: () = assert!(PageCompressor::OUT_BYTES >= CHUNK_BYTES_MAX);
-/// A batch as it is fits into a chunk, so that none of its pages is torn.
+/// An uncompressed batch fits into a chunk, so that none of its pages is torn.
 const _: () = assert!(PAGE_RECORD_BYTES_MAX <= CHUNK_BYTES_MAX);
 
 /// A stock of free buffers.
@@ -25,7 +25,7 @@ pub(crate) struct Pool {
     free: Arc<[Mutex<Vec<Vec<u8>>>; 2]>,
 }
 
-/// A buffer that goes back to its pool when nobody holds a piece of it.
+/// A buffer that goes back to its pool when nothing holds a piece of it any more.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Buffer {
 }
 
 impl Pool {
-    /// A buffer of `len` bytes with any contents.
+    /// Returns a buffer of `len` bytes with any contents.
     pub(crate) fn take(&self, len: usize) -> Buffer {
         let class = CLASSES.iter().position(|&size| len > SMALL_BYTES && len <= size);
         let bytes = match class {
@@ -57,12 +57,12 @@ impl BufferSource for Pool {
 }
 
 impl Buffer {
-    /// Shortens it.
+    /// Shortens the buffer.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Shares it.
+    /// Makes the buffer shareable.
     pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }

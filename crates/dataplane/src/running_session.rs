@@ -1,4 +1,4 @@
-//! A session with its threads.
+//! Is a session with its threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,25 +28,25 @@ use crate::pool::Pool;
 
 /// How often a session is told the time.
 const CLOCK_PERIOD: Duration = Duration::from_millis(50);
-/// Whoever waits for capacity asks again after this, whatever happens.
+/// Says after how long a thread that waits for capacity asks again, whatever happens.
 const CAPACITY_WAIT: Duration = Duration::from_secs(1);
-/// What a local end said before it broke may take this long to reach the peer.
+/// Bounds how long the last words of a local end that broke may take to reach the peer.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
-/// The goodbye and the peer's own end may take this long: on a busy host a thread may wait a second for a core.
+/// Bounds the goodbye and the peer's own end. On a busy host a thread may wait a second for a core.
 const BYE_TIME: Duration = Duration::from_secs(2);
 
 /// A stream that the peer opened.
 #[derive(Debug)]
 pub struct IncomingStream {
-    /// Its number.
+    /// The stream's number.
     pub stream: StreamId,
-    /// What the peer wants to reach.
+    /// The destination that the peer wants to reach.
     pub destination: String,
-    /// When its opening arrived.
+    /// When the stream's opening arrived.
     pub since: Instant,
 }
 
-/// What is known about a path's ends.
+/// The ends of a path, as far as they are known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct PathInfo {
     /// This end's NIC, if known.
@@ -57,41 +57,41 @@ pub struct PathInfo {
     pub remote: SocketAddr,
 }
 
-/// A session at a moment, for people and programs.
+/// The state of a session at a moment, for people and programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionSnapshot {
-    /// The other host.
+    /// The other host's name.
     pub peer: String,
     /// The first bytes of the session's number.
     pub session: String,
-    /// Streams that are open.
+    /// The number of open streams.
     pub streams: usize,
-    /// Bytes that went out a second time.
+    /// The bytes that were sent a second time.
     pub resent_bytes: u64,
-    /// Paths with a connection, by NIC.
+    /// The paths with a connection, by NIC.
     pub paths: Vec<PathSnapshot>,
-    /// What is not as it should be between the two hosts; known to the end that dialled.
+    /// The problems of the network between the two hosts. The end that dialled knows them.
     #[serde(rename = "faults")]
     pub problems: Vec<NetworkProblem>,
-    /// Paths of which is being found out how large their packets may be: more faults may follow.
+    /// How many paths are being probed for the size of their packets. More problems may follow from these.
     #[serde(skip)]
     pub mtu_probes_under_way: usize,
 }
 
-/// A path at a moment.
+/// The state of a path at a moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathSnapshot {
-    /// Its ends.
+    /// The path's ends.
     #[serde(flatten)]
     pub info: PathInfo,
-    /// Its numbers.
+    /// The path's numbers.
     #[serde(flatten)]
     pub status: skein_session::PathStatus,
 }
 
 pub(crate) struct ConnectionHandle {
     pub(crate) sender: Arc<ConnectionSender>,
-    /// Its thread is to look whether there is something to send.
+    /// Whether the connection's thread is to check for something to send.
     pub(crate) has_work: bool,
     pub(crate) shutdown: Box<dyn LinkShutdown>,
 }
@@ -103,12 +103,12 @@ pub(crate) struct ConnectionSender {
 }
 
 pub(crate) struct StreamHandle {
-    /// Whoever waits for the first byte.
+    /// Wakes the thread that waits for the first byte.
     readable: Arc<Condvar>,
     pub(crate) writable: Arc<Condvar>,
-    /// The local end, once connected.
+    /// The local end, once it is connected.
     pub(crate) egress: Option<Arc<Egress>>,
-    /// The egress thread is to look whether there is something to receive.
+    /// Whether the egress thread is to check for something to receive.
     pub(crate) has_work: bool,
 }
 
@@ -118,24 +118,24 @@ impl StreamHandle {
     }
 }
 
-/// A stream's way out: its local end, and what is on the way there.
+/// A stream's way out: the local end, and what is on the way there.
 pub(crate) struct Egress {
     pub(crate) local_end: LocalEnd,
     pub(crate) undelivered: Mutex<Undelivered>,
     pub(crate) wake: Condvar,
 }
 
-/// What was received of a stream and is not yet written.
+/// The part of a stream that was received and is not written yet.
 pub(crate) struct Undelivered {
-    /// Makes of what was received what is written. None: that is the same.
+    /// Makes what is written from what was received. `None`: both are the same.
     pub(crate) decoder: Option<Box<dyn Decode>>,
-    /// What is to be written next.
+    /// The pieces to write next.
     pub(crate) pieces: VecDeque<Bytes>,
-    /// Bytes of the stream that are done with, of which the session has not been told yet.
+    /// The bytes of the stream that are done with, of which the session does not know yet.
     pub(crate) consumed: u64,
-    /// Bytes written since the stream began.
+    /// The bytes written since the stream began.
     pub(crate) written: u64,
-    /// What comes after the pieces: nothing more.
+    /// The end that comes after the pieces.
     pub(crate) end: Option<Received>,
 }
 
@@ -146,7 +146,7 @@ impl Egress {
     }
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct State {
     pub(crate) core: Session,
     pub(crate) connections: HashMap<ConnectionId, ConnectionHandle>,
@@ -159,7 +159,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Has a connection's own thread look for something to send.
+    /// Makes a connection's own thread check for something to send.
     pub(crate) fn wake_connection(&mut self, id: ConnectionId) {
         if let Some(handle) = self.connections.get_mut(&id) {
             handle.has_work = true;
@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    /// Has a stream's egress thread look for something to receive.
+    /// Makes a stream's egress thread check for something to receive.
     pub(crate) fn wake_egress(&mut self, id: StreamId) {
         if let Some(handle) = self.streams.get_mut(&id) {
             handle.has_work = true;
@@ -191,7 +191,7 @@ pub struct RunningSession {
 }
 
 impl RunningSession {
-    /// A session without connections, and where the streams that its peer opens appear.
+    /// Makes a session without connections. Returns it, and the queue of streams that its peer opens.
     pub(crate) fn start(
         role: Role,
         settings: Settings,
@@ -222,12 +222,12 @@ impl RunningSession {
         Ok((live, streams))
     }
 
-    /// The time as the session knows it.
+    /// Returns the time as the session knows it.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
     }
 
-    /// Has the session see so much time pass.
+    /// Lets the session see so much time pass.
     #[cfg(test)]
     pub(crate) fn skip(&self, time: Duration) {
         self.clock.skip(time);
@@ -245,12 +245,12 @@ impl RunningSession {
         self.state.lock()
     }
 
-    /// The host at the other end.
+    /// Returns the host at the other end.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Where the peer can be reached, as it said last.
+    /// Returns where the peer can be reached, as the peer said last.
     pub(crate) fn peer_addresses(&self) -> Vec<NicAddress> {
         self.lock().peer_addresses.clone()
     }
@@ -260,12 +260,12 @@ impl RunningSession {
         self.with(|state, _| state.core.announce(addresses));
     }
 
-    /// Why the session is over, if it is.
+    /// Returns why the session is over, if it is.
     pub fn ended(&self) -> Option<Ended> {
         self.lock().core.ended().cloned()
     }
 
-    /// The session at this moment.
+    /// Returns the state of the session at this moment.
     pub fn snapshot(&self) -> SessionSnapshot {
         let state = self.lock();
         let status = state.core.status();
@@ -284,7 +284,7 @@ impl RunningSession {
         }
     }
 
-    /// Runs what finds out how large a path's packets may be; whoever looks at the session sees that.
+    /// Runs what finds how large a path's packets may be. Snapshots of the session show that it runs.
     pub(crate) fn while_probing_mtu<T>(&self, survey: impl FnOnce() -> T) -> T {
         self.lock().mtu_probes_under_way += 1;
         let found = survey();
@@ -292,7 +292,7 @@ impl RunningSession {
         found
     }
 
-    /// Remembers what is not as it should be between the two hosts, and tells what is new of it.
+    /// Remembers the problems between the two hosts, and logs the new ones.
     pub(crate) fn set_problems(&self, faults: Vec<NetworkProblem>) {
         let known = std::mem::replace(&mut self.lock().problems, faults.clone());
         for fault in faults.iter().filter(|fault| !known.contains(fault)) {
@@ -300,7 +300,7 @@ impl RunningSession {
         }
     }
 
-    /// Waits until the session takes more of a stream, as `capacity` tells. None: never again.
+    /// Waits until the session takes more of a stream, as `capacity` tells. Returns `None` if it never will.
     pub(crate) fn wait_for_capacity<T>(
         &self,
         id: StreamId,
@@ -341,14 +341,14 @@ impl RunningSession {
         });
     }
 
-    /// Waits until a stream has bytes or an end, or for as long as `patience` lasts.
+    /// Waits until a stream has bytes or an end, for at most `patience`.
     pub fn wait_readable(&self, id: StreamId, patience: Duration) {
         let mut state = self.lock();
         let Some(readable) = state.streams.get(&id).map(|handle| handle.readable.clone()) else { return };
         readable.wait_while_for(&mut state, |state| !state.core.is_readable(id), patience);
     }
 
-    /// Waits until the session has a connection, as long as the stream lives. False: it does not any more.
+    /// Waits until the session has a connection, as long as the stream lives. Returns false if the stream is over.
     pub fn wait_connected(&self, id: StreamId) -> bool {
         let mut state = self.lock();
         while state.connections.is_empty() && !state.core.is_reset(id) {
@@ -366,7 +366,7 @@ impl RunningSession {
         }
     }
 
-    /// The connection is of no use any more: its threads end.
+    /// Drops a connection that is of no use any more. The connection's threads end.
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: ConnectionEnd) {
         self.with(|state, now| {
             if let Some(handle) = state.connections.remove(&id) {
@@ -380,35 +380,35 @@ impl RunningSession {
         self.changed.notify_all();
     }
 
-    /// Nothing more is sent on a connection. Its receiver goes on to the peer's end.
+    /// Notes that nothing more is sent on a connection. The connection's receiver goes on to the peer's end.
     pub(crate) fn finish_sending(&self, id: ConnectionId) {
         if let Some(handle) = self.lock().connections.get(&id) {
             handle.shutdown.finish();
         }
     }
 
-    /// A path's NIC is gone or its link down.
+    /// Notes that a path's NIC is gone or its network link is down.
     pub(crate) fn path_down(&self, path: PathId) {
         self.with(|state, _| state.core.path_down(path));
     }
 
-    /// The other host says that nobody listens there any more.
+    /// Notes that the other host says that nobody listens there any more.
     pub(crate) fn connection_refused(&self) {
         self.with(|state, _| state.core.connection_refused());
     }
 
-    /// Whether a path has its control connection, and how many data connections it has.
+    /// Returns whether a path has its control connection, and how many data connections the path has.
     pub(crate) fn path_connections(&self, path: PathId) -> (bool, usize) {
         let status = self.lock().core.status();
         let path = status.paths.iter().find(|p| p.path == path);
         path.map_or((false, 0), |p| (p.has_control_connection, p.data_connections))
     }
 
-    /// Ends the session: tells the peer, tears down every stream and connection.
+    /// Ends the session: tells the peer, and tears down every stream and connection.
     pub fn close(&self, reason: &str) {
         self.with(|state, _| state.core.close());
         debug!(session = %self.id, "closed: {reason}");
-        // The senders say goodbye on their connections, the receivers wait for the peer's end; what takes longer is cut
+        // The senders say goodbye on their connections, the receivers wait for the peer's end. What takes longer is cut
         // off.
         let mut state = self.lock();
         self.changed.wait_while_for(&mut state, |state| !state.connections.is_empty(), BYE_TIME);
@@ -425,7 +425,7 @@ impl RunningSession {
             let over = self.with(|state, now| {
                 state.core.handle_timeout(now);
                 if state.core.ended().is_some() && now - *ended.get_or_insert(now) >= BYE_TIME {
-                    // Those whose goodbye does not leave; TCP would try for a quarter of an hour.
+                    // This ends the connections whose goodbye does not leave; TCP would try for a quarter of an hour.
                     state.connections.values().for_each(|connection| connection.shutdown.abort());
                 }
                 state.core.ended().is_some() && state.connections.is_empty()
@@ -436,15 +436,15 @@ impl RunningSession {
         }
     }
 
-    /// Has the threads do what the session asks for; the lock is held.
+    /// Makes the threads do what the session asks for. The caller holds the lock.
     pub(crate) fn dispatch(&self, state: &mut State) {
         while let Some(event) = state.core.poll_event() {
             self.handle_event(state, event);
         }
     }
 
-    /// As [`Self::dispatch`], but for one connection to send on, which is the caller's to do: while what goes out is in
-    /// its core's cache.
+    /// Dispatches as [`Self::dispatch`] does, but leaves a connection to send on to the caller, who sends while the
+    /// bytes are in its core's cache.
     pub(crate) fn dispatch_but_send(&self, state: &mut State) -> Option<(ConnectionId, Arc<ConnectionSender>)> {
         let mut own = None;
         while let Some(event) = state.core.poll_event() {
@@ -458,8 +458,8 @@ impl RunningSession {
         own
     }
 
-    /// As [`Self::dispatch`], but for one stream to deliver from, which is the caller's to do: while what came in is in
-    /// its core's cache.
+    /// Dispatches as [`Self::dispatch`] does, but leaves a stream to deliver from to the caller, who delivers while the
+    /// bytes are in its core's cache.
     pub(crate) fn dispatch_but_delivery(&self, state: &mut State) -> Option<(StreamId, Arc<Egress>)> {
         let mut own = None;
         while let Some(event) = state.core.poll_event() {
@@ -481,7 +481,7 @@ impl RunningSession {
         match event {
             Event::Transmit(id) => state.wake_connection(id),
             Event::Close(id) => {
-                // Its receiver notices, and reports it down.
+                // The connection's receiver notices the end, and reports the connection down.
                 if let Some(connection) = state.connections.get(&id) {
                     connection.shutdown.abort();
                     connection.sender.wake.notify_all();
@@ -542,7 +542,8 @@ impl RunningSession {
 
 /// Starts a named thread.
 ///
-/// Errors: the system has no room for it.
+/// # Errors
+/// The system has no room for a thread.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! A stream at this host: what it carries, and joining it to its local end.
+//! Is a stream at this host: what the stream carries, and how it is joined to its local end.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -17,22 +17,22 @@ use crate::running_session::{Egress, RunningSession, StreamHandle, spawn};
 use crate::source::{self, SourcePages, TargetMessages};
 use crate::target::{PageWriter, TargetPages};
 
-/// Send buffer of a local socket: two full packets of multifd (1344 + 524288 bytes each).
+/// Holds the send buffer of a local socket: two full packets of multifd (1344 + 524288 bytes each).
 const SOCKET_BYTES: usize = 1 << 20;
 
 /// What a stream carries.
 #[derive(Clone)]
 pub enum StreamContent {
-    /// Bytes, as they are.
+    /// The stream carries bytes, as they are.
     Bytes,
-    /// A migration whose source is here.
+    /// The stream carries a migration whose source is here.
     Source(Arc<SourcePages>),
-    /// A migration whose target is here.
+    /// The stream carries a migration whose target is here.
     Target(Arc<TargetPages>),
 }
 
 impl StreamContent {
-    /// Returns what decodes the bytes that arrive. None: the local end gets the bytes as they are.
+    /// Returns what decodes the arriving bytes. `None`: the local end gets the bytes as they are.
     fn decoder(&self, id: StreamId) -> Option<Box<dyn Decode>> {
         match self {
             StreamContent::Bytes => None,
@@ -42,7 +42,7 @@ impl StreamContent {
     }
 }
 
-/// A stream that does not lead to its local end.
+/// The reason why a stream does not lead to its local end.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum JoinError {
@@ -58,7 +58,7 @@ impl RunningSession {
     /// Opens a stream to `destination` at the peer and joins it to `local_end`.
     ///
     /// # Errors
-    /// The session takes no more streams, or no thread can be started; then nobody reads the socket.
+    /// The session takes no more streams, or no thread can be started. Then nobody reads the socket.
     pub fn open(
         self: &Arc<Self>,
         destination: &str,
@@ -85,7 +85,8 @@ impl RunningSession {
     }
 
     fn join(self: &Arc<Self>, id: StreamId, local_end: LocalEnd, content: StreamContent) -> Result<(), JoinError> {
-        // As much as the kernel grants (net.core.wmem_max): less waking of two threads for each packet of multifd.
+        // The kernel grants what it does (net.core.wmem_max). A large buffer wakes two threads less often for each
+        // packet of multifd.
         let _ = socket2::SockRef::from(&*local_end.socket).set_send_buffer_size(SOCKET_BYTES);
         let leaving = Arc::new(Egress::new(local_end, content.decoder(id)));
         let writable = self.with(|state, _| {
@@ -94,7 +95,7 @@ impl RunningSession {
             handle.has_work = true;
             Some(handle.writable.clone())
         });
-        // Torn down while its local end was being connected: dropping the socket says so.
+        // The stream was torn down while its local end was being connected; dropping the socket says so.
         let writable = writable.ok_or(JoinError::TornDown)?;
         let (live, from) = (self.clone(), leaving.clone());
         let threads = spawn("ingest", move || match content {

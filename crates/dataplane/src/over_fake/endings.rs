@@ -1,4 +1,4 @@
-//! How sessions end, and that the other end learns of it.
+//! Tests how sessions end, and that the other end learns of it.
 
 use std::sync::Condvar;
 
@@ -12,7 +12,7 @@ use skein_session::{ConnectionId, ConnectionKind, PathId, Role, Session, Session
 use super::*;
 use crate::running_session::PathInfo;
 
-/// Whichever end says goodbye, and however much is on its way in both directions.
+/// Either end says goodbye, with however much on its way in both directions.
 #[test]
 fn a_goodbye_from_either_end_ends_the_other_at_once() {
     for (caps, closing) in links().into_iter().flat_map(|caps| [(caps, 0), (caps, 1)]) {
@@ -30,7 +30,7 @@ fn a_goodbye_from_either_end_ends_the_other_at_once() {
             assert!(matches!(&why, Ended::ClosedByPeer { code: 0, .. }), "{why:?} {took:?}");
             assert!(took < AT_ONCE, "{took:?}");
             assert_eq!(joined.ends()[closing].ended(), Some(Ended::Closed));
-            // What it carried ends, too.
+            // What the session carried ends, too.
             writers.into_iter().chain(readers).for_each(|thread| thread.join().unwrap());
             let connections = |path| joined.hosts.network.connections(ip(path, 1), ip(path, 2));
             wait_until("no connection is left", || (0..paths).all(|path| connections(path) == 0));
@@ -52,7 +52,7 @@ fn both_ends_may_say_goodbye() {
     }
 }
 
-/// A process that is killed says nothing; its kernel closes what it had.
+/// A killed process says nothing; its kernel closes what the process had.
 #[test]
 fn a_killed_end_ends_what_it_carried() {
     for (killed, caps) in links().into_iter().flat_map(|caps| [(0, caps), (1, caps)]) {
@@ -91,7 +91,7 @@ fn a_peer_out_of_reach_ends_the_session_after_the_outage() {
     assert_eq!((read(&here), read(&there)), (vec![], vec![]));
 }
 
-/// What a link does in [`a_goodbye_that_waits_behind_a_write_that_fails`].
+/// What the link does in [`a_goodbye_that_waits_behind_a_write_that_fails`].
 #[derive(Default)]
 struct Script {
     state: Mutex<ScriptState>,
@@ -102,14 +102,14 @@ struct Script {
 struct ScriptState {
     has_failed: bool,
     was_read: bool,
-    /// Ended by this end.
+    /// Whether this end has ended the connection.
     is_shut: bool,
 }
 
 struct Scripted(Arc<Script>);
 
 impl Reader for Scripted {
-    /// The peer's goodbye, once a write has failed and the session has had the time to learn of that.
+    /// Returns the peer's goodbye, once a write has failed and the session has had the time to learn of the failure.
     fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd> {
         let state = self.0.state.lock().unwrap();
         let state = self.0.changed.wait_while(state, |state| !state.has_failed).unwrap();
@@ -155,8 +155,8 @@ impl LinkShutdown for Scripted {
     }
 }
 
-/// The peer said goodbye and its kernel reset the connection, since this end still sent: the writer learns of the reset
-/// before the reader has come to the goodbye.
+/// The peer said goodbye and its kernel reset the connection, because this end still sent. The writer learns of the
+/// reset before the reader has come to the goodbye.
 #[test]
 fn a_goodbye_that_waits_behind_a_write_that_fails() {
     let (live, _streams) =

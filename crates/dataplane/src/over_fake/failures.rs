@@ -1,10 +1,10 @@
-//! Paths that die, stall and come back.
+//! Tests paths that die, stall and come back.
 
 use super::*;
 
 const BYTES: usize = 6_000_000;
 
-/// Sends from a to b, and does something once a part has arrived.
+/// Sends from a to b, and runs `trouble` once a part has arrived.
 fn send_through(joined: &Joined, trouble: impl FnOnce()) {
     let [here, mut there] = joined.connect(0);
     let data = pattern(BYTES);
@@ -38,7 +38,7 @@ fn a_path_that_dies_in_silence_leaves_its_data_to_the_other() {
         send_through(&joined, || joined.hosts.cut(1));
         let before = joined.sent_bytes();
         assert!(before[&ip(0, 1)] > 0);
-        // Nothing acknowledges what is on it any more; it is given up.
+        // Nothing acknowledges what is on the path any more, so the path is given up.
         wait_until("the path is given up", || {
             joined.ends().iter().for_each(|live| live.skip(Duration::from_millis(100)));
             thread::sleep(Duration::from_millis(10));
@@ -71,7 +71,7 @@ fn a_path_that_stalls_is_used_again_when_it_moves() {
     }
 }
 
-/// What is on its way when all paths are gone arrives once one is back.
+/// What is on its way when all paths are gone arrives once a path is back.
 #[test]
 fn a_session_outlives_the_loss_of_all_its_paths() {
     let joined = Joined::new(2, FAKE_CAPS);

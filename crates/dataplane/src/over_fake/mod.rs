@@ -1,4 +1,4 @@
-//! Whole sessions over the fake link: a dialer and an acceptor, each at a host of its own.
+//! Tests whole sessions over the fake link: a dialer and an acceptor, each at a host of its own.
 
 mod endings;
 mod failures;
@@ -26,11 +26,12 @@ use crate::host_nics::HostNics;
 use crate::{Acceptor, AcceptorSettings, Addresses, Dialer, DialerSettings, IncomingStream, RunningSession};
 use crate::{LocalEnd, StreamContent};
 
-/// Nothing that a test waits for takes so long.
+/// Bounds every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What ends at once has ended by then, on a busy machine, too. Far below what a session waits for a peer that is gone.
+/// Bounds the wait for an end that comes at once, on a busy machine, too. It is far below what a session waits for a
+/// peer that is gone.
 const AT_ONCE: Duration = Duration::from_secs(3);
-/// Data connections on each path.
+/// Says how many data connections each path has.
 const DATA_CONNECTIONS: usize = 2;
 
 impl HostNics for FakeHost {
@@ -57,7 +58,7 @@ impl HostNics for FakeHost {
     fn keep_apart(&self, _: &[NicAddress]) {}
 }
 
-/// The address of host a (1) or b (2) on a path.
+/// Returns the address of host a (1) or b (2) on a path.
 fn ip(path: u8, host: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, path, host).into()
 }
@@ -70,7 +71,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// With a NIC of each host on each path.
+    /// Makes two hosts with a NIC each on each path.
     fn new(paths: u8, caps: Caps) -> Hosts {
         let network = FakeNetwork::new(caps, 7);
         let names: Vec<String> = (0..paths).map(|path| format!("eth{path}")).collect();
@@ -100,10 +101,10 @@ impl Hosts {
 struct Joined {
     hosts: Hosts,
     dialer: Arc<Dialer>,
-    /// Accepts as long as it is there.
+    /// Accepts connections as long as it is there.
     acceptor: Acceptor,
     accepting: Arc<RunningSession>,
-    /// Streams that each end's peer opens: at a, at b.
+    /// The streams that each end's peer opens: at a, at b.
     streams: [Mutex<Receiver<IncomingStream>>; 2],
 }
 
@@ -137,12 +138,12 @@ impl Joined {
         joined
     }
 
-    /// The sessions at a and at b.
+    /// Returns the sessions at a and at b.
     fn ends(&self) -> [&Arc<RunningSession>; 2] {
         [self.dialer.live(), &self.accepting]
     }
 
-    /// Whether both ends have all connections of so many paths.
+    /// Returns whether both ends have all connections of so many paths.
     fn is_whole(&self, paths: u8) -> bool {
         self.ends().iter().all(|live| {
             let up = live.snapshot().paths;
@@ -153,7 +154,7 @@ impl Joined {
         })
     }
 
-    /// A stream that the end `from` opens: the programs' sockets at a and at b.
+    /// Opens a stream from the end `from`. Returns the programs' sockets at a and at b.
     fn connect(&self, from: usize) -> [UnixStream; 2] {
         let (here, joined) = UnixStream::pair().unwrap();
         self.ends()[from].open("there", LocalEnd::from(joined), StreamContent::Bytes).unwrap();
@@ -167,7 +168,7 @@ impl Joined {
         if from == 0 { [here, there] } else { [there, here] }
     }
 
-    /// Bytes that the sessions sent on each path, from either end.
+    /// Returns the bytes that the sessions sent on each path, from either end.
     fn sent_bytes(&self) -> BTreeMap<IpAddr, u64> {
         let mut sent = BTreeMap::new();
         for path in self.dialer.live().snapshot().paths {
@@ -192,7 +193,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for a session's end, and says why it ended and how long that took.
+/// Waits for a session's end. Returns the reason, and how long the end took.
 fn ended(live: &RunningSession) -> (Ended, Duration) {
     let begun = Instant::now();
     wait_until("the session ends", || live.ended().is_some());
@@ -203,7 +204,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes as u32).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect()
 }
 
-/// Writes on a thread of its own, and then says that this was all.
+/// Writes `data` on a thread of its own, and then ends the direction.
 fn write(socket: &UnixStream, data: &[u8]) -> JoinHandle<()> {
     let (mut socket, data) = (socket.try_clone().unwrap(), data.to_vec());
     thread::spawn(move || {
@@ -225,7 +226,7 @@ fn read(socket: &UnixStream) -> Vec<u8> {
     data
 }
 
-/// A link with an order, and one without.
+/// Returns the capabilities of a link with an order, and of a link without.
 fn links() -> [Caps; 2] {
     [FAKE_CAPS, Caps { ordered: false, ..FAKE_CAPS }]
 }

@@ -1,4 +1,4 @@
-//! How sessions begin.
+//! Tests how sessions begin.
 
 use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 
@@ -39,12 +39,12 @@ fn whoever_dials_another_host_than_the_named_one_is_told() {
     let error = Dialer::start_from(host.clone(), settings.clone()).err().unwrap();
     let StartError::Unreachable { source, .. } = &error else { panic!("{error:?}") };
     assert!(source.to_string().starts_with("10.0.0.2:40000 is b, not c"), "{source}");
-    // Nobody listens there.
+    // Nobody listens at this address.
     let settings = DialerSettings { to: vec![SocketAddr::new(ip(0, 2), 9)], ..settings };
     assert!(Dialer::start_from(host, settings).err().unwrap().is_refused());
 }
 
-/// What a session hands over must arrive or fail, and must not pile up.
+/// What a session sends must arrive or fail, and must not pile up.
 #[test]
 fn a_link_that_promises_too_little_is_refused() {
     let network = FakeNetwork::new(FAKE_CAPS, 7);

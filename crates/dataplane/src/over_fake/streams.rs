@@ -1,4 +1,4 @@
-//! What streams carry.
+//! Tests what streams carry.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn bytes_go_both_ways_whoever_opens_the_stream_and_whoever_is_done_first() {
         for (opening, first) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let sockets = joined.connect(opening);
             let last = 1 - first;
-            // One is done, and the other says all that it has to say after that.
+            // One end is done, and the other says all that it has to say after that.
             let writing = write(&sockets[first], &data[first]);
             assert!(read(&sockets[last]) == data[first]);
             writing.join().unwrap();
@@ -40,7 +40,7 @@ fn streams_do_not_wait_for_one_that_nobody_reads() {
     stuck.join().unwrap();
 }
 
-/// A program that closes its socket while the other end still writes ends the stream, and no other.
+/// A program that closes its socket while the other end still writes ends the stream, and no other stream.
 #[test]
 fn a_socket_that_breaks_ends_its_stream_alone() {
     let joined = Joined::new(1, FAKE_CAPS);

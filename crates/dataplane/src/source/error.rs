@@ -1,4 +1,4 @@
-//! Why pages cannot go on at their source.
+//! Tells why pages cannot go on at their source.
 
 use std::io;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use skein_qemu_stream::NotUnderstood;
 use skein_qemu_stream::main_channel::Opaque;
 use thiserror::Error;
 
-/// Why the pages of a migration cannot go on, as its source finds. The guest goes on where it is.
+/// The reason why the pages of a migration cannot go on, found at the source. The guest goes on where it is.
 #[derive(Debug, Error)]
 pub(crate) enum SourceError {
     /// The migration would go on without direct placement.
     #[error("pages cannot be written straight into the guest's RAM")]
     Unplaceable(#[source] Unplaceable),
-    /// The target's agent says what it may not say, or not now.
+    /// The target's agent says what it may not say, or may not say now.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// What the target's agent sends is no record, or there is no record of what it is to be sent.
+    /// What the target's agent sends is no record, or what it is to be sent does not fit into a record.
     #[error(transparent)]
     Record(#[from] PageRecordError),
-    /// Something is not known in time.
+    /// An answer or event did not come in time.
     #[error("not known within {} s: {awaited}", after.as_secs())]
     Late {
-        /// What was asked or waited for.
+        /// The awaited answer or event.
         awaited: Awaited,
-        /// How long it was waited for.
+        /// How long the source waited.
         after: Duration,
     },
     /// The stream was torn down.
@@ -40,7 +40,7 @@ pub(crate) enum SourceError {
     /// Another stream of the migration cannot go on.
     #[error(transparent)]
     OtherStream(Arc<SourceError>),
-    /// QEMU sends a page that no block has.
+    /// QEMU sends a page that is in no block.
     #[error("QEMU's stream makes no sense")]
     NoPage(#[source] LedgerError),
     /// QEMU sends a page that begins where no page has a number.
@@ -55,7 +55,7 @@ pub(crate) enum SourceError {
     /// The guest's RAM cannot be read.
     #[error("the guest's RAM cannot be read")]
     Read(#[source] AccessError),
-    /// A page of the guest's RAM was asked for that no block has.
+    /// A page of the guest's RAM was asked for that is in no block.
     #[error(transparent)]
     NoRam(LedgerError),
     /// A thread that compared the guest's RAM has panicked.
@@ -67,7 +67,7 @@ pub(crate) enum SourceError {
 }
 
 impl SourceError {
-    /// Whether it says only that a stream is over, which follows from some other reason.
+    /// Returns whether the error says only that a stream is over. That follows from another reason.
     pub(crate) fn is_end_only(&self) -> bool {
         match self {
             Self::Over => true,
@@ -76,7 +76,7 @@ impl SourceError {
         }
     }
 
-    /// Whether it is the target's word.
+    /// Returns whether the error is the target's word.
     pub(crate) fn is_targets(&self) -> bool {
         match self {
             Self::TornDown(_) => true,
@@ -86,7 +86,7 @@ impl SourceError {
     }
 }
 
-/// What the target's agent has said out of place.
+/// The message that the target's agent has sent out of place.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
     #[error("the target's agent said something out of place: {0:?}")]
@@ -97,7 +97,7 @@ pub(crate) enum ProtocolError {
     SourcesRecord,
 }
 
-/// What a source waits for.
+/// The answer or event that a source waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Awaited {
     #[error("whether it writes pages itself")]
@@ -108,7 +108,7 @@ pub(crate) enum Awaited {
     Channels,
 }
 
-/// Why the target's agent should not have written pages itself, though it has.
+/// The reason why the target's agent should not have written pages itself, though it has.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unplaceable {
     #[error("QEMU's stream has something that this version does not know")]
@@ -124,7 +124,7 @@ pub(crate) enum Unplaceable {
     Planted,
 }
 
-/// What of QEMU's stream is not understood.
+/// The part of QEMU's stream that is not understood.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unknown {
     /// Bytes that a parser does not know.

@@ -1,4 +1,4 @@
-//! From a stream's intake into the session: each record in its turn, a batch packed by then or not.
+//! Sends what a stream's intake has read into the session: each record in its turn, with a batch packed by then or not.
 //!
 //! ```text
 //!  intake ─▶ Outbox ─────────────────────▶ session      nothing waits: the intake's own thread goes on
@@ -7,7 +7,7 @@
 //!                   packers
 //! ```
 //!
-//! A change of threads costs, so a record that nothing has to wait for does not change its thread. A batch that may be
+//! A change of threads costs, so a record that does not have to wait does not change its thread. A batch that may be
 //! worth packing is offered to packers, and waits in the queue until its turn comes.
 
 use std::collections::VecDeque;
@@ -30,13 +30,13 @@ use super::pages::{DirectBlocks, SourcePages};
 use crate::connection::submit;
 use crate::running_session::{RunningSession, spawn};
 
-/// What may wait for capacity on a stream, where batches are packed meanwhile: a packet of multifd. It is time that a
-/// guest's last pages spend here.
+/// Bounds what waits for capacity on a stream while batches are packed: a packet of multifd. A guest's last pages spend
+/// time here.
 const WAITING_BYTES: usize = 2 * BATCH_BYTES_MAX;
-/// Bytes for QEMU are gathered up to this.
+/// Bounds the gathered bytes for QEMU.
 const GATHERED_BYTES: usize = 32 << 10;
 
-/// Why a record does not go into the session.
+/// The reason why a record does not go into the session.
 pub(super) enum NotSent {
     /// The stream was torn down.
     Over,
@@ -44,17 +44,17 @@ pub(super) enum NotSent {
     Failed(SourceError),
 }
 
-/// A stream's way into the session, as its intake has it.
+/// A stream's way into the session, as the stream's intake has it.
 pub(super) struct Outbox {
     shared: Arc<Shared>,
     feeder: JoinHandle<()>,
-    /// Bytes for QEMU that are not on their way yet.
+    /// The bytes for QEMU that are not on their way yet.
     gathered: BytesMut,
-    /// What was sent last had to wait for capacity: the intake has time.
+    /// Whether what was sent last had to wait for capacity, so that the intake has time.
     is_ahead: bool,
 }
 
-/// What an intake and its feeder share.
+/// The state that an intake and its feeder share.
 struct Shared {
     live: Arc<RunningSession>,
     id: StreamId,
@@ -81,7 +81,7 @@ impl Outbox {
         Ok(Outbox { shared, feeder, gathered: BytesMut::new(), is_ahead: false })
     }
 
-    /// Nothing more follows. Returns once all that was sent is in the session.
+    /// Notes that nothing more follows. Returns once all that was sent is in the session.
     pub(super) fn finish(self) {
         self.shared.queue.push(QueueEntry::End, usize::MAX);
         let _ = self.feeder.join();
@@ -102,7 +102,7 @@ impl Outbox {
         add(&pages.counts.pages, batch.kinds.len());
         add(&pages.counts.zero_pages, PageKind::Zero.count(&batch.kinds));
         let packers = pages.packers().filter(|_| batch.bytes() > 0);
-        // A look at a few bytes costs less than to have somebody else look at all of them.
+        // A check of a few bytes costs less than another thread's check of all bytes.
         let Some((packers, plan)) = packers.and_then(|packers| Some((packers, plan_packing(&batch)?))) else {
             return self.send(self.shared.as_it_is(&batch));
         };
@@ -148,7 +148,7 @@ impl Outbox {
         self.send(vec![page_record::bytes_head(bytes.len()), bytes])
     }
 
-    /// Sends records that are as they will be.
+    /// Sends records that do not change any more.
     pub(super) fn send(&mut self, parts: Vec<Bytes>) -> Result<(), NotSent> {
         if !self.shared.queue.is_idle() {
             return self.enqueue(QueueEntry::Ready(parts));
@@ -180,11 +180,11 @@ enum Capacity {
 }
 
 impl Shared {
-    /// Hands what waits to the session, each entry in its turn, until the end.
+    /// Submits what waits to the session, each entry in its turn, until the end.
     fn feed(&self) {
         loop {
             let (bytes, job) = self.queue.wait();
-            // First packed, then capacity: capacity that is granted and not used yet holds up other streams.
+            // Packing comes first, then capacity: capacity that is granted and not used yet holds up other streams.
             let late = job.filter(|job| !job.is_done());
             if let Some(job) = &late {
                 let rate = || self.live.lock().core.rate(self.pages.width());
@@ -206,7 +206,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the session takes so many bytes. None: it never will.
+    /// Waits until the session takes so many bytes. Returns `None` if it never will.
     fn wait_for_capacity(&self, bytes: usize) -> Option<Capacity> {
         let mut capacity = Capacity::AtOnce;
         self.live.wait_for_capacity(self.id, &self.writable, |core, now| {
@@ -216,7 +216,7 @@ impl Shared {
         })
     }
 
-    /// Returns whether the session takes so many bytes at once. If not, somebody has to wait for that.
+    /// Returns whether the session takes so many bytes at once. If not, the caller has to wait for that.
     fn takes(&self, bytes: usize) -> bool {
         let mut state = self.live.lock();
         let takes = state.core.takes(self.live.now(), self.id, bytes);
@@ -224,7 +224,7 @@ impl Shared {
         takes
     }
 
-    /// Returns the records of a batch whose turn has come; `outcome` is what became of it, unless it is late.
+    /// Returns the records of a batch whose turn has come. `outcome` is what became of the batch, unless it is late.
     fn packed(&self, job: &PackJob, outcome: PackingOutcome) -> Vec<Bytes> {
         let (batch, counts) = (&job.batch, &self.pages.counts);
         match job.take() {
@@ -260,11 +260,11 @@ impl Shared {
     }
 }
 
-/// What waits for its turn.
+/// An entry that waits for its turn.
 enum QueueEntry {
-    /// Records that are as they will be.
+    /// The entry has records that do not change any more.
     Ready(Vec<Bytes>),
-    /// A batch that may be packed until its turn comes.
+    /// The entry is a batch that may be packed until its turn comes.
     Job(Arc<PackJob>),
     /// Nothing follows.
     End,
@@ -281,7 +281,7 @@ impl QueueEntry {
     }
 }
 
-/// What an intake has read and no path has had capacity for yet, in order.
+/// The entries that an intake has read and no path has had capacity for yet, in order.
 #[derive(Default)]
 struct Queue {
     state: Mutex<QueueState>,
@@ -292,13 +292,14 @@ struct Queue {
 struct QueueState {
     waiting: VecDeque<QueueEntry>,
     bytes: usize,
-    /// What was taken last may not have been handed on yet.
+    /// Whether what was taken last may not have been submitted yet.
     submitting: bool,
     closed: bool,
 }
 
 impl Queue {
-    /// Adds to the end of the queue, once less than `most` bytes wait. False: nothing is taken from it any more.
+    /// Adds to the end of the queue, once less than `most` bytes wait. Returns false if nothing is taken from the queue
+    /// any more.
     fn push(&self, entry: QueueEntry, most: usize) -> bool {
         let mut state = self.state.lock();
         while !state.closed && state.bytes >= most.max(1) {
@@ -310,14 +311,14 @@ impl Queue {
         !state.closed
     }
 
-    /// Returns whether nothing waits, and all that did was handed on: the intake may hand on what it has itself.
+    /// Returns whether nothing waits and all that waited was submitted. Then the intake may submit what it has itself.
     fn is_idle(&self) -> bool {
         let state = self.state.lock();
         state.waiting.is_empty() && !state.submitting && !state.closed
     }
 
-    /// Waits for the first entry. Returns how many bytes it may become, and the job if it is one. What was taken before
-    /// was handed on.
+    /// Waits for the first entry. Returns how many bytes the entry may become, and the job if the entry is a job. What
+    /// was taken before was submitted.
     fn wait(&self) -> (usize, Option<Arc<PackJob>>) {
         let mut state = self.state.lock();
         state.submitting = false;
@@ -343,7 +344,7 @@ impl Queue {
         Some(first)
     }
 
-    /// Nothing is taken from the queue any more.
+    /// Closes the queue: nothing is taken from it any more.
     fn close(&self) {
         let mut state = self.state.lock();
         *state = QueueState { closed: true, ..QueueState::default() };

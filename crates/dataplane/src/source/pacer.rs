@@ -1,4 +1,4 @@
-//! How much effort packing is worth just now: what packers and all streams of a migration share.
+//! Tells how much effort packing is worth at this moment. Packers and all streams of a migration share this.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,23 +11,23 @@ use skein_pages::packing::Effort;
 
 use super::page_counters::{PageCounters, add};
 
-/// A batch waits for its packer up to so many turns of its stream. Two: with one, packers that just keep up leave a
+/// Says for how many turns of its stream a batch waits for its packer. Two: with one, packers that just keep up leave a
 /// tenth more bytes, and the paths gain nothing.
 const PACKING_WAIT_TURNS: f64 = 2.0;
-/// No batch waits longer for its packer.
+/// Bounds a batch's wait for its packer.
 const PACKING_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// The pace of packing of one migration.
 pub(crate) struct Pacer {
     pace: Mutex<PackingPace>,
-    /// The pace's effort, for packers: they share no lock with threads in a hurry.
+    /// The pace's effort, for packers, which share no lock with threads in a hurry.
     effort: AtomicU8,
-    /// Microseconds in which packers were at work, with CPU or without.
+    /// The microseconds in which packers were at work, with CPU or without.
     busy_us: AtomicU64,
     epoch: Instant,
-    /// Cores that the packers could keep busy.
+    /// The cores that the packers could keep busy.
     cores: usize,
-    /// Streams that have pages.
+    /// The streams that have pages.
     streams: u16,
     counts: Arc<PageCounters>,
 }
@@ -46,12 +46,12 @@ impl Pacer {
         }
     }
 
-    /// Returns what a packer is to pack with.
+    /// Returns the effort that a packer is to pack with.
     pub(crate) fn effort(&self) -> Effort {
         Effort::nth(self.effort.load(Relaxed))
     }
 
-    /// Notes that a batch was packed, in that time and with that CPU.
+    /// Notes that a batch was packed, with its time and its CPU.
     pub(crate) fn note_packed(&self, effort: Effort, took: Duration, cpu: Duration) {
         self.counts.packed(effort, cpu);
         add(&self.busy_us, took.as_micros() as usize);
@@ -70,9 +70,9 @@ impl Pacer {
         self.pace.lock().packing_mode()
     }
 
-    /// Returns how long a batch of so many bytes waits for its packer before it asks for capacity. `rate`: bytes that
-    /// the paths carry in a second. In [`PACKING_WAIT_TURNS`] of its stream they would carry the batch as it is:
-    /// packers that take longer are no help.
+    /// Returns how long a batch of `bytes` bytes waits for its packer before the batch asks for capacity. `rate`
+    /// returns the bytes that the paths carry in a second. In [`PACKING_WAIT_TURNS`] of its stream the paths would
+    /// carry the batch as it is, so packers that take longer are no help.
     pub(super) fn wait_for_packer(&self, bytes: usize, rate: impl FnOnce() -> f64) -> Duration {
         if self.mode() != PackingMode::Awaited {
             return Duration::ZERO;

@@ -1,8 +1,8 @@
-//! Threads that have batches packed while these wait for room on the paths.
+//! Is threads that have batches packed while the batches wait for capacity of the paths.
 //!
-//! They share no lock with anybody who is in a hurry: a job is taken and given back by atomic steps, so that whoever
-//! packs may get no CPU for a while, as it must not take any from guests, and holds up nobody. Whose turn comes before
-//! its batch is packed takes it away unpacked.
+//! They share no lock with threads in a hurry: a job is taken and given back by atomic steps. So a packer may get no
+//! CPU for a while, as it must not take any from guests, and holds up nobody. A feeder whose batch is not packed when
+//! its turn comes takes the batch away unpacked.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
@@ -21,13 +21,14 @@ use super::pacer::Pacer;
 use crate::pool::Buffer;
 use crate::running_session::spawn;
 
-/// Batches that wait to be packed, of all migrations: 256 MiB, more than may wait for room.
+/// Bounds the batches that wait for packing, of all migrations: 256 MiB, more than may wait for capacity.
 const JOBS_MAX: usize = 1024;
-/// A packer looks for work this often even if nobody wakes it.
+/// Says how often a packer checks for work even if nobody wakes it.
 const IDLE_CHECK_PERIOD: Duration = Duration::from_millis(50);
-/// A packer that has had nothing to do for so long gives up its [`Compress`].
+/// Says after how long without work a packer gives up its [`Compress`].
 const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long a batch whose turn has come waits for the packer that is at it, before it goes unpacked.
+/// Says how long a batch whose turn has come waits for the packer that is at work on it, before the batch goes
+/// unpacked.
 const PACKING_IN_PROGRESS_WAIT: Duration = Duration::from_millis(2);
 const PACKING_IN_PROGRESS_POLL: Duration = Duration::from_micros(100);
 
@@ -39,9 +40,9 @@ enum JobState {
     Waiting,
     /// A packer is at work.
     BeingPacked,
-    /// It is packed, or was found not to be worth that.
+    /// The batch is packed, or was found not to be worth packing.
     Packed,
-    /// Its turn came before it was packed.
+    /// The batch's turn came before it was packed.
     Taken,
 }
 
@@ -58,22 +59,22 @@ impl AtomicJobState {
         all[usize::from(self.0.load(SeqCst))]
     }
 
-    /// Changes the state, if it is the first of these. Returns whether it was.
+    /// Changes the state from `from` to `to`. Returns whether the state was `from`.
     fn change(&self, from: JobState, to: JobState) -> bool {
         self.0.compare_exchange(from as u8, to as u8, SeqCst, SeqCst).is_ok()
     }
 }
 
-/// What became of pages that were to be compressed, none: it is not worth it; and the CPU time that it took.
+/// What became of pages that were to be compressed (`None`: compressing is not worth it), and the CPU time.
 pub type PackResult = (Option<Compressed>, Duration);
 
-/// Whoever compresses for one packer: with CPU that nobody else wants.
+/// Compresses for one packer, with CPU that nobody else wants.
 pub trait Compress: Send {
-    /// Compresses `pages`, of as many bytes as 64 at most, one after the other into `out`. It may take long; once
-    /// `is_over`, nobody waits for it.
+    /// Compresses `pages`, of as many bytes as 64 at most, one after the other into `out`. The call may take long; once
+    /// `is_over` returns true, nobody waits for it.
     ///
     /// # Errors
-    /// It is of no use any more.
+    /// The compressor is of no use any more.
     fn compress(
         &mut self,
         pages: &[Bytes],
@@ -83,31 +84,31 @@ pub trait Compress: Send {
     ) -> io::Result<PackResult>;
 }
 
-/// How a packer gets whoever compresses for it, when there is something to do. None: nobody can be had, which is said
-/// where it is known.
+/// Starts what compresses for a packer, when there is something to do. Returns `None` if that fails; the function
+/// itself reports the reason.
 pub type StartCompressor = dyn Fn(&dyn Fn() -> bool) -> Option<Box<dyn Compress>> + Send + Sync;
 
 /// A batch that may be packed.
 pub(crate) struct PackJob {
     pub(crate) batch: Batch,
-    /// What of it is packed, if it is.
+    /// What of the batch is packed, if it is packed.
     sifted: PackingPlan,
     pacer: Arc<Pacer>,
     state: AtomicJobState,
-    /// Whoever waits for it.
+    /// The thread that waits for the batch.
     waits: OnceLock<Thread>,
     out: Mutex<Option<Buffer>>,
-    /// None within: it is not worth it.
+    /// The packed batch; an inner `None` means that packing is not worth it.
     packed: OnceLock<Option<Packed>>,
 }
 
-/// How a batch goes.
+/// The form in which a batch goes.
 pub(crate) enum Taken {
-    /// Packed, and its packed pages.
+    /// The batch goes packed, with its packed pages.
     Packed(Packed, Bytes),
-    /// As it is, since packing is not worth it.
+    /// The batch goes as it is, because packing is not worth it.
     Dense,
-    /// As it is, since nobody came to pack it in time.
+    /// The batch goes as it is, because no packer packed it in time.
     Late,
 }
 
@@ -121,10 +122,11 @@ impl PackJob {
         self.state.get() == JobState::Packed
     }
 
-    /// Waits so long at most for it to be packed.
+    /// Waits for the batch to be packed, for at most `patience`.
     pub(crate) fn wait(&self, patience: Duration) {
         let since = Instant::now();
-        // Who looks for somebody to wake does so after it is done, and who waits looks again after having said so.
+        // The packer looks for a thread to wake after it has packed. The waiting thread checks again after it has said
+        // that it waits.
         self.waits.get_or_init(thread::current);
         while !self.is_done() {
             let Some(left) = patience.checked_sub(since.elapsed()).filter(|left| !left.is_zero()) else { return };
@@ -132,7 +134,7 @@ impl PackJob {
         }
     }
 
-    /// The batch's turn has come.
+    /// Takes the batch, whose turn has come.
     pub(crate) fn take(&self) -> Taken {
         let since = Instant::now();
         loop {
@@ -155,7 +157,7 @@ impl PackJob {
         }
     }
 
-    /// Has it packed, unless it was taken away already.
+    /// Has the batch packed, unless it was taken away already.
     fn pack(&self, compress: &mut dyn Compress, is_over: &dyn Fn() -> bool) -> io::Result<()> {
         if !self.state.change(JobState::Waiting, JobState::BeingPacked) {
             return Ok(());
@@ -164,7 +166,7 @@ impl PackJob {
         let packed = self.try_pack(compress, effort, is_over);
         let cpu = packed.as_ref().map_or(Duration::ZERO, |(_, cpu)| *cpu);
         self.pacer.note_packed(effort, since.elapsed(), cpu);
-        // What nobody could pack is as it was.
+        // A batch that could not be packed is as it was.
         let state = if packed.is_ok() { JobState::Packed } else { JobState::Waiting };
         let done = packed.map(|(packed, _)| drop(self.packed.set(packed)));
         self.state.change(JobState::BeingPacked, state);
@@ -174,7 +176,7 @@ impl PackJob {
         done
     }
 
-    /// What became of it, and the CPU that this took.
+    /// Returns what became of the batch, and the CPU time.
     fn try_pack(
         &self,
         compress: &mut dyn Compress,
@@ -189,7 +191,7 @@ impl PackJob {
     }
 }
 
-/// Threads that have batches packed, for all migrations of a host.
+/// The threads that have batches packed, for all migrations of a host.
 pub struct PackerPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -197,21 +199,21 @@ pub struct PackerPool {
 }
 
 struct Shared {
-    /// One that was taken away is gone, and its memory too.
+    /// The offered jobs. A job that was taken away is gone, and its memory, too.
     jobs: ArrayQueue<Weak<PackJob>>,
     idle: ArrayQueue<Thread>,
     stopping: AtomicBool,
-    /// Migrations that began, so far.
+    /// How many migrations have begun so far.
     begun: AtomicUsize,
     hire: Box<StartCompressor>,
 }
 
 impl PackerPool {
-    /// Starts so many threads, for which others compress on so many cores. They have nobody who does but while there is
-    /// something to do.
+    /// Starts `threads` threads, for which others compress on `cores` cores. The threads have others only while there
+    /// is something to do.
     ///
     /// # Errors
-    /// The system has no room for them.
+    /// The system has no room for the threads.
     pub fn start(threads: usize, cores: usize, hire: Box<StartCompressor>) -> io::Result<PackerPool> {
         let (jobs, idle) = (ArrayQueue::new(JOBS_MAX), ArrayQueue::new(threads.max(1) * 2));
         let shared =
@@ -224,20 +226,20 @@ impl PackerPool {
         Ok(packers)
     }
 
-    /// Cores that they could keep busy.
+    /// Returns the cores that the compressors could keep busy.
     pub(crate) fn cores(&self) -> usize {
         self.cores
     }
 
-    /// A migration begins: there will be something to do soon, and whoever compresses takes a while to start.
+    /// Notes that a migration begins. There will be something to do soon, and a compressor takes a while to start.
     pub fn begin(&self) {
         self.shared.begun.fetch_add(1, SeqCst);
         self.threads.iter().for_each(|packer| packer.thread().unpark());
     }
 
-    /// Somebody may pack it.
+    /// Offers a batch to the packers.
     pub(crate) fn offer(&self, job: &Arc<PackJob>) {
-        // Full: the oldest, whose turn comes soonest, goes as it is.
+        // If the queue is full, its oldest batch, whose turn comes soonest, goes as it is.
         self.shared.jobs.force_push(Arc::downgrade(job));
         if let Some(packer) = self.shared.idle.pop() {
             packer.unpark();
@@ -297,7 +299,7 @@ mod tests {
     use super::*;
     use crate::pool::Pool;
 
-    /// For anything that has to happen at all.
+    /// Bounds every wait for something that has to happen at all.
     const DEADLINE: Duration = Duration::from_secs(20);
 
     #[derive(Default)]
@@ -308,7 +310,7 @@ mod tests {
         hangs: AtomicBool,
     }
 
-    /// Packs nothing, but fails and hangs as it is told.
+    /// A compressor that packs nothing, but fails and hangs as a test says.
     struct Fake(Arc<World>);
 
     impl Compress for Fake {

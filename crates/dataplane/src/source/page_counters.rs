@@ -27,26 +27,26 @@ pub(crate) struct PageCounters {
     pub(crate) other_bytes: AtomicU64,
     pub(crate) late_pages: AtomicU64,
     packing_us: AtomicU64,
-    /// Batches by the effort that they were packed with.
+    /// The batches by the effort that they were packed with.
     efforts: [AtomicU64; EFFORTS],
-    /// 0: not compared yet.
+    /// The microseconds of the comparison; 0: not compared yet.
     compared_us: AtomicU64,
 }
 
 impl PageCounters {
-    /// A batch was packed.
+    /// Counts a batch that was packed.
     pub(crate) fn packed(&self, effort: Effort, cpu: Duration) {
         add(&self.packing_us, cpu.as_micros() as usize);
         add(&self.efforts[usize::from(effort.step())], 1);
     }
 
-    /// Pages of which QEMU itself says that they are zeros.
+    /// Counts pages of which QEMU itself says that they are zeros.
     pub(crate) fn zeros(&self, pages: usize) {
         add(&self.pages, pages);
         add(&self.zero_pages, pages);
     }
 
-    /// Deltas that go, of whose bytes so many are packed.
+    /// Counts deltas that go. `packed` of their bytes are packed.
     pub(crate) fn deltas(&self, deltas: &[DeltaHead], packed: usize) {
         let unchanged = deltas.iter().filter(|delta| delta.changed == 0).count();
         let changed = deltas.iter().filter(|delta| delta.changed != 0);
@@ -58,7 +58,7 @@ impl PageCounters {
         add(&self.packed_delta_bytes, packed);
     }
 
-    /// Both ends were found to hold the same.
+    /// Counts the comparison that found both ends to hold the same.
     pub(crate) fn compared(&self, took: Duration) {
         self.compared_us.store((took.as_micros() as u64).max(1), Relaxed);
     }
@@ -66,7 +66,7 @@ impl PageCounters {
     pub(crate) fn snapshot(&self) -> PageCounts {
         let compared_us = self.compared_us.load(Relaxed);
         let efforts = (0..).map(Effort::nth).zip(&self.efforts);
-        // Of several the least.
+        // Of several efforts with as many batches, the least counts.
         let mostly = efforts.max_by_key(|(effort, batches)| (batches.load(Relaxed), Reverse(*effort)));
         PageCounts {
             pages: self.pages.load(Relaxed),
@@ -89,7 +89,7 @@ impl PageCounters {
     }
 }
 
-/// Counts some more.
+/// Adds to a counter.
 pub(crate) fn add(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Relaxed);
 }

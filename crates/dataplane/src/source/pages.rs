@@ -1,4 +1,4 @@
-//! What all streams of a migration have in common at its source.
+//! Holds what all streams of a migration have in common at its source.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,58 +18,58 @@ use crate::error_chain::error_chain;
 use crate::find_ram::FindRam;
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
 
-/// The other agent answers by then, or the migration is called off.
+/// Bounds the other agent's time for an answer. After that the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
-/// Nobody waits longer for the target to catch up.
+/// Bounds a wait for the target to catch up.
 const CATCH_UP_WAIT_MAX: Duration = Duration::from_secs(1);
-/// So much is kept of what the other agent says in words.
+/// Bounds the characters that are kept of the other agent's words.
 const WORDS_CHARS_MAX: usize = 500;
-/// Who waits looks so often whether its stream was torn down.
+/// Says how often a waiting thread checks whether its stream was torn down.
 const RESET_CHECK_PERIOD: Duration = Duration::from_millis(100);
 
-/// How a migration's pages travel.
+/// Says how a migration's pages travel.
 pub struct SourcePagesSettings {
-    /// Who packs; none: pages go as they are.
+    /// The packers; `None`: pages go as they are.
     pub packers: Option<Arc<PackerPool>>,
-    /// What they may use of the session.
+    /// How much of the session the pages may use.
     pub width: Width,
-    /// Pages may be written straight into the target guest's RAM, and both ends compare what they hold.
+    /// Whether pages may be written straight into the target guest's RAM, and both ends compare what they hold.
     pub direct: bool,
-    /// Channels of multifd that the migration has; none: one stream.
+    /// The multifd channels that the migration has; `None`: one stream.
     pub channels: u16,
-    /// Drawn for this migration; `kept` has another.
+    /// The key of the marks, drawn for this migration; `kept_marks` has another key.
     pub key: Key,
-    /// Where this guest's RAM is, to send again what differs; as of [`crate::target::TargetPages`].
+    /// Finds this guest's RAM, to send again what differs; as for [`crate::target::TargetPages`].
     pub ram: Option<FindRam>,
-    /// What may be kept to know what the target holds, as a share of the guest's RAM: hashes of its pages' parts take
+    /// The memory for knowing what the target holds, as a share of the guest's RAM. Hashes of its pages' parts take
     /// 0.032. 0: all pages go whole.
     pub delta_memory: f64,
-    /// The target may have kept the guest's RAM when it came from there.
+    /// The marks of the RAM that the target may have kept when the guest came from there.
     pub kept_marks: Option<KeptMarks>,
-    /// Where QEMU may miss what the guest writes.
+    /// Says where QEMU may miss what the guest writes.
     pub dirty_tracking: DirtyTracking,
 }
 
-/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote to it: once the guest stands
-/// still, it is compared with what was sent.
+/// Of which RAM QEMU may lose sight, so that it does not send all that the guest wrote there. Once the guest stands
+/// still, that RAM is compared with what was sent.
 ///
 /// TCG notes that a page was written once, and not again until it is told that the page is clean. Where QEMU takes over
 /// what was written, `cpu_physical_memory_sync_dirty_bitmap` (include/exec/ram_addr.h), it tells so page by page, while
-/// the guest goes on: a page of which that was noted before, and which comes to be in the TLB only after, stays there
-/// as noted (`tlb_set_page_full` of accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a
-/// multiple of 256 KiB, TCG is told of all at once, and again the next time, too, before 9.0 not at all ("physmem: Fix
+/// the guest goes on. A page that was noted before, and that comes to be in the TLB only after, stays noted there
+/// (`tlb_set_page_full` of accel/tcg/cputlb.c, after `cpu_physical_memory_is_clean`). Where a block is a multiple of
+/// 256 KiB, TCG is told of all pages at once, and again the next time, too; before 9.0 not at all ("physmem: Fix
 /// migration dirty bitmap coherency with TCG memory access").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirtyTracking {
-    /// Of none: KVM keeps the books.
+    /// QEMU loses sight of nothing: KVM keeps the books.
     Exact,
-    /// Of blocks that are no multiple of 256 KiB.
+    /// QEMU may lose sight of blocks that are no multiple of 256 KiB.
     MissesUnalignedBlocks,
-    /// Of all.
+    /// QEMU may lose sight of all blocks.
     MissesAllBlocks,
 }
 
-/// RAM of which QEMU notes in one word what was written.
+/// Holds the bytes of RAM for which QEMU notes in one word what was written.
 const WORD_BYTES: u64 = 64 * PAGE_BYTES as u64;
 
 /// All streams of a migration, at its source.
@@ -84,14 +84,15 @@ pub struct SourcePages {
 #[derive(Default)]
 struct State {
     mode: Option<PageRoute>,
-    /// Pages are built on what the target kept.
+    /// Whether pages are built on what the target kept.
     builds_on_kept: bool,
-    /// Why the target's agent does not write the pages itself; empty: it does, or that was not asked for.
+    /// The reason why the target's agent does not write the pages itself; empty if it does, or if that was not asked
+    /// for.
     why_not: String,
     blocks: Vec<BlockInfo>,
-    /// Barriers that each channel has passed.
+    /// The barriers that each channel has passed.
     channels: BTreeMap<StreamId, u32>,
-    /// Barriers of each stream before which everything is placed at the target.
+    /// The barriers of each stream before which everything is written at the target.
     pages_written: BTreeMap<StreamId, u32>,
     answers: Vec<PageMessage>,
     /// Since when the target has been asked whether its copy is the same.
@@ -101,20 +102,20 @@ struct State {
     failed: Option<Arc<SourceError>>,
 }
 
-/// What pages are built on that are sent for the first time.
+/// What the first version of a page is built on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BuildsOn {
     Nothing,
-    /// What the target has kept of the guest's RAM: what [`SourcePagesSettings::kept_marks`] is of.
+    /// The RAM of the guest that the target has kept, which [`SourcePagesSettings::kept_marks`] describes.
     KeptRam,
 }
 
-/// What becomes of pages.
+/// The way that pages take.
 #[derive(Clone)]
 pub(super) enum PageRoute {
-    /// QEMU gets them where they were.
+    /// QEMU gets the pages where they were.
     Rebuild,
-    /// The target's agent writes those of some blocks itself.
+    /// The target's agent writes the pages of some blocks itself.
     Direct(Arc<DirectBlocks>),
 }
 
@@ -127,24 +128,24 @@ pub(super) struct DirectBlocks {
 }
 
 impl DirectBlocks {
-    /// The blocks of which QEMU may miss something, and their RAM.
+    /// Returns the blocks of which QEMU may miss something, and their RAM.
     pub(super) fn misses(&self) -> impl Iterator<Item = (u16, &dyn Ram)> {
         self.misses.iter().filter_map(|block| Some((*block, self.ram(*block)?)))
     }
 
-    /// The number of a block, if its pages are written directly.
+    /// Returns the number of a block, if its pages are written directly.
     pub(super) fn number(&self, block: &str) -> Option<u16> {
         self.numbers.get(block).copied()
     }
 
-    /// The RAM of a block, if it is at hand.
+    /// Returns the RAM of a block, if it is at hand.
     pub(super) fn ram(&self, block: u16) -> Option<&dyn Ram> {
         self.ram.get(&block).map(|ram| &**ram)
     }
 }
 
 impl SourcePages {
-    /// Before its first stream.
+    /// Makes the pages of a migration, before its first stream.
     pub fn new(settings: SourcePagesSettings) -> Arc<SourcePages> {
         let mode = (!settings.direct).then_some(PageRoute::Rebuild);
         let counts = Arc::<PageCounters>::default();
@@ -159,37 +160,38 @@ impl SourcePages {
         })
     }
 
-    /// Where the bytes went so far.
+    /// Returns the counts of where the bytes went so far.
     pub fn counts(&self) -> PageCounts {
         self.counts.snapshot()
     }
 
-    /// Whether the target's agent writes pages itself; none: not decided yet.
+    /// Returns whether the target's agent writes pages itself; `None`: not decided yet.
     pub fn is_direct(&self) -> Option<bool> {
         self.state.lock().mode.as_ref().map(|mode| matches!(mode, PageRoute::Direct(_)))
     }
 
-    /// Why the target's agent does not write the pages of the guest's RAM itself, in words; empty: it does, or that was
-    /// not asked for, or is not decided yet. [`Self::is_direct`] may be true all the same, of smaller blocks.
+    /// Returns why the target's agent does not write the pages of the guest's RAM itself, in words. The text is empty
+    /// if the agent does, or if that was not asked for or is not decided yet. [`Self::is_direct`] may be true all the
+    /// same, for smaller blocks.
     pub fn why_not_direct(&self) -> String {
         self.state.lock().why_not.clone()
     }
 
-    /// Why the target's agent should not have written pages itself, if that was known too late: the migration has
-    /// failed, and would not have without [`SourcePagesSettings::direct`].
+    /// Returns why the target's agent should not have written pages itself, if that was known too late. The migration
+    /// has failed, and would not have without [`SourcePagesSettings::direct`].
     pub fn direct_placement_failure(&self) -> Option<String> {
         self.state.lock().unplaceable.as_ref().map(|why| error_chain(why))
     }
 
-    /// From now on at most so many bytes of pages that the guest writes in every round wait until it stands still, if
-    /// there are any that would go whole each time.
+    /// Bounds the pages that are held back, in bytes. A page that the guest writes in every round, and that would go
+    /// whole each time, waits until the guest stands still.
     pub fn set_held_bytes_max(&self, bytes: u64) {
         if let Some(PageRoute::Direct(direct)) = &self.state.lock().mode {
             direct.sent.set_held_pages_max(bytes / PAGE_BYTES as u64);
         }
     }
 
-    /// Bytes of the pages that wait so.
+    /// Returns the bytes of the pages that are held back.
     pub fn held_bytes(&self) -> u64 {
         match &self.state.lock().mode {
             Some(PageRoute::Direct(direct)) => direct.sent.held_pages() * PAGE_BYTES as u64,
@@ -197,13 +199,13 @@ impl SourcePages {
         }
     }
 
-    /// Whether pages are built on what the target kept of the guest's last stay.
+    /// Returns whether pages are built on what the target kept of the guest's last stay.
     pub fn builds_on_kept(&self) -> bool {
         self.state.lock().builds_on_kept
     }
 
-    /// The RAM of a guest that the target runs now, for its way back from this trip; none: its pages went through QEMU,
-    /// or it is not at hand.
+    /// Returns the RAM of a guest that the target runs now, for the guest's way back from this trip. `None`: its pages
+    /// went through QEMU, or the RAM is not at hand.
     pub fn ram_to_keep(&self, trip: u64) -> Option<KeptRam> {
         let state = self.state.lock();
         let Some(PageRoute::Direct(direct)) = &state.mode else { return None };
@@ -211,12 +213,12 @@ impl SourcePages {
         (!direct.ram.is_empty()).then(|| KeptRam { trip, ram: direct.ram.clone() })
     }
 
-    /// Of the marks of pages.
+    /// Returns the key of the marks of pages.
     fn key(&self) -> Key {
         self.settings.kept_marks.as_ref().map_or(self.settings.key, |kept| kept.trip.key)
     }
 
-    /// Bytes of pages of which it was said that they wait, each time that it was.
+    /// Returns the bytes of pages that were said to be held back, counted each time.
     pub fn held_back_bytes(&self) -> u64 {
         match &self.state.lock().mode {
             Some(PageRoute::Direct(direct)) => direct.sent.held_back_pages() * PAGE_BYTES as u64,
@@ -224,12 +226,13 @@ impl SourcePages {
         }
     }
 
-    /// Why the migration could not go on.
+    /// Returns why the migration could not go on.
     pub fn failed(&self) -> Option<String> {
         self.state.lock().failed.as_ref().map(|why| error_chain(why))
     }
 
-    /// The same, if it was found here: the target may only know that it is over, and so may a stream.
+    /// Returns why the migration could not go on, if that was found here. The target, and a stream, may only know that
+    /// it is over.
     pub fn failed_here(&self) -> Option<String> {
         let state = self.state.lock();
         let failed = state.failed.as_ref().filter(|why| !why.is_end_only() && !why.is_targets());
@@ -244,12 +247,13 @@ impl SourcePages {
         self.settings.packers.as_ref()
     }
 
-    /// Returns how much packing is worth just now.
+    /// Returns the pacer of the migration's packing.
     pub(super) fn pacer(&self) -> &Arc<Pacer> {
         &self.pacer
     }
 
-    /// The main channel tells of the guest's RAM: what is to be said to the target, and waited for.
+    /// Handles the main channel's list of the guest's RAM. Returns the message for the target, whose answer is waited
+    /// for.
     pub(super) fn blocks(&self, blocks: Vec<BlockInfo>) -> PageMessage {
         self.state.lock().blocks.clone_from(&blocks);
         let may_build = |kept: &&KeptMarks| kept.trip.blocks == blocks && self.settings.delta_memory > 0.0;
@@ -257,7 +261,7 @@ impl SourcePages {
         PageMessage::Blocks { key: self.key(), blocks, kept_trip: kept }
     }
 
-    /// Nothing more is understood of the main channel.
+    /// Notes that nothing more is understood of the main channel.
     ///
     /// # Errors
     /// The target's agent has begun to write pages itself, and only what the main channel says can end that.
@@ -282,12 +286,12 @@ impl SourcePages {
         SourceError::Unplaceable(why)
     }
 
-    /// What becomes of pages; waits until that is decided.
+    /// Waits until it is decided which way pages take, and returns the way.
     pub(super) fn mode(&self, is_over: &dyn Fn() -> bool) -> Result<PageRoute, SourceError> {
         self.wait(Awaited::Mode, is_over, |state| state.mode.clone())
     }
 
-    /// The target has answered.
+    /// Handles a message of the target.
     pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), SourceError> {
         let mut state = self.state.lock();
         match note {
@@ -358,27 +362,26 @@ impl SourcePages {
         Ok(DirectBlocks { sent, numbers, ram, misses })
     }
 
-    /// The target's next answer.
+    /// Returns the target's next answer.
     pub(super) fn answer(&self, is_over: &dyn Fn() -> bool) -> Result<PageMessage, SourceError> {
         self.wait(Awaited::Comparison, is_over, |state| state.answers.pop())
     }
 
-    /// A multifd channel has passed so many barriers.
+    /// Notes that a multifd channel has passed so many barriers.
     pub(super) fn passed(&self, channel: StreamId, barriers: u32) {
         self.state.lock().channels.insert(channel, barriers);
         self.changed.notify_all();
     }
 
-    /// The target has placed everything before so many barriers of a stream.
+    /// Notes that the target has written everything before so many barriers of a stream.
     pub(super) fn note_pages_written(&self, stream: StreamId, barriers: u32) {
         self.state.lock().pages_written.insert(stream, barriers);
         self.changed.notify_all();
     }
 
-    /// A stream has passed so many barriers: waits until the target has placed what was before the one before, where
-    /// deltas are sent. Paths hold many pages as deltas, and those would be what the guest stands still for. Not longer
-    /// than
-    /// [`CATCH_UP_WAIT_MAX`]: it is not needed to go on.
+    /// Waits, where deltas are sent, until the target has written what was before the barrier before the last that a
+    /// stream has passed. Paths hold many pages as deltas, and the guest would stand still for those. The wait is not
+    /// longer than [`CATCH_UP_WAIT_MAX`], because the copy can go on without it.
     pub(super) fn wait_pages_written(&self, stream: StreamId, barriers: u32, is_over: &dyn Fn() -> bool) {
         let deadline = Instant::now() + CATCH_UP_WAIT_MAX;
         let mut state = self.state.lock();
@@ -394,7 +397,8 @@ impl SourcePages {
         }
     }
 
-    /// All pages were sent: waits until all multifd channels have passed so many barriers. Returns how many they are.
+    /// Waits until all multifd channels have passed so many barriers, when all pages were sent. Returns the number of
+    /// channels.
     pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, SourceError> {
         #[cfg(feature = "fault-points")]
         if crate::fault_points::is_unplaceable() {
@@ -410,8 +414,7 @@ impl SourcePages {
         })
     }
 
-    /// Notes why the migration cannot go on, unless that is known.
-    /// The migration cannot go on. The first reason stands; that a stream is over is none.
+    /// Notes why the migration cannot go on. The first reason stands; that a stream is over is no reason.
     pub(super) fn fail(&self, why: SourceError) {
         let mut state = self.state.lock();
         if state.failed.as_ref().is_none_or(|before| before.is_end_only()) {

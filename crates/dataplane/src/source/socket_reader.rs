@@ -1,4 +1,4 @@
-//! Reading a local socket: with a buffer where things are small, without one where they are large.
+//! Reads a local socket: with a buffer where things are small, without a buffer where they are large.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -9,17 +9,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::local_end::{LocalEnd, OnReset};
 use crate::pool::Pool;
 
-/// Bytes from the local socket.
+/// The bytes from the local socket.
 pub(crate) struct SocketReader<'a> {
     local_end: &'a LocalEnd,
-    /// The stream is of no more use.
+    /// Returns whether the stream is of no more use.
     is_over: &'a dyn Fn() -> bool,
     buffer: Vec<u8>,
     filled: std::ops::Range<usize>,
     pub(crate) bytes: u64,
 }
 
-/// There is nothing more to read.
+/// The reason why there is nothing more to read.
 #[derive(Debug)]
 pub(crate) enum ReadEnded {
     /// The local end has said all.
@@ -31,17 +31,17 @@ pub(crate) enum ReadEnded {
 }
 
 impl<'a> SocketReader<'a> {
-    /// `buffer`: its size in bytes.
+    /// Makes a reader whose buffer has `buffer` bytes.
     pub(crate) fn new(local_end: &'a LocalEnd, is_over: &'a dyn Fn() -> bool, buffer: usize) -> SocketReader<'a> {
         SocketReader { local_end, is_over, buffer: vec![0; buffer], filled: 0..0, bytes: 0 }
     }
 
-    /// What is buffered.
+    /// Returns the buffered bytes.
     pub(crate) fn buffered(&self) -> &[u8] {
         &self.buffer[self.filled.clone()]
     }
 
-    /// Done with the first buffered bytes.
+    /// Drops the first buffered bytes.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.filled.start += bytes;
     }
@@ -53,7 +53,7 @@ impl<'a> SocketReader<'a> {
         taken
     }
 
-    /// Whether reading would have to wait.
+    /// Returns whether reading would have to wait.
     pub(crate) fn is_dry(&self) -> bool {
         !matches!(
             poll(&mut [PollFd::new(self.local_end.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
@@ -61,7 +61,7 @@ impl<'a> SocketReader<'a> {
         )
     }
 
-    /// Buffers at least `least` bytes, which have to fit in.
+    /// Buffers at least `least` bytes, which have to fit into the buffer.
     pub(crate) fn fill(&mut self, least: usize) -> Result<(), ReadEnded> {
         debug_assert!(least <= self.buffer.len());
         while self.filled.len() < least {
@@ -104,7 +104,7 @@ impl<'a> SocketReader<'a> {
         Ok(buffer.freeze())
     }
 
-    /// At least a byte of what is buffered, or of what the socket has.
+    /// Reads at least a byte of what is buffered, or of what the socket has.
     pub(crate) fn read_some(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         if self.filled.is_empty() {
             return self.read(out);
@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn nothing_that_came_before_an_end_is_lost() {
         let sent: Vec<u8> = (0..100_000u32).map(|at| (at * 7 % 251) as u8).collect();
-        // Before the first byte of the last part, within it, and in what was buffered with the part before.
+        // The ends are before the first byte of the last part, within that part, and in what was buffered with the part
+        // before.
         for end in [40_000, 77_777, 10_010] {
             let (mut qemu, socket) = UnixStream::pair().unwrap();
             let local_end = LocalEnd::from(socket);

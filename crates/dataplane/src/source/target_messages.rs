@@ -1,4 +1,4 @@
-//! The other direction at the source: what the target's QEMU says, and what its agent does.
+//! Is the other direction at the source: what the target's QEMU says, and what its agent says.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::error::{ProtocolError, SourceError};
 use super::pages::SourcePages;
 use crate::decode::{Decode, DecodeError, Progress};
 
-/// Takes what comes from the target apart.
+/// Takes apart what comes from the target.
 pub(crate) struct TargetMessages {
     pages: Arc<SourcePages>,
     stream: StreamId,
@@ -24,7 +24,7 @@ impl TargetMessages {
         TargetMessages { pages: source, stream, decoder: Decoder::default() }
     }
 
-    /// Gives what QEMU is to get to `out`.
+    /// Appends what QEMU is to get to `out`.
     fn read(&mut self, out: &mut VecDeque<Bytes>) -> Result<(), SourceError> {
         while let Some(record) = self.decoder.record()? {
             match record {

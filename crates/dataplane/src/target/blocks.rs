@@ -1,4 +1,4 @@
-//! The guest's RAM at the target: pages are written where they are newer, read back, and marked.
+//! Is the guest's RAM at the target: pages are written if they are newer, read back, and marked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::fault_points::{Plant, is_planted};
 use crate::find_ram::{FindRam, RamNotFound};
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
 
-/// Pages that are looked at once more at the end, of all blocks ...
+/// Says how many pages of all blocks are checked once more at the end ...
 const SAMPLE_PAGES: u32 = 512;
-/// ... and of each block at least.
+/// ... and how many of each block at least.
 const SAMPLE_OF_BLOCK: u32 = 16;
 
 /// The guest's RAM blocks, and what is known of the pages of those that are written here.
@@ -38,28 +38,28 @@ pub(super) struct WrittenMarks {
 }
 
 impl WrittenMarks {
-    /// Returns what is kept of this trip.
+    /// Returns the marks that are kept of this trip.
     pub(super) fn of_trip(self, id: u64) -> KeptMarks {
         KeptMarks { trip: Trip { id, key: self.key, blocks: self.blocks }, marks: self.marks }
     }
 }
 
-/// Where pages of a batch go.
+/// The place where pages of a batch go.
 pub(super) struct Destination<'a> {
-    /// The number of their block.
+    /// The number of the pages' block.
     pub(super) block: u16,
-    /// Their version.
+    /// The version of the pages.
     pub(super) version: u32,
-    /// Memory for reading back what was written: two pages at least.
+    /// The memory for reading back what was written: two pages at least.
     pub(super) scratch: &'a mut [u8],
 }
 
-/// Whether the deltas of a run could be applied to what they are said to change.
+/// Whether the deltas of a run could be applied to their bases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bases {
-    /// They could, or the page is owed.
+    /// The deltas could be applied, or the page is owed.
     Sound,
-    /// A page should have been built on what was kept, which is not what it should be.
+    /// A page should have been built on what was kept, and what was kept is not what it should be.
     KeptInDoubt,
 }
 
@@ -80,7 +80,7 @@ impl Blocks {
             let Some(find) = find else { break };
             match find(info).and_then(|ram| check_size(info, ram)) {
                 Ok(found) => drop(ram.insert(number, found)),
-                // The largest is the guest's RAM; others are small.
+                // The largest block is the guest's RAM; others are small.
                 Err(error) if infos.iter().all(|other| other.bytes <= info.bytes) => why_not = error_chain(&error),
                 Err(_) => {}
             }
@@ -118,9 +118,9 @@ impl Blocks {
         Ok(&**self.ram.get(&number).ok_or(ProtocolError::NotDirect)?)
     }
 
-    /// Writes pages in a row into the guest's RAM where they are newer than what is there.
+    /// Writes pages in a row into the guest's RAM, if they are newer than what is there.
     ///
-    /// A region stays locked meanwhile: two versions of a page may arrive on two streams at once.
+    /// The region stays locked meanwhile, because two versions of a page may arrive on two streams at once.
     pub(super) fn write_pages(
         &self,
         to: &mut Destination<'_>,
@@ -148,7 +148,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Makes pages in a row zero where that is newer than what is there.
+    /// Makes pages in a row zero, if that is newer than what is there.
     pub(super) fn write_zero_pages(
         &self,
         to: &mut Destination<'_>,
@@ -165,7 +165,7 @@ impl Blocks {
                 for page in (page..page + run).filter(|page| is_planted(Plant::StaleZero, *page)) {
                     ram.write(offset(page), &[0xa5; PAGE_BYTES]).map_err(TargetError::Write)?;
                 }
-                // Writing zeros where there are some would take memory.
+                // Writing zeros where zeros are would take memory.
                 let is_done = ram.is_zero(offset(page), offset(run)).map_err(TargetError::Read)?;
                 for page in page..page + run {
                     let mark = if is_done {
@@ -186,9 +186,10 @@ impl Blocks {
     }
 
     /// Returns whether one of these deltas has to wait for its base, which is on another stream. The base is of an
-    /// older version, and versions ascend on a stream, so that streams never wait for each other in a circle.
+    /// older version, and versions ascend on a stream, so streams never wait for each other in a circle.
     ///
-    /// `bases`: pages and the versions of them that are changed; `passed`: barriers that all streams have passed.
+    /// `bases` holds pages and the versions of them that are changed; `passed` is how many barriers all streams have
+    /// passed.
     pub(super) fn is_early(&self, number: u16, bases: &[(u32, u32)], passed: u32) -> Result<bool, TargetError> {
         for of_region in bases.chunk_by(|(a, _), (b, _)| RegionId::of(number, *a).0 == RegionId::of(number, *b).0) {
             let region = self.region(number, of_region[0].0)?;
@@ -199,7 +200,7 @@ impl Blocks {
         Ok(false)
     }
 
-    /// Changes pages in a row where that is newer than what is there. `parts`: what changes, of all of them.
+    /// Changes pages in a row, if that is newer than what is there. `parts` holds the changed parts of all of them.
     pub(super) fn change(
         &self,
         to: &mut Destination<'_>,
@@ -212,7 +213,7 @@ impl Blocks {
         while !deltas.is_empty() {
             let mut region = self.region(to.block, page)?;
             let most = deltas.len().min(most).min(REGION_PAGES - nth(page));
-            // Those that are built on the same, in one go.
+            // Deltas that are built on the same are applied in one go.
             let base = delta_base(&region, page, to.version, &deltas[0]);
             let is_same = |(delta, page): &(&DeltaHead, u32)| delta_base(&region, *page, to.version, delta) == base;
             let run = deltas[..most].iter().zip(page..).take_while(is_same).count();
@@ -264,7 +265,7 @@ impl Blocks {
     }
 
     /// Applies deltas to their bases, which are in the first half of the scratch memory. Returns the marks of the
-    /// results; none: a result is not what it should be.
+    /// results; `None`: a result is not what it should be.
     fn apply(&self, to: &mut Destination<'_>, changes: &Changes<'_>) -> Vec<Option<u128>> {
         let (block, mut parts) = (to.block, changes.parts);
         let results = bases_of(to, changes).chunks_exact_mut(PAGE_BYTES);
@@ -282,7 +283,7 @@ impl Blocks {
         marks.collect()
     }
 
-    /// Writes results, which are in the first half of the scratch memory, into the guest's RAM where they are what they
+    /// Writes results, which are in the first half of the scratch memory, into the guest's RAM, if they are what they
     /// should be.
     fn commit(
         &self,
@@ -330,7 +331,7 @@ impl Blocks {
         ram.write(offset(first), content).map_err(TargetError::Write)
     }
 
-    /// Returns where a test has a page go instead of where it belongs.
+    /// Returns where a test wants a page to go instead of where the page belongs.
     #[cfg(feature = "fault-points")]
     fn misplaced_by_fault(&self, number: u16, page: u32) -> Option<(u16, u32)> {
         let other = || self.ram.iter().find(|(other, ram)| **other != number && ram.bytes() > offset(page));
@@ -339,7 +340,7 @@ impl Blocks {
         {
             return Some((*other, page));
         }
-        // The region before.
+        // The page goes to the region before.
         is_planted(Plant::WrongPage, page).then_some((number, page ^ REGION_PAGES as u32))
     }
 
@@ -356,12 +357,12 @@ impl Blocks {
         Ok(self.ledger.region(number, page)?)
     }
 
-    /// Returns the mark of what a page was found to hold.
+    /// Returns the mark of the content that a page was found to hold.
     fn mark(&self, number: u16, page: u32, held: &[u8]) -> u128 {
         self.ledger.mark(number, page, (!is_zero(held)).then_some(held))
     }
 
-    /// Looks at some pages once more. Returns whether they hold what was written there.
+    /// Checks some pages once more. Returns whether they hold what was written there.
     pub(super) fn is_sample_sound(&self) -> Result<bool, TargetError> {
         let (mut held, mut in_qemu) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
         let of_each = (SAMPLE_PAGES / self.ram.len().max(1) as u32).max(SAMPLE_OF_BLOCK);
@@ -389,7 +390,7 @@ impl Blocks {
         Ok(true)
     }
 
-    /// Marks all pages as what the RAM holds now.
+    /// Marks all pages by what the RAM holds now.
     pub(super) fn mark_all_again(&self) -> Result<(), TargetError> {
         let mut held = [0; PAGE_BYTES];
         for RegionId { block, region } in self.ledger.digests().into_keys() {
@@ -416,8 +417,8 @@ fn check_size(info: &BlockInfo, ram: Box<dyn Ram>) -> Result<Box<dyn Ram>, RamNo
     Ok(ram)
 }
 
-/// Returns how many pages from `page` on, of at most so many and within its region, are all newer in this version than
-/// what is known, or are all not; and which.
+/// Returns how many pages from `page` on, at most `most` and within its region, are all newer in this version than what
+/// is known, or are all not newer; and which of both.
 fn run(region: &Region, page: u32, version: u32, most: usize) -> (u32, bool) {
     let first = is_newer(region, page, version);
     let end = page + most.min(REGION_PAGES - nth(page)) as u32;
@@ -437,7 +438,7 @@ fn is_newer(region: &Region, page: u32, version: u32) -> bool {
 struct Changes<'a> {
     first: u32,
     deltas: &'a [DeltaHead],
-    /// What changes, of all of them.
+    /// The changed parts, of all deltas.
     parts: &'a [u8],
 }
 
@@ -452,22 +453,22 @@ fn bases_of<'a>(to: &'a mut Destination<'_>, changes: &Changes<'_>) -> &'a mut [
     &mut to.scratch[..changes.deltas.len() * PAGE_BYTES]
 }
 
-/// What a delta is applied to.
+/// The base that a delta is applied to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeltaBase {
-    /// To nothing: what is there is newer.
+    /// None: what is there is newer.
     Old,
-    /// To nothing: the page is what it should be.
+    /// None: the page is what it should be.
     Done,
-    /// What it should be is not there.
+    /// None: the base is not there.
     None,
-    /// The page.
+    /// The page in the RAM.
     Ram,
-    /// What was kept of it.
+    /// The page that was kept.
     Kept,
 }
 
-/// Returns what a delta of a page is applied to.
+/// Returns the base that a delta of a page is applied to.
 fn delta_base(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> DeltaBase {
     let nth = nth(page);
     let has_base = region.version(nth) == Some(delta.base) && !region.is_owed(nth);
@@ -491,7 +492,7 @@ fn is_same(own: u128, theirs: u128, page: u32) -> bool {
     own == theirs
 }
 
-/// Returns which page of its region it is.
+/// Returns the page's place in its region.
 fn nth(page: u32) -> usize {
     page as usize % REGION_PAGES
 }

@@ -1,4 +1,4 @@
-//! Why pages cannot go on at their target.
+//! Tells why pages cannot go on at their target.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use skein_pages::packing::UnpackError;
 use skein_pages::page_record::PageRecordError;
 use thiserror::Error;
 
-/// Why the pages of a migration cannot go on, as its target finds. The migration goes back to the source.
+/// The reason why the pages of a migration cannot go on, found at the target. The migration goes back to the source.
 #[derive(Debug, Error)]
 pub(crate) enum TargetError {
-    /// The source's agent says what it may not say, or not now.
+    /// The source's agent says what it may not say, or may not say now.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
     /// What the source's agent sends is no record.
@@ -23,7 +23,7 @@ pub(crate) enum TargetError {
     /// There is no memory to unpack with.
     #[error(transparent)]
     Decompressor(io::Error),
-    /// A page is sent that no block has.
+    /// A page is sent that is in no block.
     #[error(transparent)]
     NoPage(#[from] LedgerError),
     /// The guest's RAM cannot be read.
@@ -37,7 +37,7 @@ pub(crate) enum TargetError {
     Elsewhere,
 }
 
-/// What the source's agent has said out of place.
+/// The message that the source's agent has sent out of place.
 #[derive(Debug, Error)]
 pub(crate) enum ProtocolError {
     #[error("the source's agent tells of the guest's RAM twice, or of too much")]

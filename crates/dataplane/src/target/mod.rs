@@ -1,4 +1,4 @@
-//! The target's end of a migration's streams: pages go into the guest's RAM, the rest to QEMU.
+//! Is the target's end of a migration's streams: pages go into the guest's RAM, the rest to QEMU.
 //!
 //! ```text
 //!  session ─▶ page_writer ─▶ the guest's RAM

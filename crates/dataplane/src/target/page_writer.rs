@@ -1,4 +1,4 @@
-//! What arrives at the target: pages into the guest's RAM, the rest to QEMU.
+//! Writes what arrives at the target: pages into the guest's RAM, the rest to QEMU.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,9 +23,10 @@ use crate::fault_points::{Plant, is_planted};
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// What is read again at once: it is in the core's cache then.
+/// Says how much is read back at once, while it is in the core's cache.
 const SCRATCH_BYTES: usize = 32 * PAGE_BYTES;
-/// The base of a delta was sent before it: a path that is lost meanwhile may hold it up, nothing longer.
+/// Bounds the wait for the base of a delta, which was sent before the delta. A path that is lost meanwhile may hold the
+/// base up, nothing longer.
 const BASE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Takes one stream apart.
@@ -38,7 +39,7 @@ pub(crate) struct PageWriter {
     barriers: u32,
     /// A batch that waits for the bases of its deltas, and since when.
     early: Option<(ReceivedBatch, Instant)>,
-    /// The source has sent all pages; what follows on this stream waits for those of the others.
+    /// The source's last message: it has sent all pages. What follows on this stream waits for the pages of the others.
     complete: Option<Complete>,
 }
 
@@ -63,7 +64,7 @@ impl PageWriter {
         }
     }
 
-    /// Deals with the records that are there; see [`Decode::step`].
+    /// Handles the records that are there; see [`Decode::step`].
     fn read(
         &mut self,
         out: &mut VecDeque<Bytes>,
@@ -146,7 +147,7 @@ impl PageWriter {
         self.pages.is_early(patience, |passed| blocks.is_early(place.block, &bases, passed))
     }
 
-    /// Writes pages into the guest's RAM, or gives them back to QEMU.
+    /// Writes pages into the guest's RAM, or gives them to QEMU.
     fn write(&mut self, mut batch: ReceivedBatch, out: &mut VecDeque<Bytes>) -> Result<(), TargetError> {
         let head = &batch.head;
         let unpacked = match head.unpacked_bytes() {
@@ -253,7 +254,7 @@ impl Decode for PageWriter {
     fn torn_down(&mut self, _why: &str) {}
 }
 
-/// Returns what goes before each page on QEMU's main channel. `first` is whether the first names the block.
+/// Returns what goes before each page on QEMU's main channel. `first` says whether the first entry names the block.
 fn entries(target: &TargetPages, place: &PageRuns, first: BlockName) -> Result<Vec<Bytes>, TargetError> {
     let blocks = target.blocks().ok_or(ProtocolError::PagesBeforeBlocks)?;
     let info = blocks.info(place.block).ok_or(ProtocolError::NoSuchRam)?;
@@ -283,11 +284,11 @@ mod tests {
         offset as usize..offset as usize + bytes
     }
 
-    /// A page of a round, and how much of it the guest has written since the one before: nothing, a word, most, all
+    /// A page of a round, and how much of it the guest has written since the round before: nothing, a word, most, all
     /// with zeros.
     type Sent = (u32, u8);
 
-    /// What QEMU writes to a stream: a page and its content; none: a barrier.
+    /// What QEMU writes to a stream: a page and its content; `None`: a barrier.
     type Said = Option<(u32, Vec<u8>)>;
 
     /// A batch, its pages, and what was noted of the first of them.
@@ -305,7 +306,7 @@ mod tests {
         }
     }
 
-    /// The next of `n` by dice.
+    /// Returns a random number below `n`.
     fn dice(state: &mut u64, n: usize) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as usize % n.max(1)
@@ -314,7 +315,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// However the streams overtake each other, at either end, both hold the same in the end.
+        /// However the streams overtake each other, at either end, both ends hold the same in the end.
         #[test]
         fn deltas_fit_however_streams_overtake_each_other(
             rounds in prop::collection::vec(prop::collection::vec(((0..PAGES, 0u8..8), 0usize..3), 1..20), 1..9),
@@ -323,7 +324,7 @@ mod tests {
             seed: u64,
         ) {
             let mut state = seed;
-            // What QEMU has written to each stream: batches of one page, and the barriers between rounds.
+            // QEMU has written this to each stream: batches of one page, and the barriers between rounds.
             let mut guest = vec![0; PAGES as usize * PAGE_BYTES];
             let mut said = vec![VecDeque::<Said>::new(); 3];
             for (number, round) in rounds.iter().enumerate() {
@@ -337,13 +338,13 @@ mod tests {
                 }
                 said.iter_mut().for_each(|stream| stream.push_back(None));
             }
-            // The source's agent reads them as it comes to it.
+            // The source's agent reads the streams in any order.
             let source = SentPages::new(&KEY, [PAGES]).with_deltas(u64::MAX);
             let hashing = if ahead { Hashing::Ahead } else { Hashing::OnlyResent };
             source.set_held_pages_max(hold);
             let mut wires: Vec<VecDeque<Bytes>> = vec![VecDeque::new(); 3];
             let mut versions = [0; 3];
-            // A batch is noted page by page, and others meanwhile.
+            // A batch is noted page by page, with others in between.
             let mut noting: Vec<Option<Noting>> = vec![None; 3];
             while said.iter().any(|stream| !stream.is_empty()) || noting.iter().any(Option::is_some) {
                 let stream = dice(&mut state, 3);
@@ -376,7 +377,7 @@ mod tests {
                     }
                 }
             }
-            // What it has held it reads from the guest's RAM.
+            // The source reads what it has held back from the guest's RAM.
             let last = rounds.len() as u32 + 1;
             wires[0].extend((versions[0]..last).map(|_| page_record::barrier()));
             for page in source.release().into_iter().flat_map(|(_, pages)| pages) {
@@ -385,7 +386,7 @@ mod tests {
                 let noted = source.note_and_diff(0, last, [(page, batch.page(0))], hashing).unwrap();
                 wires[0].extend(page_record::batch(&batch.with_deltas(last, noted), None));
             }
-            // The target's gets them as it comes.
+            // The target's agent gets the records in any order.
             let ram = FakeRam::new(guest.len());
             let found = ram.clone();
             let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);

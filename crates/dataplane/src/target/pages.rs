@@ -1,30 +1,30 @@
-//! What all streams of a migration have in common at its target.
+//! Holds what all streams of a migration have in common at its target.
 //!
 //! # What 'the same' rests on
 //!
 //! A digest is worth as much as the marks in it. A page's mark is made here of what the RAM holds after the page was
-//! written: it is read back from where it belongs, and what is to be zero is found to be zero. Content that went to
-//! another place, zeros that were skipped, a version that was passed over, a batch that was lost: all leave a mark that
-//! the source does not have.
+//! written: the page is read back from where it belongs, and what is to be zero is found to be zero. Content that went
+//! to another place, zeros that were skipped, a version that was passed over, a batch that was lost: all leave a mark
+//! that the source does not have.
 //!
-//! A page that went to the wrong place has overwritten another one, whose mark was made before. So where the digests
+//! A page that went to the wrong place has overwritten another page, whose mark was made before. So if the digests
 //! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
-//! all that is wrong. It takes 0.2 s for a GiB in which the guest stands still, and is done in that case alone.
+//! all that is wrong. This takes 0.2 s for a GiB, in which the guest stands still, and is done in that case alone.
 //!
-//! A delta whose result has not the mark that the source made of the page is not written: the page is *owed*, and known
-//! to be so, from then on. So is one whose base is not there. Where nothing else differs, it is sent again whole, and
-//! nothing has to be looked at.
+//! A delta whose result does not have the mark that the source made of the page is not written: the page is *owed*, and
+//! known to be so, from then on. So is a page whose base is not there. If nothing else differs, an owed page is sent
+//! again whole, and nothing has to be checked.
 //!
 //! What was kept of an earlier stay of the guest is of the same kind: a page is taken from there only if it has the
-//! mark that the source made of its own. Where one has not, the rest is in doubt, and the source is told to build on it
-//! no more.
+//! mark that the source made of its own page. If a page does not, the rest is in doubt, and the source is told to build
+//! on it no more.
 //!
-//! Two things are left. A file that is not the RAM of QEMU would agree with itself: so a random sample of 512 pages is
+//! Two things are left. A file that is not the RAM of QEMU would agree with itself. So a random sample of 512 pages is
 //! compared with what QEMU has in its own memory, and of a block that is elsewhere every page with something in it
-//! tells. And something may change a page after it was read back without being such a write: the sample is looked at
-//! once more for that too, but there it is a chance. Where one page in a hundred is damaged it finds that with a
-//! probability of 99.4 %; a single page of a GiB, with 0.2 %. It takes 2 ms of the downtime; everything would take the
-//! time above.
+//! tells. And something may change a page after it was read back without being such a write. The sample is checked once
+//! more for that, too, but there it is a chance. If one page in a hundred is damaged, the sample finds that with a
+//! probability of 99.4 %; a single page of a GiB, with 0.2 %. The sample takes 2 ms of the downtime; everything would
+//! take the time above.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,13 +46,13 @@ use crate::find_ram::FindRam;
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
 use crate::running_session::spawn;
 
-/// Who waits looks so often whether its stream was torn down.
+/// Says how often a waiting thread checks whether its stream was torn down.
 const RESET_CHECK_PERIOD: Duration = Duration::from_millis(100);
-/// Deltas that wait in vain for their bases before none waits any more: that is no outage, but an error.
+/// Bounds the deltas that wait in vain for their bases before none waits any more: that is no outage, but an error.
 const MISSING_BASES_MAX: usize = 8;
-/// Regions that may be told of: of 16 TiB.
+/// Bounds the regions of a guest: those of 16 TiB.
 const REGIONS_MAX: usize = 8 << 20;
-/// Regions that are asked for again at once. More are no accident.
+/// Bounds the regions that are asked for again at once. More are no accident.
 const DIFFERING_REGIONS_MAX: usize = REGIONS_PER_MESSAGE_MAX;
 
 /// All streams of a migration, at its target.
@@ -60,39 +60,40 @@ pub struct TargetPages {
     find: Option<FindRam>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Streams that wait for pages of others.
+    /// The streams that wait for pages of others.
     waiting: AtomicUsize,
-    /// So many have waited in vain.
+    /// How many have waited in vain.
     vain: AtomicUsize,
-    /// Of the guest's last stay here.
+    /// The RAM of the guest's last stay here.
     kept_ram: Mutex<Option<KeptRam>>,
-    /// It is not what it should be …
+    /// Whether the kept RAM is not what it should be …
     is_doubted: AtomicBool,
-    /// … and the source was told so.
+    /// … and whether the source was told so.
     doubt_told: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// As the source told.
+    /// The blocks, as the source told.
     blocks: Option<Arc<Blocks>>,
-    /// Barriers that each stream has passed.
+    /// The barriers that each stream has passed.
     passed: BTreeMap<StreamId, u32>,
     theirs: BTreeMap<RegionId, Digest>,
-    /// What was written, once both ends are known to hold the same.
+    /// The marks of what was written, once both ends are known to hold the same.
     written: Option<WrittenMarks>,
 }
 
-/// Regions of the source and their digests.
+/// The regions of the source and their digests.
 pub(super) enum Regions {
-    /// More follow.
+    /// More regions follow.
     More(Vec<(RegionId, Digest)>),
-    /// These are the last.
+    /// These regions are the last.
     Last(Vec<(RegionId, Digest)>),
 }
 
 impl TargetPages {
-    /// Before its first stream. `find`: none if QEMU is to get all pages. `kept`: of the guest's last stay here.
+    /// Makes the pages of a migration, before its first stream. `find` is `None` if QEMU is to get all pages. `kept` is
+    /// the RAM of the guest's last stay here.
     pub fn new(find: Option<FindRam>, kept: Option<KeptRam>) -> Arc<TargetPages> {
         Arc::new(TargetPages {
             find,
@@ -106,7 +107,7 @@ impl TargetPages {
         })
     }
 
-    /// The marks of the pages with which the guest came on this trip, for its way back; once.
+    /// Returns the marks of the pages with which the guest came on this trip, for its way back. Returns them once.
     pub fn take_marks(&self, trip: u64) -> Option<KeptMarks> {
         Some(self.state.lock().written.take()?.of_trip(trip))
     }
@@ -117,7 +118,7 @@ impl TargetPages {
 
     /// Finds the RAM that can be reached. Returns the answer for the source.
     ///
-    /// `trip`: the one that the source would build on.
+    /// `trip` is the trip that the source would build on.
     pub(super) fn choose_direct_blocks(
         &self,
         key: &Key,
@@ -138,7 +139,7 @@ impl TargetPages {
         Ok(PageMessage::Mode { direct, why_not, builds_on_kept })
     }
 
-    /// A stream has passed so many barriers.
+    /// Notes that a stream has passed so many barriers.
     pub(super) fn passed(&self, stream: StreamId, barriers: u32) {
         self.state.lock().passed.insert(stream, barriers);
         self.changed.notify_all();
@@ -157,8 +158,8 @@ impl TargetPages {
     }
 
     /// Returns whether something is early. With [`Patience::Wait`] the call first waits a little for what it needs to
-    /// be placed. `is_early` is told how many barriers all streams have passed: what is of an older version than that
-    /// and is not there never comes.
+    /// be written. The argument of `is_early` is how many barriers all streams have passed: what is of an older version
+    /// than that and is not there never comes.
     pub(super) fn is_early(
         &self,
         patience: Patience,
@@ -169,7 +170,8 @@ impl TargetPages {
         if !early || patience == Patience::Try {
             return Ok(early);
         }
-        // Who places looks for somebody who waits after that, and who waits looks again after having said so.
+        // The writer looks for a waiting thread after it has written, and the waiting thread checks again after it has
+        // said that it waits.
         self.waiting.fetch_add(1, SeqCst);
         let mut state = self.state.lock();
         let early = is_early(passed(&state));
@@ -183,7 +185,7 @@ impl TargetPages {
         is_early(least)
     }
 
-    /// Pages were placed, for which others may wait.
+    /// Notes that pages were written, for which others may wait.
     pub(super) fn note_pages_written(&self) {
         if self.waiting.load(SeqCst) > 0 {
             drop(self.state.lock());
@@ -191,30 +193,30 @@ impl TargetPages {
         }
     }
 
-    /// Whether a delta waits for its base.
+    /// Returns whether a delta waits for its base.
     pub(super) fn may_wait_for_bases(&self) -> bool {
         self.vain.load(SeqCst) < MISSING_BASES_MAX
     }
 
-    /// What was kept is not what it should be.
+    /// Notes that the kept RAM is not what it should be.
     pub(super) fn doubt_kept(&self) {
         if !self.is_doubted.swap(true, SeqCst) {
             warn!("what was kept of the guest's RAM is not what it was");
         }
     }
 
-    /// What the source is to be told of that; once.
+    /// Returns the message about that for the source, once.
     pub(super) fn doubt(&self) -> Option<PageMessage> {
         (self.is_doubted.load(SeqCst) && !self.doubt_told.swap(true, SeqCst)).then_some(PageMessage::Doubt)
     }
 
-    /// The base of a delta has not come.
+    /// Counts a base of a delta that has not come.
     pub(super) fn count_missing_base(&self) {
         self.vain.fetch_add(1, SeqCst);
         warn!("the base of a delta does not come");
     }
 
-    /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may have QEMU write to it.
+    /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may make QEMU write to it.
     pub(super) fn compare_all(&self, digest: Digest) -> Result<PageMessage, TargetError> {
         let blocks = self.blocks().ok_or(ProtocolError::EndBeforeBegin)?;
         #[cfg(feature = "fault-points")]
@@ -235,7 +237,7 @@ impl TargetPages {
             state.blocks = None;
             state.written = Some(blocks.written());
             drop(state);
-            // Of huge pages unmapping may take a while, for which the guest need not wait.
+            // Unmapping huge pages may take a while, for which the guest need not wait.
             let _ = spawn("unmap", move || drop(blocks));
         }
         Ok(PageMessage::Comparison { same })

@@ -1,4 +1,4 @@
-//! Tests of the target alone: what it does with pages and deltas, one after the other.
+//! Tests the target alone: what it does with pages and deltas, one after the other.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::pages::{Regions, TargetPages};
 
 const KEY: Key = [5; 16];
 
-/// RAM that damages what is written to it, if it is to.
+/// RAM that damages what is written to it, if a test says so.
 #[derive(Clone, Default)]
 pub(super) struct FakeRam {
     pub(super) bytes: Arc<Mutex<Vec<u8>>>,
@@ -67,12 +67,12 @@ impl Ram for FakeRam {
     }
 }
 
-/// Where pages of block 0 go.
+/// Returns the place where pages of block 0 go.
 fn to(version: u32, scratch: &mut [u8]) -> Destination<'_> {
     Destination { block: 0, version, scratch }
 }
 
-/// A target with one block of four pages, and the source's ledger of it.
+/// A target with one block of four pages, and the source's ledger of the block.
 struct Bench {
     ram: FakeRam,
     target: Arc<TargetPages>,
@@ -89,12 +89,12 @@ impl Bench {
         Bench { ram, target, source: SentPages::new(&KEY, [4]).with_deltas(u64::MAX) }
     }
 
-    /// What the source sends of page 1 that holds this now.
+    /// Returns what the source sends of page 1 that holds `content` now.
     fn note(&self, version: u32, content: &[u8]) -> ToSend {
         self.source.note_and_diff(0, version, [(1, Some(content))], Hashing::Ahead).unwrap().pop().unwrap()
     }
 
-    /// What the source sends of page 1 that holds this now, if only what changed.
+    /// Returns the delta that the source sends of page 1 that holds `content` now.
     fn note_delta(&self, version: u32, content: &[u8]) -> DeltaHead {
         match self.note(version, content) {
             ToSend::Delta(head) => head,
@@ -107,7 +107,7 @@ impl Bench {
         blocks.write_pages(&mut to(version, &mut [0; 2 * PAGE_BYTES]), 1, content).unwrap();
     }
 
-    /// A delta of page 1 arrives, with the parts that it says of this content.
+    /// Lets a delta of page 1 arrive, with the parts of `content` that the delta says.
     fn change(&self, version: u32, delta: DeltaHead, content: &[u8]) {
         let blocks = self.target.blocks().unwrap();
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(0, [1])), content.to_vec().into());
@@ -119,7 +119,7 @@ impl Bench {
         self.target.compare_all(self.source.ledger().digest()).unwrap() == PageMessage::Comparison { same: true }
     }
 
-    /// The regions that are sent again.
+    /// Returns how many regions are sent again.
     fn differ(&self) -> usize {
         let regions = self.source.ledger().digests().into_iter().collect();
         match self.target.compare(Regions::Last(regions)).unwrap() {
@@ -129,7 +129,7 @@ impl Bench {
     }
 }
 
-/// A page with a word of this at two places.
+/// Returns a page with this word at two places.
 fn page(word: u8) -> Vec<u8> {
     let mut page = vec![9; PAGE_BYTES];
     page[300..308].fill(word);
@@ -143,19 +143,19 @@ fn a_page_that_is_owed_is_owed_until_it_comes_whole() {
     bench.note(0, &page(1));
     bench.place(0, &page(1));
     let delta = bench.note_delta(1, &page(2));
-    // Some other page's bytes: the result has not the mark that it should have.
+    // These are another page's bytes: the result does not have the mark that it should have.
     bench.change(1, delta, &page(7));
     assert!(bench.ram.bytes.lock()[PAGE_BYTES + 300] != 7, "what does not fit was written");
     assert!(!bench.is_same(), "the digests agree, and a page is owed");
     assert_eq!(bench.differ(), 1);
-    // The guest does not write to it any more.
+    // The guest does not write to the page any more.
     let content = page(2);
     let same = bench.note_delta(2, &content);
     assert_eq!((same.base, same.changed), (1, 0));
     bench.change(2, same, &content);
     assert!(!bench.is_same(), "a page is owed, and what is not there did not change");
     assert_eq!(bench.differ(), 1);
-    // It comes whole.
+    // The page comes whole.
     bench.source.ledger().note_whole_pages(0, 3, [(1, Some(&content[..]))]).unwrap();
     bench.place(3, &content);
     assert!(bench.is_same());

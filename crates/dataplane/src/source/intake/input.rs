@@ -1,4 +1,4 @@
-//! A connection of QEMU that is taken apart: what it brings, and its way into the session.
+//! Is a connection of QEMU that is taken apart: what the connection brings, and the way into the session.
 
 use bytes::Bytes;
 use skein_pages::page_record::{self, BYTES_MAX};
@@ -11,7 +11,7 @@ use crate::source::page_counters::add;
 use crate::source::pages::SourcePages;
 use crate::source::socket_reader::{ReadEnded, SocketReader};
 
-/// Why an intake ends early.
+/// The reason why an intake ends early.
 pub(super) enum IntakeStop {
     /// The connection has no more bytes, or its stream was torn down.
     Ended(ReadEnded),

@@ -1,4 +1,4 @@
-//! The end of all pages: the target's copy is compared, and mended.
+//! Compares the target's copy at the end of all pages, and mends the copy.
 
 use std::num::NonZero;
 use std::sync::atomic::AtomicU64;
@@ -17,14 +17,14 @@ use crate::source::error::SourceError;
 use crate::source::page_counters::add;
 use crate::source::pages::DirectBlocks;
 
-/// How often pages that differ are sent again.
+/// Bounds how often differing pages are sent again.
 const REPAIRS_MAX: u32 = 3;
-/// Pages that are read and compared at once: 256 KiB stay in a core's cache.
+/// Says how many pages are read and compared at once: 256 KiB stay in a core's cache.
 const COMPARED_PAGES: u64 = 64;
-/// More threads wait for memory.
+/// Bounds the comparing threads. More threads would wait for memory.
 const COMPARERS_MAX: usize = 8;
 
-/// Sends what is left when QEMU has sent all pages. Returns once the target is known to hold them.
+/// Sends what is left when QEMU has sent all pages. Returns once the target is known to hold all pages.
 pub(super) fn send_last_pages(input: &mut Input<'_>, direct: &DirectBlocks, barriers: u32) -> Result<(), IntakeStop> {
     LastPages { input, direct, version: barriers }.send(barriers)
 }
@@ -71,7 +71,8 @@ impl LastPages<'_, '_> {
         Ok(self.input.pages.answer(self.input.is_over)?)
     }
 
-    /// Sends the digests of all regions. Returns those of which the target has another. None: it says something else.
+    /// Sends the digests of all regions. Returns the regions of which the target has another digest; `None` if the
+    /// target says something else.
     fn differing_regions(&mut self) -> Result<Option<Vec<RegionId>>, IntakeStop> {
         for message in regions(self.direct.sent.ledger()) {
             self.input.outbox.send_message(&message)?;
@@ -82,7 +83,7 @@ impl LastPages<'_, '_> {
         })
     }
 
-    /// Begins a version that is newer than all before.
+    /// Begins a version that is newer than all versions before.
     fn begin_version(&mut self) -> Result<(), IntakeStop> {
         self.version += 1;
         Ok(self.input.outbox.send(vec![page_record::barrier()])?)
@@ -100,7 +101,7 @@ impl LastPages<'_, '_> {
         Ok(())
     }
 
-    /// Sends what QEMU has missed of what the guest wrote: see [`DirtyTracking`](crate::source::DirtyTracking).
+    /// Sends what the guest wrote and QEMU has missed: see [`DirtyTracking`](crate::source::DirtyTracking).
     fn send_missed(&mut self) -> Result<(), IntakeStop> {
         let mut is_newer = false;
         for (block, ram) in self.direct.misses() {
@@ -136,7 +137,7 @@ impl LastPages<'_, '_> {
         for pages in pages.chunks(BATCH_PAGES_MAX) {
             let batch = self.reread(region.block, pages)?;
             add(&self.input.pages.counts.repaired_pages, pages.len());
-            // Whole: what the target has is not what was thought.
+            // The pages go whole, because the target does not have what the source believed.
             let contents = pages.iter().enumerate().map(|(nth, page)| (*page, batch.page(nth)));
             ledger.note_whole_pages(region.block, self.version, contents).map_err(SourceError::NoRam)?;
             self.input.outbox.send_batch(batch)?;
@@ -156,7 +157,7 @@ impl LastPages<'_, '_> {
     }
 }
 
-/// The pages of a block that do not hold what was sent last. The guest stands still for this, so that all cores are
+/// Returns the pages of a block that do not hold what was sent last. The guest stands still for this, so all cores are
 /// free for it.
 fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, SourceError> {
     let pages = ledger.pages(block);
@@ -178,7 +179,7 @@ fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, Source
     };
     let cores = available_parallelism().map_or(1, NonZero::get).min(COMPARERS_MAX);
     thread::scope(|scope| {
-        // The more, the faster; one is enough.
+        // More threads are faster, but one thread is enough.
         let others: Vec<_> =
             (1..cores).map_while(|_| thread::Builder::new().spawn_scoped(scope, compare).ok()).collect();
         let mut all = compare()?;

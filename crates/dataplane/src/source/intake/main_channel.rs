@@ -1,4 +1,4 @@
-//! QEMU's main channel, taken apart.
+//! Takes QEMU's main channel apart.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::last_pages::send_last_pages;
 use crate::source::error::{Unknown, Unplaceable};
 use crate::source::pages::{DirectBlocks, PageRoute};
 
-/// Pages have numbers of 32 bits.
+/// Bounds a block's bytes, because pages have numbers of 32 bits.
 const BLOCK_BYTES_MAX: u64 = (PAGE_BYTES as u64) << 32;
 
 /// The main channel, as far as it was read.
@@ -21,14 +21,14 @@ pub(super) struct MainChannel<'i, 'a> {
     input: &'i mut Input<'a>,
     parser: Parser,
     barriers: Barriers,
-    /// Since it was decided, if it was decided so.
+    /// The directly written blocks, once direct placement was decided.
     direct: Option<Arc<DirectBlocks>>,
     run: PageRun,
-    /// All of `ram` was said.
+    /// Whether all of `ram` was said.
     ram_ended: bool,
 }
 
-/// Pages that are to travel together.
+/// The pages that are to travel together.
 struct PageRun {
     of: Option<RunOf>,
     version: u32,
@@ -38,14 +38,14 @@ struct PageRun {
     content: BytesMut,
 }
 
-/// What a run is of, with the number of the block.
+/// What a run consists of, with the number of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunOf {
-    /// Pages that the target's agent writes.
+    /// The run has pages that the target's agent writes.
     Placed(u16),
-    /// Zeros that the target's agent writes.
+    /// The run has zeros that the target's agent writes.
     Zeros(u16),
-    /// Pages for the target's QEMU.
+    /// The run has pages for the target's QEMU.
     Entries(u16),
 }
 
@@ -85,21 +85,21 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         }
     }
 
-    /// Everything that follows is for QEMU.
+    /// Sends everything that follows to QEMU.
     fn give_up(&mut self, why: Unknown) -> Result<(), IntakeStop> {
         self.end_run()?;
         self.input.pages.not_understood(why)?;
         self.input.send_opaque()
     }
 
-    /// Buffers at least so many bytes. What was read before an end goes on its way before that.
+    /// Buffers at least `least` bytes. What was read before an end goes on its way before the end.
     fn fill(&mut self, least: usize) -> Result<(), IntakeStop> {
         let Err(ended) = self.input.reader.fill(least) else { return Ok(()) };
         self.end_run()?;
         Err(ended.into())
     }
 
-    /// An item that the next so many bytes are.
+    /// Handles an item, which has the next `bytes` bytes.
     fn item(&mut self, item: MainItem, bytes: usize) -> Result<(), IntakeStop> {
         let version = self.barriers.count() as u32;
         self.barriers.item(&item);
@@ -149,7 +149,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
             self.input.outbox.gather(head)?;
             return Err(stop);
         }
-        // What is left out of the stream must not be what an entry without a name refers to.
+        // An entry without a name must not refer to an entry that is left out of the stream.
         let (of, name) = match (&self.direct, self.placed(block)) {
             (_, Some(number)) => (RunOf::Placed(number), BlockName::AsBefore),
             (Some(_), None) => (RunOf::Entries(block as u16), BlockName::Given),
@@ -168,7 +168,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         self.input.pages.counts.zeros(1);
         self.end_run()?;
         match self.direct {
-            // As above: it must not refer to what was left out.
+            // As above, the entry must not refer to what was left out.
             Some(_) => {
                 let name = &self.parser.blocks()[block].name;
                 self.input.outbox.gather(&entry(Entry::Zero, Some(name), offset).expect("as it was read"))?;
@@ -178,7 +178,7 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         Ok(())
     }
 
-    /// The list of RAM blocks is complete: what becomes of their pages is decided now.
+    /// Handles the complete list of RAM blocks: what becomes of their pages is decided now.
     fn blocks(&mut self, head: &[u8]) -> Result<(), IntakeStop> {
         self.end_run()?;
         self.input.outbox.gather(head)?;
@@ -192,13 +192,13 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         Ok(())
     }
 
-    /// The number of a block whose pages the target's agent writes.
+    /// Returns the number of a block, if the target's agent writes the block's pages.
     fn placed(&self, block: usize) -> Option<u16> {
         self.direct.as_ref()?.number(&self.parser.blocks()[block].name)
     }
 
-    /// Adds a page to the run, or begins the next one with it. One that QEMU gave with its block's name begins one, so
-    /// that the name is given again.
+    /// Adds a page to the run, or begins the next run with it. A page that QEMU gave with its block's name begins a
+    /// run, so that the name is given again.
     fn run_on(&mut self, of: RunOf, version: u32, offset: u64, name: BlockName) -> Result<(), IntakeStop> {
         let begins = name == BlockName::Given && self.direct.is_none();
         if begins || !self.run.takes(of, version) {
@@ -232,7 +232,7 @@ impl PageRun {
         PageRun { of: None, version, name, pages: Vec::new(), content: BytesMut::new() }
     }
 
-    /// Whether one more may be added.
+    /// Returns whether a page more may be added.
     fn takes(&self, of: RunOf, version: u32) -> bool {
         match self.of {
             None => true,

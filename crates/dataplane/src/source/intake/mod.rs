@@ -1,7 +1,7 @@
-//! The thread of a stream at the source: what QEMU sends is taken apart.
+//! Is the thread of a stream at the source, which takes apart what QEMU sends.
 //!
-//! [`main_channel`] and [`multifd`] know what the bytes are, [`last_pages`] what comes at the end of all pages. What is
-//! read goes to the stream's [`Outbox`].
+//! [`main_channel`] and [`multifd`] know what the bytes are, [`last_pages`] knows what comes at the end of all pages.
+//! What is read goes to the stream's [`Outbox`].
 
 mod input;
 mod last_pages;
@@ -26,10 +26,10 @@ use crate::error_chain::error_chain;
 use crate::local_end::LocalEnd;
 use crate::running_session::RunningSession;
 
-/// What is read at once of the main channel, and of what is not understood.
+/// Says how much is read at once of the main channel, and of what is not understood.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Reads a stream's local socket into the session until its end, taken apart. Returns the number of bytes.
+/// Reads a stream's local socket into the session until the socket's end, taken apart. Returns the number of bytes.
 pub(crate) fn ingest(
     live: &Arc<RunningSession>,
     id: StreamId,
@@ -56,7 +56,7 @@ pub(crate) fn ingest(
     bytes
 }
 
-/// Tears the stream down if the migration cannot go on. Returns the error if it is the local socket that broke.
+/// Tears the stream down if the migration cannot go on. Returns the error if the local socket broke.
 fn give_up(live: &RunningSession, id: StreamId, pages: &SourcePages, stop: IntakeStop) -> Option<io::Error> {
     match stop {
         IntakeStop::Failed(why) => {
@@ -88,7 +88,7 @@ fn take_apart(input: &mut Input<'_>) -> Result<(), IntakeStop> {
     }
 }
 
-/// Returns what a connection is. One that is not QEMU's does not wait for four bytes.
+/// Returns the kind of a connection. A connection that is not QEMU's does not wait for four bytes.
 fn kind(reader: &mut SocketReader<'_>) -> Result<ChannelKind, ReadEnded> {
     let magics = [skein_qemu_stream::main_channel::MAGIC, skein_qemu_stream::multifd::MAGIC].map(u32::to_be_bytes);
     loop {

@@ -1,4 +1,4 @@
-//! A multifd channel, taken apart: pages are read, packet by packet, into batches.
+//! Takes a multifd channel apart: reads pages, packet by packet, into batches.
 
 use skein_pages::page_record::{self, BYTES_MAX};
 use skein_pages::{BATCH_PAGES_MAX, Batch, BatchForm, PAGE_BYTES, PageRuns};
@@ -50,7 +50,7 @@ pub(super) fn read(input: &mut Input<'_>) -> Result<(), IntakeStop> {
     }
 }
 
-/// Reads what follows the header of a packet. `version` is that of its pages.
+/// Reads what follows the header of a packet. `version` is that of the packet's pages.
 fn read_packet(input: &mut Input<'_>, packet: &Packet, version: u32) -> Result<(), IntakeStop> {
     let route = packet.has_pages().then(|| input.pages.mode(input.is_over)).transpose()?;
     if let Some(PageRoute::Direct(direct)) = route
@@ -98,7 +98,7 @@ fn read_direct(
         input.outbox.send_direct(direct, batch, version)?;
     }
     if packet.is_sync() {
-        // The barrier is QEMU's too; the pages are not, any more.
+        // The barrier is QEMU's, too; the pages are QEMU's no more.
         input.outbox.gather(&packet.without_pages()[..])?;
         input.outbox.flush()?;
     }
