@@ -1,4 +1,4 @@
-//! What a QEMU can do, and what a guest is made of, by QEMU's own word: what a check before a migration compares.
+//! Asks QEMU what it can do, and what a guest is made of. A check before a migration compares that.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -18,43 +18,44 @@ use crate::process::error::Error;
 use crate::qmp::error::QmpError;
 use crate::qmp::monitor::Monitor;
 
-/// How long a QEMU that is about to end is waited for.
+/// Says how long a QEMU that is about to end is waited for.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(200);
 
 /// A machine type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MachineType {
-    /// `pc-q35-7.2`: means the same to every QEMU that has it.
+    /// The name, as `pc-q35-7.2`: means the same to every QEMU that has the type.
     pub name: String,
-    /// `q35`: another machine in each version.
+    /// The alias, as `q35`: means another machine in each version.
     pub alias: Option<String>,
-    /// Whether it is what a command line without `-machine` gets.
+    /// Whether a command line without `-machine` gets this type.
     #[serde(default)]
     pub is_default: bool,
-    /// Whether it goes away in a later QEMU.
+    /// Whether the type goes away in a later QEMU.
     #[serde(default)]
     pub deprecated: bool,
-    /// Most virtual CPUs.
+    /// The most virtual CPUs.
     #[serde(rename = "cpu-max")]
     pub cpus_max: u32,
 }
 
-/// A CPU model, as far as this QEMU on this host can have it.
+/// A CPU model, as far as this QEMU on this host can have the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CpuModel {
-    /// `Haswell`.
+    /// The name, as `Haswell`.
     pub name: String,
-    /// `Haswell-v1`, which means the same everywhere.
+    /// The model that the name is an alias of, as `Haswell-v1`, which means the same everywhere.
     pub alias_of: Option<String>,
-    /// What the host, or the accelerator, lacks: none, and the model is whole. `kvm`: it needs KVM.
+    /// The features that the host, or the accelerator, lacks. If there are none, the model is whole. `kvm`: the model
+    /// needs KVM.
     #[serde(default)]
     pub unavailable_features: Vec<String>,
-    /// Whether QEMU promises that it stays the same from version to version: not `max`, not `host`.
+    /// Whether QEMU promises that the model stays the same from version to version: not `max`, not `host`.
     #[serde(default)]
     pub migration_safe: bool,
-    /// Whether it goes away in a later QEMU.
+    /// Whether the model goes away in a later QEMU.
     #[serde(default)]
     pub deprecated: bool,
 }
@@ -62,24 +63,24 @@ pub struct CpuModel {
 /// What one QEMU program can do on this host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QemuProgram {
-    /// Its version.
+    /// The program's version.
     pub version: QemuVersion,
-    /// With which the rest was asked.
+    /// The accelerator with which the rest was asked.
     pub accel: Accel,
-    /// Machine types.
+    /// The machine types.
     pub machines: Vec<MachineType>,
-    /// CPU models.
+    /// The CPU models.
     pub cpu_models: Vec<CpuModel>,
     /// All CPU features that a guest can have here: those of the model `max`.
     pub cpu_features: BTreeSet<String>,
-    /// Capabilities of migrations that it knows.
+    /// The capabilities of migrations that the program knows.
     pub migration_capabilities: BTreeSet<String>,
-    /// Parameters of migrations that it knows.
+    /// The parameters of migrations that the program knows.
     pub migration_parameters: BTreeSet<String>,
 }
 
 impl QemuProgram {
-    /// Asks a QEMU that runs.
+    /// Asks a running QEMU.
     pub fn of(monitor: &Monitor) -> Result<Self, QmpError> {
         #[derive(Deserialize)]
         struct Capability {
@@ -98,14 +99,14 @@ impl QemuProgram {
         })
     }
 
-    /// Starts a QEMU without a machine, asks it, and ends it, all within `deadline`. `firmware`: its `-L`.
+    /// Starts a QEMU without a machine, asks it, and ends it, all within `deadline`. `firmware` is the QEMU's `-L`.
     pub fn probe(program: &Path, firmware: Option<&Path>, accel: Accel, deadline: Duration) -> Result<Self, Error> {
         let end = Instant::now() + deadline;
         let (ours, theirs) = UnixStream::pair().map_err(Error::Process)?;
         let mut arguments: Vec<OsString> =
             ["-nodefaults", "-no-user-config", "-S", "-display", "none"].map(Into::into).into();
         arguments.extend(["-machine".into(), format!("none,accel={}", accel.as_str()).into()]);
-        // Its control socket is its standard input: no file to clean up, no stranger who connects.
+        // The control socket is QEMU's standard input: there is no file to clean up, and no stranger connects.
         arguments.extend(["-chardev", "socket,id=qmp0,fd=0", "-mon", "chardev=qmp0,mode=control"].map(Into::into));
         if let Some(directory) = firmware {
             arguments.extend(["-L".into(), directory.into()]);
@@ -114,14 +115,14 @@ impl QemuProgram {
         command.args(arguments).stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         end_with_thread(&mut command);
         let mut child = Killed(command.spawn().map_err(|source| Error::Start { program: program.into(), source })?);
-        // Else the socket would not end with QEMU.
+        // Otherwise the socket would not end with QEMU.
         drop(command);
         let stderr = std::sync::Arc::default();
         let reader = collect(child.0.stderr.take().expect("is piped"), std::sync::Arc::clone(&stderr));
         let result = Monitor::negotiate(ours, end.saturating_duration_since(Instant::now()))
             .and_then(|monitor| Self::of(&monitor));
         result.map_err(|source| {
-            // Its socket ends before it does, and its last words are read by another thread.
+            // The socket ends before QEMU does, and another thread reads QEMU's last words.
             let end = Instant::now() + LAST_WORDS_TIME;
             while !(reader.is_finished() && matches!(child.0.try_wait(), Ok(Some(_)))) && Instant::now() < end {
                 std::thread::sleep(Duration::from_millis(1));
@@ -167,7 +168,7 @@ impl InspectedGuest {
             version: *monitor.version(),
             accel: accel(monitor)?,
             machine: machine.strip_suffix("-machine").unwrap_or(&machine).into(),
-            // `Haswell-x86_64-cpu`, `cortex-a57-arm-cpu`.
+            // The names are `Haswell-x86_64-cpu`, `cortex-a57-arm-cpu`.
             cpu_model: cpu.rsplitn(3, '-').nth(2).unwrap_or(&cpu).into(),
             cpus: cpus.len().try_into().unwrap_or(u32::MAX),
             cpu_features,
@@ -179,7 +180,7 @@ impl InspectedGuest {
     }
 }
 
-/// The parts of the guest's RAM, with what each lies on.
+/// Returns the parts of the guest's RAM, with what each lies on.
 fn memory_devices(monitor: &Monitor) -> Result<Vec<MemoryDevice>, QmpError> {
     let mut devices: Vec<MemoryDevice> = ask(monitor, "query-memdev", Value::Null)?;
     for device in &mut devices {
@@ -188,25 +189,25 @@ fn memory_devices(monitor: &Monitor) -> Result<Vec<MemoryDevice>, QmpError> {
         let get = |name: &str| property::<Value>(monitor, &path, name).ok();
         device.file = get("mem-path").and_then(|file| file.as_str().map(str::to_owned)).filter(|file| !file.is_empty());
         device.pages = match get("hugetlb") {
-            // A memfd.
+            // The backend is a memfd.
             Some(Value::Bool(true)) => {
                 let bytes = get("hugetlbsize").and_then(|size| size.as_u64()).filter(|bytes| *bytes > 0);
                 MemoryPages::Huge(bytes)
             }
             Some(_) => MemoryPages::Usual,
-            // A file, perhaps on hugetlbfs, whose blocks are its pages.
+            // The backend is a file, perhaps on hugetlbfs, whose blocks are its pages.
             None => MemoryPages::OfFile,
         };
     }
     Ok(devices)
 }
 
-/// A QEMU's images and what is below them, also those that no device has.
+/// Returns a QEMU's images and what is below them, also those that no device has.
 pub fn block_nodes(monitor: &Monitor) -> Result<Vec<BlockNode>, QmpError> {
     ask(monitor, "query-named-block-nodes", json!({ "flat": true }))
 }
 
-/// Not a feature of the host: set where there are several CPUs.
+/// Names a flag that is no feature of the host: QEMU sets it if there are several CPUs.
 const HYPERTHREADING_FLAG: &str = "ht";
 
 fn malformed(reason: impl std::fmt::Display, value: &Value) -> QmpError {
@@ -223,7 +224,7 @@ fn property<T: for<'de> Deserialize<'de>>(monitor: &Monitor, path: &str, name: &
     ask(monitor, "qom-get", json!({ "path": path, "property": name }))
 }
 
-/// What executes the guest's instructions.
+/// Returns the accelerator.
 pub fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
     #[derive(Deserialize)]
     struct Kvm {
@@ -232,8 +233,8 @@ pub fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
     Ok(if ask::<Kvm>(monitor, "query-kvm", Value::Null)?.enabled { Accel::Kvm } else { Accel::Tcg })
 }
 
-/// All features of CPUs by name, and whether `max`, which has what can be had, has them. The static expansion names
-/// features only; the full one has other properties too.
+/// Returns all features of CPUs by name, and whether `max` has each feature, which says whether a guest can have it.
+/// The static expansion names features only; the full expansion has other properties, too.
 fn max_features(monitor: &Monitor) -> Result<Vec<(String, bool)>, QmpError> {
     #[derive(Deserialize)]
     struct Expansion {
@@ -270,7 +271,7 @@ mod tests {
 
     #[test]
     fn reads_what_qemu_says() {
-        // From QEMU 7.2, shortened.
+        // The answer is QEMU 7.2's, shortened.
         let node: BlockNode = serde_json::from_value(json!({
             "ro": false, "node-name": "disk0", "backing_file_depth": 1, "drv": "qcow2", "backing_file": "/s/base.raw",
             "file": "/s/a.qcow2", "image": {"filename": "/s/a.qcow2", "format": "qcow2"}

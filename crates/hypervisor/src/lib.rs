@@ -1,16 +1,14 @@
-//! QMP and QEMU processes: what Skein needs of a hypervisor, over its unmodified interfaces.
+//! Is what Skein needs of a hypervisor, over the hypervisor's unmodified interfaces: QMP and QEMU processes.
 //!
 //! - [`guest`]: a running guest, whatever runs it: the seam between an agent's workers and a hypervisor.
-//! - [`hypervisor`]: what starts and finds such guests: the seam between an agent's VMs and a hypervisor.
-//!   [`QemuHypervisor`]: QEMU's.
 //! - [`Monitor`]: a guest of QEMU's, by a client of QEMU's control socket for several threads; every wait has a
-//!   deadline. [`Qmp`]: for one.
+//!   deadline. [`Qmp`]: a client for one thread.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.
 //! - [`process`]: QEMU processes that outlive their starter.
 //! - [`config::devices`]: firmware, TPM, display, disks, NICs.
 //! - [`migration`]: a migration's settings, its start and its progress, and what QEMU does when things go wrong.
 //! - [`inspect`]: what a QEMU can do, and what a guest is made of.
-//! - [`kvm`]: whether KVM runs guests, tried with a small one.
+//! - [`kvm`]: whether KVM runs guests, tried with a small guest.
 //! - [`Monitor::ram_blocks`]: where the guest's RAM is in QEMU's memory.
 //!
 //! Tried with QEMU 7.2 and 10.0. Not here: guests' contents, hosts' networks, libvirt.

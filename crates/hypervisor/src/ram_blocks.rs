@@ -1,4 +1,4 @@
-//! Where a guest's RAM is in QEMU's memory.
+//! Asks where a guest's RAM is in QEMU's memory.
 
 use serde_json::json;
 use skein_guest_ram::{RamBlock, host_address, parse_ramblocks, seen_at};
@@ -8,8 +8,8 @@ use crate::qmp::message::excerpt;
 use crate::qmp::monitor::Monitor;
 
 impl Monitor {
-    /// QEMU's RAM blocks, with their addresses: of all blocks, or where QEMU's table does not tell (7.2), of the memory
-    /// backends that the guest has as RAM; the others are without.
+    /// Returns QEMU's RAM blocks, with their addresses. If QEMU's table does not tell the addresses (7.2), only the memory
+    /// backends that the guest has as RAM have some; the others are without.
     ///
     /// QMP has no command for them. QEMU's human monitor is not a stable interface: a table with other columns is
     /// [`QmpError::Malformed`].
@@ -30,7 +30,7 @@ impl Monitor {
         Ok(blocks)
     }
 
-    /// What the human monitor prints for a command.
+    /// Returns what the human monitor prints for a command.
     fn human(&self, command: &str) -> Result<String, QmpError> {
         let printed = self.execute("human-monitor-command", json!({ "command-line": command }))?;
         printed.as_str().map(str::to_owned).ok_or_else(|| QmpError::Malformed {

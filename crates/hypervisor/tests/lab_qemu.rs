@@ -1,5 +1,5 @@
-//! Real QEMUs: processes that outlive their starter, a monitor for several threads, facts, and what both ends of a
-//! migration do, step by step, also when one dies. The guest is a BIOS without anything to boot.
+//! Tests real QEMUs: processes that outlive their starter, a monitor for several threads, facts, and what both ends of
+//! a migration do, step by step, also if an end dies. The guest is a BIOS without anything to boot.
 // Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.3
@@ -24,10 +24,10 @@ use skein_hypervisor::{
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// So many looks in a row at a CPU that is halted, and the time between two, say that its guest has come to rest.
+/// Says how many checks in a row of a halted CPU, and with what time between, show that its guest has come to rest.
 const HALTED_LOOKS: u32 = 10;
 const HALTED_LOOK_PERIOD: Duration = Duration::from_millis(50);
-/// Time in which something that must not happen would have.
+/// Says in what time something that must not happen would have happened.
 const A_WHILE: Duration = Duration::from_millis(400);
 
 fn config(directory: &Path) -> Config {
@@ -37,7 +37,7 @@ fn config(directory: &Path) -> Config {
     config
 }
 
-/// Killed when dropped, also where a test fails.
+/// A process that is killed when this is dropped, also if a test fails.
 struct Killed(Process);
 
 impl Drop for Killed {
@@ -46,7 +46,7 @@ impl Drop for Killed {
     }
 }
 
-/// A QEMU, its monitor, and what it has told.
+/// A QEMU, its monitor, and the events so far.
 struct Vm {
     process: Killed,
     monitor: Monitor,
@@ -84,8 +84,8 @@ impl Vm {
         }
     }
 
-    /// Waits until the BIOS has found out that there is nothing to boot. It dirties no more RAM from then on than a
-    /// socket holds.
+    /// Waits until the BIOS has found that there is nothing to boot. From then on it dirties no more RAM than a socket
+    /// holds.
     fn await_rest(&self) {
         let end = Instant::now() + DEADLINE;
         let mut halted = 0;
@@ -97,7 +97,7 @@ impl Vm {
         }
     }
 
-    /// The next event within `wait`. Passes over the RAM are not told: their number is nobody's business.
+    /// Returns the next event within `wait`. Passes over the RAM are left out: their number does not matter.
     fn hear(&mut self, wait: Duration) -> Option<String> {
         let end = Instant::now() + wait;
         loop {
@@ -114,16 +114,16 @@ impl Vm {
         }
     }
 
-    /// All that it has told, with what comes within a while.
+    /// Returns the names of all events so far, with those that come within a while.
     fn event_names(&mut self) -> Vec<&str> {
         while self.told.last().is_none_or(|last| last != "closed") && self.hear(A_WHILE).is_some() {}
-        // 10.0 sometimes says it twice.
+        // 10.0 sometimes sends it twice.
         self.told.dedup_by(|a, b| a == b && a == "failed");
         self.told.iter().map(String::as_str).collect()
     }
 
-    /// After `migrate_cancel`: waits until it is over. It may end in `failed`, if the cut connections are noticed
-    /// before the reason is; the guest runs then too.
+    /// Waits until a cancelled migration is over. The migration may end in `failed`, if the cut connections are noticed
+    /// before the reason is; the guest runs then, too. Returns whether it did.
     fn failed_instead(&mut self) -> bool {
         let end = Instant::now() + DEADLINE;
         while !self.told.iter().any(|told| ["cancelled", "failed"].contains(&told.as_str())) {
@@ -137,7 +137,7 @@ impl Vm {
         failed
     }
 
-    /// Cancelled in pre-switchover, 7.2 sometimes goes on before it goes back.
+    /// Forgets an event: cancelled in pre-switchover, 7.2 sometimes goes on before it goes back.
     fn forget(&mut self, event: &str) {
         self.told.retain(|told| told != event);
     }
@@ -158,22 +158,22 @@ impl Vm {
 /// How far a migration goes before something happens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// Copying; kept there by a low rate.
+    /// The guest is copied, and a low rate keeps the migration there.
     Active,
     PreSwitchover,
-    /// All bytes have left; kept there by a target that does not run.
+    /// All bytes have left, and a target that does not run keeps the migration there.
     Device,
     Completed,
 }
 
-/// A source and a target, migrated up to `phase`; with multifd where a migration that fails is not left to luck: see
-/// [`skein_hypervisor::migration`] about QEMU 7.2.
+/// Returns a source and a target, migrated up to `phase`; with multifd if a migration that fails is not left to luck:
+/// see [`skein_hypervisor::migration`] about QEMU 7.2.
 fn migrate(phase: Phase) -> (Vm, Vm) {
     let safe = |version: &QemuVersion| phase == Phase::Completed || version.major >= 8;
     migrate_over(phase, safe, Path::to_owned)
 }
 
-/// The same with multifd if `multifd`, over the socket that `relay` makes of the target's.
+/// Returns the same, with multifd if `multifd`, over the socket that `relay` makes of the target's.
 fn migrate_over(
     phase: Phase,
     multifd: impl FnOnce(&QemuVersion) -> bool,
@@ -234,7 +234,7 @@ fn a_migration_by_events() {
     assert_eq!(source.state(), (MigrationStatus::Completed, RunState::PostMigrate));
     assert_eq!(target.state(), (MigrationStatus::Completed, RunState::Paused));
 
-    // Too late: nothing happens.
+    // The cancel is too late: nothing happens.
     source.monitor.migrate_cancel().unwrap();
     assert_eq!(source.state(), (MigrationStatus::Completed, RunState::PostMigrate));
 
@@ -242,7 +242,7 @@ fn a_migration_by_events() {
     target.monitor.cont().unwrap();
     target.await_event("RESUME");
     assert!(target.monitor.is_running().unwrap());
-    // QEMU does not mind: this is what a grant is for.
+    // QEMU does not mind: a grant is needed for this.
     source.monitor.cont().unwrap();
     source.await_event("RESUME");
     assert!(source.monitor.is_running().unwrap());
@@ -273,7 +273,7 @@ fn the_target_dies() {
                 assert_eq!(source.state(), (MigrationStatus::Cancelled, RunState::Running));
             }
             Phase::Device => {
-                // By itself, whatever the target had.
+                // The source runs by itself, whatever the target had.
                 source.await_event("RESUME");
                 assert_eq!(source.event_names(), [&BEFORE_DEVICE[..], &["device", "failed", "RESUME"]].concat());
                 assert_eq!(source.state(), (MigrationStatus::Failed, RunState::Running));
@@ -288,7 +288,8 @@ fn the_target_dies() {
     }
 }
 
-/// Carries connections to `socket`, reading from the source also when the target is gone. The source's ends, in order.
+/// Carries connections to `socket`, and reads from the source also when the target is gone. Returns the source's ends,
+/// in order.
 fn relay(socket: &Path, count: usize) -> (PathBuf, Arc<Mutex<Vec<UnixStream>>>) {
     fn carry(mut from: UnixStream, mut to: UnixStream) {
         let mut buffer = vec![0; 64 << 10];
@@ -411,13 +412,13 @@ fn nobody_listens() {
     assert!(source.monitor.is_running().unwrap());
 }
 
-/// Not a test, but the process that starts a QEMU in the next one.
+/// Is not a test, but the process that starts a QEMU in the next test.
 #[test]
 #[ignore = "started by a_detached_qemu_outlives_its_starter"]
 fn starter() {
     let directory = std::env::var("SKEIN_LAB_DIRECTORY").unwrap();
     let directory = Path::new(&directory);
-    // Not close-on-exec: what a library might leave open.
+    // The descriptor is not close-on-exec: a library might leave such a descriptor open.
     let marker = nix::unistd::dup(std::fs::File::create(directory.join("marker")).unwrap()).unwrap();
     let (process, _) = spawn_detached(&config(directory), &directory.join("log"), |p| Command::new(p)).unwrap();
     println!("\nstarted {}", serde_json::to_string(&process.id()).unwrap());
@@ -441,7 +442,7 @@ fn a_detached_qemu_outlives_its_starter() {
         .find_map(|line| serde_json::from_str::<ProcessId>(line.unwrap().strip_prefix("started ")?).ok())
         .expect("it says what it started");
     let held = Killed(Process::attach(id).unwrap().expect("it runs"));
-    // The whole group, as a terminal or a service manager would.
+    // The whole group is killed, as a terminal or a service manager would do.
     killpg(Pid::from_raw(starter.id() as i32), Signal::SIGKILL).unwrap();
     starter.wait().unwrap();
 
@@ -504,7 +505,7 @@ fn several_threads_use_one_monitor() {
     wanted.resize_with(10, || ["STOP", "RESUME"]);
     assert_eq!(vm.event_names(), wanted.concat());
 
-    // It dies while several wait.
+    // QEMU dies while several threads wait.
     vm.signal(Signal::SIGSTOP);
     std::thread::scope(|scope| {
         let waiters: Vec<_> = (0..3)
@@ -589,8 +590,7 @@ fn facts_of_a_program_and_of_a_guest() {
     assert_eq!((running.cpu_features, running.version), (facts.cpu_features, facts.version));
 }
 
-/// What tries KVM works where nothing of KVM's is in the way; and what it says of this host's KVM is a word, not a
-/// wait.
+/// What tries KVM works if nothing of KVM's is in the way. What it says of this host's KVM is a word, not a wait.
 #[test]
 fn the_guest_that_tries_kvm_comes_to_its_end() {
     kvm::run_guest(&Config::new("", 0, "").program(), Accel::Tcg).unwrap();
@@ -598,7 +598,7 @@ fn the_guest_that_tries_kvm_comes_to_its_end() {
     let kvm = kvm::works(None);
     println!("KVM on this host: {kvm:?}, after {:?}", begun.elapsed());
     assert!(begun.elapsed() < DEADLINE);
-    // Asked again, it costs nothing.
+    // A second try costs nothing.
     let begun = Instant::now();
     assert_eq!(kvm::works(None), kvm);
     assert!(begun.elapsed() < Duration::from_millis(500));

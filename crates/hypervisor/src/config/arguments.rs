@@ -1,4 +1,4 @@
-//! A command line that is put together, option by option.
+//! Puts a command line together, option by option.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 /// An option of QEMU and its value.
 pub(crate) type Argument = (&'static str, OsString);
 
-/// Options and their values so far.
+/// The options and their values so far.
 pub(super) struct Arguments(pub(super) Vec<OsString>);
 
 impl Arguments {
@@ -26,7 +26,7 @@ impl Arguments {
     }
 }
 
-/// QEMU's option parser takes a comma in a value only doubled.
+/// Doubles commas in a value, as QEMU's option parser wants.
 pub(crate) fn escape(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut escaped = Vec::new();

@@ -1,4 +1,4 @@
-//! A machine's command line.
+//! Makes a machine's command line.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use crate::config::storage::Storage;
 use crate::config::{Config, Incoming, MemoryBackend};
 
 impl Config {
-    /// The arguments, without the program.
+    /// Returns the arguments, without the program.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut args = Arguments(Vec::new());
         self.process(&mut args);
@@ -37,7 +37,7 @@ impl Config {
         args.0
     }
 
-    /// What the process is, and may do.
+    /// Adds what the process is, and may do.
     fn process(&self, args: &mut Arguments) {
         args.option("-name", &self.name);
         args.flags(["-nodefaults", "-no-user-config"]);
@@ -54,7 +54,7 @@ impl Config {
         args.option("-accel", &self.accel);
     }
 
-    /// The machine type, and its RAM.
+    /// Adds the machine type, and the machine's RAM.
     fn memory(&self, args: &mut Arguments) {
         let machine = &format!("{}{}", self.machine, self.boot.machine_options());
         match self.memory {
@@ -72,7 +72,7 @@ impl Config {
         args.option("-m", format!("{}K", self.memory_kib));
     }
 
-    /// What runs first.
+    /// Adds what runs first.
     fn boot(&self, args: &mut Arguments) {
         if let Some(kernel) = &self.kernel {
             args.option("-kernel", kernel);
@@ -86,7 +86,7 @@ impl Config {
         }
     }
 
-    /// Disks and CD drives, with their controllers.
+    /// Adds disks and CD drives, with their controllers.
     fn storage(&self, args: &mut Arguments) {
         let mut storage = Storage::new(&self.machine, &self.disks);
         for (number, disk) in self.disks.iter().enumerate() {
@@ -98,7 +98,7 @@ impl Config {
         }
     }
 
-    /// Serial ports, the first one and those of virtio.
+    /// Adds the first serial port, and the ports of virtio.
     fn ports(&self, args: &mut Arguments) {
         match &self.serial {
             Serial::None => {}
@@ -120,7 +120,7 @@ impl Config {
         }
     }
 
-    /// TPM, SMBIOS, clock and display.
+    /// Adds TPM, SMBIOS, clock and display.
     fn platform(&self, args: &mut Arguments) {
         if let Some(tpm) = &self.tpm {
             args.chardev("socket", "tpm0", &tpm.socket, "");

@@ -1,11 +1,11 @@
-//! What a machine is plugged together from, as QEMU's options have it: firmware, TPM, display, disks, NICs, ports.
+//! Holds the parts of a machine, as QEMU's options have them: firmware, TPM, display, disks, NICs, ports.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::config::arguments::{Argument, escape};
 
-/// What runs before the guest's software.
+/// The firmware, which runs before the guest's software.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Boot {
     /// The BIOS that QEMU brings.
@@ -17,7 +17,7 @@ pub enum Boot {
     /// variables to the target's store when the guest runs there (`postload_update_cb` of its
     /// hw/block/pflash_cfi01.c): at the target the files need only be as long as at the source.
     Uefi {
-        /// The code, which is only read.
+        /// The code, which QEMU only reads.
         code: PathBuf,
         /// The variable store.
         vars: PathBuf,
@@ -27,7 +27,7 @@ pub enum Boot {
 }
 
 impl Boot {
-    /// What follows the machine type.
+    /// Returns what follows the machine type.
     pub(crate) fn machine_options(&self) -> &'static str {
         match self {
             Boot::Uefi { secure: true, .. } => ",smm=on,pflash0=firmware-code,pflash1=firmware-vars",
@@ -54,7 +54,7 @@ impl Boot {
     }
 }
 
-/// A raw image as a block node.
+/// Returns a raw image as a block node.
 pub(super) fn image(node: &str, options: &str, driver: &str, path: &Path) -> OsString {
     let mut value = OsString::from(format!(
         "driver=raw,node-name={node}{options},file.driver={driver},file.locking=auto,file.filename="
@@ -66,67 +66,67 @@ pub(super) fn image(node: &str, options: &str, driver: &str, path: &Path) -> OsS
 /// A TPM that another process emulates: swtpm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tpm {
-    /// `tpm-crb` or `tpm-tis`.
+    /// The model: `tpm-crb` or `tpm-tis`.
     pub model: String,
-    /// The unix socket that swtpm takes its orders at.
+    /// The unix socket that swtpm takes its commands at.
     pub socket: PathBuf,
 }
 
 /// A graphics card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Display {
-    /// `VGA`, `virtio-vga`.
+    /// The card: `VGA`, `virtio-vga`.
     pub card: String,
-    /// A unix socket that QEMU listens on, with VNC.
+    /// The unix socket that QEMU listens on, with VNC.
     pub vnc: PathBuf,
 }
 
-/// What a disk is plugged into.
+/// The bus that a disk is plugged into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Bus {
-    /// A PCI device of its own.
+    /// The disk is a PCI device of its own.
     #[default]
     VirtioBlk,
-    /// A virtio SCSI controller.
+    /// The disk is at a virtio SCSI controller.
     VirtioScsi,
-    /// An AHCI controller: a q35 machine has one itself.
+    /// The disk is at an AHCI controller: a q35 machine has one itself.
     Sata,
-    /// The controller of an i440FX machine.
+    /// The disk is at the controller of an i440FX machine.
     Ide,
-    /// An NVMe controller of its own.
+    /// The disk has an NVMe controller of its own.
     Nvme,
 }
 
 /// How a guest sees a disk, and how QEMU reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DiskOptions {
-    /// What the disk is plugged into.
+    /// The bus that the disk is plugged into.
     pub bus: Bus,
-    /// Which controller of that kind.
+    /// The number of the controller of that kind.
     pub controller: u8,
-    /// Its serial number.
+    /// The disk's serial number.
     pub serial: Option<String>,
-    /// Its worldwide name.
+    /// The disk's worldwide name.
     pub wwn: Option<u64>,
-    /// Whether it has no moving parts.
+    /// Whether the disk has no moving parts.
     pub ssd: bool,
-    /// The firmware tries disks with a lower number first.
+    /// The boot index: the firmware tries disks with a lower number first.
     pub boot_index: Option<u8>,
     /// Whether what the guest discards is given back to the storage.
     pub discard: bool,
     /// QEMU's `aio`: `threads`, `native`, `io_uring`.
     pub aio: Option<&'static str>,
-    /// Whether a thread of its own serves it.
+    /// Whether a thread of its own serves the disk.
     pub iothread: bool,
 }
 
 impl DiskOptions {
-    /// Of the node with the disk's format.
+    /// Returns the options of the node with the disk's format.
     pub(crate) fn format_options(&self) -> &'static str {
         if self.discard { ",discard=unmap" } else { "" }
     }
 
-    /// Of the node with the file.
+    /// Returns the options of the node with the file.
     pub(crate) fn file_options(&self) -> String {
         let aio = self.aio.map(|aio| format!(",file.aio={aio}")).unwrap_or_default();
         let discard = if self.discard { ",file.discard=unmap" } else { "" };
@@ -156,80 +156,80 @@ pub(super) fn boot_option(index: Option<u8>) -> String {
 /// A CD drive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cdrom {
-    /// The image in it, and whether that is a block device; none: the drive is empty.
+    /// The image in the drive, and whether the image is a block device; `None`: the drive is empty.
     pub medium: Option<(PathBuf, bool)>,
-    /// SATA, IDE or virtio SCSI.
+    /// The bus: SATA, IDE or virtio SCSI.
     pub bus: Bus,
-    /// Which controller of that kind.
+    /// The number of the controller of that kind.
     pub controller: u8,
-    /// The firmware tries drives with a lower number first.
+    /// The boot index: the firmware tries drives with a lower number first.
     pub boot_index: Option<u8>,
 }
 
 /// The guest's first serial port.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Serial {
-    /// There is none.
+    /// The guest has no serial port.
     #[default]
     None,
-    /// Appended to this file.
+    /// The output is appended to this file.
     File(PathBuf),
-    /// A unix socket that QEMU listens on.
+    /// The port is a unix socket that QEMU listens on.
     Socket(PathBuf),
 }
 
 /// A named virtio-serial port, at the end of a unix socket that QEMU listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// What the guest finds in `/sys/class/virtio-ports/*/name`.
+    /// The name that the guest finds in `/sys/class/virtio-ports/*/name`.
     pub name: String,
-    /// The socket.
+    /// The unix socket.
     pub socket: PathBuf,
 }
 
 /// How QEMU's block layer uses the host's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DiskCache {
-    /// Past it (O_DIRECT): needed where source and target are different kernels.
+    /// Disks go past the page cache (O_DIRECT): needed if source and target are different kernels.
     #[default]
     None,
-    /// Through it: for file systems without O_DIRECT; coherent only within one kernel.
+    /// Disks go through the page cache: for file systems without O_DIRECT. This is coherent only within one kernel.
     Writeback,
 }
 
-/// What a disk's bytes are.
+/// The format of a disk's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskFormat {
-    /// The disk's own.
+    /// The image holds the disk's own bytes.
     #[default]
     Raw,
-    /// QEMU's, with its backing files if it names any.
+    /// The image is of QEMU's format, with its backing files if it names any.
     Qcow2,
 }
 
 /// A virtio disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
-    /// The image, or a block device.
+    /// The path of the image, or of a block device.
     pub path: PathBuf,
     /// Whether the path is a block device: QEMU has another driver for those.
     pub block_device: bool,
-    /// What its bytes are.
+    /// The format of the image.
     pub format: DiskFormat,
-    /// How it is cached.
+    /// How QEMU caches the disk.
     pub cache: DiskCache,
-    /// Whether QEMU locks the image. A source gives its lock up when it stops for the switchover, and a target takes it
-    /// then, so this protects from strangers, not from source and target both running.
+    /// Whether QEMU locks the image. A source gives its lock up when it stops for the switchover, and a target takes
+    /// the lock then. So the lock protects from other programs, not from source and target both running.
     pub locked: bool,
-    /// Whether the guest may only read it.
+    /// Whether the guest may only read the disk.
     pub read_only: bool,
-    /// How the guest sees it, and how QEMU reads it.
+    /// How the guest sees the disk, and how QEMU reads it.
     pub options: DiskOptions,
 }
 
 impl Disk {
-    /// A raw image past the page cache, not locked.
+    /// Makes a raw image past the page cache, not locked.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -262,25 +262,26 @@ impl Disk {
 /// A NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// Its address, `52:54:00:...`: the same on source and target.
+    /// The MAC address, `52:54:00:...`: the same on source and target.
     pub mac: String,
-    /// A PCI device: `virtio-net-pci`, `e1000e`...
+    /// The PCI device: `virtio-net-pci`, `e1000e`...
     pub model: String,
-    /// What it is plugged into.
+    /// What the NIC is plugged into.
     pub backend: NicBackend,
     /// Whether the kernel moves a tap's packets (`/dev/vhost-net`), not QEMU.
     pub vhost: bool,
-    /// Pairs of queues of a virtio card and its tap, which has to be made so; none: one, and no negotiation of more.
+    /// The pairs of queues of a virtio card and its tap, which has to be made with as many. `None`: one pair, and no
+    /// negotiation of more.
     pub queues: Option<u8>,
 }
 
 impl Nic {
-    /// A virtio NIC without vhost.
+    /// Makes a virtio NIC without vhost.
     pub fn new(mac: impl Into<String>, backend: NicBackend) -> Self {
         Self { mac: mac.into(), model: "virtio-net-pci".into(), backend, vhost: false, queues: None }
     }
 
-    /// What it is plugged into, as `-netdev` has it.
+    /// Returns what the NIC is plugged into, as `-netdev` has it.
     pub(super) fn netdev(&self, number: usize) -> String {
         match &self.backend {
             NicBackend::Tap(tap) => {
@@ -295,10 +296,10 @@ impl Nic {
         }
     }
 
-    /// The card, as `-device` has it.
+    /// Returns the card, as `-device` has it.
     pub(super) fn device(&self, number: usize) -> String {
-        // No option ROM: it is a file that firmware directories may lack, and nothing boots from here.
-        // A vector for each queue, one for changes and one for control (hw/virtio/virtio-net-pci.c).
+        // There is no option ROM: it is a file that firmware directories may lack, and nothing boots from here. Each
+        // queue has a vector, changes have one and control has one (hw/virtio/virtio-net-pci.c).
         let queues = self.queues.map(|queues| format!(",mq=on,vectors={}", 2 * u32::from(queues) + 2));
         let queues = queues.unwrap_or_default();
         format!("{},netdev=net{number},mac={},romfile={queues}", self.model, self.mac)

@@ -1,4 +1,4 @@
-//! A machine, described: what its QEMU's command line is made from.
+//! Describes a machine. Its QEMU's command line is made from that.
 
 mod arguments;
 mod command_line;
@@ -10,22 +10,22 @@ use std::path::PathBuf;
 
 use self::devices::{Boot, Cdrom, Disk, Display, Nic, Port, Serial, Tpm};
 
-/// The environment variable that names the QEMU program to use where a [`Config`] names none.
+/// Names the environment variable with the QEMU program that is used if a [`Config`] names none.
 pub const BINARY_VARIABLE: &str = "SKEIN_QEMU";
 const BINARY_DEFAULT: &str = "qemu-system-x86_64";
 
-/// Where the guest's RAM lives.
+/// The memory that holds the guest's RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryBackend {
-    /// A shared memfd, which others can map: `memory-backend-memfd,share=on`.
+    /// A shared memfd, which other processes can map: `memory-backend-memfd,share=on`.
     #[default]
     Memfd,
     /// QEMU's default.
     Anonymous,
 }
 
-/// Huge pages of the host under the guest's RAM; they must be reserved (`vm.nr_hugepages`).
+/// The size of the host's huge pages under the guest's RAM. The pages must be reserved (`vm.nr_hugepages`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HugePages {
     /// 2 MiB.
@@ -37,7 +37,7 @@ pub enum HugePages {
 }
 
 impl HugePages {
-    /// As QEMU writes it.
+    /// Returns the size as QEMU writes it.
     fn as_str(self) -> &'static str {
         match self {
             Self::Size2M => "2M",
@@ -49,81 +49,81 @@ impl HugePages {
 /// Whether this QEMU waits for a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Incoming {
-    /// It boots.
+    /// The QEMU boots.
     #[default]
     No,
-    /// It waits for [`Monitor::migrate_incoming`](crate::Monitor::migrate_incoming).
+    /// The QEMU waits for [`Monitor::migrate_incoming`](crate::Monitor::migrate_incoming).
     Defer,
-    /// It listens at once.
+    /// The QEMU listens at once.
     Uri(String),
 }
 
-/// A machine, and where its sockets are. Source and target differ in the sockets and in `incoming` only.
+/// A machine, and where its sockets are. Source and target differ only in the sockets and in `incoming`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The program; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`. A wrapper script must `exec` it.
+    /// The program; `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`. A wrapper script must `exec` the QEMU.
     pub binary: Option<PathBuf>,
-    /// Directory of its firmware (`-L`), for a QEMU that is not installed.
+    /// The directory of the firmware (`-L`), for a QEMU that is not installed.
     pub firmware: Option<PathBuf>,
-    /// Shown by `ps`.
+    /// The name, which `ps` shows.
     pub name: String,
-    /// `q35`, `pc`, `pc-q35-7.2`...
+    /// The machine type: `q35`, `pc`, `pc-q35-7.2`...
     pub machine: String,
-    /// `tcg`, `kvm`.
+    /// The accelerator: `tcg`, `kvm`.
     pub accel: String,
     /// The CPU model.
     pub cpu: String,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// RAM in KiB, a multiple of 8.
+    /// The RAM in KiB, a multiple of 8.
     pub memory_kib: u64,
-    /// Where the RAM lives.
+    /// The memory that holds the RAM.
     pub memory: MemoryBackend,
-    /// Huge pages under a memfd; none: the kernel's choice.
+    /// The huge pages under a memfd; `None`: the kernel's choice.
     pub hugepages: Option<HugePages>,
-    /// Kernel, initramfs and command line of a direct boot.
+    /// The kernel of a direct boot.
     pub kernel: Option<PathBuf>,
-    /// See `kernel`.
+    /// The initramfs of a direct boot.
     pub initrd: Option<PathBuf>,
-    /// See `kernel`.
+    /// The kernel's command line of a direct boot.
     pub append: String,
-    /// What runs before the guest's software.
+    /// The firmware.
     pub boot: Boot,
-    /// A TPM.
+    /// The TPM.
     pub tpm: Option<Tpm>,
     /// The SMBIOS table of the machine: `uuid`, and the keys of QEMU's `-smbios type=1`.
     pub system: Vec<(String, String)>,
     /// What follows `-rtc`; empty: universal time.
     pub rtc: String,
-    /// A graphics card, and the unix socket that its picture is at.
+    /// The graphics card, and the unix socket with its picture.
     pub display: Option<Display>,
-    /// Disks.
+    /// The disks.
     pub disks: Vec<Disk>,
-    /// CD drives.
+    /// The CD drives.
     pub cdroms: Vec<Cdrom>,
-    /// NICs.
+    /// The NICs.
     pub nics: Vec<Nic>,
-    /// First serial port.
+    /// The first serial port.
     pub serial: Serial,
-    /// virtio-serial ports.
+    /// The virtio-serial ports.
     pub ports: Vec<Port>,
-    /// Where QMP listens. A unix socket's path has at most 107 bytes.
+    /// The socket at which QMP listens. A unix socket's path has at most 107 bytes.
     pub qmp: PathBuf,
-    /// Whether it waits for a migration.
+    /// Whether the QEMU waits for a migration.
     pub incoming: Incoming,
     /// Whether the guest stays stopped until `cont` (`-S`).
     pub paused: bool,
-    /// Whether QEMU ends where the guest would reboot.
+    /// Whether QEMU ends if the guest would reboot.
     pub no_reboot: bool,
-    /// Whether QEMU gives up the system calls that it does not need (`-sandbox`), so that a guest that breaks out of it
-    /// finds fewer. It can start no other program then: no network scripts or helpers.
+    /// Whether QEMU gives up the system calls that it does not need (`-sandbox`), so that a guest that breaks out of
+    /// QEMU finds fewer. QEMU can start no other program then: no network scripts or helpers.
     pub sandbox: bool,
-    /// More arguments, last.
+    /// The last arguments.
     pub extra: Vec<OsString>,
 }
 
 impl Config {
-    /// A q35 machine with one CPU under TCG and `memory_kib` KiB of RAM that listens for QMP on `qmp`.
+    /// Makes a q35 machine with one CPU under TCG and `memory_kib` KiB of RAM that listens for QMP on `qmp`.
     pub fn new(name: impl Into<String>, memory_kib: u64, qmp: impl Into<PathBuf>) -> Self {
         Self {
             binary: None,
@@ -158,14 +158,15 @@ impl Config {
         }
     }
 
-    /// The same machine as a migration's target: it waits for [`Monitor::migrate_incoming`] and then for `cont`.
+    /// Returns the same machine as a migration's target: it waits for [`Monitor::migrate_incoming`] and then for
+    /// `cont`.
     ///
     /// [`Monitor::migrate_incoming`]: crate::Monitor::migrate_incoming
     pub fn as_incoming(self) -> Self {
         Self { incoming: Incoming::Defer, paused: true, ..self }
     }
 
-    /// The program that will run.
+    /// Returns the program that will run.
     pub fn program(&self) -> PathBuf {
         let named = || std::env::var_os(BINARY_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from);
         self.binary.clone().or_else(named).unwrap_or_else(|| BINARY_DEFAULT.into())

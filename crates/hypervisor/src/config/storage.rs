@@ -1,21 +1,21 @@
-//! Where disks are plugged in: controllers, and the places at them.
+//! Plugs disks in: makes controllers, and gives disks their places there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::arguments::Argument;
 use crate::config::devices::{Bus, Cdrom, Disk, boot_option, image};
 
-/// Gives disks their places at controllers, and makes these when they are needed first. The same disks in the same
-/// order have the same places: a guest's machine depends on that.
+/// Gives disks their places at controllers, and makes controllers when they are first needed. The same disks in the
+/// same order have the same places, which a guest's machine depends on.
 pub(crate) struct Storage {
     has_ahci: bool,
-    /// Controllers that a thread of their own serves.
+    /// The controllers that a thread of their own serves.
     threaded: BTreeSet<u8>,
     taken: BTreeMap<(Bus, u8), u32>,
 }
 
 impl Storage {
-    /// `disks`: all of them.
+    /// Makes the places of `disks`, which are all of the machine's.
     pub(crate) fn new(machine: &str, disks: &[Disk]) -> Storage {
         let kind = machine.split(',').next().unwrap_or_default();
         let on_scsi = disks.iter().map(|disk| &disk.options).filter(|options| options.bus == Bus::VirtioScsi);
@@ -26,7 +26,8 @@ impl Storage {
         }
     }
 
-    /// The next place at a controller: what makes the controller, if this is its first, and the device's options.
+    /// Takes the next place at a controller. Returns what makes the controller, if this is its first place, and the
+    /// device's options.
     fn attach(&mut self, bus: Bus, controller: u8) -> (Vec<Argument>, String) {
         let taken = self.taken.entry((bus, controller)).or_default();
         let number = *taken;
@@ -46,7 +47,7 @@ impl Storage {
                 }
                 format!(",bus=scsi{controller}.0,channel=0,scsi-id={number},lun=0")
             }
-            // The six ports of the machine's own are buses with these names.
+            // The six ports of the machine's own controller are buses with these names.
             Bus::Sata if self.has_ahci && controller == 0 => format!(",bus=ide.{number}"),
             Bus::Sata => {
                 if number == 0 {
@@ -59,7 +60,7 @@ impl Storage {
         (arguments, place)
     }
 
-    /// What follows a disk's `-blockdev`.
+    /// Returns what follows a disk's `-blockdev`.
     pub(crate) fn disk(&mut self, number: usize, disk: &Disk) -> Vec<Argument> {
         let options = &disk.options;
         let (mut arguments, place) = self.attach(options.bus, options.controller);
@@ -75,7 +76,7 @@ impl Storage {
             }
             Bus::VirtioScsi => format!("scsi-hd,drive=disk{number}{place}{more}"),
             Bus::Sata | Bus::Ide => format!("ide-hd,drive=disk{number}{place}{more}"),
-            // It has to have a serial number.
+            // An NVMe device has to have a serial number.
             Bus::Nvme if options.serial.is_none() => format!("nvme,drive=disk{number},serial=disk{number}{more}"),
             Bus::Nvme => format!("nvme,drive=disk{number}{more}"),
         };
@@ -83,7 +84,7 @@ impl Storage {
         arguments
     }
 
-    /// A CD drive, with its medium.
+    /// Returns a CD drive, with its medium.
     pub(crate) fn cdrom(&mut self, number: usize, cdrom: &Cdrom) -> Vec<Argument> {
         let mut arguments = Vec::new();
         let mut drive = String::new();
@@ -107,7 +108,7 @@ mod tests {
     use crate::config::Config;
     use crate::config::devices::{Boot, DiskOptions, Display, Tpm};
 
-    /// What follows the CPUs of a machine, up to its monitor.
+    /// Returns what follows the CPUs of a machine, up to its monitor.
     fn devices(config: &Config) -> Vec<String> {
         let words: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let begin = words.iter().position(|word| word == "-smp").unwrap() + 2;

@@ -1,39 +1,41 @@
-//! What a guest's hypervisor tells unasked.
+//! Holds what a guest's hypervisor tells unasked.
 
 use std::fmt;
 
 use super::migrate::MigrationStatus;
 
-/// Takes events in the thread that hears them, so it must not block or ask the guest anything; `false` to get no more.
+/// Takes events in the thread that receives them, so it must not block or ask the guest anything. It returns `false` to
+/// get no more.
 pub type EventSink = Box<dyn FnMut(GuestEvent) -> bool + Send>;
 
-/// Something that happened to a guest.
+/// An event of a guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GuestEvent {
-    /// Its migration stands there now.
+    /// The guest's migration has this status now.
     Migration(MigrationStatus),
-    /// It stands still.
+    /// The guest stands still.
     Stopped,
-    /// It runs. This is told before the first of its virtual CPUs runs.
+    /// The guest runs. This comes before the first of its virtual CPUs runs.
     Resumed,
-    /// It went to sleep (S3).
+    /// The guest went to sleep (S3).
     Asleep,
-    /// It woke up.
+    /// The guest woke up.
     Awake,
-    /// It was reset, and runs on.
+    /// The guest was reset, and runs on.
     Reset,
-    /// This stops it, or ends it.
+    /// This stops the guest, or ends it.
     Stopping(StopCause),
-    /// A device, a block job or the like came or went: it may be composed otherwise now.
+    /// A device, a block job or the like came or went: the composition may have changed.
     Recomposed,
-    /// The connection is over: what runs the guest ended, or another client took its place. Nothing follows.
+    /// The connection is over: what runs the guest ended, or another client took the connection's place. Nothing
+    /// follows.
     Closed,
 }
 
-/// Why a guest stands still or ends. In words: `its drive d0 has no space left`.
+/// The reason why a guest stands still or ends. In words: `its drive d0 has no space left`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopCause {
-    /// What a drive lies on is full.
+    /// The storage of a drive is full.
     DriveFull {
         /// The drive's name.
         drive: String,
@@ -42,19 +44,19 @@ pub enum StopCause {
     DriveFailed {
         /// The drive's name.
         drive: String,
-        /// What it was to do: `read`, `write`.
+        /// The operation that failed: `read`, `write`.
         operation: String,
-        /// Why it did not.
+        /// The reason of the failure.
         reason: String,
     },
     /// The guest's kernel panicked.
     Panicked,
     /// The guest's watchdog fired.
     Watchdog {
-        /// What was done then.
+        /// The action that followed.
         action: String,
     },
-    /// It was shut down.
+    /// The guest was shut down.
     ShutDown(ShutdownCause),
 }
 
@@ -72,18 +74,18 @@ impl fmt::Display for StopCause {
     }
 }
 
-/// Who shut a guest down.
+/// The cause of a guest's shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShutdownCause {
-    /// The guest.
+    /// The guest shut itself down.
     Guest,
-    /// The guest, by restarting: what runs it ends then.
+    /// The guest restarted: what runs it ends then.
     Restart,
-    /// Somebody, by telling the hypervisor to end.
+    /// A command told the hypervisor to end.
     Quit,
-    /// A signal to what runs it.
+    /// A signal ended what runs the guest.
     Signal,
-    /// Another, in the hypervisor's word.
+    /// Another cause, in the hypervisor's word.
     Other(String),
 }
 

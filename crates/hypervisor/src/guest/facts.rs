@@ -1,4 +1,4 @@
-//! What a guest is made of, as values.
+//! Holds what a guest is made of, as values.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skein_inventory::QemuVersion;
 
-/// What runs the guest's instructions.
+/// The accelerator, which runs the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
-    /// QEMU, by translation.
+    /// QEMU runs the instructions, by translation.
     Tcg,
-    /// The CPU, by `/dev/kvm`.
+    /// The CPU runs the instructions, by `/dev/kvm`.
     Kvm,
 }
 
 impl Accel {
-    /// As QEMU's command line has it.
+    /// Returns the accelerator as QEMU's command line has it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tcg => "tcg",
@@ -26,20 +26,20 @@ impl Accel {
     }
 }
 
-/// Part of the guest's RAM, as the host has it.
+/// A part of the guest's RAM, as the host has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryDevice {
-    /// Its `-object` id; none for RAM without one.
+    /// The `-object` id; `None` for RAM without one.
     pub id: Option<String>,
-    /// Bytes.
+    /// The size, in bytes.
     pub size: u64,
-    /// Whether other processes can map it.
+    /// Whether other processes can map the part.
     #[serde(default)]
     pub share: bool,
-    /// The file that it is in, by the hypervisor's word.
+    /// The file that holds the part, by the hypervisor's word.
     #[serde(default)]
     pub file: Option<String>,
-    /// The pages that it is made of.
+    /// The pages of the part.
     #[serde(default)]
     pub pages: MemoryPages,
 }
@@ -47,45 +47,45 @@ pub struct MemoryDevice {
 /// The pages that a part of a guest's RAM is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum MemoryPages {
-    /// Those of the file system that it is in.
+    /// The pages are those of the file's file system.
     #[default]
     OfFile,
-    /// The host's usual ones.
+    /// The pages are the host's usual pages.
     Usual,
-    /// Huge ones, of this size; none: the host's usual huge ones.
+    /// The pages are huge, of this size; `None`: the host's usual huge pages.
     Huge(Option<u64>),
 }
 
 /// A node of QEMU's block layer: an image, or a file or device below one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockNode {
-    /// Its name; `#block…` if it was given none.
+    /// The name; `#block…` if the node was given none.
     #[serde(rename = "node-name")]
     pub name: String,
-    /// `qcow2`, `raw`; `file`, `host_device`, `nbd`, `rbd`...
+    /// The driver: `qcow2`, `raw`; `file`, `host_device`, `nbd`, `rbd`...
     #[serde(rename = "drv")]
     pub driver: String,
-    /// A path, or a `json:` or `nbd://` description.
+    /// The file: a path, or a `json:` or `nbd://` description.
     #[serde(rename = "file")]
     pub filename: String,
-    /// The image that it is an overlay of.
+    /// The image that this image is an overlay of.
     pub backing_file: Option<String>,
-    /// Whether it is only read.
+    /// Whether the node is only read.
     #[serde(rename = "ro")]
     pub read_only: bool,
 }
 
-/// A device that was asked for on the command line or plugged in later.
+/// A device that the command line asked for, or that was plugged in later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its id; `device[0]`… if it was given none.
+    /// The id; `device[0]`… if the device was given none.
     pub id: String,
-    /// `virtio-net-pci`.
+    /// The kind, as `virtio-net-pci`.
     pub kind: String,
 }
 
 impl Device {
-    /// Whether it is a device of the host (VFIO), which stays on its host.
+    /// Returns whether the device is a device of the host (VFIO), which stays on its host.
     pub fn is_passed_through(&self) -> bool {
         self.kind.starts_with("vfio-")
     }
@@ -94,41 +94,41 @@ impl Device {
 /// What a guest is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InspectedGuest {
-    /// Its QEMU's version.
+    /// The version of the guest's QEMU.
     pub version: QemuVersion,
-    /// What runs its instructions.
+    /// The accelerator.
     pub accel: Accel,
-    /// Its machine type, without alias: `pc-q35-7.2`.
+    /// The machine type, without alias: `pc-q35-7.2`.
     pub machine: String,
-    /// Its CPU model: `Haswell`, `max`.
+    /// The CPU model: `Haswell`, `max`.
     pub cpu_model: String,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// The CPU features that it has seen: those of its first CPU. A target must have them all. Without `ht`, which
-    /// follows from the number of CPUs.
+    /// The CPU features that the guest has seen: those of its first CPU. A target must have them all. `ht` is left out,
+    /// because it follows from the number of CPUs.
     pub cpu_features: BTreeSet<String>,
-    /// Bytes of RAM, with what was plugged in later.
+    /// The bytes of RAM, with what was plugged in later.
     pub memory_bytes: u64,
-    /// Where its RAM is; empty if QEMU has it from no `-object`.
+    /// The parts of the RAM; empty if no `-object` gives QEMU the RAM.
     pub memory: Vec<MemoryDevice>,
-    /// Its devices, but those that belong to every machine of its type.
+    /// The devices, without those that belong to every machine of the guest's type.
     pub devices: Vec<Device>,
-    /// What keeps it here, by the hypervisor's word; see
+    /// The reasons why the guest cannot be migrated, by the hypervisor's word; see
     /// [`Inspect::blocked_reasons`](super::inspect::Inspect::blocked_reasons).
     pub blocked_reasons: Vec<String>,
 }
 
-/// How much RAM a guest has, in bytes.
+/// The size of a guest's RAM, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RamSize {
-    /// What it was started with.
+    /// The RAM that the guest was started with.
     pub base_bytes: u64,
-    /// What was plugged in later.
+    /// The RAM that was plugged in later.
     pub plugged_bytes: u64,
 }
 
 impl RamSize {
-    /// All of it.
+    /// Returns the size of all RAM.
     pub fn total_bytes(&self) -> u64 {
         self.base_bytes.saturating_add(self.plugged_bytes)
     }
@@ -145,10 +145,10 @@ pub struct DeviceSnapshot(pub Vec<Value>);
 /// How exactly a hypervisor knows which pages its guest has written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DirtyTracking {
-    /// It misses none.
+    /// The hypervisor misses no page.
     Exact,
-    /// It may miss some of RAM blocks that are no multiple of 256 KiB.
+    /// The hypervisor may miss pages of RAM blocks that are no multiple of 256 KiB.
     MissesUnalignedBlocks,
-    /// It may miss some of any RAM block.
+    /// The hypervisor may miss pages of any RAM block.
     MissesAllBlocks,
 }

@@ -1,13 +1,14 @@
-//! A running guest, whatever runs it: what an agent asks of its hypervisor, and tells it.
+//! Is the seam to a running guest, whatever runs it: what an agent asks of the guest's hypervisor, and tells it.
 //!
-//! [`Guest`] is one guest with one connection to what runs it. It is made of three parts: whether it runs
-//! ([`RunControl`]), its migration ([`Migrate`]), and what it is ([`Inspect`]). QMP's [`Monitor`](crate::Monitor) is a
-//! guest; `skein-fake-guest` has one that lives in virtual time, for tests.
+//! [`Guest`] is one guest with one connection to what runs it. The trait has three parts: whether the guest runs
+//! ([`RunControl`]), the guest's migration ([`Migrate`]), and what the guest is ([`Inspect`]). QMP's
+//! [`Monitor`](crate::Monitor) is a guest; `skein-fake-guest` has a guest that lives in virtual time, for tests.
 //!
 //! # What a hypervisor may lack
 //!
-//! What only some can do has a default here that says [`GuestError::Unsupported`](error::GuestError::Unsupported), or
-//! that there is nothing to do. The caller decides what follows:
+//! What only some hypervisors can do has a default here that returns
+//! [`GuestError::Unsupported`](error::GuestError::Unsupported), or that there is nothing to do. The caller decides what
+//! follows:
 //!
 //! | cannot | what follows |
 //! |---|---|
@@ -36,39 +37,39 @@ use self::inspect::Inspect;
 use self::migrate::Migrate;
 use self::run::RunControl;
 
-/// A guest that runs here, or that is to arrive here, with a connection to what runs it.
+/// A guest that runs here, or that is to arrive here, with a connection to what runs the guest.
 ///
-/// Every call waits as long as its [patience](Guest::with_patience) and no longer. What was asked may be done all the
+/// Every call waits as long as the [patience](Guest::with_patience) and no longer. What was asked may be done all the
 /// same after that. Clones of a handle are the same connection.
 pub trait Guest: RunControl + Migrate + Inspect + Debug + Send + Sync {
-    /// Returns what runs it, as people call it: `QEMU 10.0.2`.
+    /// Returns what runs the guest, as people call it: `QEMU 10.0.2`.
     fn program(&self) -> String;
 
-    /// Returns the version of what runs it: `10.0.2`.
+    /// Returns the version of what runs the guest: `10.0.2`.
     fn version(&self) -> String;
 
-    /// Returns what is peculiar about what runs it.
+    /// Returns what is peculiar about what runs the guest.
     fn quirks(&self) -> Quirks;
 
-    /// Returns the same connection, for one who waits no longer than `patience` for an answer.
+    /// Returns the same connection, for a caller that waits no longer than `patience` for an answer.
     fn with_patience(&self, patience: Duration) -> Arc<dyn Guest>;
 
-    /// Gives events from now on to `sink`, in the thread that hears them. What happened before is not told: subscribe
-    /// first, then ask how things stand. Where the connection is over already, `sink` is told that at once.
+    /// Gives events from now on to `sink`, in the thread that receives them. What happened before is not told:
+    /// subscribe first, then ask for the state. If the connection is over already, `sink` is told that at once.
     fn forward(&self, sink: EventSink);
 
-    /// Whether the connection is over: nothing more is heard, and every call fails.
+    /// Returns whether the connection is over: nothing more arrives, and every call fails.
     fn is_closed(&self) -> bool;
 
     /// Closes the connection, for all handles. The guest is left as it is.
     fn close(&self);
 }
 
-/// What a hypervisor does that others do not, and a migration has to heed.
+/// The behaviour of a hypervisor that others do not have, and that a migration has to heed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quirks {
-    /// A guest that may be throttled may stand still while the network is out.
+    /// Whether a guest that may be throttled may stand still while the network is out.
     pub freezes_throttled_without_network: bool,
-    /// A guest that sleeps is moved as one that sleeps. Otherwise either end may wake it by itself.
+    /// Whether a guest that sleeps is moved asleep. Otherwise either end may wake the guest by itself.
     pub moves_asleep: bool,
 }

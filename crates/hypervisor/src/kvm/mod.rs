@@ -1,4 +1,4 @@
-//! Whether KVM runs guests: tried, with the QEMU that is to run them.
+//! Tries whether KVM runs guests, with the QEMU that is to run them.
 //!
 //! That `/dev/kvm` opens says little. In sandboxes and VMs it has been seen that
 //! - QEMU cannot make a CPU (it ends at a register that the host below does not give);
@@ -25,23 +25,25 @@ use crate::config::Config;
 use crate::guest::facts::Accel;
 use crate::process::child::{Killed, collect, end_with_thread, text};
 
-/// A guest that works says so within some 300 ms, of which it needs 50 itself. On a host so busy that QEMU takes this
-/// long to start …
+/// Bounds the time of the guest. A guest that works says so within some 300 ms, of which it needs 50 itself. On a host
+/// so busy that QEMU takes this long to start …
 const GUEST_TIME_MAX: Duration = Duration::from_secs(10);
-/// … this is what tells: CPU time of a guest that goes round in circles.
+/// … this is what tells: the CPU time of a guest that goes round in circles.
 const CPU_TIME_MAX: Duration = Duration::from_secs(3);
-/// A guest that was too slow is tried again after this; whatever else was found stays.
+/// Says after how long a guest that was too slow is tried again. All other results stay.
 const SLOW_TIME: Duration = Duration::from_secs(600);
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
-/// How long a QEMU that is about to end is waited for.
+/// Says how long a QEMU that is about to end is waited for.
 const LAST_WORDS_TIME: Duration = Duration::from_millis(500);
 const KVM_DEVICE: &str = "/dev/kvm";
-/// An image of firmware is a multiple of 64 KiB (`x86_bios_rom_init` of QEMU's hw/i386/x86-common.c).
+/// Holds the size of the image. An image of firmware is a multiple of 64 KiB (`x86_bios_rom_init` of QEMU's
+/// hw/i386/x86-common.c).
 const IMAGE_BYTES: usize = 64 << 10;
-/// The CPU begins here, 16 bytes before the end: a jump, relative within 64 KiB, to the image's first byte.
+/// Holds the code at which the CPU begins, 16 bytes before the end: a jump, relative within 64 KiB, to the image's
+/// first byte.
 const RESET_VECTOR: [u8; 3] = [0xe9, 0x0d, 0x00];
 
-/// Each step of the guest: its letter, and what it shows.
+/// Holds the letter of each step of the guest, and what the step shows.
 const GUEST_STEPS: [(u8, &str); 6] = [
     (b'r', "real mode"),
     (b'p', "protected mode"),
@@ -51,7 +53,7 @@ const GUEST_STEPS: [(u8, &str); 6] = [
     (b't', "interrupts"),
 ];
 
-/// Why KVM runs no guests.
+/// The reason why KVM runs no guests.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KvmError {
     /// The device cannot be opened.
@@ -60,7 +62,7 @@ pub enum KvmError {
     /// QEMU cannot be started.
     #[error("QEMU cannot be started to try KVM: {0}")]
     Start(String),
-    /// QEMU cannot use it.
+    /// QEMU cannot use KVM.
     #[error("/dev/kvm is there, and QEMU cannot use it: {0}")]
     Unusable(String),
     /// A guest does not get through its first instructions.
@@ -69,7 +71,7 @@ pub enum KvmError {
 }
 
 impl KvmError {
-    /// What to do.
+    /// Returns what to do.
     pub fn cure(&self) -> &'static str {
         match self {
             KvmError::Device(io::ErrorKind::NotFound) => {
@@ -88,18 +90,18 @@ impl KvmError {
         }
     }
 
-    /// Whether another try, later, may come to something else.
+    /// Returns whether another try, later, may have another result.
     fn is_passing(&self) -> bool {
         matches!(self, KvmError::Stuck(_, TOO_SLOW) | KvmError::Device(_) | KvmError::Start(_))
     }
 }
 
-/// More than a guest says that does what it should.
+/// Bounds the letters that are read: more than a guest says that does what it should.
 const LETTERS_MAX: usize = 64;
 const TOO_SLOW: &str = "takes for ever";
 const WRONG: &str = "goes wrong";
 
-/// Asked before: of which program, when, and the answer.
+/// A remembered result: the program, the time of the try, and the result.
 struct RememberedResult {
     program: (PathBuf, Option<SystemTime>),
     at: Instant,
@@ -108,21 +110,21 @@ struct RememberedResult {
 
 static RESULTS: Mutex<Vec<RememberedResult>> = Mutex::new(Vec::new());
 
-/// Whether guests run under KVM in this QEMU (`None`: the usual one). Takes a start of QEMU the first time; where KVM
+/// Checks that guests run under KVM in this QEMU (`None`: the usual one). The first check takes a start of QEMU; if KVM
 /// is broken, up to 10 s.
 ///
 /// # Errors
-/// Why they do not.
+/// The reason why they do not.
 pub fn works(program: Option<&Path>) -> Result<(), KvmError> {
-    // Cheap, and of today.
+    // This check is cheap, and is made each time.
     File::options().read(true).write(true).open(KVM_DEVICE).map_err(|error| KvmError::Device(error.kind()))?;
     let mut config = Config::new("", 0, "");
     config.binary = program.map(Path::to_owned);
     let program = config.program();
-    // Another file under the same name may answer otherwise.
+    // Another file under the same name may have another result.
     let modified = fs::metadata(&program).and_then(|file| file.modified()).ok();
     let key = (program, modified);
-    // Locked meanwhile: who else wants to know waits for the answer.
+    // The lock is held meanwhile: other callers wait for the result.
     let mut asked = RESULTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     asked.retain(|known| known.at.elapsed() < SLOW_TIME || !known.answer.as_ref().is_err_and(KvmError::is_passing));
     if let Some(known) = asked.iter().find(|known| known.program == key) {
@@ -136,13 +138,13 @@ pub fn works(program: Option<&Path>) -> Result<(), KvmError> {
 /// Runs the guest in a QEMU of its own.
 ///
 /// # Errors
-/// What it, or QEMU, came to.
+/// What stopped the guest, or QEMU.
 pub fn run_guest(program: &Path, accel: Accel) -> Result<(), KvmError> {
     let start = |error: io::Error| KvmError::Start(format!("{}: {error}", program.display()));
     let image = memfd_create("skein-kvm-guest", MFdFlags::MFD_CLOEXEC).map_err(|error| start(error.into()))?;
     let mut image = File::from(image);
     image.write_all(&guest()).map_err(start)?;
-    // QEMU opens it by name, in this process: it need not inherit it.
+    // QEMU opens the image by name, in this process, and so need not inherit it.
     let firmware = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
     let cpu = if accel == Accel::Kvm { "host" } else { "max" };
     let words = ["-machine", "q35", "-accel", accel.as_str(), "-cpu", cpu, "-m", "96", "-smp", "1"];
@@ -200,13 +202,13 @@ pub fn run_guest(program: &Path, accel: Accel) -> Result<(), KvmError> {
     }
 }
 
-/// How many steps were done, and whether the next went wrong.
+/// Returns how many steps were done, and whether the next went wrong.
 fn progress(letters: &[u8]) -> (usize, bool) {
     let steps = GUEST_STEPS.iter().zip(letters).take_while(|((step, _), letter)| step == *letter).count();
     (steps, steps < letters.len())
 }
 
-/// The guest, as the image of a machine's firmware.
+/// Returns the guest, as the image of a machine's firmware.
 fn guest() -> Vec<u8> {
     let mut image = code().to_vec();
     image.resize(IMAGE_BYTES, 0);
@@ -233,7 +235,7 @@ unsafe extern "C" {
     static kvm_guest_end: u8;
 }
 
-/// What the assembler made of `guest.s`.
+/// Returns what the assembler made of `guest.s`.
 fn code() -> &'static [u8] {
     let (start, end) = (&raw const kvm_guest_start, &raw const kvm_guest_end);
     // SAFETY: both are labels of one section that is never written, in this order, with nothing but its bytes between
@@ -250,9 +252,9 @@ mod tests {
         let image = guest();
         assert_eq!(image.len(), IMAGE_BYTES);
         assert!(code().len() < 2048, "{}", code().len());
-        // cli; mov $0x3f8, %dx
+        // The instructions are: cli; mov $0x3f8, %dx
         assert_eq!(image[..4], [0xfa, 0xba, 0xf8, 0x03]);
-        // From the end of the jump to the first byte, within 64 KiB.
+        // The jump goes from its end to the first byte, within 64 KiB.
         let jump = u16::from_le_bytes([RESET_VECTOR[1], RESET_VECTOR[2]]);
         assert_eq!((IMAGE_BYTES as u16).wrapping_sub(16).wrapping_add(3).wrapping_add(jump), 0);
     }
@@ -284,7 +286,7 @@ mod tests {
         assert!(matches!(&error, KvmError::Start(why) if why.contains("/nonexistent/qemu")), "{error}");
         let error = run_guest(Path::new("false"), Accel::Kvm).unwrap_err();
         assert!(matches!(error, KvmError::Unusable(_)), "{error}");
-        // Ends in order, and no guest has run.
+        // The program ends in order, and no guest has run.
         assert_eq!(run_guest(Path::new("true"), Accel::Kvm), Err(KvmError::Stuck("real mode", WRONG)));
     }
 }

@@ -1,4 +1,4 @@
-//! What is asked of QEMU in a migration, and told.
+//! Asks QEMU about a migration, and steers it.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ use crate::migration::tuning::{
 use crate::qmp::error::QmpError;
 use crate::qmp::monitor::Monitor;
 
-/// How a guest's NICs tell the network where they are now: `rounds` packets, `initial`, then `step` more each time, up
-/// to `max` milliseconds apart. The default is QEMU's.
+/// How a guest's NICs tell the network where they are now: by `rounds` packets, the second `initial` milliseconds after
+/// the first, each further interval `step` longer, up to `max`. The default is QEMU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announcement {
-    /// Milliseconds before the second packet.
+    /// The milliseconds before the second packet.
     pub initial: u32,
-    /// Milliseconds.
+    /// The most milliseconds between two packets.
     pub max: u32,
-    /// Packets.
+    /// The number of packets.
     pub rounds: u32,
-    /// Milliseconds.
+    /// The milliseconds by which each interval is longer than the one before.
     pub step: u32,
 }
 
@@ -37,7 +37,7 @@ impl Default for Announcement {
     }
 }
 
-/// How often progress is asked for. Each question takes QEMU's big lock for some microseconds.
+/// Says how often progress is asked for. Each question takes QEMU's big lock for some microseconds.
 const PROGRESS_POLL_PERIOD: Duration = Duration::from_millis(20);
 
 impl Monitor {
@@ -54,16 +54,16 @@ impl Monitor {
         Ok(())
     }
 
-    /// Has a migration that runs switch over as soon as no more than `bytes` are left, within a downtime limit of
+    /// Makes a migration under way switch over as soon as no more than `bytes` are left, within a downtime limit of
     /// `limit_ms`.
     ///
-    /// QEMU switches over when what is left is no more than the limit times a rate:
+    /// QEMU switches over when what is left is no more than the limit times a rate. The rate is
     /// [`Tuning::avail_switchover_bandwidth`], or before 8.2 always what its sockets took in the last tenth of a second
-    /// ([`RamInfo::mbit_per_s`]), which is then answered with a shorter limit; never a longer one, as the next tenth
-    /// may be another.
+    /// ([`RamInfo::mbit_per_s`]). Such a rate is answered with a shorter limit, never with a longer limit, as the next
+    /// tenth may be another.
     pub fn set_switchover(&self, bytes: u64, limit_ms: u64, ram: &RamInfo) -> Result<(), QmpError> {
         let parameters = if self.is_8_2() {
-            // 0 would be QEMU's own measure.
+            // 0 would mean QEMU's own measure.
             json!({ AVAIL_SWITCHOVER_BANDWIDTH: (bytes.saturating_mul(1000) / limit_ms.max(1)).max(1) })
         } else {
             // Mb/s are kb/ms.
@@ -74,9 +74,9 @@ impl Monitor {
     }
 
     /// Undoes what [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next migration of this QEMU,
-    /// whoever begins it: all of that is as QEMU has it when it starts.
+    /// whatever program begins it: all of that is as in a QEMU that has just started.
     pub fn forget_tuning(&self) -> Result<(), QmpError> {
-        // QEMU's own (migration/options.c).
+        // The values are QEMU's own (migration/options.c).
         let mut parameters = throttle_parameters([50, 20, 10, THROTTLE_MAX]);
         parameters.insert(DOWNTIME_LIMIT.into(), Tuning::default().downtime_limit_ms.into());
         if self.is_8_2() {
@@ -90,22 +90,22 @@ impl Monitor {
         .map(drop)
     }
 
-    /// Throttles the guest to so many per cent, at the end of one of the next rounds: see the [module](super). With
+    /// Throttles the guest by `percent` per cent, at the end of one of the next rounds: see the [module](super). With
     /// [`Tuning::throttle`] only.
     pub fn set_throttle(&self, percent: u8) -> Result<(), QmpError> {
         self.execute("migrate-set-parameters", Value::Object(throttle(percent))).map(drop)
     }
 
-    /// Has QEMU measure for so many seconds what the guest writes, by samples: it hashes so many pages of each GiB of
-    /// RAM (128 at least), twice, and the guest does not notice. What comes of it tells [`Self::dirty_rate`]. Refused
-    /// while it measures.
+    /// Makes QEMU measure for `seconds` what the guest writes, by samples. QEMU hashes `pages_per_gib` pages of each
+    /// GiB of RAM (128 at least), twice, and the guest does not notice. [`Self::dirty_rate`] returns the result. The
+    /// call is refused during a measurement.
     pub fn measure_dirty_rate(&self, seconds: u64, pages_per_gib: u64) -> Result<(), QmpError> {
         let arguments = json!({ "calc-time": seconds, "sample-pages": pages_per_gib.max(SAMPLE_PAGES_MIN) });
         self.execute("calc-dirty-rate", arguments).map(drop)
     }
 
-    /// Bytes a second that the guest dirtied, once that has been measured. A page counts once however often it was
-    /// written.
+    /// Returns the bytes a second that the guest dirtied, once that has been measured. A page counts once however often
+    /// it was written.
     pub fn dirty_rate(&self) -> Result<Option<u64>, QmpError> {
         self.execute("query-dirty-rate", Value::Null).map(|answer| dirty_rate(&answer))
     }
@@ -114,19 +114,19 @@ impl Monitor {
         *self.version() >= QemuVersion { major: 8, minor: 2, micro: 0 }
     }
 
-    /// Listens for a migration: for a QEMU started with `-incoming defer`, after [`Monitor::tune`].
+    /// Listens for a migration, in a QEMU started with `-incoming defer`, after [`Monitor::tune`].
     pub fn migrate_incoming(&self, uri: &str) -> Result<(), QmpError> {
         self.execute("migrate-incoming", json!({ "uri": uri })).map(drop)
     }
 
-    /// Starts to migrate to `tcp:HOST:PORT`, `unix:PATH`... QEMU connects later: that nobody listens is told by
-    /// [`MigrationStatus::Failed`], not here.
+    /// Starts to migrate to `tcp:HOST:PORT`, `unix:PATH`... QEMU connects later. If nobody listens there,
+    /// [`MigrationStatus::Failed`] tells that, not this call.
     pub fn migrate(&self, uri: &str) -> Result<(), QmpError> {
         self.execute("migrate", json!({ "uri": uri })).map(drop)
     }
 
-    /// From [`MigrationStatus::PreSwitchover`] on to the switchover; refused in any other state, but in those that this
-    /// leads to: who had no answer may say it again.
+    /// Goes on from [`MigrationStatus::PreSwitchover`] to the switchover. The call is refused in any other state, but
+    /// in those that it leads to: a caller that had no answer may repeat it.
     pub fn migrate_continue(&self) -> Result<(), QmpError> {
         match self.execute("migrate-continue", json!({ "state": "pre-switchover" })) {
             Err(refused @ QmpError::Refused { .. }) => match self.migration()?.status {
@@ -141,28 +141,28 @@ impl Monitor {
     }
 
     /// Wakes a migration that is [`MigrationStatus::Cancelling`] and waits for [`Monitor::migrate_continue`] all the
-    /// same: see the [module](super). Refused in any other state; repeated, it does no harm.
+    /// same: see the [module](super). The call is refused in any other state; repeated, it does no harm.
     pub fn migrate_continue_cancelling(&self) -> Result<(), QmpError> {
         self.execute("migrate-continue", json!({ "state": "cancelling" })).map(drop)
     }
 
-    /// Ends a migration, on the source; nothing happens if there is none or it is over. See the [module](super) for
-    /// when and how the guest runs again.
+    /// Ends a migration, on the source. Nothing happens if there is none or it is over. The [module](super) tells when
+    /// and how the guest runs again.
     pub fn migrate_cancel(&self) -> Result<(), QmpError> {
         self.query("migrate_cancel").map(drop)
     }
 
-    /// Runs the guest. Refused between [`MigrationStatus::PreSwitchover`] and the migration's end.
+    /// Runs the guest. The call is refused between [`MigrationStatus::PreSwitchover`] and the migration's end.
     pub fn cont(&self) -> Result<(), QmpError> {
         self.query("cont").map(drop)
     }
 
-    /// Stops the guest. It stays stopped over a migration.
+    /// Stops the guest. The guest stays stopped over a migration.
     pub fn stop(&self) -> Result<(), QmpError> {
         self.query("stop").map(drop)
     }
 
-    /// Ends QEMU, the guest with it. The connection may break before the answer.
+    /// Ends QEMU, and the guest with it. The connection may break before the answer.
     pub fn quit(&self) -> Result<(), QmpError> {
         match self.query("quit") {
             Ok(_) | Err(QmpError::Closed) => Ok(()),
@@ -170,25 +170,26 @@ impl Monitor {
         }
     }
 
-    /// Has the guest's NICs tell the network where they are. QEMU does so itself when a migrated guest first runs.
+    /// Makes the guest's NICs tell the network where they are. QEMU does so itself when a migrated guest first runs.
     pub fn announce_self(&self, announcement: &Announcement) -> Result<(), QmpError> {
         self.execute("announce-self", json!(announcement)).map(drop)
     }
 
-    /// How the migration stands.
+    /// Returns the state of the migration.
     pub fn migration(&self) -> Result<MigrationInfo, QmpError> {
         MigrationInfo::parse(self.query("query-migrate")?)
     }
 
-    /// Why this guest cannot be migrated, in QEMU's words, known before any migration: devices and block formats. Empty
-    /// is no promise: some reasons are only found when `migrate` is called, and then are its refusal.
+    /// Returns why this guest cannot be migrated, in QEMU's words, as far as that is known before any migration:
+    /// devices and block formats. Empty is no promise: some reasons are only found when `migrate` is called, and then
+    /// are its refusal.
     pub fn blocked_reasons(&self) -> Result<Vec<String>, QmpError> {
         Ok(self.migration()?.blocked_reasons)
     }
 
-    /// Whether QEMU has something to do with a migration still, in or out: one is under way, or is over by its
-    /// [`MigrationStatus`] and its threads have not ended. `migrate` is refused until then. QEMU frees its place among
-    /// what can be yanked (`yank_unregister_instance`) as the last thing that it does of a migration.
+    /// Returns whether QEMU still has something to do with a migration, in or out. The migration is under way, or is
+    /// over by its [`MigrationStatus`] and its threads have not ended. `migrate` is refused until then. QEMU frees its
+    /// place among what can be yanked (`yank_unregister_instance`) as the last thing that it does of a migration.
     pub fn holds_migration(&self) -> Result<bool, QmpError> {
         let answer = self.query("query-yank")?;
         let instances = answer
@@ -197,7 +198,7 @@ impl Monitor {
         Ok(instances.iter().any(|instance| instance["type"] == "migration"))
     }
 
-    /// Waits until the migration is over, completed or not, telling `progress` how it stands.
+    /// Waits until the migration is over, completed or not, and gives its state to `progress`.
     pub fn wait_migrated(
         &self,
         deadline: Duration,
@@ -217,14 +218,14 @@ impl Monitor {
         }
     }
 
-    /// Whether the guest runs, and if not, why.
+    /// Returns whether the guest runs, and if not, why.
     pub fn run_state(&self) -> Result<RunState, QmpError> {
         let answer = self.query("query-status")?;
         serde_json::from_value(answer["status"].clone())
             .map_err(|e| QmpError::Malformed { reason: format!("query-status: {e}"), excerpt: answer.to_string() })
     }
 
-    /// Whether the guest runs.
+    /// Returns whether the guest runs.
     pub fn is_running(&self) -> Result<bool, QmpError> {
         Ok(self.run_state()? == RunState::Running)
     }
@@ -249,7 +250,7 @@ mod tests {
             let parameters = heard.iter().nth(1).unwrap();
             assert_eq!(parameters["downtime-limit"], 300);
             let new = |value: Value| if knows { value } else { Value::Null };
-            // Somebody may have left cpr-reboot there.
+            // Another program may have left cpr-reboot there.
             assert_eq!(parameters["mode"], new("normal".into()), "{version:?}");
             assert_eq!(parameters["avail-switchover-bandwidth"], new(5.into()), "{version:?}");
         }

@@ -1,10 +1,10 @@
-//! What QEMU tells of a migration unasked.
+//! Reads what QEMU tells of a migration unasked.
 
 use crate::guest::migrate::MigrationStatus;
 use crate::qmp::message::QmpEvent;
 
 impl MigrationStatus {
-    /// What a `MIGRATION` event says; none for other events. QEMU sends them where
+    /// Returns the status in a `MIGRATION` event; `None` for other events. QEMU sends these events if
     /// [`Tuning::events`](crate::Tuning::events) is on.
     pub fn of_event(event: &QmpEvent) -> Option<Self> {
         if event.name != "MIGRATION" {

@@ -1,4 +1,4 @@
-//! What QEMU says of a migration.
+//! Reads what QEMU says of a migration.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,60 +6,60 @@ use serde_json::Value;
 use crate::guest::migrate::MigrationStatus;
 use crate::qmp::error::QmpError;
 
-/// The RAM's part of a migration. Bytes unless said otherwise; the totals grow over all rounds.
+/// The RAM's part of a migration. Fields are in bytes unless they say otherwise; the totals grow over all rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all(deserialize = "kebab-case"))]
 pub struct RamInfo {
-    /// Sent.
+    /// The bytes that were sent.
     pub transferred: u64,
-    /// Left to send.
+    /// The bytes that are left to send.
     pub remaining: u64,
     /// The guest's RAM.
     pub total: u64,
-    /// Pages that were sent as zeros.
+    /// The pages that were sent as zeros.
     pub duplicate: u64,
-    /// Pages that were sent whole.
+    /// The pages that were sent whole.
     pub normal: u64,
-    /// The same in bytes.
+    /// The pages that were sent whole, in bytes.
     pub normal_bytes: u64,
-    /// Bytes that multifd channels sent, part of `transferred`.
+    /// The bytes that multifd channels sent; they are part of `transferred`.
     pub multifd_bytes: u64,
-    /// Rounds.
+    /// The number of rounds.
     pub dirty_sync_count: u64,
-    /// Pages dirtied a second, in the last round.
+    /// The pages dirtied a second, in the last round.
     pub dirty_pages_rate: u64,
-    /// Mb/s.
+    /// The rate of sending, in Mb/s.
     #[serde(rename = "mbps")]
     pub mbit_per_s: f64,
-    /// Pages a second.
+    /// The rate of sending, in pages a second.
     pub pages_per_second: u64,
-    /// Sent while the guest ran.
+    /// The bytes that were sent while the guest ran.
     pub precopy_bytes: u64,
-    /// Sent while it was stopped.
+    /// The bytes that were sent while the guest was stopped.
     pub downtime_bytes: u64,
 }
 
-/// What `query-migrate` says. Times in milliseconds.
+/// The answer to `query-migrate`. Times are in milliseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, rename_all(deserialize = "kebab-case"))]
 pub struct MigrationInfo {
-    /// Where it stands.
+    /// The status.
     pub status: MigrationStatus,
-    /// Since it began.
+    /// The time since the migration began.
     pub total_time: u64,
-    /// The switchover, once completed.
+    /// The time of the switchover, once the migration is completed.
     pub downtime: Option<u64>,
-    /// Per cent that the guest is throttled by; none: not at all.
+    /// The per cent that the guest is throttled by; `None`: not at all.
     #[serde(rename(deserialize = "cpu-throttle-percentage"))]
     pub throttle: Option<u8>,
-    /// Until the first page.
+    /// The time until the first page.
     pub setup_time: u64,
-    /// The RAM's part, once there is one.
+    /// The RAM's part, once QEMU has one.
     pub ram: Option<RamInfo>,
-    /// Why it failed.
+    /// The reason of a failure.
     #[serde(rename(deserialize = "error-desc"))]
     pub error: Option<String>,
-    /// What would make `migrate` refuse: see [`Monitor::blocked_reasons`](crate::Monitor::blocked_reasons).
+    /// The reasons that would make `migrate` refuse: see [`Monitor::blocked_reasons`](crate::Monitor::blocked_reasons).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocked_reasons: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl MigrationInfo {
     }
 }
 
-/// Of an answer to `query-dirty-rate`. What QEMU calls MB/s are MiB/s (its migration/dirtyrate.c).
+/// Reads an answer to `query-dirty-rate`. What QEMU calls MB/s are MiB/s (its migration/dirtyrate.c).
 pub(super) fn dirty_rate(answer: &Value) -> Option<u64> {
     (answer["status"] == "measured").then(|| answer["dirty-rate"].as_u64())?.map(|mib| mib.saturating_mul(1 << 20))
 }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn reads_what_qemu_says() {
-        // From QEMU 7.2, shortened.
+        // The answer is QEMU 7.2's, shortened.
         let completed = json!({
             "status": "completed", "setup-time": 2, "downtime": 7, "total-time": 1503, "cpu-throttle-percentage": 20,
             "ram": {

@@ -1,78 +1,80 @@
-//! A migration's settings.
+//! Holds a migration's settings.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The longest downtime limit that QEMU takes.
+/// Holds the longest downtime limit that QEMU takes.
 pub const DOWNTIME_LIMIT_MS_MAX: u64 = 2_000_000;
-/// The most that QEMU throttles a guest by, in per cent.
+/// Holds the per cent that QEMU throttles a guest by at most.
 pub const THROTTLE_MAX: u8 = 99;
-/// Pages of each GiB that QEMU looks at to tell what a guest writes, unless told otherwise, and at least
+/// Says how many pages of each GiB QEMU samples to tell what a guest writes, by default and at least
 /// (`MIN_SAMPLE_PAGE_COUNT` of its migration/dirtyrate.h).
 pub const SAMPLE_PAGES: u64 = 512;
 pub(super) const SAMPLE_PAGES_MIN: u64 = 128;
 pub(super) const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
 pub(super) const DOWNTIME_LIMIT: &str = "downtime-limit";
 const MODE_PARAMETER: &str = "mode";
-/// As much as lets no throttling pass.
+/// Holds the threshold at which no round passes without throttling.
 const THROTTLE_THRESHOLD: u8 = 1;
-/// Parameters that QEMU knows since 8.2.
+/// Names the parameters that QEMU knows since 8.2.
 pub(super) const NEW_IN_8_2: [&str; 2] = [AVAIL_SWITCHOVER_BANDWIDTH, MODE_PARAMETER];
 
-/// How multifd channels compress.
+/// The compression of multifd channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// Not at all.
+    /// The channels do not compress.
     #[default]
     None,
-    /// zlib, slow.
+    /// The channels compress with zlib, which is slow.
     Zlib,
-    /// Zstandard.
+    /// The channels compress with Zstandard.
     Zstd,
 }
 
-/// QEMU's own TLS, for comparison with it.
+/// The settings of QEMU's own TLS, for comparison with it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tls {
-    /// Id of a `tls-creds-x509` object, given to QEMU as `-object` or with `object-add`.
+    /// The id of a `tls-creds-x509` object, given to QEMU as `-object` or with `object-add`.
     pub creds: String,
-    /// The name in the target's certificate; the source needs it where it does not dial by that name.
+    /// The name in the target's certificate; the source needs the name if it does not dial by it.
     pub hostname: Option<String>,
 }
 
-/// A migration's settings. Source and target must agree about capabilities, channels and compression: give both the
-/// same.
+/// A migration's settings. Source and target must agree about capabilities, channels and compression: both get the same
+/// settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tuning {
-    /// Number of multifd channels; none: one stream.
+    /// The number of multifd channels; `None`: one stream.
     pub multifd: Option<u8>,
-    /// Compression of the multifd channels.
+    /// The compression of the multifd channels.
     pub compression: Compression,
-    /// XBZRLE with a cache of this many bytes, a power of two.
+    /// The size of XBZRLE's cache in bytes, a power of two; `None`: no XBZRLE.
     pub xbzrle_cache: Option<u64>,
-    /// Without a return path the source calls a migration complete when its last byte has left.
+    /// Whether there is a return path. Without one the source calls a migration complete when its last byte has left.
     pub return_path: bool,
-    /// Stop before the switchover, for [`Monitor::migrate_continue`](crate::Monitor::migrate_continue). Only the source
-    /// knows it.
+    /// Whether to stop before the switchover, for [`Monitor::migrate_continue`](crate::Monitor::migrate_continue). Only
+    /// the source knows this.
     pub pause_before_switchover: bool,
-    /// `MIGRATION` events ([`MigrationStatus::of_event`](crate::MigrationStatus::of_event)).
+    /// Whether QEMU sends `MIGRATION` events ([`MigrationStatus::of_event`](crate::MigrationStatus::of_event)).
     pub events: bool,
-    /// Let [`Monitor::set_throttle`](crate::Monitor::set_throttle) slow the guest down. Until it is called QEMU takes 1
-    /// % at most.
+    /// Whether [`Monitor::set_throttle`](crate::Monitor::set_throttle) may slow the guest down. Until that call QEMU
+    /// takes 1 % at most.
     pub throttle: bool,
-    /// Bytes a second. QEMU's default is 128 MiB/s; [`u64::MAX`] is what the field compares with.
+    /// The most bytes a second. QEMU's default is 128 MiB/s. [`u64::MAX`] is as good as no limit, and what the field
+    /// compares with.
     pub max_bandwidth: u64,
-    /// Milliseconds the switchover may be expected to take, 300 by QEMU's default, [`DOWNTIME_LIMIT_MS_MAX`] at most.
+    /// The milliseconds that the switchover may be expected to take, 300 by QEMU's default, [`DOWNTIME_LIMIT_MS_MAX`]
+    /// at most.
     pub downtime_limit_ms: u64,
-    /// Bytes a second that the switchover may count on, in place of QEMU's own estimate. Only QEMU 8.2 and later know
-    /// it; [`Monitor::tune`](crate::Monitor::tune) leaves it out elsewhere.
+    /// The bytes a second that the switchover may count on, in place of QEMU's own estimate. Only QEMU 8.2 and later
+    /// know this parameter; [`Monitor::tune`](crate::Monitor::tune) leaves it out elsewhere.
     pub avail_switchover_bandwidth: Option<u64>,
-    /// Encryption by QEMU itself.
+    /// The settings of encryption by QEMU itself.
     pub tls: Option<Tls>,
-    /// More capabilities (`migrate-set-capabilities`), by name.
+    /// Further capabilities (`migrate-set-capabilities`), by name.
     pub capabilities: Vec<(String, bool)>,
-    /// More parameters (`migrate-set-parameters`).
+    /// Further parameters (`migrate-set-parameters`).
     pub parameters: Map<String, Value>,
 }
 
@@ -97,7 +99,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The argument of `migrate-set-capabilities`.
+    /// Returns the argument of `migrate-set-capabilities`.
     pub fn capabilities(&self) -> Value {
         let own = [
             ("return-path", self.return_path),
@@ -113,14 +115,14 @@ impl Tuning {
         json!({ "capabilities": all })
     }
 
-    /// The argument of `migrate-set-parameters`, of which [`Monitor::tune`](crate::Monitor::tune) leaves out what QEMU
+    /// Returns the argument of `migrate-set-parameters`. [`Monitor::tune`](crate::Monitor::tune) leaves out what QEMU
     /// does not know.
     pub fn parameters(&self) -> Value {
         let mut all = Map::new();
         // QEMU keeps rates in signed 64 bits.
         all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
         all.insert(DOWNTIME_LIMIT.into(), self.downtime_limit_ms.into());
-        // In another that somebody left there, as cpr-reboot, the guest stands still for the whole copy.
+        // Another program may have left another mode. In cpr-reboot the guest stands still for the whole copy.
         all.insert(MODE_PARAMETER.into(), "normal".into());
         if let Some(rate) = self.avail_switchover_bandwidth {
             all.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), rate.into());
@@ -146,13 +148,13 @@ impl Tuning {
     }
 }
 
-/// Parameters that throttle a guest to exactly so many per cent: see [`migration`](crate::migration).
+/// Returns parameters that throttle a guest by exactly so many per cent: see [`migration`](crate::migration).
 pub(super) fn throttle(percent: u8) -> Map<String, Value> {
     let percent = percent.clamp(1, THROTTLE_MAX);
     throttle_parameters([THROTTLE_THRESHOLD, percent, THROTTLE_MAX, percent])
 }
 
-/// The threshold, the first throttle, by how much it grows, and the most: all in per cent.
+/// Returns the parameters for a threshold, the first throttle, its growth, and the most: all in per cent.
 pub(super) fn throttle_parameters(values: [u8; 4]) -> Map<String, Value> {
     let names = ["throttle-trigger-threshold", "cpu-throttle-initial", "cpu-throttle-increment", "max-cpu-throttle"];
     names.into_iter().zip(values).map(|(name, value)| (name.to_owned(), value.into())).collect()

@@ -1,11 +1,11 @@
-//! Child processes that end with this one, and what they write.
+//! Starts child processes that end with this process, and keeps what they write.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 
-/// What is kept of QEMU's standard error: its end.
+/// Bounds what is kept of QEMU's standard error: the end of it.
 pub(crate) const STDERR_BYTES_MAX: usize = 16 << 10;
 
 /// A process that is killed when dropped.
@@ -14,7 +14,7 @@ pub(crate) struct Killed(pub(crate) Child);
 
 impl Killed {
     pub(crate) fn kill(&mut self) {
-        // Fails only if it has ended and been waited for.
+        // The call fails only if the process has ended and been waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -26,7 +26,7 @@ impl Drop for Killed {
     }
 }
 
-/// Has a process end with the thread that starts it, if that is killed: nobody would know of it.
+/// Makes a process end with the thread that starts it, if that thread is killed: nobody would know of the process.
 pub(crate) fn end_with_thread(command: &mut Command) {
     // SAFETY: between fork and exec, one async-signal-safe call that takes integers.
     unsafe {
@@ -36,7 +36,7 @@ pub(crate) fn end_with_thread(command: &mut Command) {
     }
 }
 
-/// Keeps the end of what a process writes, until it ends.
+/// Keeps the end of what a process writes, until the process ends.
 pub(crate) fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
@@ -53,7 +53,7 @@ pub(crate) fn text(stderr: &Mutex<Vec<u8>>) -> String {
     words(&stderr.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
-/// What a process wrote, for an error message.
+/// Returns what a process wrote, for an error message.
 pub(crate) fn words(bytes: &[u8]) -> String {
     match String::from_utf8_lossy(bytes).trim() {
         "" => "it wrote nothing".into(),

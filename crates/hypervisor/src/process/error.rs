@@ -1,4 +1,4 @@
-//! Why a QEMU cannot be had.
+//! Tells why a QEMU could not be started or used.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::BINARY_VARIABLE;
 use crate::qmp::error::QmpError;
 
-/// Why a QEMU cannot be had.
+/// The reason why a QEMU could not be started or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,23 +19,23 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// It ended by itself.
+    /// The QEMU ended by itself.
     #[error("QEMU ended with {status}: {stderr}")]
     Ended {
-        /// How: `exit status: 1`, `signal: 9 (SIGKILL)`.
+        /// The status: `exit status: 1`, `signal: 9 (SIGKILL)`.
         status: String,
-        /// What it wrote to standard error.
+        /// What the QEMU wrote to standard error.
         stderr: String,
     },
-    /// Its control socket does not work.
+    /// The QEMU's control socket does not work.
     #[error("QMP of a new QEMU ({stderr})")]
     Qmp {
         /// What QEMU wrote to standard error.
         stderr: String,
-        /// What went wrong.
+        /// The error of the control socket.
         source: QmpError,
     },
-    /// It runs and does not answer. It was killed.
+    /// The QEMU runs and does not answer. It was killed.
     #[error(
         "it did not answer on its QMP socket within {} s of its start, and was killed; does what its command line \
          leads to \
@@ -43,17 +43,17 @@ pub enum Error {
         after.as_secs()
     )]
     Silent {
-        /// The time it had.
+        /// The time that the QEMU had.
         after: Duration,
-        /// What it wrote to standard error.
+        /// What the QEMU wrote to standard error.
         stderr: String,
     },
-    /// It does not say which version it is.
+    /// The program does not say which version it is.
     #[error("{program} --version says {said:?}; is it QEMU?")]
     Version {
         /// The program.
         program: PathBuf,
-        /// The beginning of what it wrote.
+        /// The beginning of what the program wrote.
         said: String,
     },
     /// The file for its output cannot be written.

@@ -1,4 +1,4 @@
-//! What a QEMU that outlives its starter writes.
+//! Keeps what a QEMU writes that outlives its starter.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::process::child::{STDERR_BYTES_MAX, words};
 
-/// Where a process writes its output: appended to a file, of which its own words are those after `begin`.
+/// The file to which a process appends its output. The process's own words are those after `begin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     path: PathBuf,
@@ -21,14 +21,14 @@ impl Log {
         Ok((Self { path: path.into(), begin }, file))
     }
 
-    /// What this process wrote last, 16 KiB at most; none: nothing, or its log is gone.
+    /// Returns the last words of this process, 16 KiB at most; `None`: it wrote nothing, or its log is gone.
     pub fn last_words(&self) -> Option<String> {
         let bytes = tail(&self.path, self.begin).ok()?;
         let said = String::from_utf8_lossy(&bytes).trim().to_owned();
         (!said.is_empty()).then_some(said)
     }
 
-    /// The end of what this process wrote: 16 KiB at most.
+    /// Returns the end of what this process wrote: 16 KiB at most.
     pub fn tail(&self) -> String {
         tail(&self.path, self.begin)
             .map_or_else(|error| format!("its log cannot be read: {error}"), |bytes| words(&bytes))

@@ -1,4 +1,4 @@
-//! QEMU processes: started, found again by pid and start time or by their QMP socket, ended.
+//! Starts QEMU processes, finds them again by pid and start time or by their QMP socket, and ends them.
 
 pub(crate) mod child;
 pub mod error;
@@ -20,25 +20,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::qmp::monitor::Monitor;
 
-/// A process for good: pids are used again, a pid with its start time is not, as long as the host runs. Whoever keeps
-/// it over a boot of the host keeps `/proc/sys/kernel/random/boot_id` with it.
+/// A process for good. Pids are used again; a pid with its start time is not, as long as the host runs. A record that
+/// outlives a boot of the host has to keep `/proc/sys/kernel/random/boot_id` with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessId {
-    /// Its number.
+    /// The process's number.
     pub pid: u32,
-    /// When it started: proc_pid_stat(5), field 22, in clock ticks since the host's boot.
+    /// When the process started: proc_pid_stat(5), field 22, in clock ticks since the host's boot.
     pub started: u64,
 }
 
 impl ProcessId {
-    /// What runs under this pid now; none if nothing does.
+    /// Returns the process that runs under this pid now; `None` if none does.
     pub fn of(pid: u32) -> io::Result<Option<Self>> {
         match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
             Ok(stat) => match start_time(&stat) {
                 Some(started) => Ok(Some(Self { pid, started })),
                 None => Err(io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat says {stat:?}"))),
             },
-            // ESRCH: it ended between open and read.
+            // ESRCH: the process ended between open and read.
             Err(error) if error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => {
                 Ok(None)
             }
@@ -56,11 +56,11 @@ fn start_time(stat: &str) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exit {
-    /// By itself, with this status.
+    /// The process ended by itself, with this status.
     Status(i32),
-    /// By this signal.
+    /// The process was ended by this signal.
     Signal(i32),
-    /// It is gone; only its parent could know more.
+    /// The process is gone; only its parent could know more.
     Unknown,
 }
 
@@ -74,8 +74,8 @@ impl std::fmt::Display for Exit {
     }
 }
 
-/// A running process, held by its pidfd: what is done to it never hits another. Dropping it does nothing to the
-/// process.
+/// A running process, held by its pidfd: what is done to it never hits another process. Dropping this does nothing to
+/// the process.
 #[derive(Debug)]
 pub struct Process {
     id: ProcessId,
@@ -84,16 +84,17 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of a process; none if it has ended.
+    /// Takes hold of a process; `None` if the process has ended.
     pub fn attach(id: ProcessId) -> io::Result<Option<Self>> {
         let Some(pidfd) = open(id.pid)? else { return Ok(None) };
         let process = Self { id, pidfd, killed: AtomicBool::new(false) };
-        // Asked while the descriptor holds the process: if these agree, and it has not ended since, it is the one.
+        // The descriptor holds the process meanwhile: if these agree, and the process has not ended since, it is the
+        // right one.
         Ok((ProcessId::of(id.pid)? == Some(id) && process.is_alive()?).then_some(process))
     }
 
-    /// The QEMU at the other end of a QMP connection, which someone else may have started.
-    /// None: it ended, or is not visible from this pid namespace. See [`Monitor::peer_pid`].
+    /// Returns the QEMU at the other end of a QMP connection. Another program may have started the QEMU. `None`: the
+    /// QEMU ended, or is not visible from this pid namespace. See [`Monitor::peer_pid`].
     pub fn of_monitor(monitor: &Monitor) -> io::Result<Option<Self>> {
         let pid = monitor.peer_pid().map_err(io::Error::other)?;
         match pid.map(ProcessId::of).transpose()?.flatten() {
@@ -102,33 +103,33 @@ impl Process {
         }
     }
 
-    /// Takes hold of a child that nobody has waited for: also of one that has ended already, whose words and status are
+    /// Takes hold of a child that nobody has waited for. The child may have ended already; its words and status are
     /// wanted.
     fn of_child(child: &Child) -> io::Result<Self> {
         let ended = || io::Error::other("it ended at once and somebody else waited for it");
-        // Our child keeps its pid until we reap it, so this is it.
+        // A child keeps its pid until this process reaps it, so this is the child.
         let id = ProcessId::of(child.id())?.ok_or_else(ended)?;
         let pidfd = open(id.pid)?.ok_or_else(ended)?;
         Ok(Self { id, pidfd, killed: AtomicBool::new(false) })
     }
 
-    /// Which it is.
+    /// Returns the process's identity.
     pub fn id(&self) -> ProcessId {
         self.id
     }
 
-    /// Whether it runs; one that ended and was not waited for does not.
+    /// Returns whether the process runs; a process that ended and was not waited for does not.
     pub fn is_alive(&self) -> io::Result<bool> {
         Ok(!self.ended_within(Duration::ZERO)?)
     }
 
-    /// Waits up to `deadline` for its end; none if it runs on. A child is reaped.
+    /// Waits up to `deadline` for the process's end; `None` if it runs on. A child is reaped.
     pub fn wait_exit(&self, deadline: Duration) -> io::Result<Option<Exit>> {
         Ok(if self.ended_within(deadline)? { Some(self.reap()?) } else { None })
     }
 
-    /// Kills it (SIGKILL) and waits up to `deadline` until it is gone; none if it is not: the kernel holds it, for
-    /// instance in a read from storage that does not answer.
+    /// Kills the process (SIGKILL) and waits up to `deadline` until it is gone; `None` if it is not: the kernel holds
+    /// it, for instance in a read from storage that does not answer.
     pub fn kill(&self, deadline: Duration) -> io::Result<Option<Exit>> {
         self.killed.store(true, Ordering::SeqCst);
         let signal = libc::SIGKILL;
@@ -142,16 +143,16 @@ impl Process {
         }
     }
 
-    /// Whether it was killed, or told to be, by [`Process::kill`].
+    /// Returns whether [`Process::kill`] killed the process, or told it to end.
     pub fn was_killed(&self) -> bool {
         self.killed.load(Ordering::SeqCst)
     }
 
-    /// A pidfd is readable when its process has ended.
+    /// Waits for the end. A pidfd is readable when its process has ended.
     fn ended_within(&self, wait: Duration) -> io::Result<bool> {
         let end = Instant::now() + wait;
         loop {
-            // Rounded up, or the last wait would be a busy one.
+            // The time is rounded up, or the last wait would be a busy wait.
             let left = end.saturating_duration_since(Instant::now()).as_micros().div_ceil(1000);
             let mut fds = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
             match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
@@ -167,14 +168,14 @@ impl Process {
         match waitid(Id::PIDFd(self.pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG) {
             Ok(WaitStatus::Exited(_, status)) => Ok(Exit::Status(status)),
             Ok(WaitStatus::Signaled(_, signal, _)) => Ok(Exit::Signal(signal as i32)),
-            // Somebody else's child, or reaped before.
+            // The process is not this process's child, or was reaped before.
             Ok(_) | Err(Errno::ECHILD) => Ok(Exit::Unknown),
             Err(errno) => Err(errno.into()),
         }
     }
 }
 
-/// A pidfd of whatever runs under this pid now, or has ended and was not waited for.
+/// Returns a pidfd of the process that runs under this pid now, or has ended and was not waited for.
 fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Ok(pid @ 1..) = libc::pid_t::try_from(pid) else { return Ok(None) };
     // SAFETY: pidfd_open(2) takes two integers and gives a new descriptor or an error.

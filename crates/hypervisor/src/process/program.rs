@@ -1,4 +1,4 @@
-//! What a QEMU program says of itself before it runs.
+//! Asks a QEMU program for its version before it runs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use skein_inventory::QemuVersion;
 use crate::process::child::{Killed, collect, text};
 use crate::process::error::Error;
 
-/// The version of a QEMU program, by its own word.
+/// Returns the version of a QEMU program, by its own word.
 pub fn version_of(program: &Path) -> Result<QemuVersion, Error> {
     const DEADLINE: Duration = Duration::from_secs(10);
     let start = |source| Error::Start { program: program.into(), source };
@@ -28,7 +28,7 @@ pub fn version_of(program: &Path) -> Result<QemuVersion, Error> {
         .ok_or_else(|| Error::Version { program: program.into(), said: said.chars().take(80).collect() })
 }
 
-/// The numbers of `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
+/// Reads the numbers of `QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)`.
 fn parse_version(text: &str) -> Option<QemuVersion> {
     let numbers = text.strip_prefix("QEMU emulator version ")?.split([' ', '\n']).next()?;
     let mut numbers = numbers.split('.').map(|number| number.parse().ok());

@@ -1,4 +1,4 @@
-//! A QEMU that ends with whoever started it.
+//! Is a QEMU that ends with its starter.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::qmp::client::Qmp;
 pub struct Qemu {
     child: Killed,
     stderr: Arc<Mutex<Vec<u8>>>,
-    /// Its control socket.
+    /// The QEMU's control socket.
     pub qmp: Qmp,
     command_line: Vec<OsString>,
 }
@@ -25,8 +25,8 @@ pub struct Qemu {
 impl Qemu {
     /// Starts QEMU and waits up to `deadline` until it answers.
     ///
-    /// `command` makes the command that runs a program: [`Command::new`], or one that runs it elsewhere, such as in a
-    /// network namespace. It must end in an `exec` of the program, so that its process is QEMU's.
+    /// `command` makes the command that runs a program: [`Command::new`], or a command that runs it elsewhere, such as
+    /// in a network namespace. The command must end in an `exec` of the program, so that its process is QEMU's.
     pub fn start(config: &Config, command: impl FnOnce(&Path) -> Command, deadline: Duration) -> Result<Self, Error> {
         let end = Instant::now() + deadline;
         let program = config.program();
@@ -43,7 +43,7 @@ impl Qemu {
         let ended = || match child.0.try_wait().map_err(Error::Process)? {
             None => Ok(()),
             Some(status) => {
-                // Let the reader see the last words.
+                // The reader gets time to see the last words.
                 std::thread::sleep(Duration::from_millis(50));
                 Err(Error::Ended { status: status.to_string(), stderr: text(&stderr) })
             }
@@ -52,25 +52,25 @@ impl Qemu {
         Ok(Self { child, stderr, qmp, command_line })
     }
 
-    /// Its process id.
+    /// Returns QEMU's process id.
     pub fn pid(&self) -> u32 {
         self.child.0.id()
     }
 
-    /// The whole command line as it was run, wrapper and all.
+    /// Returns the whole command line as it was run, with its wrapper.
     pub fn command_line(&self) -> &[OsString] {
         &self.command_line
     }
 
-    /// The end of what it wrote to standard error.
+    /// Returns the end of what QEMU wrote to standard error.
     pub fn stderr(&self) -> String {
         text(&self.stderr)
     }
 
-    /// CPU time it has used so far, all threads.
+    /// Returns the CPU time that QEMU has used so far, of all threads.
     pub fn cpu_time(&self) -> Result<Duration, Error> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).map_err(Error::Process)?;
-        // proc(5): fields 14 and 15, in ticks; the name before them is in parentheses and may hold anything.
+        // proc(5): fields 14 and 15 are in ticks. The name before them is in parentheses and may hold anything.
         let after_name = stat.rsplit(')').next().unwrap_or_default();
         let ticks: u64 =
             after_name.split_ascii_whitespace().skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
@@ -79,12 +79,12 @@ impl Qemu {
         Ok(Duration::from_millis(ticks * 1000 / hz))
     }
 
-    /// How it ended, if it did.
+    /// Returns how QEMU ended, if it did.
     pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.child.0.try_wait().map_err(Error::Process)
     }
 
-    /// Waits up to `deadline` for it to end.
+    /// Waits up to `deadline` for QEMU to end.
     pub fn wait(&mut self, deadline: Duration) -> Result<Option<ExitStatus>, Error> {
         let end = Instant::now() + deadline;
         loop {
@@ -96,7 +96,7 @@ impl Qemu {
         }
     }
 
-    /// Kills it now, and waits until it is gone.
+    /// Kills QEMU now, and waits until it is gone.
     pub fn kill(&mut self) {
         self.child.kill();
     }

@@ -1,4 +1,4 @@
-//! Starts QEMUs that outlive whoever started them, and waits for their first word.
+//! Starts QEMUs that outlive their starter, and waits for their first answer.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,16 +14,17 @@ use crate::process::log::Log;
 use crate::qmp::error::QmpError;
 use crate::qmp::monitor::Monitor;
 
-/// A killed process is gone in milliseconds, after its RAM was freed: about a second for some hundred GB.
+/// Bounds the wait for a killed process, which is gone in milliseconds, after its RAM was freed: about a second for
+/// some hundred GB.
 const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Starts a QEMU that lives on when this process ends, and gives it at once: what is to be remembered of it can be
+/// Starts a QEMU that lives on when this process ends, and returns it at once. So what is to be remembered of it can be
 /// written down before anything is asked of it. [`connect_started`] comes next.
 ///
-/// It has a session and a process group of its own, no standard input, none of this process's descriptors, and its
-/// output goes to the end of `log`. `command` as for [`Qemu::start`](crate::Qemu::start).
+/// The QEMU has a session and a process group of its own, no standard input, none of this process's descriptors, and
+/// its output goes to the end of `log`. `command` is as for [`Qemu::start`](crate::Qemu::start).
 ///
-/// It is a child until this process ends: keep the [`Process`] and wait for its end, or it stays a zombie.
+/// The QEMU is a child until this process ends: keep the [`Process`] and wait for its end, or it stays a zombie.
 pub fn spawn_detached(
     config: &Config,
     log: &Path,
@@ -34,7 +35,7 @@ pub fn spawn_detached(
     spawn_command_detached(command, &config.qmp, log)
 }
 
-/// As [`spawn_detached`], of a command line as it is, that has QMP listen on `qmp`.
+/// Starts a command line as it is, which has QMP listen on `qmp`, like [`spawn_detached`].
 pub fn spawn_command_detached(mut command: Command, qmp: &Path, log: &Path) -> Result<(Process, Log), Error> {
     let program = PathBuf::from(command.get_program());
     let (log, file) = Log::open(log).map_err(|source| Error::Log { path: log.into(), source })?;
@@ -62,7 +63,7 @@ pub fn spawn_command_detached(mut command: Command, qmp: &Path, log: &Path) -> R
     }
 }
 
-/// Waits up to `deadline` until a QEMU from [`spawn_detached`] answers. It is killed if it does not.
+/// Waits up to `deadline` until a QEMU from [`spawn_detached`] answers. A QEMU that does not answer is killed.
 pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Duration) -> Result<Monitor, Error> {
     let alive = || match process.wait_exit(Duration::ZERO).map_err(Error::Process)? {
         None => Ok(()),
@@ -71,7 +72,7 @@ pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Durat
     let end = Instant::now() + deadline;
     first_connection(|wait| Monitor::connect(qmp, wait), alive, || log.tail(), end)
         .inspect_err(|error| {
-            // One that ended by itself was not killed: whoever asks is to hear its words.
+            // A QEMU that ended by itself was not killed: the caller is to get its words.
             if !matches!(error, Error::Ended { .. }) {
                 let _ = process.kill(KILL_DEADLINE);
             }
@@ -84,8 +85,8 @@ pub fn connect_started(process: &Process, log: &Log, qmp: &Path, deadline: Durat
         })
 }
 
-/// Connects to a new QEMU's control socket, as long as it lives and until `end`. `alive` fails if it has ended; `said`
-/// is what it wrote.
+/// Connects to a new QEMU's control socket, as long as the QEMU lives and until `end`. `alive` fails if the QEMU has
+/// ended; `said` returns what it wrote.
 pub(crate) fn first_connection<T>(
     connect: impl Fn(Duration) -> Result<T, QmpError>,
     mut alive: impl FnMut() -> Result<(), Error>,
@@ -116,7 +117,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo stuck; exec sleep 60"]);
         let (process, log) = spawn_command_detached(command, &qmp, &path).unwrap();
-        // As a QEMU's that has not come to its main loop: it listens, and does not accept.
+        // A QEMU that has not come to its main loop does so, too: it listens, and does not accept.
         let listener = listening(&qmp);
         let since = Instant::now();
         let error = connect_started(&process, &log, &qmp, Duration::from_millis(1500)).unwrap_err();

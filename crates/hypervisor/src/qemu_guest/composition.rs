@@ -8,14 +8,14 @@ use crate::guest::inspect::CompositionError;
 use crate::qmp::error::QmpError;
 use crate::qmp::monitor::Monitor;
 
-/// Where QOM has the devices that were asked for: by their ids, and without.
+/// Names where QOM has the devices that were asked for: by their ids, and without.
 const PERIPHERALS: [&str; 2] = ["/machine/peripheral", "/machine/peripheral-anon"];
 
 fn list(path: &str) -> (&'static str, Value) {
     ("qom-list", json!({ "path": path }))
 }
 
-/// What drives are read from.
+/// Returns the commands that drives are read by.
 fn block_commands() -> [(&'static str, Value); 3] {
     [
         ("query-block", Value::Null),
@@ -24,7 +24,7 @@ fn block_commands() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// What the guest of this QEMU is composed of, its files aside. Takes some milliseconds; the guest runs on.
+/// Returns what the guest of this QEMU is composed of, without its files. Takes some milliseconds; the guest runs on.
 pub(super) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
     let show = |command: &str| ("human-monitor-command", json!({ "command-line": command }));
     let ask = |command| (command, Value::Null);
@@ -66,7 +66,8 @@ pub(super) fn of(monitor: &Monitor) -> Result<Composition, CompositionError> {
     Ok(answers.composition()?)
 }
 
-/// Machine types without pluggable CPUs and QEMUs built without TPM refuse the question: there is nothing of the kind.
+/// Returns null for a refusal. Machine types without pluggable CPUs and QEMUs built without TPM refuse the question:
+/// there is nothing of the kind.
 fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
     match answer {
         Err(QmpError::Refused { .. }) => Ok(json!([])),
@@ -74,15 +75,15 @@ fn optional(answer: Result<Value, QmpError>) -> Result<Value, QmpError> {
     }
 }
 
-/// What the guest's drives lie on: what a guest that stands still is compared by, as these questions take a
+/// Returns what the guest's drives lie on. A guest that stands still is compared by that, as these questions take a
 /// millisecond.
 pub(super) fn drives(monitor: &Monitor) -> Result<Vec<Drive>, CompositionError> {
     let mut answers = monitor.execute_all(block_commands())?.into_iter();
     Ok(block(&mut || answers.next().expect("each command has an answer"))?.drives()?)
 }
 
-/// Which images its drives have, and which devices it has: what somebody could change of a QEMU that waits for its
-/// guest. Short, as the guest stands still meanwhile.
+/// Returns which images the guest's drives have, and which devices the guest has: what could be changed of a QEMU that
+/// waits for its guest. The call is short, because the guest stands still meanwhile.
 pub(super) fn devices(monitor: &Monitor) -> Result<DeviceSnapshot, QmpError> {
     let commands = [("query-block", Value::Null)].into_iter().chain(PERIPHERALS.map(list));
     let mut seen = monitor.execute_all(commands)?.into_iter().collect::<Result<Vec<Value>, QmpError>>()?;
@@ -90,12 +91,12 @@ pub(super) fn devices(monitor: &Monitor) -> Result<DeviceSnapshot, QmpError> {
     Ok(DeviceSnapshot(seen))
 }
 
-/// Which images its drives have: one question, to tell whether more have to be asked.
+/// Returns which images the drives have: one question, which tells whether more have to be asked.
 pub(super) fn images(monitor: &Monitor) -> Result<ImageSnapshot, QmpError> {
     Ok(ImageSnapshot(images_of(&monitor.query("query-block")?)))
 }
 
-/// Of drives not what is counted.
+/// Returns the drives without what is counted of them.
 fn images_of(drives: &Value) -> Value {
     let drive = |drive: &Value| {
         let inserted = &drive["inserted"];
@@ -104,12 +105,12 @@ fn images_of(drives: &Value) -> Value {
     drives.as_array().into_iter().flatten().map(drive).collect()
 }
 
-/// From the answers to [`block_commands`].
+/// Reads the answers to [`block_commands`].
 fn block(next: &mut dyn FnMut() -> Result<Value, QmpError>) -> Result<BlockAnswers, QmpError> {
     Ok(BlockAnswers { drives: next()?, edges: next()?, nodes: next()? })
 }
 
-/// Those of the guest's devices that were plugged in while it ran: `virtio-blk-pci "late"`.
+/// Returns the guest's devices that were plugged in while it ran: `virtio-blk-pci "late"`.
 pub(super) fn hot_plugged(monitor: &Monitor, composition: &Composition) -> Result<Vec<String>, QmpError> {
     let [named, unnamed] = PERIPHERALS;
     let ask = |id: &String| {

@@ -1,14 +1,14 @@
-//! What QEMU tells unasked, of its guest (QEMU's qapi/run-state.json, qapi/block-core.json, qapi/migration.json).
+//! Reads what QEMU tells unasked of its guest (QEMU's qapi/run-state.json, qapi/block-core.json, qapi/migration.json).
 
 use crate::guest::event::{GuestEvent, ShutdownCause, StopCause};
 use crate::guest::migrate::MigrationStatus;
 use crate::qmp::message::QmpEvent;
 
-/// An event whose name has one of these in it may say that the composition changed.
+/// Holds parts of names: an event with one of these in its name may say that the composition changed.
 const RECOMPOSING: [&str; 6] =
     ["DEVICE_", "BLOCK_JOB_", "JOB_STATUS_CHANGE", "MEMORY_DEVICE", "UNPLUG", "BLOCK_EXPORT"];
 
-/// Reads an event; none: it says nothing that matters.
+/// Reads an event; `None`: the event says nothing that matters.
 pub(super) fn read(event: &QmpEvent) -> Option<GuestEvent> {
     if let Some(status) = MigrationStatus::of_event(event) {
         return Some(GuestEvent::Migration(status));
@@ -28,7 +28,7 @@ pub(super) fn read(event: &QmpEvent) -> Option<GuestEvent> {
     })
 }
 
-/// Why a guest stands still or ends.
+/// Returns why a guest stands still or ends.
 fn cause(event: &QmpEvent) -> Option<StopCause> {
     let data = &event.data;
     let text = |key: &str| data[key].as_str().filter(|text| !text.is_empty());

@@ -1,4 +1,4 @@
-//! QEMU's guests, over QMP.
+//! Is QEMU's guests, over QMP.
 
 mod composition;
 mod event;
@@ -27,16 +27,16 @@ use crate::qmp::error::QmpError;
 use crate::qmp::events::MonitorEvent;
 use crate::qmp::monitor::Monitor;
 
-/// From this QEMU on a guest that is throttled may stand still while its migration waits for the network: the timer of
-/// its migration/cpu-throttle.c waits in the main loop for the migration's thread.
+/// Holds the QEMU from which on a throttled guest may stand still while its migration waits for the network: the timer
+/// of its migration/cpu-throttle.c waits in the main loop for the migration's thread.
 const FREEZES_WITHOUT_NETWORK_FROM: QemuVersion = QemuVersion { major: 9, minor: 2, micro: 0 };
-/// From this QEMU on it misses less of what a guest writes without KVM ("physmem: Fix migration dirty bitmap coherency
-/// with TCG memory access").
+/// Holds the QEMU from which on less is missed of what a guest writes without KVM ("physmem: Fix migration dirty bitmap
+/// coherency with TCG memory access").
 const TRACKS_ALIGNED_BLOCKS_FROM: QemuVersion = QemuVersion { major: 9, minor: 0, micro: 0 };
-/// From this QEMU on a guest that sleeps is moved as one that sleeps ("cpus: vm_was_suspended"). Before, the QEMU of
-/// either end could wake it by itself.
+/// Holds the QEMU from which on a guest that sleeps is moved asleep ("cpus: vm_was_suspended"). Before, the QEMU of
+/// either end could wake the guest by itself.
 const MOVES_ASLEEP_FROM: QemuVersion = QemuVersion { major: 9, minor: 0, micro: 0 };
-/// QEMU counts pages of this size.
+/// Holds the size of the pages that QEMU counts.
 const PAGE_BYTES: u64 = 4096;
 
 impl From<QmpError> for GuestError {
@@ -111,7 +111,7 @@ impl RunControl for Monitor {
         Ok(Monitor::quit(self)?)
     }
 
-    /// QEMU does so itself when a migrated guest first runs; here it does so once more.
+    /// Announces once more: QEMU does so itself when a migrated guest first runs.
     fn announce(&self) -> Result<(), GuestError> {
         Ok(self.announce_self(&Announcement::default())?)
     }
@@ -134,7 +134,7 @@ impl Migrate for Monitor {
     ) -> Result<(), GuestError> {
         self.tune(&Tuning {
             pause_before_switchover: true,
-            // Nothing that an earlier migration left of the switchover's rate.
+            // Nothing is left of the switchover's rate of an earlier migration.
             avail_switchover_bandwidth: Some(0),
             throttle: throttling == Throttling::Allowed,
             ..tuning(settings)
@@ -181,7 +181,7 @@ impl Migrate for Monitor {
     }
 }
 
-/// What both ends have to agree on, as QEMU has it.
+/// Returns what both ends have to agree on, as QEMU has it.
 fn tuning(settings: &MigrationSettings) -> Tuning {
     Tuning {
         multifd: settings.channels,
@@ -231,7 +231,8 @@ impl Inspect for Monitor {
         Ok(Monitor::ram_blocks(self)?)
     }
 
-    /// With KVM the kernel keeps the books. Of what TCG may miss, and why: `DirtyTracking` of skein-dataplane.
+    /// Returns how exactly QEMU knows what was written. With KVM the kernel keeps the books. `DirtyTracking` of
+    /// skein-dataplane tells what TCG may miss, and why.
     fn dirty_tracking(&self) -> DirtyTracking {
         match accel(self) {
             Ok(Accel::Kvm) => DirtyTracking::Exact,
@@ -293,7 +294,7 @@ mod tests {
     use crate::guest::migrate::MigrationStatus;
     use crate::qmp::fake::{fake, fake_of};
 
-    /// A guest of this version, and the arguments of what it is told.
+    /// Returns a guest of this version, and the arguments of the commands that it gets.
     fn guest(version: (u32, u32)) -> (Arc<dyn Guest>, std::sync::mpsc::Receiver<(String, Value)>) {
         let (set, heard) = sync_channel(16);
         let monitor = fake_of(version, move |request, id, out| {

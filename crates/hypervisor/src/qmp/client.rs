@@ -1,4 +1,4 @@
-//! A QMP client for one thread: a [`Monitor`] with the events that arrived on it.
+//! Is a QMP client for one thread: a [`Monitor`] with the events that arrived on it.
 
 use std::ops::Deref;
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use crate::qmp::events::{Events, MonitorEvent};
 use crate::qmp::message::QmpEvent;
 use crate::qmp::monitor::Monitor;
 
-/// Events kept until someone asks; when more come, the oldest are dropped.
+/// Bounds the events that are kept until the caller asks; when more come, the oldest are dropped.
 pub const EVENTS_MAX: usize = 1024;
 
 /// The blocking client of one QMP socket: a [`Monitor`], and the events that arrived on it since it was connected.
@@ -22,7 +22,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet.
+    /// Connects and negotiates, all within `deadline`. The call waits for a socket that is not there yet.
     pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
         connect(path, deadline, Self::negotiate)
     }
@@ -33,7 +33,7 @@ impl Qmp {
         Ok(Self { monitor: Monitor::open(stream, deadline, Some(Box::new(sink)))?, events })
     }
 
-    /// The oldest event not yet taken, waiting up to `wait` for one.
+    /// Returns the oldest event not yet taken, and waits up to `wait` for one.
     pub fn next_event(&mut self, wait: Duration) -> Result<Option<QmpEvent>, QmpError> {
         match self.events.next(wait) {
             Some(MonitorEvent::Event(event)) => Ok(Some(event)),
@@ -42,7 +42,7 @@ impl Qmp {
         }
     }
 
-    /// Events lost because nobody took them.
+    /// Returns how many events were lost because nobody took them.
     pub fn events_dropped(&self) -> u64 {
         self.events.dropped()
     }
@@ -69,8 +69,8 @@ mod tests {
         r#""capabilities": ["oob"]}}"#
     );
 
-    /// A QEMU that says `greeting`, then for each line it reads the next of `answers`, with `$` for the id it was
-    /// given.
+    /// Returns a QEMU that says `greeting`, then for each line that it reads the next of `answers`, with the line's id
+    /// for `$`.
     fn fake(greeting: &str, answers: &[&str]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let greeting = greeting.to_owned();
@@ -84,7 +84,7 @@ mod tests {
                 let id = serde_json::from_str::<Value>(&request).unwrap()["id"].to_string();
                 writeln!(out, "{}", answer.replace('$', &id)).unwrap();
             }
-            // Keep the connection until the client goes.
+            // The connection stays until the client goes.
             while let Some(Ok(_)) = requests.next() {}
         });
         ours

@@ -1,4 +1,4 @@
-//! Connecting to a QMP socket, within a deadline.
+//! Connects to a QMP socket, within a deadline.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use crate::qmp::error::QmpError;
 use crate::qmp::message::would_block;
 
-/// Connects to `path`, waiting for a socket that is not there yet, and gives what `negotiate` makes of it; all within
+/// Connects to `path`, waiting for a socket that is not there yet, and returns what `negotiate` makes of it; all within
 /// `deadline`.
 pub(crate) fn connect<T>(
     path: &Path,
@@ -34,12 +34,14 @@ pub(crate) fn connect<T>(
     }
 }
 
-/// Connects to a unix socket within `deadline`. Error: [`io::ErrorKind::WouldBlock`] if nobody took the connection by
-/// then.
+/// Connects to a unix socket within `deadline`.
 ///
 /// The standard library's connect has no deadline: it sleeps for as long as the listener's queue is full
 /// (`unix_stream_connect` of the kernel's net/unix/af_unix.c), which in a QEMU that has not come to its main loop is
 /// after two connections.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] if nobody took the connection by then.
 pub fn connect_within(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let stream = UnixStream::from(socket);

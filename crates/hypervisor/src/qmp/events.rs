@@ -1,4 +1,4 @@
-//! What a subscriber hears of a QEMU, and the bounded queue that events wait in.
+//! Is what a subscriber receives of a QEMU, and the bounded queue that events wait in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::qmp::message::QmpEvent;
 
-/// What a subscriber hears.
+/// What a subscriber receives.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MonitorEvent {
-    /// QEMU's word.
+    /// An event of QEMU.
     Event(QmpEvent),
     /// The connection is over: QEMU ended, or another client took its place. Nothing follows.
     Closed,
@@ -59,8 +59,8 @@ impl Events {
         (sink, Self(queue))
     }
 
-    /// The oldest event not yet taken, waiting up to `wait` for one. After the last, always [`MonitorEvent::Closed`]
-    /// if the connection is over.
+    /// Returns the oldest event not yet taken, and waits up to `wait` for one. After the last it always returns
+    /// [`MonitorEvent::Closed`] if the connection is over.
     pub fn next(&self, wait: Duration) -> Option<MonitorEvent> {
         let end = Instant::now() + wait;
         let mut waiting = self.0.waiting.lock();
@@ -78,7 +78,7 @@ impl Events {
         }
     }
 
-    /// Events lost because they were not taken in time.
+    /// Returns how many events were lost because they were not taken in time.
     pub fn dropped(&self) -> u64 {
         self.0.waiting.lock().dropped
     }

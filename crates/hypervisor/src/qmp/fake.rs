@@ -1,4 +1,4 @@
-//! A QEMU's end of a QMP socket, for tests.
+//! Is a QEMU's end of a QMP socket, for tests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,12 @@ use crate::qmp::monitor::Monitor;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A QEMU that has `serve` answer each request after the first: command, id, where to.
+/// Returns a QEMU that has `serve` answer each request after the first: command, id, where to.
 pub(crate) fn fake(mut serve: impl FnMut(&str, u64, &mut UnixStream) + Send + 'static) -> Monitor {
     fake_of((10, 0), move |request, id, out| serve(request["execute"].as_str().unwrap(), id, out))
 }
 
-/// The same of a version, with the whole request.
+/// Returns such a QEMU of a version, whose `serve` gets the whole request.
 pub(crate) fn fake_of(
     (major, minor): (u32, u32),
     mut serve: impl FnMut(&Value, u64, &mut UnixStream) + Send + 'static,

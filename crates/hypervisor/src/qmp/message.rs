@@ -1,4 +1,4 @@
-//! The lines of a QMP socket: greeting, answers, events.
+//! Reads the lines of a QMP socket: greeting, answers, events.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -11,18 +11,18 @@ use skein_inventory::QemuVersion;
 
 use crate::qmp::error::{LINE_BYTES_MAX, QmpError};
 
-/// Something that happened.
+/// An event of QEMU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QmpEvent {
-    /// `STOP`, `RESUME`, `MIGRATION`, `SHUTDOWN`...
+    /// The event's name: `STOP`, `RESUME`, `MIGRATION`, `SHUTDOWN`...
     pub name: String,
-    /// What belongs to it; null if nothing does.
+    /// The event's data; null if there is none.
     pub data: Value,
-    /// By QEMU's clock, since the epoch.
+    /// The event's time by QEMU's clock, since the epoch.
     pub time: Duration,
 }
 
-/// One line from QEMU.
+/// A line from QEMU.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum QmpMessage {
     Greeting(QemuVersion),
@@ -64,7 +64,7 @@ fn parse(line: &[u8]) -> Result<QmpMessage, QmpError> {
         seconds: i64,
         microseconds: i64,
     }
-    // `"return": null` is an answer; only its absence is not.
+    // `"return": null` is an answer; a missing `return` is not.
     fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
         Value::deserialize(from).map(Some)
     }
@@ -111,7 +111,7 @@ impl Lines {
         self.bytes.extend(bytes);
     }
 
-    /// The next line without its end, if one is complete.
+    /// Returns the next line without its end, if a line is complete.
     fn next(&mut self) -> Result<Option<Vec<u8>>, QmpError> {
         let end = self.bytes.range(self.searched..).position(|&byte| byte == b'\n').map(|at| at + self.searched);
         if end.unwrap_or(self.bytes.len()) > LINE_BYTES_MAX {
@@ -143,7 +143,7 @@ impl Messages {
         Self { stream, lines: Lines::default() }
     }
 
-    /// The next message, or none if `end` comes first. Without `end`: until the socket is shut down.
+    /// Returns the next message, or `None` if `end` comes first. Without `end`: until the socket is shut down.
     pub(crate) fn next(&mut self, end: Option<Instant>) -> Result<Option<QmpMessage>, QmpError> {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -173,7 +173,7 @@ impl Messages {
     }
 }
 
-/// Time until `end`, if any is left (a timeout of zero would mean none).
+/// Returns the time until `end`, if any is left (a timeout of zero would mean none).
 pub(crate) fn remaining(end: Instant) -> Option<Duration> {
     Some(end.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
 }

@@ -1,4 +1,4 @@
-//! The QEMU Machine Protocol over a unix socket: greeting, capabilities, commands with matched answers, events.
+//! Speaks the QEMU Machine Protocol over a unix socket: greeting, capabilities, commands with matched answers, events.
 //!
 //! <https://www.qemu.org/docs/master/interop/qmp-spec.html>
 //!

@@ -1,5 +1,5 @@
-//! A QMP client for several threads: a thread reads the socket, gives answers to whoever waits for them, and events to
-//! subscribers.
+//! Is a QMP client for several threads. A thread reads the socket, gives answers to the threads that wait for them, and
+//! events to subscribers.
 //!
 //! QEMU answers in order (out-of-band execution is not negotiated): a slow command delays those after it. It reads at
 //! most eight commands ahead.
@@ -23,20 +23,21 @@ use crate::qmp::error::QmpError;
 use crate::qmp::events::{Events, MonitorEvent};
 use crate::qmp::message::{Messages, QmpMessage, excerpt, remaining, would_block};
 
-/// How long a command may take if nothing else is said. Commands are quick, but QEMU's main loop may be
-/// held up by a switchover, and the host by other guests.
+/// Bounds the time of a command unless the caller has another bound. Commands are quick, but a switchover may hold up
+/// QEMU's main loop, and other guests the host.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Takes events in the reading thread, so it must not block; `false` to get no more.
+/// Takes events in the reading thread, so it must not block. It returns `false` to get no more.
 type Sink = Box<dyn FnMut(MonitorEvent) -> bool + Send>;
 
-/// A QMP connection, which several threads may use at once. Clones are the same connection; it is closed with the last.
+/// A QMP connection, which several threads may use at once. Clones are the same connection, which is closed with the
+/// last.
 #[derive(Debug, Clone)]
 pub struct Monitor(Arc<QmpConnection>, Duration);
 
 #[derive(Debug)]
 struct QmpConnection {
-    /// Locked while a command is written.
+    /// The socket, locked while a command is written.
     writer: Mutex<UnixStream>,
     /// The same socket, to shut it down without a lock.
     stream: UnixStream,
@@ -46,23 +47,23 @@ struct QmpConnection {
 
 impl Drop for QmpConnection {
     fn drop(&mut self) {
-        // Ends the reading thread.
+        // This ends the reading thread.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// What the reading thread shares with the connection; it does not keep the connection itself.
+/// What the reading thread shares with the connection. It does not keep the connection itself.
 #[derive(Debug)]
 struct Shared(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     next_id: u64,
-    /// Who waits for which answer: at most as many as there are threads.
+    /// The threads that wait, each by the id of its command: at most as many as there are threads.
     waiting: HashMap<u64, SyncSender<Answer>>,
     sinks: Vec<Sink>,
     closed: bool,
-    /// Why, for the first who asks.
+    /// The reason why the connection is over, for the first caller that asks.
     reason: Option<QmpError>,
 }
 
@@ -72,19 +73,19 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// What QEMU answers: a value, or its class of error and its words.
+/// QEMU's answer: a value, or its class of error and its words.
 type Answer = Result<Value, (String, String)>;
 
-/// The number of a connection's first command: none that an earlier connection had, whose answers may still come.
+/// Returns the id of a connection's first command. No earlier connection had this id, whose answers may still come.
 fn first_id() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // QEMU has them as signed numbers of 64 bits; a thousand commands in each millisecond since would be too many.
+    // QEMU has ids as signed numbers of 64 bits. A thousand commands in each millisecond since would be too many.
     (now.as_millis() as u64 & (u64::MAX >> 12)) << 10 | 1
 }
 
 impl Monitor {
-    /// Connects and negotiates, all within `deadline`. Waits for a socket that is not there yet. QEMU serves one client
-    /// a socket at a time: where another is connected, no greeting comes in time.
+    /// Connects and negotiates, all within `deadline`. The call waits for a socket that is not there yet. QEMU serves
+    /// one client a socket at a time: if another client is connected, no greeting comes in time.
     pub fn connect(path: &Path, deadline: Duration) -> Result<Self, QmpError> {
         connect(path, deadline, Self::negotiate)
     }
@@ -94,7 +95,7 @@ impl Monitor {
         Self::open(stream, deadline, None)
     }
 
-    /// As [`Monitor::negotiate`], with a subscriber that misses nothing.
+    /// Opens as [`Monitor::negotiate`] does, with a subscriber that misses nothing.
     pub(crate) fn open(stream: UnixStream, deadline: Duration, sink: Option<Sink>) -> Result<Self, QmpError> {
         let end = Instant::now() + deadline;
         let duplicate = || stream.try_clone().map_err(QmpError::Io);
@@ -103,9 +104,9 @@ impl Monitor {
         let version = loop {
             match messages.next(Some(end))? {
                 Some(QmpMessage::Greeting(version)) => break version,
-                // What happens while QEMU accepts the connection may be told before the greeting.
+                // An event while QEMU accepts the connection may come before the greeting.
                 Some(QmpMessage::Event(event)) => sinks.retain_mut(|sink| sink(MonitorEvent::Event(event.clone()))),
-                // QEMU sends an answer to whoever is connected by then, and the one before has gone.
+                // QEMU sends an answer to the client that is connected by then, and the client before has gone.
                 Some(QmpMessage::Return { .. } | QmpMessage::Error { .. }) => {}
                 None => return Err(QmpError::Timeout { what: "with a greeting".into(), after: deadline }),
             }
@@ -122,44 +123,45 @@ impl Monitor {
         let monitor = Self(Arc::new(connection), COMMAND_DEADLINE);
         match monitor.execute_within("qmp_capabilities", Value::Null, end.saturating_duration_since(Instant::now())) {
             Ok(_) => Ok(monitor),
-            // "Capabilities negotiation is already complete": by the same command of who was connected before (QEMU's
-            // monitor/qmp.c).
+            // "Capabilities negotiation is already complete": the client that was connected before sent the same
+            // command (QEMU's monitor/qmp.c).
             Err(QmpError::Refused { class, .. }) if class == "CommandNotFound" => Ok(monitor),
             Err(error) => Err(error),
         }
     }
 
-    /// The same connection, for one who waits no longer than this for the answer to a command, instead of
-    /// [`COMMAND_DEADLINE`].
+    /// Returns the same connection, for a caller that waits no longer than `patience` for the answer to a command,
+    /// instead of [`COMMAND_DEADLINE`].
     pub fn with_patience(&self, patience: Duration) -> Self {
         Self(self.0.clone(), patience)
     }
 
-    /// QEMU's version, from its greeting.
+    /// Returns QEMU's version, from its greeting.
     pub fn version(&self) -> &QemuVersion {
         &self.0.version
     }
 
-    /// The process at the other end, by the kernel's word: the one that made the socket listen. That is QEMU, unless a
-    /// manager (libvirt) made the socket for it. None: it is not visible from this process's pid namespace.
+    /// Returns the process at the other end, by the kernel's word: the process that made the socket listen. That is
+    /// QEMU, unless a manager (libvirt) made the socket for it. `None`: the process is not visible from this process's
+    /// pid namespace.
     pub fn peer_pid(&self) -> Result<Option<u32>, QmpError> {
         let peer = getsockopt(&self.0.stream, PeerCredentials).map_err(|errno| QmpError::Io(errno.into()))?;
         Ok(u32::try_from(peer.pid()).ok().filter(|&pid| pid != 0))
     }
 
-    /// Executes a command without arguments and gives what it returns.
+    /// Executes a command without arguments and returns its answer.
     pub fn query(&self, command: &str) -> Result<Value, QmpError> {
         self.execute(command, Value::Null)
     }
 
-    /// Executes a command and gives what it returns, within [`COMMAND_DEADLINE`] or the patience of this
-    /// one. `arguments`: an object, or null for none.
+    /// Executes a command and returns its answer, within [`COMMAND_DEADLINE`] or this connection's patience.
+    /// `arguments` is an object, or null for none.
     pub fn execute(&self, command: &str, arguments: Value) -> Result<Value, QmpError> {
         self.execute_within(command, arguments, self.1)
     }
 
-    /// Executes a command and gives what it returns, within `deadline`. An answer that comes later is ignored: the
-    /// command may be executed all the same. [`QmpError::Closed`] at once when the connection breaks.
+    /// Executes a command and returns its answer, within `deadline`. An answer that comes later is ignored: the command
+    /// may be executed all the same. Returns [`QmpError::Closed`] at once when the connection breaks.
     pub fn execute_within(&self, command: &str, arguments: Value, deadline: Duration) -> Result<Value, QmpError> {
         let end = Instant::now() + deadline;
         let timeout = || QmpError::Timeout { what: command.into(), after: deadline };
@@ -167,8 +169,8 @@ impl Monitor {
         self.wait_for(command, id, &answer, end, deadline)
     }
 
-    /// Executes commands and gives what each returns, in their order: all are sent before the first answer is waited
-    /// for, so they take about as long as one. The others are executed whatever becomes of one.
+    /// Executes commands and returns their answers, in their order. All commands are sent before the first answer is
+    /// waited for, so they take about as long as one. The others are executed whatever becomes of one.
     pub fn execute_all<'a>(
         &self,
         commands: impl IntoIterator<Item = (&'a str, Value)>,
@@ -203,7 +205,7 @@ impl Monitor {
         }
     }
 
-    /// Writes a command. The error is none if `end` came first.
+    /// Writes a command. The error is `None` if `end` came first.
     fn send(&self, command: &str, arguments: Value, end: Instant) -> Result<(u64, Receiver<Answer>), Option<QmpError>> {
         let mut writer = self.0.writer.try_lock_until(end).ok_or(None)?;
         let wait = remaining(end).ok_or(None)?;
@@ -238,16 +240,17 @@ impl Monitor {
         Ok((id, answer))
     }
 
-    /// Events from now on; up to `capacity` wait to be taken, then the oldest are dropped. What happened before is not
-    /// told: subscribe first, then ask how things stand.
+    /// Subscribes to events from now on. Up to `capacity` events wait to be taken, then the oldest are dropped. What
+    /// happened before is not told: subscribe first, then ask for the state.
     pub fn subscribe(&self, capacity: usize) -> Events {
         let (sink, events) = Events::new(capacity);
         self.forward(sink);
         events
     }
 
-    /// Gives events from now on to `sink`, in the thread that reads the socket: for who joins them with other things in
-    /// a queue of its own. It must not block or use the monitor, and returns `false` to hear no more.
+    /// Gives events from now on to `sink`, in the thread that reads the socket. This is for a caller that joins events
+    /// with other things in a queue of its own. `sink` must not block or use the monitor, and returns `false` to get no
+    /// more.
     pub fn forward(&self, mut sink: impl FnMut(MonitorEvent) -> bool + Send + 'static) {
         let mut state = self.0.shared.0.lock();
         if state.closed {
@@ -257,7 +260,7 @@ impl Monitor {
         }
     }
 
-    /// Whether the connection is over.
+    /// Returns whether the connection is over.
     pub fn is_closed(&self) -> bool {
         self.0.shared.0.lock().closed
     }
@@ -267,14 +270,14 @@ impl Monitor {
         let _ = self.0.stream.shutdown(Shutdown::Both);
     }
 
-    /// Why the connection is over: the reason once, then [`QmpError::Closed`].
+    /// Returns why the connection is over: the reason once, then [`QmpError::Closed`].
     pub(crate) fn why_closed(&self) -> QmpError {
         self.0.shared.0.lock().reason.take().unwrap_or(QmpError::Closed)
     }
 }
 
 impl Shared {
-    /// Until the socket ends.
+    /// Reads until the socket ends.
     fn read(&self, mut messages: Messages) {
         let reason = loop {
             let message = match messages.next(None) {
@@ -290,13 +293,13 @@ impl Shared {
                 }
                 QmpMessage::Return { id: Some(id), value } => (id, Ok(value)),
                 QmpMessage::Error { id: Some(id), class, description } => (id, Err((class, description))),
-                // QEMU answers without id only what it could not parse.
+                // QEMU answers without an id only what it could not parse.
                 other => break unexpected_answer(&other),
             };
             match state.waiting.remove(&id) {
-                // Never blocks: it has room for its one answer. If nobody waits any more, that is late.
+                // This never blocks: there is room for the one answer. If nobody waits any more, the answer is late.
                 Some(waiter) => drop(waiter.try_send(answer)),
-                // A late answer to a command whose deadline had passed.
+                // The answer is late: its command's deadline had passed.
                 None if id < state.next_id => {}
                 None => break unexpected_answer(&answer),
             }
@@ -307,7 +310,7 @@ impl Shared {
         for mut sink in std::mem::take(&mut state.sinks) {
             sink(MonitorEvent::Closed);
         }
-        // Wakes the waiters.
+        // This wakes the waiting threads.
         state.waiting.clear();
     }
 }
@@ -349,7 +352,7 @@ mod tests {
     #[test]
     fn all_are_sent_before_the_first_is_answered() {
         let mut held = Vec::new();
-        // The first is answered when the last is there.
+        // The first command is answered when the last is there.
         let monitor = fake(move |command, id, out| {
             held.push((command.to_owned(), id));
             if held.len() == 3 {
