@@ -1,4 +1,4 @@
-//! The handle of a guest that lives in virtual time.
+//! Is the handle of a guest that lives in virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::clock::{Timed, VirtualClock};
 use crate::fault::{Command, CommandError, Fault, Told};
 use crate::machine::{GuestParameters, Machine};
 
-/// How long a command waits for its answer unless told otherwise: as QMP's.
+/// Says how long a command waits for its answer unless the caller has another bound: as long as QMP's.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A guest that lives in virtual time. Clones are the same guest, with the same patience.
@@ -39,9 +39,9 @@ struct Inner {
 
 #[derive(Default)]
 struct Faults {
-    /// What goes wrong with a command, the next so many times; none: for good.
+    /// The fault of a command, for the next so many times; `None`: for good.
     of_commands: BTreeMap<Command, (Fault, Option<u32>)>,
-    /// Nothing is heard until then.
+    /// The time until which no command is received.
     deaf_until: Option<Duration>,
 }
 
@@ -58,12 +58,12 @@ impl fmt::Debug for FakeGuest {
 }
 
 impl FakeGuest {
-    /// A guest that runs.
+    /// Makes a running guest.
     pub fn running(clock: &VirtualClock, parameters: GuestParameters) -> FakeGuest {
         Self::new(clock, parameters, RunState::Running)
     }
 
-    /// A guest that is to arrive here.
+    /// Makes a guest that is to arrive here.
     pub fn incoming(clock: &VirtualClock, parameters: GuestParameters) -> FakeGuest {
         Self::new(clock, parameters, RunState::InMigrate)
     }
@@ -87,36 +87,36 @@ impl FakeGuest {
         done
     }
 
-    // What a test asks.
+    // What a test asks of the guest.
 
-    /// Returns what it was told and did, in order.
+    /// Returns the commands that the guest received and what it did, in order.
     pub fn told(&self) -> Vec<Told> {
         self.inner.told.lock().clone()
     }
 
-    /// Whether what runs it is there.
+    /// Returns whether what runs the guest is there.
     pub fn is_alive(&self) -> bool {
         self.machine(|machine| machine.is_alive)
     }
 
-    /// Returns how it is, without asking it.
+    /// Returns the guest's state, without asking the guest.
     pub fn seen(&self) -> (RunState, MigrationState) {
         self.machine(|machine| (machine.run_state.clone(), machine.state()))
     }
 
-    // What a test has happen.
+    // What a test makes happen.
 
-    /// Has a command go wrong, the next so many times.
+    /// Makes a command go wrong, the next so many times.
     pub fn fail(&self, command: Command, fault: Fault, times: u32) {
         self.inner.faults.lock().of_commands.insert(command, (fault, Some(times)));
     }
 
-    /// Has a command go wrong until [`FakeGuest::mend`].
+    /// Makes a command go wrong until [`FakeGuest::mend`].
     pub fn fail_always(&self, command: Command, fault: Fault) {
         self.inner.faults.lock().of_commands.insert(command, (fault, None));
     }
 
-    /// Has nothing be heard for so long.
+    /// Lets no command be received for so long.
     pub fn deafen(&self, time: Duration) {
         self.inner.faults.lock().deaf_until = Some(self.inner.clock.now().saturating_add(time));
     }
@@ -126,67 +126,67 @@ impl FakeGuest {
         *self.inner.faults.lock() = Faults::default();
     }
 
-    /// What runs it ends, by itself or killed.
+    /// Ends what runs the guest, as if by itself or by a kill.
     pub fn end(&self) {
         self.machine(Machine::end);
     }
 
-    /// Another client takes the connection's place: what runs it lives on.
+    /// Gives the connection's place to another client: what runs the guest lives on.
     pub fn disconnect(&self) {
         self.machine(Machine::close);
     }
 
-    /// Events are not told any more, or are again.
+    /// Loses events from now on, or does not any more.
     pub fn lose_events(&self, loses: Events) {
         self.machine(|machine| machine.loses_events = loses == Events::Lost);
     }
 
-    /// Events are told so much later.
+    /// Delays events by so much.
     pub fn delay_events(&self, time: Duration) {
         self.machine(|machine| machine.event_delay = time);
     }
 
-    /// Something stops it, or sends it to sleep.
+    /// Stops the guest, or sends the guest to sleep.
     pub fn stop(&self, state: RunState, cause: Option<StopCause>) {
         self.machine(|machine| machine.stop(state, cause));
     }
 
-    /// An event is told.
+    /// Sends an event.
     pub fn tell(&self, event: GuestEvent) {
         self.machine(|machine| machine.tell(event));
     }
 
-    /// It is composed otherwise from now on. Nothing is told of that.
+    /// Changes the guest's composition from now on. No event tells that.
     pub fn recompose(&self, change: impl FnOnce(&mut Composition)) {
         self.machine(|machine| change(&mut machine.parameters.composition));
     }
 
-    /// From now on the link takes so many bytes of pages a second; 0: the network is out.
+    /// Makes the link take so many bytes of pages a second from now on; 0: the network is out.
     pub fn set_link(&self, bytes_per_s: u64) {
         self.machine(|machine| machine.set_link(bytes_per_s));
     }
 
-    /// From now on it writes so many bytes of pages a second.
+    /// Makes the guest write so many bytes of pages a second from now on.
     pub fn set_writes(&self, bytes_per_s: u64) {
         self.machine(|machine| machine.parameters.writes_bytes_per_s = bytes_per_s);
     }
 
-    /// The target of its migration, or its main channel, is gone.
+    /// Ends the target of the guest's migration, or the migration's main channel.
     pub fn lose_target(&self, why: &str) {
         self.machine(|machine| machine.lose_target(why));
     }
 
-    /// All of it has arrived here; it is in this state then.
+    /// Makes all of the guest arrive here, in this state.
     pub fn arrive(&self, state: RunState) {
         self.machine(|machine| machine.arrive(state));
     }
 
-    /// What runs it could not take it.
+    /// Makes the guest's arrival fail here.
     pub fn fail_to_arrive(&self, why: &str) {
         self.machine(|machine| machine.fail_to_arrive(why));
     }
 
-    // How commands are heard.
+    // How commands are received.
 
     fn silent(&self, what: Command) -> GuestError {
         self.inner.clock.advance(self.patience);
@@ -199,7 +199,7 @@ impl FakeGuest {
             || self.inner.faults.lock().deaf_until.is_some_and(|until| until > now)
     }
 
-    /// Waits until something is heard again, as long as the patience.
+    /// Waits until commands are received again, as long as the patience.
     fn is_heard(&self) -> bool {
         let until = self.inner.faults.lock().deaf_until;
         let now = self.inner.clock.now();
@@ -223,7 +223,7 @@ impl FakeGuest {
         Some(fault)
     }
 
-    /// Does what is asked or told, unless something is to go wrong with that.
+    /// Does what a command asks, unless a fault is set for the command.
     fn heed<T>(
         &self,
         command: Command,
@@ -266,12 +266,12 @@ impl FakeGuest {
     }
 }
 
-/// Whether a guest's events are told.
+/// Whether a guest's events are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Events {
-    /// They are.
+    /// Events are sent.
     Told,
-    /// They are not.
+    /// Events are lost.
     Lost,
 }
 

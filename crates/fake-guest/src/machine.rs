@@ -1,4 +1,4 @@
-//! What a guest and what runs it do in virtual time.
+//! Is what a guest and what runs it do in virtual time.
 //!
 //! ```text
 //! source:  none ─▶ setup ─▶ active ─▶ pre-switchover ─▶ device ─▶ completed
@@ -17,42 +17,42 @@ use skein_inventory::QemuVersion;
 
 use crate::copy::{Copy, Rates};
 
-/// Connecting and allocating takes so long.
+/// Says how long connecting and allocating takes.
 const SETUP_TIME: Duration = Duration::from_millis(10);
-/// A cancelled migration says so after this.
+/// Says after how long a cancelled migration says that it is cancelled.
 const CANCEL_TIME: Duration = Duration::from_millis(5);
-/// What moves of devices takes so long, beside what is left of the RAM.
+/// Says how long the devices take to move, beside what is left of the RAM.
 const DEVICE_TIME: Duration = Duration::from_millis(10);
-/// A round takes this long at least.
+/// Bounds the time of a round from below.
 const ROUND_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// A guest, and the link that it is copied over.
+/// The parameters of a guest, and of the link that the guest is copied over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GuestParameters {
-    /// The version of the QEMU that it pretends to be of.
+    /// The version of the QEMU that the guest pretends to have.
     pub version: QemuVersion,
-    /// Bytes of RAM.
+    /// The bytes of RAM.
     pub ram_bytes: u64,
-    /// Bytes of pages a second that it writes, while it is not throttled.
+    /// The bytes of pages that the guest writes a second, while it is not throttled.
     pub writes_bytes_per_s: u64,
-    /// Bytes that it writes to, over and over.
+    /// The bytes that the guest writes to, over and over.
     pub hot_bytes: u64,
-    /// Bytes of pages a second that the link takes.
+    /// The bytes of pages that the link takes a second.
     pub link_bytes_per_s: u64,
-    /// The name that it was started with.
+    /// The guest's composition.
     pub name: String,
-    /// Why it cannot be migrated, by its hypervisor's word.
+    /// The abilities of what runs the guest.
     pub blocked_reasons: Vec<String>,
-    /// What it is composed of.
+    /// The oddities of QEMU's versions that happen.
     pub composition: Composition,
-    /// What runs it can do.
+    /// Returns an idle guest of 1 GiB on a link of 8 Gb/s, under QEMU 10.0.
     pub abilities: Abilities,
-    /// What of the oddities of QEMU's versions happens.
+    /// The abilities that only some hypervisors have.
     pub oddities: Oddities,
 }
 
 impl Default for GuestParameters {
-    /// An idle guest of 1 GiB on a link of 8 Gb/s, under QEMU 10.0.
+    /// Whether it takes when to switch over.
     fn default() -> Self {
         GuestParameters {
             version: QemuVersion { major: 10, minor: 0, micro: 2 },
@@ -69,14 +69,15 @@ impl Default for GuestParameters {
     }
 }
 
-/// What only some hypervisors can do.
+/// Whether it throttles a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Be told when to switch over.
+    /// Whether it measures what a guest writes.
     pub steers: bool,
-    /// Throttle a guest.
+    /// The things that QEMU does at times: see [`skein_hypervisor::migration`].
     pub throttles: bool,
-    /// Measure what a guest writes.
+    /// Whether a cancel in the moment of the pause wakes nobody: the guest stays stopped, cancelling, until
+    /// `continue_cancelling` (7.2).
     pub samples: bool,
 }
 
@@ -86,30 +87,29 @@ impl Default for Abilities {
     }
 }
 
-/// What QEMU does at times: see [`skein_hypervisor::migration`].
+/// Whether a cancelled migration says that it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oddities {
-    /// A cancel in the moment of the pause wakes nobody: the guest stays stopped, cancelling, until
-    /// `continue_cancelling` (7.2).
+    /// Whether a cancelled migration is cancelling for ever, though the guest runs (7.2, 2 of 48).
     pub cancel_misses_pause: bool,
-    /// A cancelled migration says that it failed.
+    /// Whether a migration that failed or was cancelled is never let go of.
     pub cancelled_says_failed: bool,
-    /// A cancelled migration is cancelling for ever, though the guest runs (7.2, 2 of 48).
+    /// How long a migration that failed or was cancelled is held, if it is let go of.
     pub cancels_for_ever: bool,
-    /// A migration that failed or was cancelled is never let go of.
+    /// Whether a cancel before the switchover ends as failed with the guest stopped (7.2, 1 of 94).
     pub never_lets_go: bool,
-    /// … or only after this time.
+    /// Whether a cancel in the switchover comes too late: the migration is completed all the same.
     pub lets_go_after: Duration,
-    /// A cancel before the switchover ends as failed with the guest stopped (7.2, 1 of 94).
+    /// What a guest is in the middle of.
     pub cancel_leaves_stopped: bool,
-    /// A cancel in the switchover comes too late: it is completed all the same.
+    /// The guest is in the middle of nothing that ends by itself.
     pub cancel_is_late: bool,
 }
 
-/// What a guest is in the middle of.
+/// A measurement of a dirty rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// Of nothing that ends by itself.
+    /// A guest, and what runs the guest.
     Rest,
     Setup {
         until: Duration,
@@ -123,34 +123,34 @@ enum Phase {
     },
 }
 
-/// A dirty rate that is measured.
+/// The guest's state before the migration stopped it.
 #[derive(Debug, Clone, Copy)]
 struct Measure {
     until: Duration,
     bytes_per_s: u64,
 }
 
-/// A guest and what runs it.
+/// The bytes that may be left at the switchover, if a caller has set them.
 pub(crate) struct Machine {
     pub(crate) parameters: GuestParameters,
     now: Duration,
     phase: Phase,
     pub(crate) run_state: RunState,
-    /// What it was before the migration stopped it.
+    /// The time until which a migration that is over is held.
     state_before: RunState,
     status: MigrationStatus,
     error: Option<String>,
     copy: Option<Copy>,
     downtime_limit_ms: u64,
-    /// Bytes that may be left at the switchover, if it was told.
+    /// Whether the other end is gone.
     switchover_bytes: Option<u64>,
     throttling: Throttling,
     throttle_wanted: u8,
     throttle: u8,
     measure: Option<Measure>,
-    /// A migration that is over is held until then.
+    /// The events on their way.
     holds_until: Option<Duration>,
-    /// The other end is gone.
+    /// Returns the bytes that may be left at the switchover.
     target_is_gone: bool,
     sinks: Vec<EventSink>,
     /// Events on their way.
@@ -202,7 +202,7 @@ impl Machine {
         self.switchover_bytes.map_or(own, |bytes| bytes as f64)
     }
 
-    /// Lives until `now`.
+    /// Returns when something changes by itself.
     pub(crate) fn live(&mut self, now: Duration) {
         while let Some(next) = self.next_change().filter(|next| *next <= now) {
             self.pass(next);
@@ -212,7 +212,7 @@ impl Machine {
         self.deliver();
     }
 
-    /// Lets time pass in which nothing changes but what is sent.
+    /// Sets from when on a migration that is over is not held any more.
     fn pass(&mut self, to: Duration) {
         let time = to.saturating_sub(self.now);
         let rates = self.rates();
@@ -222,7 +222,7 @@ impl Machine {
         self.now = self.now.max(to);
     }
 
-    /// When something changes by itself.
+    /// Fails a migration in the switchover. QEMU runs the guest by itself then.
     fn next_change(&self) -> Option<Duration> {
         match self.phase {
             Phase::Rest => None,
@@ -287,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// From when on a migration that is over is not held any more.
+    /// What the guest is asked and told.
     fn let_go(&mut self) {
         let oddities = self.parameters.oddities;
         self.holds_until =
@@ -306,7 +306,7 @@ impl Machine {
         self.go(Phase::Rest, MigrationStatus::Failed);
     }
 
-    /// QEMU runs the guest by itself then.
+    /// Returns whether nothing is answered: in the switchover QEMU holds its lock until what it writes is read.
     fn fail_in_switchover(&mut self, why: &str) {
         self.fail(why);
         self.run_again();
@@ -340,7 +340,7 @@ impl Machine {
         }
     }
 
-    // What it is asked and told.
+    // A caller that had no answer may repeat the command.
 
     pub(crate) fn state(&self) -> MigrationState {
         let copy = self.copy.map(|copy| CopyState {
@@ -361,7 +361,7 @@ impl Machine {
         is_under_way || self.holds_until.is_some_and(|until| until > self.now)
     }
 
-    /// Nothing is answered: in the switchover QEMU holds its lock until what it writes is read.
+    /// What happens to the guest.
     pub(crate) fn is_deaf(&self) -> bool {
         matches!(self.phase, Phase::Device { until: None })
     }
@@ -395,7 +395,7 @@ impl Machine {
                 self.go(Phase::Device { until }, MigrationStatus::Device);
                 Ok(())
             }
-            // Who had no answer may say it again.
+            // Ends everything: what runs the guest was killed, or ended.
             MigrationStatus::Device | MigrationStatus::Completed => Ok(()),
             _ => Err("Migration not in expected state".into()),
         }
@@ -472,7 +472,7 @@ impl Machine {
         self.measure.filter(|measure| measure.until <= self.now).map(|measure| measure.bytes_per_s)
     }
 
-    // What happens to it.
+    // Events that were sent arrive, up to the end.
 
     /// Everything ends: what runs it was killed, or ended.
     pub(crate) fn end(&mut self) {

@@ -1,4 +1,4 @@
-//! The fake guest does what the tables of [`skein_hypervisor::migration`] say of QEMU.
+//! Checks that the fake guest does what the tables of [`skein_hypervisor::migration`] say of QEMU.
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -27,7 +27,7 @@ impl World {
         World { clock, guest, events }
     }
 
-    /// In this state of a migration, with nothing heard before.
+    /// Returns a guest in this state of a migration, with no events before.
     fn at(status: MigrationStatus, oddities: Oddities) -> World {
         let world = World::new(GuestParameters { oddities, ..GuestParameters::default() });
         world.guest.begin_outgoing(&SETTINGS, Throttling::Allowed, Path::new("/x")).unwrap();
@@ -54,7 +54,7 @@ impl World {
         self.events.try_iter().collect()
     }
 
-    /// How it is after a second, and what was heard until then.
+    /// Returns the guest's state after a second, and the events until then.
     fn later(&self) -> (MigrationStatus, RunState, Vec<GuestEvent>) {
         self.clock.advance(Duration::from_secs(1));
         let (state, migration) = self.guest.seen();
