@@ -8,8 +8,8 @@ use crate::qmp::message::excerpt;
 use crate::qmp::monitor::Monitor;
 
 impl Monitor {
-    /// Returns QEMU's RAM blocks, with their addresses. If QEMU's table does not tell the addresses (7.2), only the memory
-    /// backends that the guest has as RAM have some; the others are without.
+    /// Returns QEMU's RAM blocks, with their addresses. If QEMU's table does not tell the addresses (7.2), only the
+    /// memory backends that the guest has as RAM have some; the others are without.
     ///
     /// QMP has no command for them. QEMU's human monitor is not a stable interface: a table with other columns is
     /// [`QmpError::Malformed`].
