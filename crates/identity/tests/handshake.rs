@@ -1,4 +1,4 @@
-//! Whole handshakes between two ends in memory: who gets in, and what each end is told when not.
+//! Tests whole handshakes between two ends in memory: who gets in, and what each end is told when not.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -113,7 +113,7 @@ fn an_identity_is_not_valid_for_a_stranger_name() {
     assert!(server.contains("refused our certificate"), "{server}");
 }
 
-/// A client that knows the CA but has no identity: TLS as a browser would do it.
+/// A client that knows the CA has no identity: this is TLS as a browser does it.
 #[test]
 fn without_a_certificate_nobody_gets_in() {
     let ca = ca("lab");
@@ -185,7 +185,7 @@ fn other_protocols_over_the_same_ca_stay_out() {
     assert!(client.contains("same major version"), "{client}");
     assert!(server.contains("same major version"), "{server}");
 
-    // One that names no protocol at all completes the handshake; check_peer refuses it.
+    // A client that names no protocol at all completes the handshake; check_peer refuses the client.
     let mut silent = ClientConfig::clone(&client_config(&a));
     silent.alpn_protocols.clear();
     let done = shake(Arc::new(silent), server_config(&b), member_name());
