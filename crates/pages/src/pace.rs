@@ -1,58 +1,59 @@
-//! How much effort packing is worth just now.
+//! Decides how much effort packing is worth at this moment.
 //!
-//! Batches are packed by threads that take only idle CPU, while they wait for room on the paths and a while longer; one
-//! that is not packed by then goes as it is. So what is scarce shows in what is taken: batches that were packed in time
-//! mean that the packers keep up with the paths, and if they had time to spare, more effort pays; batches that held up
-//! the paths, or were not packed at all, mean that the paths would have taken more than the packers give, and less
-//! effort pays; in the end, not to wait for packers, or not to trouble them.
+//! Batches are packed by threads that take only idle CPU, while the batches wait for capacity of the paths and a while
+//! longer. A batch that is not packed by then goes as it is. So what became of batches shows what is scarce. Batches
+//! that were packed in time mean that the packers keep up with the paths, and if the packers had time to spare, more
+//! effort pays. Batches that held up the paths, or were not packed at all, mean that the paths would have taken more
+//! than the packers give, and less effort pays; in the end, not to wait for packers, or not to trouble them.
 //!
-//! Not to wait is tried, and done if batches go faster so. Where CPU is scarce and the paths are slow they do not: who
-//! waits leaves CPU to packers, and what these spare the paths is worth more than the time.
+//! Not to wait is tried, and kept if batches go faster so. Where CPU is scarce and the paths are slow they do not: a
+//! wait leaves CPU to packers, and what these spare the paths is worth more than the time.
 
 use std::time::Duration;
 
 use crate::packing::Effort;
 
-/// Batches after which the effort is thought over: 16 MiB …
+/// Says after how many batches the effort is decided anew: 16 MiB …
 const WINDOW_BATCHES: u32 = 64;
-/// … and at the begin, when it is not known at all, sooner.
+/// … and after how many at the beginning, when nothing is known of the effort.
 const FIRST_WINDOW_BATCHES: u32 = 16;
-/// At most this share of a window held up the paths or went unpacked: the packers keep up.
+/// Holds the share of a window that held up the paths or went unpacked, up to which the packers keep up …
 const LATE_SHARE_LOW: f64 = 0.05;
-/// At least this share: they do not.
+/// … from which on they do not …
 const LATE_SHARE_HIGH: f64 = 0.2;
-/// At least this share: they have no CPU.
+/// … and from which on they have no CPU.
 const LATE_SHARE_STARVED: f64 = 0.95;
-/// The packers' share of the time in which they were at work, up to which three times the effort fits.
+/// Holds the share of the time in which the packers were at work, up to which three times the effort fits.
 const BUSY_SHARE_LOW: f64 = 0.3;
-/// Packers are not waited for if as many batches take at most this share of the time then. What windows take varies by
-/// a third with what is in them.
+/// Holds the share of the time up to which packers are not waited for: if as many batches take at most this share
+/// without waiting. The time of windows varies by a third with their content.
 const UNAWAITED_TIME_SHARE_MAX: f64 = 0.66;
-/// After an effort that was too much, the step below is kept for so many windows, and twice as many the next time …
+/// Says for how many windows the step below is kept after an effort that was too much, and twice as many the next time
+/// …
 const HOLD_WINDOWS: u32 = 8;
-/// … and so long packers are not waited for where that paid: what windows take varies, and one says little.
+/// … and for how many packers are not waited for if that paid. The time of windows varies, and one window says little.
 const UNAWAITED_WINDOWS: u32 = 2;
 const HOLD_WINDOWS_MAX: u32 = 256;
 
-/// What is done with a batch that may be worth packing.
+/// The use that is made of packers for a batch that may be worth packing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackingMode {
-    /// It goes as it is: to offer it costs CPU that guests may want.
+    /// The batch goes as it is: to offer it costs CPU that guests may want.
     AsItIs,
-    /// It is packed if the paths have no room for it before that.
+    /// The batch is packed if the paths have no capacity for it before that.
     WhileItWaits,
-    /// It waits for packers where the paths have room, too.
+    /// The batch waits for packers even if the paths have capacity.
     Awaited,
 }
 
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackingOutcome {
-    /// It was packed before there was room for it.
+    /// The batch was packed before there was capacity for it.
     InTime,
-    /// It was packed, and the paths had to wait for it.
+    /// The batch was packed, and the paths had to wait for it.
     HeldUp,
-    /// It went as it is.
+    /// The batch went as it is.
     Late,
 }
 
@@ -60,19 +61,19 @@ pub enum PackingOutcome {
 #[derive(Clone, Debug)]
 pub struct PackingPace {
     effort: Effort,
-    /// Steps below the least effort.
+    /// The use of packers: steps below the least effort.
     packing_mode: PackingMode,
-    /// Of so many batches.
+    /// The number of batches in the window.
     window: u32,
     in_time: u32,
     held_up: u32,
     late: u32,
-    /// What packing had taken when the window began.
+    /// The time that packing had taken when the window began.
     busy: Duration,
     since: Duration,
-    /// While it is tried not to wait for packers: what a batch took when they were waited for.
+    /// The time that a batch took with waiting, while it is tried not to wait for packers.
     awaited: Option<Duration>,
-    /// Windows before it is tried again, which did not pay.
+    /// The windows until the next try, after a try that did not pay.
     untried: u32,
     hold: u32,
     hold_next: u32,
@@ -80,7 +81,8 @@ pub struct PackingPace {
 }
 
 impl PackingPace {
-    /// Begins with the least: whether there is CPU for more shows soon, and a migration's begin has the least of it.
+    /// Begins with the least effort: whether there is CPU for more shows soon, and a migration's beginning has the
+    /// least of it.
     pub fn new(now: Duration) -> PackingPace {
         PackingPace {
             effort: Effort::LEAST,
@@ -99,17 +101,18 @@ impl PackingPace {
         }
     }
 
-    /// What to pack with.
+    /// Returns the effort to pack with.
     pub fn effort(&self) -> Effort {
         self.effort
     }
 
-    /// What use to make of packers.
+    /// Returns the use to make of packers.
     pub fn packing_mode(&self) -> PackingMode {
         self.packing_mode
     }
 
-    /// A batch's turn came. `busy`: what packing has taken so far, of all threads; `cores`: how many they have.
+    /// Notes that a batch's turn came. `busy` is the time that packing has taken so far, of all threads; `cores` is how
+    /// many cores they have.
     pub fn note_outcome(&mut self, now: Duration, busy: Duration, turn: PackingOutcome, cores: usize) {
         match turn {
             PackingOutcome::InTime => self.in_time += 1,
@@ -126,7 +129,7 @@ impl PackingPace {
         let elapsed = now.saturating_sub(self.since).as_secs_f64().max(1e-6) * cores.max(1) as f64;
         let share = busy.saturating_sub(self.busy).as_secs_f64() / elapsed;
         let is_awaited = self.packing_mode == PackingMode::Awaited;
-        // Below the usual effort, a batch grows by more than the paths gain by having it sooner.
+        // Below the usual effort, a batch grows by more than the paths gain from having it sooner.
         let is_behind =
             is_awaited && (late >= LATE_SHARE_HIGH || (slow >= LATE_SHARE_HIGH && self.effort > Effort::USUAL));
         self.untried = self.untried.saturating_sub(1);
@@ -151,7 +154,7 @@ impl PackingPace {
                 self.packing_mode = PackingMode::AsItIs;
             }
         } else if !is_awaited {
-            // Whether packers would keep up now shows only when they are waited for.
+            // Whether packers would keep up shows only when they are waited for.
             self.packing_mode = PackingMode::Awaited;
         } else if slow <= LATE_SHARE_LOW && share <= BUSY_SHARE_LOW {
             self.effort = self.effort.more();
@@ -160,7 +163,7 @@ impl PackingPace {
     }
 }
 
-/// So many windows, and twice as many the next time.
+/// Returns so many windows, and sets twice as many for the next time.
 fn twice(windows: &mut u32) -> u32 {
     let now = *windows;
     *windows = (now * 2).min(HOLD_WINDOWS_MAX);
@@ -171,7 +174,7 @@ fn twice(windows: &mut u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Batches come to their turn every `turn`; packing costs `cost` at the least effort and twice that a step.
+    /// Lets batches come to their turn every `turn`. Packing costs `cost` at the least effort and twice that a step.
     fn settle(turn: Duration, cost: Duration, packers: u32, slow: PackingOutcome) -> Effort {
         let mut pace = PackingPace::new(Duration::ZERO);
         let (mut now, mut busy) = (Duration::ZERO, Duration::ZERO);
@@ -210,15 +213,15 @@ mod tests {
             pace.note_outcome(Duration::from_millis(nth.into()), Duration::ZERO, PackingOutcome::Late, 2);
         }
         assert!((2 * WINDOW_BATCHES..windows * WINDOW_BATCHES / 50).contains(&waited), "{waited}");
-        // Once there is some, they are again.
+        // Once there is CPU, packers are waited for again.
         for nth in WINDOW_BATCHES * windows..WINDOW_BATCHES * (windows + HOLD_WINDOWS_MAX + 1) {
             pace.note_outcome(Duration::from_millis(nth.into()), Duration::ZERO, PackingOutcome::InTime, 2);
         }
         assert_eq!(pace.packing_mode(), PackingMode::Awaited);
     }
 
-    /// How much of a migration goes without waiting for packers, of which every second batch is late; a batch takes 2
-    /// ms where they are waited for, and so long where they are not.
+    /// Returns how much of a migration goes without waiting for packers, if every second batch is late. A batch takes 2
+    /// ms with waiting, and `alone` without.
     fn not_awaited(alone: Duration) -> f64 {
         let (mut pace, mut now, mut without) = (PackingPace::new(Duration::ZERO), Duration::ZERO, 0);
         let batches = WINDOW_BATCHES * 1000;

@@ -1,7 +1,7 @@
-//! Compressing the pages of a batch, and back.
+//! Compresses the pages of a batch, and gives them back.
 //!
-//! A page that looks incompressible goes as it is, at the price of a look at some of its bytes; the others are
-//! compressed together, since neighbours resemble each other.
+//! A page that looks incompressible goes as it is, at the price of a check of some of its bytes. The others are
+//! compressed together, because neighbours resemble each other.
 
 use bytes::Bytes;
 use lz4::block::CompressionMode;
@@ -12,62 +12,63 @@ use zstd::zstd_safe::CParameter;
 use crate::batch::{BATCH_BYTES_MAX, Batch, PageKind};
 use crate::page::PAGE_BYTES;
 
-/// How packed pages are compressed.
+/// The compression of packed pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Packing {
-    /// No page is.
+    /// No page is compressed.
     None = 0,
-    /// LZ4 block format.
+    /// The pages are in LZ4's block format.
     Lz4 = 1,
-    /// A Zstandard frame.
+    /// The pages are a Zstandard frame.
     Zstd = 2,
 }
 
 impl Packing {
-    /// By its number.
+    /// Returns the compression with this number.
     pub fn numbered(number: u8) -> Option<Packing> {
         [Packing::None, Packing::Lz4, Packing::Zstd].into_iter().find(|packing| *packing as u8 == number)
     }
 }
 
-/// What compressing may cost: a step of a ladder, each of which costs up to three times as much as the one below.
+/// The effort of compressing: a step of a ladder. Each step costs up to three times as much as the step below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effort(u8);
 
 impl Effort {
-    /// The least: LZ4.
+    /// Holds the least effort: LZ4.
     pub const LEAST: Effort = Effort(0);
-    /// zstd's levels of the steps above. Those below 1 take nearly as long on memory pages, and those beyond gain next
-    /// to nothing.
+    /// Holds zstd's levels of the steps above. Levels below 1 take nearly as long on memory pages, and levels beyond
+    /// gain next to nothing.
     const ZSTD_LEVELS: [i32; 4] = [1, 3, 5, 8];
-    /// The most.
+    /// Holds the most effort.
     pub const MOST: Effort = Effort(Self::ZSTD_LEVELS.len() as u8);
 
-    /// zstd's level 1. LZ4 takes half its time on memory pages, and leaves a fifth more, of text two thirds.
+    /// Holds the usual effort: zstd's level 1. LZ4 takes half its time on memory pages, and leaves a fifth more, of
+    /// text two thirds.
     pub const USUAL: Effort = Effort(1);
 
-    /// One step more.
+    /// Returns the effort one step up.
     pub fn more(self) -> Effort {
         Effort(self.0 + 1).min(Effort::MOST)
     }
 
-    /// One step less.
+    /// Returns the effort one step down.
     pub fn less(self) -> Effort {
         Effort(self.0.saturating_sub(1))
     }
 
-    /// zstd's level; none: LZ4.
+    /// Returns zstd's level; `None`: LZ4.
     pub fn zstd_level(self) -> Option<i32> {
         Some(Self::ZSTD_LEVELS[usize::from(self.0.checked_sub(1)?)])
     }
 
-    /// By its number on the ladder, the nearest there is.
+    /// Returns the effort with this number on the ladder, or the nearest.
     pub fn nth(step: u8) -> Effort {
         Effort(step).min(Effort::MOST)
     }
 
-    /// Its number on the ladder, from 0.
+    /// Returns the number on the ladder, from 0.
     pub const fn step(self) -> u8 {
         self.0
     }
@@ -82,21 +83,21 @@ impl std::fmt::Display for Effort {
     }
 }
 
-/// LZ4 that looks at fewer places ("acceleration" in lz4.h): on memory pages it takes three quarters of the time, or
-/// half, and leaves 4 % more.
+/// Holds the mode of LZ4 that searches fewer places ("acceleration" in lz4.h). On memory pages it takes three quarters
+/// of the time, or half, and leaves 4 % more.
 const LZ4_MODE: Option<CompressionMode> = Some(CompressionMode::FAST(4));
 
-/// A compressed page takes at most this share of what it was; otherwise it goes as it is.
+/// Bounds a compressed page, as a share of the page; a page that stays larger goes as it is.
 const PACKED_SHARE_MAX: f64 = 0.9;
-/// Of a page's bytes every so many …
+/// Says how far apart the sampled bytes of a page are …
 const SAMPLE_STRIDE: usize = 251;
-/// … so many are looked at. Random bytes have 163 different values among 256; memory that compresses has far fewer.
+/// … and how many are sampled. Random bytes have 163 different values among 256; memory that compresses has far fewer.
 const SAMPLE_BYTES: usize = 16;
 const DENSE_VALUES: u32 = 145;
 
-/// Whether a page looks as if it did not compress: encrypted, or compressed already.
+/// Returns whether a page looks as if it did not compress: encrypted, or compressed already.
 fn is_dense(page: &[u8]) -> bool {
-    // Bytes rather than bits: no store waits for the one before it.
+    // Bytes are used rather than bits: no store waits for the one before.
     let mut seen = [0u8; 256];
     for at in (0..PAGE_BYTES - SAMPLE_BYTES).step_by(SAMPLE_STRIDE) {
         for byte in &page[at..at + SAMPLE_BYTES] {
@@ -111,12 +112,12 @@ fn is_dense(page: &[u8]) -> bool {
 pub struct PackingPlan {
     /// How each page travels then.
     pub kinds: Vec<PageKind>,
-    /// The bytes of its deltas are packed, too, after the pages.
+    /// Whether the bytes of the batch's deltas are packed, too, after the pages.
     pub changes: bool,
 }
 
 impl PackingPlan {
-    /// What is to be packed, in the buffers in which it is.
+    /// Returns what is to be packed, in its buffers.
     pub fn parts(&self, batch: &Batch) -> Vec<Bytes> {
         let mut parts = parts(batch, &self.kinds, PageKind::Packed);
         parts.extend(self.changes.then(|| batch.changes.clone()));
@@ -124,10 +125,10 @@ impl PackingPlan {
     }
 }
 
-/// Bytes of a batch's deltas from which on they are looked at: to have less packed takes longer than to send it.
+/// Says from how many bytes on a batch's deltas are considered: packing fewer takes longer than sending them.
 const CHANGES_MIN: usize = 8 * PAGE_BYTES;
 
-/// What of a batch does not look incompressible. None: all does.
+/// Returns what of a batch does not look incompressible; `None`: everything looks so.
 pub fn plan_packing(batch: &Batch) -> Option<PackingPlan> {
     let mut kinds = batch.kinds.clone();
     for (nth, kind) in kinds.iter_mut().enumerate() {
@@ -144,43 +145,43 @@ pub fn plan_packing(batch: &Batch) -> Option<PackingPlan> {
 pub struct Packed {
     /// What was packed.
     pub sifted: PackingPlan,
-    /// How, and what it takes.
+    /// The compression, and the bytes of the result.
     pub compressed: Compressed,
 }
 
 /// Pages made small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compressed {
-    /// How they are compressed.
+    /// The compression.
     pub packing: Packing,
-    /// Bytes of the result in the buffer that was given.
+    /// The bytes of the result in the buffer that was given.
     pub len: usize,
 }
 
-/// Compresses pages. One for each thread that does.
+/// Compresses pages. Each compressing thread has its own.
 pub struct PageCompressor {
     zstd: Compressor<'static>,
     level: i32,
 }
 
 impl PageCompressor {
-    /// Bytes that a result may take before it is cut: what LZ4 may make of a batch (`LZ4_COMPRESSBOUND` in lz4.h), more
+    /// Bounds a result before it is cut: what LZ4 may make of a batch (`LZ4_COMPRESSBOUND` in lz4.h), which is more
     /// than zstd does.
     pub const OUT_BYTES: usize = BATCH_BYTES_MAX + BATCH_BYTES_MAX / 255 + 16;
 
-    /// One that has compressed nothing yet.
+    /// Makes a compressor.
     ///
     /// # Errors
-    /// No memory.
+    /// There is no memory.
     pub fn new() -> std::io::Result<PageCompressor> {
         let mut zstd = Compressor::new(1)?;
-        // The batch says how long it is and TLS that it arrived whole.
+        // The batch says how long it is, and TLS that it arrived whole.
         zstd.set_parameter(CParameter::ContentSizeFlag(false))?;
         zstd.set_parameter(CParameter::ChecksumFlag(false))?;
         Ok(PageCompressor { zstd, level: 1 })
     }
 
-    /// Compresses pages of one batch into `out`, of [`Self::OUT_BYTES`]. None: it is not worth it.
+    /// Compresses pages of one batch into `out`, of [`Self::OUT_BYTES`]; `None`: packing is not worth it.
     pub fn pack(&mut self, pages: &[u8], effort: Effort, out: &mut [u8]) -> Option<Compressed> {
         let (packing, len) = match effort.zstd_level() {
             None => (Packing::Lz4, lz4::block::compress_to_buffer(pages, LZ4_MODE, false, out).ok()?),
@@ -196,47 +197,47 @@ impl PageCompressor {
     }
 }
 
-/// Packed pages that are none.
+/// The reason why packed pages cannot be unpacked.
 #[derive(Debug, Error)]
 pub enum UnpackError {
     /// A batch has at most [`BATCH_BYTES_MAX`].
     #[error("pages do not unpack to what they should be: {bytes} bytes are too many")]
     TooLong {
-        /// What they should be.
+        /// The bytes that the pages should have.
         bytes: usize,
     },
-    /// What is packed is damaged.
+    /// The packed bytes are damaged.
     #[error("pages do not unpack to what they should be")]
     Damaged(#[source] std::io::Error),
-    /// What is packed is something else.
+    /// The packed bytes are something else.
     #[error("pages do not unpack to what they should be: {found} bytes instead of {bytes}")]
     Length {
-        /// What they are.
+        /// The bytes that the pages have.
         found: usize,
-        /// What they should be.
+        /// The bytes that the pages should have.
         bytes: usize,
     },
 }
 
-/// Gives pages back. One for each thread that does.
+/// Unpacks pages. Each unpacking thread has its own.
 pub struct PageDecompressor {
     zstd: Decompressor<'static>,
     pages: Vec<u8>,
 }
 
 impl PageDecompressor {
-    /// One that has unpacked nothing yet.
+    /// Makes a decompressor.
     ///
     /// # Errors
-    /// No memory.
+    /// There is no memory.
     pub fn new() -> std::io::Result<PageDecompressor> {
         Ok(PageDecompressor { zstd: Decompressor::new()?, pages: vec![0; BATCH_BYTES_MAX] })
     }
 
-    /// What is packed of a batch, so many bytes.
+    /// Returns the packed pages of a batch, of `bytes` bytes.
     ///
     /// # Errors
-    /// It is damaged, or not as much as should be.
+    /// The packed bytes are damaged, or are not as many as they should be.
     pub fn unpack(&mut self, packing: Packing, bytes: usize, data: &[u8]) -> Result<&[u8], UnpackError> {
         let out = self.pages.get_mut(..bytes).ok_or(UnpackError::TooLong { bytes })?;
         let unpacked = match packing {
@@ -252,7 +253,7 @@ impl PageDecompressor {
     }
 }
 
-/// The pages of a batch that travel so, in the buffers in which they were.
+/// Returns the pages of a batch that travel in this way, in their buffers.
 pub fn parts(batch: &Batch, kinds: &[PageKind], of: PageKind) -> Vec<Bytes> {
     let mut parts = Vec::new();
     let mut nth = 0;

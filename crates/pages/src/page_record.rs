@@ -1,4 +1,4 @@
-//! The bytes between two agents: records of a stream.
+//! Encodes and decodes the bytes between two agents: records of a stream.
 //!
 //! | tag | from | what follows |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //!
 //! A batch's head: `u8` packing in the low half and form in the high half, `be16` block, `u8` pages, `u8` runs, `be32`
 //! packed bytes; of each run `be32` first page, `u8` pages; then the pages' kinds, four bits each, the first in the low
-//! ones; of each delta `be32` base, `be128` mark, `be32` parts that change. Forms are 0 content (no block, no runs), 1
+//! bits; of each delta `be32` base, `be128` mark, `be32` parts that change. Forms are 0 content (no block, no runs), 1
 //! direct, 2 entries, 3 entries of which the first names its block. Packing is that of [`Packing`], and 8 more if the
 //! bytes of deltas are packed after the pages; otherwise they follow what is packed.
 
@@ -34,94 +34,96 @@ const TAG_BARRIER: u8 = 3;
 const TAG_MESSAGE: u8 = 4;
 const TAG_OPAQUE: u8 = 5;
 
-/// Longest bytes in one record.
+/// Bounds the bytes in one record.
 pub const BYTES_MAX: usize = 256 << 10;
-/// Longest note: 8192 regions.
+/// Bounds a note: 8192 regions.
 pub const PAGE_MESSAGE_BYTES_MAX: usize = 256 << 10;
-/// Most RAM blocks of a guest: one for each DIMM (256) and device.
+/// Bounds the RAM blocks of a guest: one for each DIMM (256) and device.
 pub const BLOCKS_MAX: usize = 4096;
-/// Longest head of a batch without deltas: of 64 single pages.
+/// Bounds the head of a batch without deltas: of 64 single pages.
 const PLAIN_HEAD_BYTES_MAX: usize = 10 + BATCH_PAGES_MAX * 5 + BATCH_PAGES_MAX / 2;
-/// What the head of a delta takes.
+/// Holds the bytes that the head of a delta takes.
 pub const DELTA_HEAD_BYTES: usize = 24;
-/// Longest record: of pages that go whole, as a delta and its head are shorter than a page.
+/// Bounds a record: of pages that go whole, as a delta and its head are shorter than a page.
 pub const PAGE_RECORD_BYTES_MAX: usize = PLAIN_HEAD_BYTES_MAX + BATCH_BYTES_MAX;
 const _: () = assert!(DELTA_HEAD_BYTES + DELTA_BYTES_MAX <= PAGE_BYTES);
-/// In the low half of a batch's first byte: the bytes of deltas are packed.
+/// Says, in the low half of a batch's first byte, that the bytes of deltas are packed.
 const CHANGES_PACKED: u8 = 8;
 
 /// A RAM block of a guest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockInfo {
-    /// QEMU's name: `pc.ram`.
+    /// QEMU's name of the block: `pc.ram`.
     pub name: String,
-    /// Its length.
+    /// The block's length.
     pub bytes: u64,
 }
 
-/// What the two agents of a migration say to each other in its streams.
+/// A message between the two agents of a migration, in the migration's streams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageMessage {
-    /// Source, on the main stream, before the first page: what RAM there is. The target answers with
+    /// The source says what RAM there is, on the main stream, before the first page. The target answers with
     /// [`PageMessage::Mode`].
     Blocks {
-        /// For the marks of pages.
+        /// The key of the marks of pages.
         key: Key,
-        /// In QEMU's order.
+        /// The blocks, in QEMU's order.
         blocks: Vec<BlockInfo>,
-        /// The trip on which the guest came from there, under the same key, if its marks are still known: pages would
-        /// be built on the RAM that was kept then.
+        /// The trip on which the guest came from the target, under the same key, if its marks are still known. Pages
+        /// would be built on the RAM that was kept then.
         kept_trip: Option<u64>,
     },
-    /// Target: which blocks it writes itself, by their numbers; and why not the others, in words.
+    /// The target says which blocks it writes itself, by their numbers, and why not the others, in words.
     Mode {
-        /// Numbers of blocks.
+        /// The numbers of the blocks.
         direct: Vec<u16>,
-        /// For people; may be empty.
+        /// The reason, for people; may be empty.
         why_not: String,
-        /// What was kept of that trip is there.
+        /// Whether what was kept of that trip is there.
         builds_on_kept: bool,
     },
-    /// Target: what was kept is not what it should be. No more pages are to be built on it.
+    /// The target says that what was kept is not what it should be. No more pages are to be built on it.
     Doubt,
-    /// Target: everything before so many barriers of this stream is placed.
+    /// The target says that everything before so many barriers of this stream is written.
     Passed {
-        /// Barriers.
+        /// The number of barriers.
         barriers: u32,
     },
-    /// Source, on the main stream: every page was sent, with so many barriers before the last of them on each of so
-    /// many streams. The target answers with [`PageMessage::Comparison`], and the source waits for it.
+    /// The source says, on the main stream, that every page was sent, with so many barriers before the last of them on
+    /// each of so many streams. The target answers with [`PageMessage::Comparison`], and the source waits for the
+    /// answer.
     Complete {
-        /// Barriers.
+        /// The number of barriers.
         version: u32,
-        /// Streams with pages.
+        /// The number of streams with pages.
         streams: u16,
-        /// Of all pages of the blocks that the target writes itself.
+        /// The digest of all pages of the blocks that the target writes itself.
         digest: Digest,
     },
-    /// Target: whether it holds the same.
+    /// The target says whether it holds the same.
     Comparison {
-        /// It does.
+        /// Whether the target holds the same.
         same: bool,
     },
-    /// Source, after a verdict of difference: its regions, in order, in as many notes as it takes.
+    /// The source says its regions after a comparison that found a difference, in order, in as many notes as it takes.
     Regions {
-        /// Regions and their digests.
+        /// The regions and their digests.
         regions: Vec<(RegionId, Digest)>,
-        /// No more follow.
+        /// Whether no more follow.
         last: bool,
     },
-    /// Target, after the last of them: those that differ. Source: sends them again, and then [`PageMessage::Complete`].
+    /// The target says, after the last of the regions, which of them differ. The source sends these again, and then
+    /// [`PageMessage::Complete`].
     Differ {
         /// The regions that differ.
         regions: Vec<RegionId>,
     },
 }
 
-/// Regions in one [`PageMessage::Regions`].
+/// Bounds the regions in one [`PageMessage::Regions`].
 pub const REGIONS_PER_MESSAGE_MAX: usize = 4096;
 
-/// Bytes that are no record.
+/// The reason why bytes are no record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum PageRecordError {
@@ -135,22 +137,22 @@ pub enum PageRecordError {
     Note,
 }
 
-/// A record, received.
+/// A received record.
 #[derive(Clone, Debug)]
 pub enum PageRecord {
-    /// For QEMU.
+    /// The record has bytes for QEMU.
     Bytes(Bytes),
-    /// Pages.
+    /// The record has pages.
     Batch(ReceivedBatch),
     /// The next version begins.
     Barrier,
-    /// For this agent.
+    /// The record has a message for this agent.
     Note(PageMessage),
     /// All that follows is for QEMU.
     Opaque,
 }
 
-/// The head of a record of bytes for QEMU, of at most [`BYTES_MAX`].
+/// Returns the head of a record of bytes for QEMU, of at most [`BYTES_MAX`].
 pub fn bytes_head(len: usize) -> Bytes {
     debug_assert!(len <= BYTES_MAX);
     let mut head = BytesMut::with_capacity(5);
@@ -159,20 +161,20 @@ pub fn bytes_head(len: usize) -> Bytes {
     head.freeze()
 }
 
-/// A barrier.
+/// Returns a barrier.
 pub fn barrier() -> Bytes {
     Bytes::from_static(&[TAG_BARRIER])
 }
 
-/// The end of all records on a stream.
+/// Returns the end of all records on a stream.
 pub fn opaque() -> Bytes {
     Bytes::from_static(&[TAG_OPAQUE])
 }
 
-/// A note.
+/// Returns a note.
 ///
 /// # Errors
-/// It is too long.
+/// The note is too long.
 pub fn note(note: &PageMessage) -> Result<Bytes, PageRecordError> {
     let body = postcard::to_stdvec(note).map_err(|_| PageRecordError::Note)?;
     let (bytes, most) = (body.len(), PAGE_MESSAGE_BYTES_MAX);
@@ -186,7 +188,7 @@ pub fn note(note: &PageMessage) -> Result<Bytes, PageRecordError> {
     Ok(record.freeze())
 }
 
-/// A batch, in the buffers in which it is: packed as told, what is packed of it in `data`; or as it is.
+/// Returns a batch, in its buffers: packed, with the packed bytes beside the plan; or as it is.
 pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     let (kinds, changes_packed, packing, data) = match packed {
         Some((Packed { sifted, compressed }, data)) => {
@@ -227,7 +229,7 @@ pub fn batch(batch: &Batch, packed: Option<(&Packed, Bytes)>) -> Vec<Bytes> {
     record
 }
 
-/// Takes records out of what arrives.
+/// Takes records out of the bytes that arrive.
 #[derive(Debug, Default)]
 pub struct Decoder {
     input: Input,
@@ -235,20 +237,21 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// The next bytes of the stream.
+    /// Takes the next bytes of the stream.
     pub fn push(&mut self, piece: Bytes) {
         self.input.push(piece);
     }
 
-    /// Bytes that wait for the rest of their record. Never more than the longest record and one piece.
+    /// Returns how many bytes wait for the rest of their record. They are never more than the longest record and one
+    /// piece.
     pub fn waiting(&self) -> usize {
         self.input.bytes
     }
 
-    /// The next record; none: more bytes are needed.
+    /// Returns the next record; `None`: more bytes are needed.
     ///
     /// # Errors
-    /// There is none; nothing that follows can be understood.
+    /// The bytes are no record, and nothing that follows can be understood.
     pub fn record(&mut self) -> Result<Option<PageRecord>, PageRecordError> {
         if self.is_opaque {
             return Ok(self.input.pop().map(PageRecord::Bytes));
@@ -323,7 +326,7 @@ impl Decoder {
             in_runs == pages && place.runs.iter().all(|run| run.pages > 0 && end(run))
         });
         let deltas = PageKind::Delta.count(&kinds);
-        // Only the agent's own pages are changed: QEMU gets whole ones.
+        // Only the agent's own pages are changed: QEMU gets whole pages.
         if !fits || (deltas > 0 && !matches!(form, BatchForm::Direct(_))) {
             return Err(PageRecordError::Head);
         }
@@ -353,7 +356,7 @@ impl Decoder {
     }
 }
 
-/// Bytes in the pieces in which they came.
+/// The bytes, in the pieces in which they came.
 #[derive(Debug, Default)]
 struct Input {
     pieces: VecDeque<Bytes>,
@@ -401,7 +404,7 @@ impl Input {
         }
     }
 
-    /// The next bytes, all of which are there, in one piece: copied only if they are not.
+    /// Returns the next bytes, all of which are there, in one piece. They are copied only if they are in several.
     fn take(&mut self, bytes: usize) -> Bytes {
         let mut pieces = self.take_pieces(bytes);
         match pieces.len() {
@@ -426,7 +429,7 @@ impl Input {
         pieces
     }
 
-    /// The bytes after a head; none: they are not all there.
+    /// Returns the bytes after a head; `None`: they are not all there.
     fn take_after(&mut self, head: usize, bytes: usize) -> Option<Bytes> {
         (self.bytes >= head + bytes).then(|| {
             self.skip(head);
@@ -451,7 +454,7 @@ mod tests {
         Note(bool),
     }
 
-    /// Parts that change, of pages said so.
+    /// Returns parts that change, of pages of which only parts go.
     fn delta() -> impl Strategy<Value = Option<u32>> {
         let changed = prop_oneof![Just(0), any::<u32>().prop_map(|changed| changed & 0x00ff_ffff)];
         prop_oneof![2 => Just(None), 1 => changed.prop_map(Some)]
