@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Checker;
+use super::checker::Checker;
 use crate::command_line;
 use crate::composition::{Device, SameFile, same_file};
 use crate::definition::Definition;
@@ -192,4 +192,180 @@ impl Checker<'_> {
             SameFile::Unknown(why) => Same::Unknown(why),
         }
     }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use crate::check::world::Case;
+    use crate::problem::ProblemKind as K;
+    use crate::problem::Severity::{Blocks, Warns};
+    use std::path::Path;
+
+    use crate::check::world::{drive, file};
+    use crate::composition::{Device, Image};
+    use crate::definition::Definition;
+    use crate::file_facts::FileSystem;
+
+    pub(in crate::check) const CASES: &[Case] = &[
+        (|w| drop(w.target.files.remove(1)), K::FileMissing, Blocks, &["hostb cannot read the kernel /boot/vmlinuz"]),
+        (|w| w.target.files[2].readable = false, K::FileMissing, Blocks, &["the initrd /boot/initrd"]),
+        (
+            |w| drop(w.target.digests.insert("/boot/initrd".into(), "3".into())),
+            K::FileDiffers,
+            Blocks,
+            &["/boot/initrd holds something else on hostb than on hosta", "copy /boot/initrd from hosta"],
+        ),
+        (
+            |w| drop(w.source.digests.remove(Path::new("/boot/vmlinuz"))),
+            K::FileDiffers,
+            Blocks,
+            &["whether /boot/vmlinuz holds the same", "web1 was started from"],
+        ),
+        (
+            |w| {
+                w.guest.loaded.push("/etc/ignition".into());
+                w.source.digests.insert("/etc/ignition".into(), "4".into());
+            },
+            K::FileMissing,
+            Blocks,
+            &["hostb cannot read /etc/ignition, which the QEMU of web1 starts from"],
+        ),
+        (
+            |w| [&mut w.source, &mut w.target].into_iter().for_each(|host| host.files.push(file("/dev/shm/web1"))),
+            K::RamShared,
+            Blocks,
+            &["RAM of web1 is in /dev/shm/web1, which hostb has, too", "memfd"],
+        ),
+        (
+            |w| {
+                let mut drive = drive("d0");
+                let image = Image { format: "raw".into(), filename: "nbd://[::1]:10809/d".into(), virtual_bytes: 1 };
+                drive.medium.as_mut().unwrap().chain.push(image);
+                w.guest.composition.drives.push(drive.clone());
+                w.launched.drives.push(drive);
+            },
+            K::DiskLocal,
+            Blocks,
+            &["web1 has nbd://[::1]:10809/d open, of a server on hosta itself", "address"],
+        ),
+        (
+            |w| {
+                let disk = Device { driver: "vhost-user-blk-pci".into(), id: "v0".into(), ..Device::default() };
+                w.guest.composition.devices.push(Device { children: vec![disk], ..Device::default() });
+                w.launched.devices.clone_from(&w.guest.composition.devices);
+            },
+            K::DiskUnknown,
+            Warns,
+            &["the disk \"v0\" (vhost-user-blk-pci)"],
+        ),
+        (
+            |w| w.target.files[0].mounted_from = Some("san:/vm".into()),
+            K::DiskUnknown,
+            Warns,
+            &["nas:/vm and san:/vm may be two names of the same"],
+        ),
+        (
+            |w| {
+                w.target.files[0].mounted_from = Some("san:/vm".into());
+                w.source.files[0].handle = Some("1:aa".into());
+                w.target.files[0].handle = Some("1:ab".into());
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["/srv/web1.qcow2 on hostb is another file"],
+        ),
+        (|w| w.source.files[0].mounted_from = None, K::DiskUnknown, Warns, &["mounted from is not told"]),
+        (|w| drop(w.target.files.remove(0)), K::DiskMissing, Blocks, &["hostb has no /srv/web1.qcow2", "mount"]),
+        (|w| w.target.files[0].inode = 1, K::DiskDiffers, Blocks, &["another file than on hosta", "NFS"]),
+        (
+            |w| {
+                w.source.files[0].wwid = Some("naa.1".into());
+                w.target.files[0].wwid = Some("naa.2".into());
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["another file"],
+        ),
+        (
+            |w| {
+                w.target.boot_id = w.source.boot_id.clone();
+                w.target.files[0].device = 41;
+            },
+            K::DiskDiffers,
+            Blocks,
+            &["another file"],
+        ),
+        (
+            |w| {
+                w.target.files[0].inode = 1;
+                w.guest.disks[0].readonly = true;
+            },
+            K::DiskDiffers,
+            Warns,
+            &["the same bytes"],
+        ),
+        (
+            // Hosts that were installed from one image: equal inodes, and yet two files.
+            |w| {
+                for host in [&mut w.source, &mut w.target] {
+                    (host.files[0].file_system, host.files[0].file_system_name) = (FileSystem::Local, "ext4".into());
+                }
+            },
+            K::DiskLocal,
+            Blocks,
+            &["a local file system (ext4) of hosta", "both hosts share"],
+        ),
+        (|w| w.target.files[0].file_system = FileSystem::Local, K::DiskLocal, Blocks, &["(nfs) of hostb"]),
+        (
+            // Two hosts installed from one image, of which neither says its boot: equal numbers of different files.
+            |w| {
+                (w.source.boot_id, w.target.boot_id) = (None, None);
+                w.source.files[0].file_system = FileSystem::Local;
+                w.target.files[0].file_system = FileSystem::Local;
+            },
+            K::DiskLocal,
+            Blocks,
+            &["which only one host sees"],
+        ),
+        (
+            |w| {
+                w.target.files[0].file_system = FileSystem::Local;
+                w.guest.disks[0].readonly = true;
+            },
+            K::DiskLocal,
+            Warns,
+            &["the same bytes"],
+        ),
+        (
+            |w| {
+                w.target.files[0].file_system = FileSystem::Local;
+                w.source.files.clear();
+            },
+            K::DiskLocal,
+            Blocks,
+            &["of hostb"],
+        ),
+        (|w| w.target.files[0].file_system = FileSystem::Unknown, K::DiskUnknown, Warns, &["may be shared or not"]),
+        (|w| w.source.files.clear(), K::DiskUnknown, Warns, &["hosta does not see it", "destroy"]),
+        (|w| w.target.files[0].writable = false, K::DiskAccess, Blocks, &["may not write /srv/web1.qcow2", "mount"]),
+        (|w| w.target.files[0].readable = false, K::DiskAccess, Blocks, &["may not read"]),
+        (
+            |w| {
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[firmware]\nimage = '/ovmf/code.fd'\n";
+                w.definition.as_mut().unwrap().firmware = Definition::parse(text, "").unwrap().firmware;
+            },
+            K::FileMissing,
+            Blocks,
+            &["hostb cannot read the firmware /ovmf/code.fd"],
+        ),
+        (
+            |w| {
+                let text = "name = 'web1'\nmemory = '4 GiB'\n[firmware]\ntemplate = '/ovmf/vars.fd'\n";
+                w.definition.as_mut().unwrap().firmware = Definition::parse(text, "").unwrap().firmware;
+            },
+            K::FileMissing,
+            Blocks,
+            &["cannot read the template of the variable store /ovmf/vars.fd"],
+        ),
+    ];
 }

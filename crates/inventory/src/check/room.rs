@@ -2,12 +2,22 @@
 
 use skein_units::{KIB, about_bytes, exact_bytes};
 
+use super::checker::Checker;
 use crate::facts::{GuestFacts, HostFacts};
 use crate::problem::{Problem, ProblemKind, Severity};
 use crate::room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 
-/// All that `guest` lacks at the target, and what its copy lacks at the source.
-pub(crate) fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFacts) -> Vec<Problem> {
+impl Checker<'_> {
+    /// Checks that both ends have the room that the guest and its copy need.
+    pub(super) fn room(&mut self) {
+        for problem in problems(self.guest, self.source, self.target) {
+            self.add(problem.kind, problem.severity, problem.what, problem.cure);
+        }
+    }
+}
+
+/// Returns all that `guest` lacks at the target, and what its copy lacks at the source.
+fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFacts) -> Vec<Problem> {
     let need = guest.need();
     let mut problems = Vec::new();
     problems.extend(pool(guest, target));
@@ -124,4 +134,96 @@ pub fn refusal(room: &Room, need: &RoomNeed, host: &str, who: &str) -> Option<No
     let lacking = room.lacking(need);
     let (limit, needed) = lacking.first()?;
     Some(NoRoom { what: limit.shortage_text(host, who, *needed), cure: limit.cure(*needed) })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use crate::check::world::Case;
+    use crate::check::world::group_of;
+    use crate::problem::ProblemKind as K;
+    use crate::problem::Severity::{Blocks, Warns};
+    use crate::room::{CopyRoom, Resource, Room};
+    use skein_units::{GIB, MIB};
+
+    pub(in crate::check) const CASES: &[Case] = &[
+        (|w| w.target.cpus = 1, K::CpusFew, Warns, &["hostb has fewer CPUs (1) than web1 (2)"]),
+        (
+            |w| w.target.ram_available_bytes = 4 * GIB,
+            K::Ram,
+            Blocks,
+            &["hostb has 4 GiB of RAM left", "free 180.5 MiB"],
+        ),
+        (
+            |w| (w.target.ram_bytes, w.target.ram_available_bytes) = (3 * GIB, 2 * GIB),
+            K::Ram,
+            Blocks,
+            &["a larger host: all its RAM is 3 GiB"],
+        ),
+        (
+            |w| {
+                w.guest.hugepages = Some(2 * MIB);
+                w.target.ram_available_bytes = 100 * MIB;
+            },
+            K::Ram,
+            Blocks,
+            &["web1 needs 180.5 MiB"],
+        ),
+        (
+            |w| {
+                w.guest.hugepages = Some(2 * MIB);
+                w.target.hugepages[0].free = 2047;
+            },
+            K::Hugepages,
+            Blocks,
+            &["2047 free huge pages of 2 MiB and web1 needs 2048", "echo 4097 > ", "hugepages-2048kB/nr_hugepages"],
+        ),
+        (|w| w.guest.hugepages = Some(GIB), K::Hugepages, Blocks, &["0 free huge pages of 1 GiB", "echo 4 > "]),
+        (
+            |w| w.target.room = Some(group_of(6 * GIB, 2 * GIB)),
+            K::Ram,
+            Blocks,
+            &[
+                "the control group /sys/fs/cgroup/m of hostb has 4 GiB left of 6 GiB (memory.max)",
+                "web1 needs",
+                "MemoryMax=",
+            ],
+        ),
+        (
+            |w| {
+                let mut room = group_of(300, 200);
+                (room.limits[0].resource, room.limits[0].name) = (Resource::Tasks, "pids.max".into());
+                w.target.room = Some(room);
+            },
+            K::Tasks,
+            Blocks,
+            &["has 100 threads left of 300 (pids.max)", "web1 needs 130", "TasksMax="],
+        ),
+        (
+            |w| {
+                let room = group_of(8 * GIB, 6 * GIB);
+                w.guest.copy = Some(CopyRoom { holes_bytes: 3 * GIB, agent_bytes: 0, room, promised_bytes: 0 });
+            },
+            K::SourceRam,
+            Blocks,
+            &["of hosta has 2 GiB left of 8 GiB", "the copy needs 3 GiB", "never wrote"],
+        ),
+        (
+            |w| {
+                let room = group_of(8 * GIB, 6 * GIB);
+                w.guest.copy = Some(CopyRoom { holes_bytes: 2 * GIB - 1, agent_bytes: 0, room, promised_bytes: 0 });
+            },
+            K::SourceRam,
+            Warns,
+            &["2 GiB of RAM that it never wrote", "of 8 GiB would be left", "one at a time"],
+        ),
+        (
+            |w| {
+                let unread = vec!["limits above /sys/fs/cgroup".into()];
+                w.target.room = Some(Room { unread, ..group_of(64 * GIB, GIB) });
+            },
+            K::RoomUnknown,
+            Warns,
+            &["limits a guest on hostb can be read: limits above /sys/fs/cgroup"],
+        ),
+    ];
 }
