@@ -1,4 +1,4 @@
-//! Which sockets of this host peers may connect to.
+//! Says which sockets of this host peers may connect to.
 
 use std::path::{Component, Path};
 
@@ -11,7 +11,7 @@ pub struct Allow {
     patterns: Vec<Pattern>,
 }
 
-/// A pattern or a target that will not do.
+/// The reason why a pattern or a destination is refused.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum AllowError {
@@ -24,7 +24,7 @@ pub enum AllowError {
 }
 
 impl Allow {
-    /// What is allowed unless said otherwise: sockets made for Skein.
+    /// Holds the pattern that is allowed by default: sockets made for Skein.
     pub const DEFAULT: &str = "/run/skein/**";
 
     /// Reads patterns. `*` stays within a directory, `**` does not.
@@ -37,7 +37,7 @@ impl Allow {
         Ok(Allow { patterns })
     }
 
-    /// Whether a peer may connect to `target`.
+    /// Checks that a peer may connect to `target`.
     pub fn check(&self, target: &str) -> Result<(), AllowError> {
         let path = Path::new(target);
         let plain = path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));

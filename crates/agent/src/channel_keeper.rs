@@ -1,9 +1,9 @@
-//! A process that keeps the channels of a migration open when its agent dies.
+//! Keeps the channels of a migration open when its agent dies, in a process of its own.
 //!
 //! A QEMU may wait for ever for a multifd channel that breaks before its main connection does
 //! ([`skein_hypervisor::migration`]), and when an agent is killed, all of its sockets break at once. So another process
 //! accepts QEMU's connections, passes them on to the agent, and keeps the channels open. When the agent is gone, or has
-//! given the migration up, it reads what QEMU still writes, and ends when QEMU has closed them.
+//! given the migration up, this process reads what QEMU still writes, and ends when QEMU has closed the channels.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,18 +23,18 @@ use rustix::net::{RecvFlags, recv};
 use crate::own_socket::ACCEPT_WAIT;
 use crate::pass_descriptor::{receive, send};
 
-/// A QEMU that has made no connection for so long, and has none, makes no more.
+/// Says after how long a QEMU that has no connection, and has made none, makes no more.
 const LAST_CHANNEL_WAIT: Duration = Duration::from_millis(200);
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Such a process, at its agent's end. It goes its own way when this is dropped.
+/// The keeper process, at its agent's end. The process goes on by itself when this is dropped.
 pub(crate) struct ChannelKeeper {
     link: UnixStream,
 }
 
 impl ChannelKeeper {
-    /// Starts it: `words` is a program that calls [`keep_channels`], and its arguments; another is `path`, for those
-    /// who look at processes.
+    /// Starts the process. `words` are a program that calls [`keep_channels`], and its arguments; the last argument is
+    /// `path`, for people who look at processes.
     pub(crate) fn start<W: AsRef<OsStr>>(
         words: &[W],
         path: &Path,
@@ -45,25 +45,26 @@ impl ChannelKeeper {
         link.set_read_timeout(Some(ACCEPT_WAIT))?;
         let mut command = Command::new(program);
         command.args(arguments).arg(path).stdin(OwnedFd::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
-        // A Ctrl-C in the agent's terminal is not meant for it.
+        // A Ctrl-C in the agent's terminal is not meant for the process.
         let mut child = command.process_group(0).spawn()?;
         thread::Builder::new().name("keeper".into()).spawn(move || child.wait())?;
         send(&link, listener)?;
         Ok(ChannelKeeper { link })
     }
 
-    /// The next connection; `None` if none comes within [`ACCEPT_WAIT`].
+    /// Returns the next connection; `None` if none comes within [`ACCEPT_WAIT`].
     ///
-    /// Errors: `UnexpectedEof` or `ConnectionReset` if the process has ended; otherwise a connection has come and is
-    /// lost.
+    /// # Errors
+    /// `UnexpectedEof` or `ConnectionReset` if the process has ended; otherwise a connection has come and is lost.
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         Ok(receive(&self.link)?.map(UnixStream::from))
     }
 }
 
-/// What such a process does, all its life. Its standard input is connected to the agent.
+/// Keeps channels until they end: all that the keeper process does. Its standard input is connected to the agent.
 ///
-/// Errors: it was started by nobody who knows what it is for.
+/// # Errors
+/// The standard input is no such connection.
 pub fn keep_channels() -> io::Result<()> {
     let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let listener = receive(&link)?.ok_or(io::ErrorKind::TimedOut)?;
@@ -77,7 +78,7 @@ fn keep(link: UnixStream, listener: UnixListener) -> io::Result<()> {
         let Some(connection) = accept(&listener)? else { continue };
         // The agent alone has the main connection, so that it breaks first.
         let is_main = !std::mem::replace(&mut has_main, true);
-        // If nobody is there to take it, the next look says so.
+        // If nobody is there to take the connection, the next check says so.
         let _ = send(&link, connection.as_fd());
         kept.extend((!is_main).then(|| Arc::new(connection)));
     }
@@ -89,15 +90,15 @@ fn keep(link: UnixStream, listener: UnixListener) -> io::Result<()> {
 fn is_over(link: &UnixStream, listener: &UnixListener) -> io::Result<bool> {
     let mut fds = [PollFd::new(link.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, PollTimeout::NONE) {
-        // The agent says nothing: what can be read is its end.
+        // The agent says nothing: readable means its end.
         Ok(_) => Ok(fds[0].any().unwrap_or(true)),
         Err(nix::Error::EINTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Reads all channels until their ends, those too that QEMU is about to connect. `is_over` is asked again and again,
-/// with the time for which there has been no channel. Others may read them, too.
+/// Reads all channels until their ends, also those that QEMU is about to connect. `is_over` is called again and again,
+/// with the time for which there has been no channel. Other processes may read the channels, too.
 pub(crate) fn drain(
     listener: BorrowedFd<'_>,
     accept: impl Fn() -> io::Result<Option<UnixStream>>,
@@ -118,7 +119,7 @@ pub(crate) fn drain(
         let mut ready_channels = ready[1..].iter();
         channels.retain(|channel| {
             let is_ready = ready_channels.next().is_some_and(|ready| *ready);
-            // Another may have been quicker.
+            // Another process may have been quicker.
             !is_ready
                 || match recv(&**channel, &mut buffer[..], RecvFlags::DONTWAIT) {
                     Ok((bytes, _)) => bytes > 0,
@@ -165,7 +166,7 @@ mod tests {
         (dir, path, link, keeper)
     }
 
-    /// More than a socket takes without a reader.
+    /// Writes more than a socket takes without a reader.
     fn write_much(channel: &mut UnixStream) -> io::Result<()> {
         channel.write_all(&vec![1; 4 << 20])
     }
@@ -207,7 +208,7 @@ mod tests {
     fn an_agent_sees_that_its_keeper_ended() {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("out")).unwrap();
-        // It takes what it is given, and ends.
+        // The process takes the byte that it is given, and ends.
         let keeper = ChannelKeeper::start(&["head", "-c", "1"], Path::new("/dev/stdin"), listener.as_fd()).unwrap();
         let end = Instant::now() + Duration::from_secs(10);
         let error = loop {

@@ -1,8 +1,8 @@
-//! Time for those who wait: the host's, or in tests one that passes when it is waited for.
+//! Is time for threads that wait: the host's time, or in tests a time that passes when a thread waits for it.
 
 use std::time::{Duration, Instant};
 
-/// How often [`wait_until`] looks.
+/// Says how often [`wait_until`] checks.
 const LOOK_PERIOD: Duration = Duration::from_millis(2);
 
 /// Tells the time, and lets it pass.
@@ -10,10 +10,10 @@ pub(crate) trait Clock: Send + Sync {
     /// Returns the time since some moment before everything that is measured by this clock.
     fn now(&self) -> Duration;
 
-    /// Waits so long.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration);
 
-    /// Waits until `is` or `time` is over. Returns whether `is`.
+    /// Waits until `is` returns true or `time` is over. Returns the last value of `is`.
     fn wait_until(&self, time: Duration, is: &mut dyn FnMut() -> bool) -> bool {
         let end = self.now() + time;
         while !is() {
@@ -30,7 +30,7 @@ pub(crate) trait Clock: Send + Sync {
 pub(crate) struct HostClock(Instant);
 
 impl HostClock {
-    /// A clock that begins now.
+    /// Makes a clock that begins now.
     pub(crate) fn new() -> HostClock {
         HostClock(Instant::now())
     }
@@ -46,7 +46,7 @@ impl Clock for HostClock {
     }
 }
 
-/// Waits until `is` or `time` is over, by the host's clock. Returns whether `is`.
+/// Waits until `is` returns true or `time` is over, by the host's clock. Returns the last value of `is`.
 pub(crate) fn wait_until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
     HostClock::new().wait_until(time, &mut is)
 }

@@ -1,4 +1,4 @@
-//! What a guest is composed of, with the files that its process has open.
+//! Finds what a guest is composed of, with the files that its process has open.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,11 +11,11 @@ use thiserror::Error;
 
 use crate::host_files;
 
-/// Most files that are looked at: a guest's disks with their backing files. More make the comparison fail, as they must
-/// not be taken for the same.
+/// Bounds the files: a guest's disks with their backing files. More make the comparison fail, because they must not be
+/// taken for the same.
 const FILES_MAX: usize = 256;
 
-/// Why it is not known what a guest is composed of.
+/// The reason why it is not known what a guest is composed of.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum CompositionError {
@@ -25,8 +25,8 @@ pub enum CompositionError {
     TooManyFiles(usize),
 }
 
-/// Returns what a guest is composed of, with its files, as the process `pid` has them open. `own`: where the agent
-/// keeps what moves with the guest.
+/// Returns what a guest is composed of, with its files, as the process `pid` has them open. `own` is the directory of
+/// what moves with the guest.
 pub(crate) fn with_files(guest: &dyn Guest, pid: u32, own: &Path) -> Result<Composition, CompositionError> {
     let mut composition = guest.composition()?;
     composition.boot_id = host_files::boot_id();
@@ -51,7 +51,7 @@ fn files(composition: &Composition, pid: u32, own: &Path) -> Result<Vec<OpenFile
     Ok(names.into_iter().zip(&paths).map(file).collect())
 }
 
-/// Where a file of QEMU is as this process sees it: QEMU's may have another root, and another directory to begin from.
+/// Returns where this process finds a file of QEMU. QEMU may have another root, and another working directory.
 fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
     let path = host_files::image(filename)?;
     Some(match path.strip_prefix("/") {
@@ -61,8 +61,8 @@ fn path_of(filename: &str, pid: u32) -> Option<PathBuf> {
     })
 }
 
-/// Device and inode of each regular file that a process has open, or device number and 0 of a block device, as
-/// [`FileFacts`](skein_inventory::FileFacts) have them.
+/// Returns device and inode of each regular file that a process has open, or device number and 0 of a block device, as
+/// [`FileFacts`](skein_inventory::FileFacts) has them.
 fn open_files(pid: u32) -> BTreeSet<(u64, u64)> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let identity = |fd: fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! The daemon.
+//! Is the agent itself: the daemon of a host.
 
 use std::ffi::OsString;
 use std::io;
@@ -30,40 +30,41 @@ use crate::server::{MigrationStarter, RequestServer, host_facts, serve};
 use crate::transport::packers;
 use crate::vms::Vms;
 
-/// What may be set on an agent.
+/// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
-    /// How it takes connections, and the NICs and outage of the sessions that it begins.
+    /// How the agent takes connections, and the NICs and outage of the sessions that it begins.
     pub acceptor: AcceptorSettings,
-    /// What tunnels may connect to.
+    /// The sockets that tunnels may connect to.
     pub allow: Allow,
-    /// VMs and their migrations; none: an agent for tunnels only.
+    /// The settings of VMs and their migrations; `None`: an agent for tunnels only.
     pub vms: Option<VmSettings>,
 }
 
-/// What may be set on an agent that has VMs.
+/// The settings of an agent that has VMs.
 #[derive(Clone, Debug)]
 pub struct VmSettings {
-    /// Where it keeps what.
+    /// The agent's directories.
     pub dirs: Dirs,
-    /// The other hosts; need not exist.
+    /// The file of the other hosts; need not exist.
     pub hosts_file: PathBuf,
-    /// The QEMU program where a definition names none; none: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
+    /// The QEMU program for definitions that name none; `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
-    /// How much at once.
+    /// The bounds of what is done at once.
     pub limits: MigrationLimits,
-    /// Data connections on each path of the sessions that it begins.
+    /// The data connections on each path of the sessions that the agent begins.
     pub connections: usize,
-    /// Whether it sends bulk data unencrypted.
+    /// Whether the agent sends bulk data unencrypted.
     pub plain_data: bool,
-    /// A program that calls [`crate::keep_channels`], and its arguments: migrations away from this host start it.
+    /// A program that calls [`crate::keep_channels`], and its arguments. Migrations away from this host start the
+    /// program.
     pub keeper_command: Vec<OsString>,
-    /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
-    /// Empty: none are.
+    /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
+    /// to compress; without a program pages go uncompressed.
     pub packer_command: Vec<OsString>,
 }
 
-/// An agent that did not start.
+/// The reason why an agent did not start.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum AgentError {
@@ -88,7 +89,7 @@ enum Inner {
 }
 
 impl Agent {
-    /// Listens and serves from then on; takes up VMs and migrations of the agent that was here before.
+    /// Starts to listen and serve, and takes up VMs and migrations of the agent that was here before.
     pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, AgentError> {
         let allowed = settings.allow.to_string();
         let inner = match settings.vms.clone() {
@@ -107,17 +108,17 @@ impl Agent {
         }
     }
 
-    /// The port that it listens on.
+    /// Returns the port that the agent listens on.
     pub fn port(&self) -> u16 {
         self.peers().port()
     }
 
-    /// Each session at this moment.
+    /// Returns the state of each session at this moment.
     pub fn snapshots(&self) -> Vec<SessionSnapshot> {
         self.peers().snapshots()
     }
 
-    /// Closes every session and stops listening. VMs go on; their migrations are taken up by the next agent.
+    /// Closes every session and stops listening. VMs go on; the next agent takes up their migrations.
     pub fn stop(&self) {
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
@@ -155,13 +156,13 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
 
 fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
     vms.dirs.create()?;
-    // Whoever has it has the directories: before anything in them is touched.
+    // The agent that has the journal has the directories. So the journal is opened before anything there is touched.
     let journal = open_journal(&vms.dirs.journal())?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
-    // The rest of the time for preparing a migration is for what comes after its QEMU's first word.
+    // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    // Whoever asks first does not wait for it. Without a thread it is tried then.
+    // The first caller does not wait for the result. Without a thread KVM is tried by the first call.
     let trying = known.clone();
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {
         Ok(()) => {}

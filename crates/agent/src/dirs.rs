@@ -1,4 +1,4 @@
-//! Where an agent keeps what.
+//! Says where an agent keeps what.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,9 +24,9 @@ use skein_handover::MigrationId;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dirs {
-    /// Such as `/var/lib/skein`.
+    /// The directory that outlives a boot, as `/var/lib/skein`.
     pub state: PathBuf,
-    /// Such as `/run/skein`.
+    /// The directory that does not, as `/run/skein`.
     pub run: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl Default for Dirs {
 }
 
 impl Dirs {
-    /// Makes them, for their owner alone.
+    /// Makes the directories, for their owner alone.
     pub fn create(&self) -> io::Result<()> {
         for dir in [self.vms(), self.migrations(), self.attempts(), self.run.join("vms"), self.run.join("migrations")] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
@@ -46,7 +46,8 @@ impl Dirs {
         Ok(())
     }
 
-    /// Whether what is kept of a VM and a migration finds room: their definitions and logs are shorter than this.
+    /// Checks that there is room for what is kept of a VM and a migration: their definitions and logs are shorter than
+    /// this.
     pub(crate) fn ready(&self) -> io::Result<()> {
         const PROBE_BYTES: usize = 64 << 10;
         let path = self.state.join("room");
@@ -55,7 +56,7 @@ impl Dirs {
         written
     }
 
-    /// Removes what a killed agent left of migrations that are not `open`.
+    /// Removes what a killed agent left of migrations that are not open.
     pub(crate) fn tidy_migrations(&self, is_open: impl Fn(MigrationId) -> bool) {
         for entry in fs::read_dir(self.run.join("migrations")).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -66,10 +67,11 @@ impl Dirs {
         }
     }
 
-    /// Writes down which run directory belongs to this state directory. `vm_in`: a VM that runs with its sockets below
-    /// such a directory.
+    /// Writes down which run directory belongs to this state directory. `vm_in` returns a VM that runs with its sockets
+    /// below a directory.
     ///
-    /// Errors: it was another one, and VMs run there: this agent would not know them, and start them again.
+    /// # Errors
+    /// It was another run directory, and VMs run there: this agent would not know them, and would start them again.
     pub(crate) fn take_run(&self, vm_in: impl Fn(&Path) -> Option<String>) -> io::Result<()> {
         let file = self.state.join("run");
         let own = std::path::absolute(&self.run)?;
@@ -85,48 +87,48 @@ impl Dirs {
         }
     }
 
-    /// The journal.
+    /// Returns the path of the journal.
     pub fn journal(&self) -> PathBuf {
         self.state.join("journal")
     }
 
-    /// What VMs are started from.
+    /// Returns the directory of what VMs are started from.
     pub fn vms(&self) -> PathBuf {
         self.state.join("vms")
     }
 
-    /// The logs of migrations.
+    /// Returns the directory of the migrations' logs.
     pub fn migrations(&self) -> PathBuf {
         self.state.join("migrations")
     }
 
-    /// Migrations that were asked for, with their attempts.
+    /// Returns the directory of the requested migrations, with their attempts.
     pub(crate) fn attempts(&self) -> PathBuf {
         self.state.join("attempts")
     }
 
-    /// Where commands are heard.
+    /// Returns the path of the socket for commands.
     pub fn socket(&self) -> PathBuf {
         self.run.join("agent.sock")
     }
 
-    /// What there is of a VM that runs.
+    /// Returns the directory of a running VM.
     pub fn vm(&self, name: &str) -> PathBuf {
         self.run.join("vms").join(name)
     }
 
-    /// The socket that a source's QEMU migrates to.
+    /// Returns the path of the socket that a source's QEMU migrates to.
     pub fn outgoing_socket(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.out"))
     }
 
-    /// The socket that a target's QEMU listens on.
+    /// Returns the path of the socket that a target's QEMU listens on.
     pub fn incoming_socket(&self, id: MigrationId) -> PathBuf {
         self.run.join("migrations").join(format!("{id}.in"))
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file, whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     let replace = || {

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use skein_api::{CheckResult, FailureReason, MigrateOptions, Outcome, Problem, ProblemKind, Refusal, Severity};
 use skein_handover::MigrationId;
 
-/// Pause before a migration is begun again.
+/// Holds the pause before a migration is begun again.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// A migration that was asked for.
+/// A requested migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AskedMigration {
     pub(crate) vm: String,
@@ -30,36 +30,36 @@ pub(crate) struct AskedMigration {
 /// Whether an attempt has shown that the guest's pages have to go through the target's QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlacementLoss {
-    /// Nothing new is known of that.
+    /// The attempt showed nothing new.
     None,
-    /// The attempt placed pages directly, and the next one will not.
+    /// The attempt placed pages directly, and the next attempt will not.
     Direct,
 }
 
-/// How a migration has ended.
+/// The end of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MigrationEnd {
     pub(crate) outcome: Outcome,
-    /// Why it was called off.
+    /// The reason why the migration was called off.
     pub(crate) why: Option<FailureReason>,
 }
 
 /// An attempt that was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BegunAttempt {
-    /// From 1 on; attempts that were refused count.
+    /// The number, from 1 on; attempts that were refused count.
     pub(crate) number: u32,
     pub(crate) migration: MigrationId,
 }
 
-/// Why an attempt was not begun.
+/// The reason why an attempt was not begun.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NotBegun {
     /// The check found something that blocks the migration.
     Blocked(Box<CheckResult>),
     /// The check could not be made, or the migration could not be begun.
     Refused(Refusal),
-    /// The guest that was to be moved is not there any more; what is there by its name may be another one.
+    /// The guest that was to be moved is not there any more; a VM of its name may have another guest.
     GuestGone(Refusal),
 }
 
@@ -72,7 +72,7 @@ impl NotBegun {
         }
     }
 
-    /// Returns whether the reason may be none a while later: a host that does not answer may do so soon, what a
+    /// Returns whether the reason may be gone a while later: a host that does not answer may do so soon, what a
     /// migration has left is cleared up, and room is given back.
     fn may_pass(&self) -> bool {
         match self {
@@ -102,19 +102,19 @@ fn passes_by_itself(kind: ProblemKind) -> bool {
     )
 }
 
-/// How all attempts ended.
+/// The way in which all attempts ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AttemptsEnd {
-    /// As the last migration did.
+    /// The attempts ended as the last migration did.
     Migration,
-    /// The last attempt was not begun, as the check says why.
+    /// The last attempt was not begun; the check says why.
     Blocked(CheckResult),
     /// The last attempt was not begun.
     Refused(Refusal),
 }
 
-/// Where the attempts are.
+/// The state of the attempts.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AttemptState {
     /// The next attempt is checked and begun.
@@ -123,16 +123,16 @@ pub(super) enum AttemptState {
     Running,
     /// The next attempt is begun at this time.
     Waiting { due: Instant },
-    /// There will be no other attempt.
+    /// There will be no further attempt.
     Over(AttemptsEnd),
 }
 
-/// What is to be done after attempts were cancelled.
+/// The step that follows after attempts were cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CancelStep {
     /// Call this migration off.
     CallOff(MigrationId),
-    /// Nothing: no attempt is under way, and none will be.
+    /// Do nothing: no attempt is under way, and none will be.
     Nothing,
     /// The attempts were over before.
     TooLate,
@@ -142,9 +142,9 @@ pub(super) enum CancelStep {
 #[derive(Clone, Debug)]
 pub(super) struct Attempts {
     asked: AskedMigration,
-    /// Those that were begun, the oldest first.
+    /// The attempts that were begun, the oldest first.
     begun: Vec<BegunAttempt>,
-    /// Attempts that were made, also those that were refused; the one that is being begun counts.
+    /// The number of attempts that were made, also those that were refused. An attempt that is being begun counts.
     made: u32,
     allowed: u32,
     is_cancelled: bool,
@@ -152,15 +152,15 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// Returns the attempts of a new request, whose first one is to be begun now.
+    /// Returns the attempts of a new request, whose first attempt is to be begun now.
     pub(super) fn new(asked: AskedMigration) -> Attempts {
         let allowed = asked.options.retries.saturating_add(1);
         let state = AttemptState::Beginning;
         Attempts { asked, begun: Vec::new(), made: 1, allowed, is_cancelled: false, state }
     }
 
-    /// Returns attempts as an earlier agent left them. `begun`: one at least; if there is no `end`, the newest is taken
-    /// to be under way until its end is told.
+    /// Returns attempts as an earlier agent left them. `begun` has at least one attempt. If there is no `end`, the
+    /// newest is taken to be under way until its end is told.
     pub(super) fn recovered(
         asked: AskedMigration,
         begun: Vec<BegunAttempt>,
@@ -180,7 +180,7 @@ impl Attempts {
         &self.begun
     }
 
-    /// Returns the newest migration; none before the first one has begun.
+    /// Returns the newest migration; `None` before the first has begun.
     pub(super) fn newest(&self) -> Option<MigrationId> {
         self.begun.last().map(|attempt| attempt.migration)
     }
@@ -193,7 +193,7 @@ impl Attempts {
         &self.state
     }
 
-    /// Returns how all attempts ended; none: they are not over.
+    /// Returns how all attempts ended; `None`: they are not over.
     pub(super) fn end(&self) -> Option<&AttemptsEnd> {
         match &self.state {
             AttemptState::Over(end) => Some(end),
@@ -220,8 +220,8 @@ impl Attempts {
         is_due
     }
 
-    /// The attempt has begun, as this migration. Returns the migration if it is to be called off, as somebody
-    /// cancelled meanwhile.
+    /// Notes that the attempt has begun, as this migration. Returns the migration if it is to be called off, because a
+    /// person cancelled meanwhile.
     pub(super) fn handle_begun(&mut self, id: MigrationId) -> Option<MigrationId> {
         debug_assert_eq!(self.state, AttemptState::Beginning, "nothing else begins a migration");
         self.begun.push(BegunAttempt { number: self.made, migration: id });
@@ -229,8 +229,8 @@ impl Attempts {
         self.is_cancelled.then_some(id)
     }
 
-    /// The attempt was not begun. The first one is refused to whoever asked; a later one is tried again, if the reason
-    /// may pass.
+    /// Notes that the attempt was not begun. A first attempt is refused to the caller; a later attempt is tried again,
+    /// if the reason may pass.
     pub(super) fn handle_not_begun(&mut self, now: Instant, why: NotBegun) {
         let is_first = self.begun.is_empty();
         self.state = if self.is_cancelled && !is_first {
@@ -245,12 +245,12 @@ impl Attempts {
         };
     }
 
-    /// The newest migration has ended. Tells nothing new if it was not under way.
+    /// Notes that the newest migration has ended. Changes nothing if it was not under way.
     pub(super) fn handle_ended(&mut self, now: Instant, end: MigrationEnd, loss: PlacementLoss) {
         if self.state != AttemptState::Running {
             return;
         }
-        // Without direct placement it is another thing: that is tried unasked.
+        // Without direct placement the migration is another: that is tried unasked.
         if loss == PlacementLoss::Direct {
             self.allowed = self.allowed.saturating_add(1);
         }
@@ -263,7 +263,7 @@ impl Attempts {
         };
     }
 
-    /// Somebody wants no further attempt, and the one that is under way called off.
+    /// Cancels: no further attempt is begun, and the attempt under way is called off.
     pub(super) fn cancel(&mut self) -> CancelStep {
         match (&self.state, self.newest()) {
             (AttemptState::Over(_), _) => return CancelStep::TooLate,
@@ -279,14 +279,14 @@ impl Attempts {
     }
 }
 
-/// How far the attempts are, as it is kept over a restart.
+/// The progress of the attempts, as it is kept over a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AttemptCount {
-    /// Attempts that were made.
+    /// The attempts that were made.
     pub(super) made: u32,
-    /// Attempts that may be made.
+    /// The attempts that may be made.
     pub(super) allowed: u32,
-    /// Somebody wants no further attempt.
+    /// Whether a person wants no further attempt.
     pub(super) is_cancelled: bool,
 }
 
@@ -393,7 +393,7 @@ mod tests {
         let mut attempts = running(5);
         assert_eq!(attempts.cancel(), CancelStep::CallOff(ONE));
         assert_eq!(attempts.cancel(), CancelStep::CallOff(ONE), "as often as is wanted");
-        // Something else was quicker.
+        // Another event was quicker.
         attempts.handle_ended(now, failed(), PlacementLoss::None);
         assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration));
         assert_eq!(attempts.cancel(), CancelStep::TooLate);

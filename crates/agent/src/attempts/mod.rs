@@ -1,5 +1,5 @@
-//! Attempts to move a guest: what was asked for is begun again by the agent, whoever watches, until it is done, is
-//! called off by somebody, or may be tried no more.
+//! Makes the attempts to move a guest. The agent begins a requested migration again, whoever watches, until it is done,
+//! is called off by a person, or may be tried no more.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! What checks a migration and begins it: the agent, or a fake.
+//! Is what checks a migration and begins it: the agent, or a fake.
 
 use skein_api::{CheckResult, Refusal};
 use skein_handover::MigrationId;
@@ -7,21 +7,21 @@ use skein_hypervisor::ProcessId;
 use super::machine::{AskedMigration, MigrationEnd, NotBegun};
 use crate::events::AgentEvent;
 
-/// How a guest's pages come into the target's RAM.
+/// The way of a guest's pages into the target's RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// The target's agent writes them there.
+    /// The target's agent writes the pages.
     Direct,
-    /// The target's QEMU does.
+    /// The target's QEMU writes the pages.
     ThroughQemu,
 }
 
-/// Which attempt a migration is.
+/// The place of a migration among the attempts of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptNumber {
-    /// From 1 on.
+    /// The number, from 1 on.
     pub(crate) number: u32,
-    /// Attempts that are allowed.
+    /// The number of attempts that are allowed.
     pub(crate) of: u32,
     /// The migration before this one.
     pub(crate) before: Option<MigrationId>,
@@ -29,7 +29,7 @@ pub(crate) struct AttemptNumber {
 
 /// Checks migrations, begins them, and knows how they end.
 pub(crate) trait Starter: Send + Sync + 'static {
-    /// What a check found out that is needed to begin.
+    /// The results of a check that are needed to begin.
     type Checked: Send;
 
     /// Finds all that stands against the migration. Something that the check found may block it.
@@ -43,7 +43,7 @@ pub(crate) trait Starter: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// It is not begun.
+    /// The migration is not begun.
     fn begin(
         &self,
         asked: &AskedMigration,
@@ -55,7 +55,7 @@ pub(crate) trait Starter: Send + Sync + 'static {
     /// Calls a migration off, if that is still possible.
     fn call_off(&self, id: MigrationId);
 
-    /// Returns how a migration has ended; none: it has not.
+    /// Returns how a migration has ended; `None`: it has not.
     fn end(&self, id: MigrationId) -> Option<MigrationEnd>;
 
     /// Returns whether a migration was ever begun.
@@ -64,10 +64,11 @@ pub(crate) trait Starter: Send + Sync + 'static {
     /// Tells an event of a migration of this VM.
     fn tell(&self, id: MigrationId, vm: &str, event: &AgentEvent);
 
-    /// Returns the process of the guest of this name: another process is another guest. None: it does not run here.
+    /// Returns the process of the guest of this name: another process is another guest. `None`: the guest does not run
+    /// here.
     fn guest(&self, vm: &str) -> Option<ProcessId>;
 
-    /// Returns how the VM's pages would be placed in a migration that is begun now.
+    /// Returns how the VM's pages would be placed in a migration that began now.
     fn placement(&self, vm: &str) -> Placement;
 }
 

@@ -1,4 +1,4 @@
-//! What is kept of requests over a restart of the agent: a file for each, written before its migration is begun.
+//! Keeps requests over a restart of the agent: in a file for each, written before its migration is begun.
 
 use std::fs;
 use std::io::{self, Read};
@@ -13,26 +13,26 @@ use tracing::warn;
 use super::machine::{AskedMigration, AttemptCount, Attempts, AttemptsEnd, BegunAttempt};
 use crate::dirs::replace;
 
-/// The longest file, in bytes: a thousand attempts with a check that found much.
+/// Bounds a file, in bytes: a thousand attempts with a check that found much.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The version of the format; a file of another one is left alone.
+/// Holds the version of the format; a file of another version is left alone.
 const FORMAT: u32 = 1;
 
 /// A request as it is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SavedRequest {
     format: u32,
-    /// The name that its client chose for it.
+    /// The id that the client chose for the request.
     pub(super) request_id: Option<String>,
     pub(super) asked_at: jiff::Timestamp,
     pub(super) asked: AskedMigration,
-    /// The process of the guest; none: it is not known.
+    /// The process of the guest; `None`: not known.
     #[serde(default)]
     pub(super) guest: Option<ProcessId>,
-    /// The newest may never have come to be: it was about to be begun.
+    /// The attempts that were begun. The newest may never have come to be: it was about to be begun.
     pub(super) begun: Vec<BegunAttempt>,
     pub(super) count: AttemptCount,
-    /// None: the attempts are not over.
+    /// The end of all attempts; `None`: they are not over.
     pub(super) end: Option<AttemptsEnd>,
 }
 
@@ -57,7 +57,7 @@ impl SavedRequest {
     }
 }
 
-/// The directory of the files. A file has its first migration's id for a name.
+/// The directory of the files. A file is named by its first migration's id.
 pub(crate) struct RequestStore {
     dir: PathBuf,
 }
@@ -67,11 +67,11 @@ impl RequestStore {
         RequestStore { dir }
     }
 
-    /// Returns when it is there after a power cut.
+    /// Writes a request. Returns when the file is there after a power cut.
     ///
     /// # Errors
     ///
-    /// The directory takes nothing.
+    /// The directory cannot be written.
     pub(super) fn write(&self, request: &SavedRequest) -> io::Result<()> {
         let Some(path) = self.path(request) else { return Ok(()) };
         replace(&path, &serde_json::to_vec_pretty(request).expect("plain data always serialises"))?;
@@ -88,12 +88,12 @@ impl RequestStore {
         }
     }
 
-    /// Returns all requests, the oldest first. What cannot be read is told and left where it is.
+    /// Returns all requests, the oldest first. A file that cannot be read is logged and left where it is.
     pub(super) fn load(&self) -> Vec<SavedRequest> {
         let mut requests = Vec::new();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
-            // Of an agent that died while it wrote.
+            // The file is of an agent that died while it wrote.
             if path.extension().is_some_and(|extension| extension == "new") {
                 let _ = fs::remove_file(&path);
             }

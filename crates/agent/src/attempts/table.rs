@@ -1,4 +1,4 @@
-//! The requests of the last day, and the thread that begins their next attempts.
+//! Keeps the requests of the last day, and has the thread that begins their next attempts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,20 +24,20 @@ use crate::events::AgentEvent;
 use crate::permit::Permit;
 use crate::random::random;
 
-/// How long a request is remembered after it was asked for, once it is over.
+/// Says how long a request is remembered after it was made, once it is over.
 const KEEP_TIME: SignedDuration = SignedDuration::from_hours(24);
-/// Requests that are remembered: of those that are over the oldest is forgotten first.
+/// Bounds the remembered requests: of those that are over the oldest is forgotten first.
 const KEPT_MAX: usize = 1024;
-/// Attempts that are checked and begun at once, beside those that clients wait for.
+/// Bounds the attempts that are checked and begun at once, beside those that clients wait for.
 const BEGINNING_MAX: usize = 8;
-/// A check and a begin take less: another host is asked for 20 s at most, and may be slow to be found.
+/// Bounds a check and a begin: another host is asked for 20 s at most, and may be slow to be found.
 const BEGIN_TIME: Duration = Duration::from_secs(60);
-/// How often migrations are looked after though nothing was told of their ends.
+/// Says how often migrations are checked for their ends though no end was told.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
-/// How long a due attempt waits for its turn until it is looked for again.
+/// Says how long a due attempt waits for its turn until the next check.
 const TURN_PERIOD: Duration = Duration::from_millis(500);
 
-/// A request in the table.
+/// The key of a request in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey(u64);
 
@@ -46,18 +46,18 @@ pub(crate) struct RequestKey(u64);
 pub(crate) struct Begun {
     pub(crate) key: RequestKey,
     pub(crate) migration: MigrationId,
-    /// What the check found; none: it was begun before.
+    /// The result of the check; `None`: the attempt was begun before.
     pub(crate) check: Option<CheckResult>,
 }
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Standing {
     /// This migration is under way.
     Running(MigrationId),
-    /// This one has ended, and another one is to come.
+    /// This migration has ended, and another is to come.
     Between(MigrationId),
-    /// This one was the last.
+    /// This migration was the last.
     Over(MigrationId, AttemptsEnd),
 }
 
@@ -75,11 +75,11 @@ struct Entry {
     request_id: Option<String>,
     asked_at: Timestamp,
     attempts: Attempts,
-    /// The process of the guest that is to be moved; none: it is not known.
+    /// The process of the guest that is to be moved; `None`: not known.
     guest: Option<ProcessId>,
-    /// How the newest migration places pages; none: an earlier agent began it.
+    /// How the newest migration places pages; `None`: an earlier agent began it.
     placement: Option<Placement>,
-    /// Where the attempts are could not be written down.
+    /// Whether the state of the attempts could not be written to disk.
     is_unsaved: bool,
 }
 
@@ -130,7 +130,7 @@ impl Table {
         self.entries.iter().find(|entry| entry.request_id.as_deref() == Some(request_id))
     }
 
-    /// Takes out what is over and a day old, and the oldest of too many that are over.
+    /// Takes out the requests that are over and a day old, and the oldest of too many that are over.
     fn forget(&mut self, now: Timestamp) -> Vec<SavedRequest> {
         let mut forgotten = Vec::new();
         let mut excess = (self.entries.len() + 1).saturating_sub(KEPT_MAX);
@@ -158,7 +158,7 @@ struct Shared<S: Starter> {
     store: RequestStore,
     table: Mutex<Table>,
     changed: Condvar,
-    /// Has the thread look at what is new.
+    /// Wakes the thread for what is new.
     wake: SyncSender<()>,
     beginning: Arc<AtomicUsize>,
     is_stopping: AtomicBool,
@@ -179,10 +179,10 @@ impl<S: Starter> AttemptTable<S> {
         Ok(AttemptTable { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Returns what is to be called whenever a migration has ended. It does not wait.
+    /// Returns the callback for the end of a migration. The callback does not wait.
     pub(crate) fn on_end(&self) -> impl Fn() + Send + Sync + use<S> {
         let wake = self.shared.wake.clone();
-        // One that is full wakes the thread all the same.
+        // A full queue wakes the thread all the same.
         move || {
             let _ = wake.try_send(());
         }
@@ -193,7 +193,7 @@ impl<S: Starter> AttemptTable<S> {
     ///
     /// # Errors
     ///
-    /// Something blocks it, or it is refused. Nothing is remembered then.
+    /// A problem blocks the migration, or it is refused. Nothing is remembered then.
     pub(crate) fn begin(&self, asked: AskedMigration, request_id: Option<&str>) -> Result<Begun, NotBegun> {
         let shared = &self.shared;
         let guest = shared.starter.guest(&asked.vm);
@@ -215,32 +215,33 @@ impl<S: Starter> AttemptTable<S> {
         Ok(Begun { key, migration, check: Some(check) })
     }
 
-    /// Returns where a request stands, as of this moment.
+    /// Returns the state of a request at this moment.
     pub(crate) fn standing(&self, key: RequestKey) -> Option<Standing> {
         let mut table = self.shared.table.lock();
         self.shared.look_after(&mut table, Instant::now());
         table.get(key)?.standing()
     }
 
-    /// Waits until a request stands elsewhere, for `patience` at most. Returns whether it does.
+    /// Waits until a request's state changes, for `patience` at most. Returns whether it did.
     pub(crate) fn wait(&self, key: RequestKey, seen: &Standing, patience: Duration) -> bool {
         let mut table = self.shared.table.lock();
         let is_same = |table: &mut Table| table.get(key).and_then(Entry::standing).as_ref() == Some(seen);
         !self.shared.changed.wait_while_for(&mut table, is_same, patience).timed_out()
     }
 
-    /// Returns the request that has this migration for its newest.
+    /// Returns the request whose newest migration this is.
     pub(crate) fn request_of(&self, newest: MigrationId) -> Option<RequestKey> {
         let table = self.shared.table.lock();
         table.entries.iter().find(|entry| entry.attempts.newest() == Some(newest)).map(|entry| entry.key)
     }
 
-    /// Calls off the request that has this migration for its newest: no further attempt is begun, and the migration is
-    /// called off if it is under way. Returns whether there was a request, and it was not over.
+    /// Calls off the request whose newest migration this is: no further attempt is begun, and the migration is called
+    /// off if it is under way. Returns whether there was a request, and it was not over.
     ///
     /// # Errors
     ///
-    /// That could not be written down: the attempts are cancelled until this agent ends, and the next one may go on.
+    /// The cancellation could not be written to disk: the attempts are cancelled until this agent ends, and the next
+    /// agent may go on.
     pub(crate) fn cancel(&self, newest: MigrationId) -> Result<bool, Refusal> {
         let mut table = self.shared.table.lock();
         self.shared.look_after(&mut table, Instant::now());
@@ -264,14 +265,14 @@ impl<S: Starter> AttemptTable<S> {
         })
     }
 
-    /// Returns the newest migration of the request that once began this one.
+    /// Returns the newest migration of the request that once began this migration.
     pub(crate) fn newest_of(&self, migration: MigrationId) -> Option<MigrationId> {
         let table = self.shared.table.lock();
         let began = |entry: &&Entry| entry.attempts.begun().iter().any(|attempt| attempt.migration == migration);
         table.entries.iter().find(began)?.attempts.newest()
     }
 
-    /// Returns which attempt a migration is; none: its request is not remembered.
+    /// Returns which attempt a migration is; `None`: its request is not remembered.
     pub(crate) fn attempt(&self, migration: MigrationId) -> Option<skein_api::Attempt> {
         let table = self.shared.table.lock();
         table.entries.iter().find_map(|entry| {
@@ -285,7 +286,7 @@ impl<S: Starter> AttemptTable<S> {
                 _ => None,
             };
             let AttemptCount { made, allowed, .. } = entry.attempts.count();
-            // One that is being begun is none yet.
+            // An attempt that is being begun is no attempt yet.
             let made = made - u32::from(next_in_ms == Some(0) && *entry.attempts.state() == AttemptState::Beginning);
             let not_begun = Some(made).filter(|made| is_newest && *made > begun.number);
             Some(skein_api::Attempt { number: begun.number, of: allowed, not_begun, next_in_ms })
@@ -315,8 +316,8 @@ fn too_many() -> Refusal {
     }
 }
 
-/// Returns what an earlier agent has left. Of a request whose first attempt was never begun nothing is left: whoever
-/// repeats it begins it.
+/// Returns what an earlier agent has left. Of a request whose first attempt was never begun nothing is left: a repeated
+/// request begins it.
 fn recovered<S: Starter>(starter: &S, store: &RequestStore) -> Table {
     let mut table = Table::default();
     for mut request in store.load() {
@@ -324,7 +325,7 @@ fn recovered<S: Starter>(starter: &S, store: &RequestStore) -> Table {
         if request.end.is_none() {
             while request.begun.last().is_some_and(|attempt| !starter.knows(attempt.migration)) {
                 request.begun.pop();
-                // It was about to be made, and was not.
+                // The attempt was about to be made, and was not.
                 request.count.made = request.count.made.saturating_sub(1);
             }
         }
@@ -351,7 +352,7 @@ impl<S: Starter> Shared<S> {
             self.begin_due(&mut table, now);
             let due = table.entries.iter().filter_map(|entry| entry.attempts.next_due()).min();
             drop(table);
-            // What is due and has not begun waits for its turn.
+            // An attempt that is due and has not begun waits for its turn.
             let wait = due.map_or(LOOK_PERIOD, |due| match due.saturating_duration_since(now) {
                 Duration::ZERO => TURN_PERIOD,
                 left => left.min(LOOK_PERIOD),
@@ -362,7 +363,7 @@ impl<S: Starter> Shared<S> {
         }
     }
 
-    /// Takes in the ends of migrations.
+    /// Notes the ends of migrations.
     fn look_after(&self, table: &mut Table, now: Instant) {
         for entry in &mut table.entries {
             if entry.is_unsaved {
@@ -397,7 +398,7 @@ impl<S: Starter> Shared<S> {
             entry.attempts.begin_due(now);
             let work = move || {
                 let _permit = permit;
-                // What came of it is in the table.
+                // The result is in the table.
                 let _ = own.attempt(key);
             };
             if let Err(error) = thread::Builder::new().name("attempt".into()).spawn(work) {
@@ -408,7 +409,7 @@ impl<S: Starter> Shared<S> {
         }
     }
 
-    /// Returns the request of this id, once its first attempt has begun; none: there is none.
+    /// Returns the request of this id, once its first attempt has begun; `None`: there is none.
     fn begun_before(
         &self,
         table: &mut parking_lot::MutexGuard<'_, Table>,
@@ -431,7 +432,7 @@ impl<S: Starter> Shared<S> {
         Ok(entry.attempts.newest().map(|migration| Begun { key: entry.key, migration, check: None }))
     }
 
-    /// Makes the attempt that is to be begun: checks, writes down what is about to be begun, and begins it.
+    /// Makes the attempt that is to be begun: checks, writes to disk what is about to be begun, and begins it.
     fn attempt(&self, key: RequestKey) -> Result<(MigrationId, CheckResult), NotBegun> {
         let begun = self.check_and_begin(key);
         let mut table = self.table.lock();
@@ -446,7 +447,7 @@ impl<S: Starter> Shared<S> {
             }
             Err(why) => {
                 let is_first = entry.attempts.begun().is_empty();
-                // An agent that stops refuses everything; the next one goes on as it was written down before.
+                // An agent that stops refuses everything; the next agent goes on from what was written to disk before.
                 let is_next_agents = self.is_stopping.load(Ordering::SeqCst) && !is_first;
                 if !is_next_agents {
                     self.handle_not_begun(entry, Instant::now(), why.clone());
@@ -461,7 +462,7 @@ impl<S: Starter> Shared<S> {
         };
         drop(table);
         self.changed.notify_all();
-        // It may have ended before it was known here.
+        // The migration may have ended before it was known here.
         let _ = self.wake.try_send(());
         if let Some(id) = call_off {
             self.starter.call_off(id);
@@ -493,7 +494,7 @@ impl<S: Starter> Shared<S> {
             saved.begun.push(BegunAttempt { number: count.made, migration: id });
             (saved, AttemptNumber { number: count.made, of: count.allowed, before: entry.attempts.newest() })
         };
-        // An agent that dies in between knows what it may have begun.
+        // After a death in between, the next agent knows what may have begun.
         self.store.write(&saved).map_err(|error| Refusal {
             message: format!("what is to be begun cannot be written down: {error}"),
             cure: "see that there is room on that file system".into(),
@@ -509,7 +510,7 @@ impl<S: Starter> Shared<S> {
         }
     }
 
-    /// An attempt was not begun, which the newest migration's events tell.
+    /// Notes that an attempt was not begun. The newest migration's events say so.
     fn handle_not_begun(&self, entry: &mut Entry, now: Instant, why: NotBegun) {
         let words = why.words();
         entry.attempts.handle_not_begun(now, why);
@@ -521,7 +522,7 @@ impl<S: Starter> Shared<S> {
         }
     }
 
-    /// Writes down where the attempts are. If that fails, it is tried again at each look.
+    /// Writes the state of the attempts to disk. A failure is tried again at each check.
     fn save(&self, entry: &mut Entry) -> io::Result<()> {
         let written = self.store.write(&entry.saved());
         entry.is_unsaved = written.is_err();
@@ -549,7 +550,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Begins migrations that end as the test wants.
+    /// A starter that begins migrations that end as the test wants.
     #[derive(Default)]
     struct FakeStarter {
         state: Mutex<FakeState>,
@@ -557,7 +558,7 @@ mod tests {
 
     #[derive(Default)]
     struct FakeState {
-        /// How each migration ended, if it has.
+        /// The end of each migration, if it has ended.
         migrations: BTreeMap<MigrationId, Option<MigrationEnd>>,
         newest: Option<MigrationId>,
         numbers: Vec<(u32, u32)>,
@@ -565,14 +566,14 @@ mod tests {
         refuses: bool,
         places: Option<Placement>,
         called_off: Vec<MigrationId>,
-        /// After which migration which attempt follows.
+        /// The migrations after which an attempt follows, and which attempt.
         told: Vec<(MigrationId, u32, u32)>,
-        /// Which attempts were not begun, and whether another one follows.
+        /// The attempts that were not begun, and whether another attempt follows.
         not_begun: Vec<(MigrationId, u32, bool)>,
-        /// What the check finds.
+        /// The problems that the check finds.
         problems: Vec<Problem>,
         guest: Option<ProcessId>,
-        /// How long a check takes.
+        /// The time that a check takes.
         check_time: Duration,
     }
 
@@ -653,7 +654,7 @@ mod tests {
             World { dir, starter, table }
         }
 
-        /// The agent is started again; what QEMUs and the journal tell stays.
+        /// Starts the agent again; what QEMUs and the journal tell stays.
         fn restart(&mut self) {
             self.table.stop();
             let store = RequestStore::new(self.dir.path().to_owned());
@@ -664,7 +665,7 @@ mod tests {
             self.table.begin(asked(retries), request_id).unwrap()
         }
 
-        /// The migration ends, which its owner tells.
+        /// Ends the migration, and tells its end as the migration's owner does.
         fn end(&self, id: MigrationId, outcome: Outcome, why: Option<FailureReason>) {
             self.starter.state.lock().migrations.insert(id, Some(MigrationEnd { outcome, why }));
             self.table.on_end()();
@@ -683,7 +684,7 @@ mod tests {
             }
         }
 
-        /// The migration that is begun after `before` ended.
+        /// Returns the migration that is begun after `before` ended.
         #[track_caller]
         fn next(&self, before: MigrationId) -> MigrationId {
             self.wait("another attempt", || self.starter.state.lock().newest != Some(before));
@@ -816,7 +817,7 @@ mod tests {
         let first = world.begin(5, None);
         world.fail(first.migration);
         world.wait("the pause", || world.table.attempt(first.migration).unwrap().next_in_ms.is_some());
-        // Where the file is to go there is a directory with something in it; so not even root can write there.
+        // The file's path is a directory that is not empty, so not even root can write there.
         let path = world.dir.path().join(format!("{}.json", first.migration));
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir_all(path.join("x")).unwrap();
@@ -906,7 +907,7 @@ mod tests {
         world.restart();
         assert_eq!(world.begin(1, Some("a name")).migration, first.migration, "it is under way");
         world.table.stop();
-        // It ends while there is no agent, as one that was not granted does.
+        // The migration ends while there is no agent, as a migration that was not granted does.
         world.end(first.migration, Outcome::CalledOff, Some(FailureReason::AgentRestarted));
         world.restart();
         let second = world.next(first.migration);
@@ -935,7 +936,7 @@ mod tests {
     fn what_was_written_down_and_never_begun_is_begun_by_whoever_repeats_it() {
         let mut world = World::new();
         let first = world.begin(1, Some("a name"));
-        // The agent died before it was begun: neither journal nor log know it.
+        // The agent died before the migration was begun: neither journal nor log know it.
         world.starter.state.lock().migrations.clear();
         world.restart();
         assert_eq!(world.files(), 0);
