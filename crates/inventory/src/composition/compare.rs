@@ -182,6 +182,11 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
     }
 }
 
+/// The objects that give a guest its RAM. Each host may have it otherwise: the guest does not see what its RAM lies on. Its
+/// name and its size are compared.
+const RAM_BACKENDS: [&str; 4] =
+    ["memory-backend-file", "memory-backend-memfd", "memory-backend-ram", "memory-backend-shm"];
+
 /// What `first` and `second` do not have in common: of one guest at two moments, or of a guest and the QEMU that is to
 /// take it. Files are compared where both compositions have looked at them, else their names are.
 pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference> {
@@ -210,7 +215,11 @@ pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference>
         format!("the network backend {name} ({kind})")
     });
     all.maps(Part::Tpm, &first.tpms, &second.tpms, |id, kind| format!("the TPM {id} ({kind})"));
-    all.maps(Part::Object, &first.objects, &second.objects, |id, kind| format!("the object {id} ({kind})"));
+    let objects = |composition: &Composition| -> BTreeMap<String, String> {
+        let is_compared = |(_, kind): &(&String, &String)| !RAM_BACKENDS.contains(&kind.as_str());
+        composition.objects.iter().filter(is_compared).map(|(id, kind)| (id.clone(), kind.clone())).collect()
+    };
+    all.maps(Part::Object, &objects(first), &objects(second), |id, kind| format!("the object {id} ({kind})"));
     all.sets(Part::Activity, &first.activities, &second.activities, |activity| format!("the {activity}"));
     all.all
 }
@@ -488,6 +497,13 @@ mod tests {
             composition
         };
         assert_eq!(differences(&netdev("\"#net016\""), &netdev("\"#net087\"")), []);
+        // What the RAM lies on is each host's own.
+        let ram = |kind: &str| {
+            let mut composition = composition();
+            composition.objects.insert("ram0".into(), kind.into());
+            composition
+        };
+        assert_eq!(differences(&ram("memory-backend-memfd"), &ram("memory-backend-ram")), []);
         assert_eq!(differences(&netdev("\"#net016\""), &netdev("\"n0\"")).len(), 1);
         // Another process numbers its nodes in another way.
         assert_eq!(
@@ -500,7 +516,7 @@ mod tests {
     #[test]
     fn each_part_is_compared() {
         type Spoil = fn(&mut Composition);
-        let cases: [(Part, &str, Spoil); 20] = [
+        let cases: [(Part, &str, Spoil); 21] = [
             (Part::Machine, "pc-q35-7.2", |c| c.machine = "pc-q35-7.2".into()),
             (Part::Device, "virtio-blk-pci (on pcie.0, address 05.0) was removed", |c| c.devices[0].children.clear()),
             (Part::Device, "\"late\" (on pcie.0, address 06.0) was added", |c| {
@@ -535,6 +551,7 @@ mod tests {
             (Part::Tuning, "bps_rd of the drive", |c| drop(medium(c).tuning.remove("bps_rd"))),
             (Part::Network, "n0 (user) was removed", |c| drop(c.network.remove("n0"))),
             (Part::Tpm, "tpm0", |c| c.tpms.clear()),
+            (Part::Object, "the object rng0 (rng-random) was removed", |c| drop(c.objects.remove("rng0"))),
             (Part::Activity, "the block job j (mirror) has ended", |c| c.activities.clear()),
         ];
         for (number, (part, words, spoil)) in cases.into_iter().enumerate() {
