@@ -1,4 +1,4 @@
-//! What happens to an agent's migrations, declared once: the name, the level, the line in the agent's log, and the
+//! Declares what happens to an agent's migrations, once: the name, the level, the line in the agent's log, and the
 //! entry in the migration's event log. [`MigrationViews::emit`](crate::migrations::MigrationViews::emit) brings an
 //! event to each of them. A metric is to count events by their names.
 
@@ -6,88 +6,88 @@ use skein_api::{LogEntry, MigrationEvent};
 use skein_handover::MigrationId;
 use tracing::Level;
 
-/// Something that happens to a migration.
+/// An event of a migration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AgentEvent {
-    /// The handover went on.
+    /// The handover made a step.
     Handover(MigrationEvent),
-    /// It is asked for like this.
+    /// The migration was asked for, by this offer.
     Offered {
-        /// In words.
+        /// The offer in words.
         offer: String,
     },
-    /// It is another attempt.
+    /// The migration is another attempt.
     Retried {
-        /// From 2 on.
+        /// The attempt's number, from 2 on.
         number: u32,
-        /// Attempts that are allowed.
+        /// The attempts that are allowed.
         of: u32,
-        /// The migration before it.
+        /// The migration of the attempt before.
         before: MigrationId,
     },
     /// Another attempt is to follow.
     AttemptFollows {
-        /// Of that attempt.
+        /// The number of that attempt.
         number: u32,
-        /// Attempts that are allowed.
+        /// The attempts that are allowed.
         of: u32,
     },
     /// An attempt was not begun.
     AttemptNotBegun {
-        /// Of that attempt.
+        /// The number of that attempt.
         number: u32,
-        /// Attempts that are allowed.
+        /// The attempts that are allowed.
         of: u32,
         /// The reason, in words.
         why: String,
         /// Whether another attempt is to follow.
         follows: bool,
     },
-    /// Somebody says that the other host is off.
+    /// A person says that the other host is off.
     OtherHostProvenOff,
-    /// A guest of this host or the other one was killed, or the other end tells something else.
+    /// A guest of this host or of the other host was killed, or the other end tells another fact.
     Told {
-        /// In words.
+        /// The fact in words.
         text: String,
     },
-    /// What the source finds out about a copy: how pages go, whether it converges, what was done for that.
+    /// The source found a fact about a copy: how pages go, whether the copy converges, what was done for that.
     CopyNoted {
-        /// In words.
+        /// The fact in words.
         text: String,
     },
-    /// A difference between the guest here and at the source, which does not matter to the guest.
+    /// The guest here differs from the guest at the source in a way that does not matter to the guest.
     MinorDifference {
-        /// In words.
+        /// The difference in words.
         text: String,
     },
-    /// What the target finds out about its QEMU; the source's agent is told, too.
+    /// The target found a fact about its QEMU; the source's agent is told, too.
     TargetNoted {
-        /// In words.
+        /// The fact in words.
         text: String,
     },
-    /// It is called off since the agent ends.
+    /// The migration is called off because the agent ends.
     AgentStops,
-    /// Its QEMU lives on for now.
+    /// The migration's QEMU lives on for now.
     QemuNotKilled {
         /// The reason, as the system or the process says it.
         error: String,
     },
-    /// Nobody works on it for now.
+    /// No thread works on the migration for now.
     NotWorkedOn {
         /// The reason, as the system says it.
         error: String,
     },
 }
 
-/// What is said of an event, and where.
+/// The name of an event, and the texts in both logs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Declaration {
-    /// Its name, which stays.
+    /// The event's name, which stays.
     pub(crate) name: &'static str,
     pub(crate) level: Level,
-    /// In the agent's log; none: nothing.
+    /// The line in the agent's log; `None`: no line.
     pub(crate) line: Option<String>,
-    /// In the migration's event log; none: nothing.
+    /// The entry in the migration's event log; `None`: no entry.
     pub(crate) entry: Option<LogEntry>,
 }
 
@@ -106,7 +106,7 @@ impl Declaration {
 }
 
 impl AgentEvent {
-    /// Returns what is said of it.
+    /// Returns the event's declaration.
     pub(crate) fn declaration(&self) -> Declaration {
         let info = |name| Declaration::new(name, Level::INFO);
         let warn = |name| Declaration::new(name, Level::WARN);

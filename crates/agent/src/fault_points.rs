@@ -1,8 +1,8 @@
-//! Points where a test halts the agent, to kill somebody there. Compiled only with the feature `fault-points`.
+//! Has points where a test halts the agent, to kill a process there. Compiled only with the feature `fault-points`.
 //!
-//! `SKEIN_FAULT_POINT=LABEL` names one, `SKEIN_FAULT_FILE=PATH` a file: the first time that the label is reached the
-//! file is made, and the thread halts until it is gone, or a minute is over. Labels: `SIDE-MOMENT-ACTION`, such as
-//! `source-after-write-grant`.
+//! `SKEIN_FAULT_POINT=LABEL` names a point, `SKEIN_FAULT_FILE=PATH` a file. The first time that the label is reached
+//! the file is made, and the thread halts until the file is gone, or a minute is over. Labels: `SIDE-MOMENT-ACTION`,
+//! such as `source-after-write-grant`.
 
 use std::path::Path;
 use std::sync::{Arc, Once};
@@ -13,14 +13,14 @@ use skein_handover::{
 
 use crate::migrations::Offer;
 
-/// Before or after an action.
+/// The moment of a point: before or after an action.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
     Before,
     After,
 }
 
-/// Halts here, if this is the point that is asked for.
+/// Halts here, if this is the point that a test asked for.
 pub(crate) fn point(moment: Moment, action: &Action<Arc<Offer>>) {
     static ONCE: Once = Once::new();
     let (Ok(wanted), Ok(file)) = (std::env::var("SKEIN_FAULT_POINT"), std::env::var("SKEIN_FAULT_FILE")) else {

@@ -1,4 +1,4 @@
-//! UEFI images of this host, by QEMU's descriptors of them (its docs/interop/firmware.json).
+//! Finds UEFI images of this host, by QEMU's descriptors of them (its docs/interop/firmware.json).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,30 +6,30 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Where descriptors are. One in the first directory hides one of that name in the second.
+/// Names the directories of descriptors. A descriptor in the first directory hides one of that name in the second.
 const DIRS: [&str; 2] = ["/etc/qemu/firmware", "/usr/share/qemu/firmware"];
-/// Most descriptors of a host: distributions have some twenty.
+/// Bounds the descriptors of a host: distributions have some twenty.
 const DESCRIPTORS_MAX: usize = 256;
 
-/// An image, and what a new variable store of it is a copy of.
+/// An image, and the file that a new variable store of the image is a copy of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     pub(crate) code: PathBuf,
     pub(crate) template: PathBuf,
 }
 
-/// Which image is wanted.
+/// The properties of the wanted image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
-    /// For a q35 machine; else for an i440FX one.
+    /// Whether the image is for a q35 machine; else it is for an i440FX machine.
     pub(crate) is_q35: bool,
-    /// With secure boot, and the keys of the software that may boot.
+    /// Whether the image has secure boot, and the keys of the software that may boot.
     pub(crate) secure_boot: bool,
-    /// This one.
+    /// The path of the image, if a certain image is wanted.
     pub(crate) code: Option<&'a Path>,
 }
 
-/// The first of this host's images, in the order of their descriptors' names, that is what is wanted.
+/// Returns the first of this host's images, in the order of their descriptors' names, that is what is wanted.
 pub(crate) fn find(wanted: Wanted) -> Option<Image> {
     find_in(&DIRS.map(Path::new), wanted)
 }
@@ -44,7 +44,7 @@ fn find_in(dirs: &[&Path], wanted: Wanted) -> Option<Image> {
             }
         }
     }
-    // An empty one hides another and describes nothing.
+    // An empty descriptor hides another and describes nothing.
     let descriptors = files.into_values().filter_map(|path| serde_json::from_slice(&fs::read(path).ok()?).ok());
     descriptors.filter_map(|descriptor: Value| image(&descriptor, wanted)).find(|image| image.code.exists())
 }
@@ -60,13 +60,13 @@ fn image(descriptor: &Value, wanted: Wanted) -> Option<Image> {
     };
     let raw = |file: &Value| (file["format"] == "raw").then(|| file["filename"].as_str().map(PathBuf::from)).flatten();
     let (code, template) = (raw(&mapping["executable"])?, raw(&mapping["nvram-template"])?);
-    // Without a mode: split, code and variables apart.
+    // Without a mode the image is split: code and variables are apart.
     let is_split = mapping["device"] == "flash" && matches!(mapping["mode"].as_str(), None | Some("split"));
     let fits = match wanted.code {
         Some(path) => path == code,
         None => {
             let secure = has("features", "secure-boot") && has("features", "enrolled-keys");
-            // One that needs system management mode without secure boot is of no use to anybody.
+            // An image that needs system management mode and has no secure boot is of no use to anybody.
             let plain = !has("features", "requires-smm") && !has("features", "enrolled-keys");
             descriptor["targets"].as_array()?.iter().any(suits) && if wanted.secure_boot { secure } else { plain }
         }
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(found(false, true, None), None);
         assert_eq!(found(true, false, Some("secboot")).as_deref(), Some("secboot"));
         assert_eq!(found(true, false, Some("nothing")), None);
-        // An administrator's own hides the distribution's.
+        // An administrator's own descriptor hides the distribution's.
         fs::write(own.path().join("60.json"), "").unwrap();
         assert_eq!(found(true, false, None).as_deref(), Some("other"));
         fs::remove_file(file("other")).unwrap();

@@ -1,6 +1,7 @@
-//! Files of this host: what `/proc` says in them, and what files of guests are.
+//! Reads files of this host: those of `/proc`, and the facts of guests' files.
 //!
-//! Files of guests are looked at in threads of their own: a dead server of a file system blocks them for good.
+//! Guests' files are read in threads of their own, because a dead server of a file system blocks such a thread for
+//! good.
 
 use std::fs;
 use std::io::Read;
@@ -18,38 +19,39 @@ use serde_json::Value;
 use skein_inventory::{FileFacts, FileSystem};
 use tracing::warn;
 
-/// All of a guest's files are looked at within this.
+/// Bounds the time in which all of a guest's files are read.
 pub(crate) const FILES_TIME: Duration = Duration::from_secs(5);
-/// A guest's disks (at most 64), their backing files, kernel and initramfs.
+/// Bounds the files: a guest's disks (at most 64), their backing files, kernel and initramfs.
 const FILES_MAX: usize = 256;
-/// Largest file whose contents are compared: no kernel or initramfs is larger, and it is read in the time that files
+/// Bounds a file whose contents are compared: no kernel or initramfs is larger, and it is read in the time that files
 /// have.
 const LOADED_BYTES_MAX: u64 = 1 << 30;
-/// Threads that look at files: those that a dead server blocks stay.
+/// Bounds the threads that read files: those that a dead server blocks stay.
 const LOOKERS_MAX: usize = 512;
-/// LVM on RAID on multipath: layers of block devices.
+/// Bounds the layers of block devices: LVM on RAID on multipath.
 const LAYERS_MAX: usize = 8;
 
-/// Which boot of which kernel this is.
+/// Returns the id of this boot of the host.
 pub(crate) fn boot_id() -> Option<String> {
     Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty())
 }
 
-/// A file of `/proc` or `/sys`; nothing if it cannot be read.
+/// Returns the text of a file of `/proc` or `/sys`; empty if the file cannot be read.
 pub(crate) fn text(path: impl AsRef<Path>) -> String {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// The value of `NAME:  123 kB`, in bytes.
+/// Returns the value of `NAME:  123 kB`, in bytes.
 pub(crate) fn kilobytes(file: &str, name: &str) -> Option<u64> {
     let value = file.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Threads that look at files now.
+/// Counts the threads that read files now.
 static LOOKERS: AtomicUsize = AtomicUsize::new(0);
 
-/// Does `work` in a thread of its own, which may be waited for or not. None: too many are still at it.
+/// Runs `work` in a thread of its own, which the caller may wait for or not. `None`: too many threads are still at
+/// work.
 pub(crate) fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<Receiver<T>> {
     struct Looker;
     impl Drop for Looker {
@@ -68,7 +70,7 @@ pub(crate) fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     Some(told)
 }
 
-/// Files that are being looked at.
+/// The files that are being read.
 pub(crate) struct Looks<T> {
     files: Vec<(PathBuf, Option<Receiver<Option<T>>>)>,
     end: Instant,
@@ -82,13 +84,13 @@ pub(crate) fn looks<T: Send + 'static>(paths: &[PathBuf], look: fn(&Path) -> Opt
     Looks { files: files.collect(), end: Instant::now() + FILES_TIME }
 }
 
-/// Of these files those that exist, and whose file system answers in time.
+/// Returns the facts of the files that exist, and whose file system answers in time.
 pub(crate) fn looked_at(paths: &[PathBuf]) -> Vec<FileFacts> {
     looks(paths, look).wait().into_iter().map(|(_, facts)| facts).collect()
 }
 
 impl<T> Looks<T> {
-    /// Those that exist, and whose file system answers.
+    /// Waits for the files. Returns those that exist, and whose file system answers.
     pub(crate) fn wait(self) -> Vec<(PathBuf, T)> {
         let end = self.end;
         let seen = |(path, told): (PathBuf, Option<Receiver<Option<T>>>)| {
@@ -103,7 +105,7 @@ impl<T> Looks<T> {
     }
 }
 
-/// SHA-256 of what is in a file of at most [`LOADED_BYTES_MAX`]. None: it is no such file, or cannot be read.
+/// Returns the SHA-256 of a file of at most [`LOADED_BYTES_MAX`]; `None`: it is no such file, or cannot be read.
 pub(crate) fn digest(path: &Path) -> Option<String> {
     let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() <= LOADED_BYTES_MAX)?;
     let mut file = fs::File::open(path).ok()?.take(found.len());
@@ -134,7 +136,7 @@ pub(crate) fn look(path: &Path) -> Option<FileFacts> {
         wwid: None,
     };
     if found.file_type().is_block_device() {
-        // What the device is, and not the node that leads to it, of which each host has its own.
+        // This is the device itself, and not the node that leads to it, of which each host has its own.
         let (major, minor) = (nix::sys::stat::major(found.rdev()), nix::sys::stat::minor(found.rdev()));
         (facts.device, facts.inode) = (found.rdev(), 0);
         facts.wwid = wwid(&Path::new("/sys/dev/block").join(format!("{major}:{minor}")), LAYERS_MAX);
@@ -149,7 +151,7 @@ pub(crate) fn look(path: &Path) -> Option<FileFacts> {
     Some(facts)
 }
 
-/// The source of the mount with this device number, by proc_pid_mountinfo(5).
+/// Returns the source of the mount with this device number, by proc_pid_mountinfo(5).
 fn mounted_from(mountinfo: &str, device: u64) -> Option<String> {
     let device = format!("{}:{}", nix::sys::stat::major(device), nix::sys::stat::minor(device));
     mountinfo.lines().find_map(|line| {
@@ -159,11 +161,12 @@ fn mounted_from(mountinfo: &str, device: u64) -> Option<String> {
     })
 }
 
-/// Names that QEMU gives to the disks that it emulates, the same in each guest: no name for a host that is a guest.
+/// Holds names that QEMU gives to the disks that it emulates, the same in each guest. They are no names for a host that
+/// is a guest.
 const EMULATED_DISK_NAMES: [&str; 3] = ["QEMU", "nvme.1b36-", "eui.525400"];
 
-/// The worldwide name of a block device, by its directory in `/sys`. For LVM, encryption and RAID that is their UUID
-/// with the names of what is below: hosts installed from one image have the same UUIDs on disks of their own.
+/// Returns the worldwide name of a block device, by its directory in `/sys`. For LVM, encryption and RAID that is their
+/// UUID with the names of what is below: hosts installed from one image have the same UUIDs on disks of their own.
 fn wwid(dir: &Path, layers: usize) -> Option<String> {
     let said = |file: &str| Some(text(dir.join(file)).trim().to_owned()).filter(|text| !text.is_empty());
     let layers = layers.checked_sub(1)?;
@@ -179,12 +182,12 @@ fn wwid(dir: &Path, layers: usize) -> Option<String> {
         below.sort();
         return Some(format!("{uuid} on {}", below.join(", ")));
     }
-    // NVMe has its own beside, SCSI one level below.
+    // NVMe has its own name beside, SCSI a level below.
     let name = said("wwid").or_else(|| said("device/wwid"))?;
     (!EMULATED_DISK_NAMES.iter().any(|emulated| name.contains(emulated))).then_some(name)
 }
 
-/// Magic numbers of linux/magic.h, and of file systems that keep theirs elsewhere.
+/// Holds magic numbers of linux/magic.h, and of file systems that keep theirs elsewhere.
 const FILE_SYSTEMS: [(u32, FileSystem, &str); 31] = [
     (0xef53, FileSystem::Local, "ext4"),
     (0x5846_5342, FileSystem::Local, "xfs"),
@@ -227,8 +230,8 @@ pub(crate) fn file_system(magic: u32) -> (FileSystem, String) {
     )
 }
 
-/// The path in what QEMU calls a filename: `/a`, `file:/a`, or `json:{"driver": "raw", "file": {"filename": "/a"}}`
-/// where a path does not say it all. None: it is not on this host (`nbd://...`).
+/// Returns the path in what QEMU calls a filename: `/a`, `file:/a`, or `json:{"driver": "raw", "file": {"filename":
+/// "/a"}}` where a path does not say it all. `None`: the file is not on this host (`nbd://...`).
 pub(crate) fn image(filename: &str) -> Option<PathBuf> {
     if let Some(options) = filename.strip_prefix("json:") {
         let options: Value = serde_json::from_str(options).ok()?;
@@ -307,7 +310,7 @@ mod tests {
         assert_eq!(at("nvme").as_deref(), Some("eui.0025388b710ff22a"));
         assert_eq!(at("mpath").as_deref(), Some("mpath-3600508b1001c"));
         assert_eq!(at("lv").as_deref(), Some("LVM-abc on mpath-3600508b1001c, naa.600508b1001c"));
-        // Two hosts of one image could have the same: none is better.
+        // Two hosts of one image could have the same name: no name is better.
         for unnamed in ["virtio", "nested", "nested-nvme", "lv-of-unnamed", "empty-lv", "ring", "missing"] {
             assert_eq!(at(unnamed), None, "{unnamed}");
         }

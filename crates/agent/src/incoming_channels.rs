@@ -1,4 +1,4 @@
-//! Where migrations to this host land: the sockets of the QEMUs that wait for them.
+//! Is where migrations to this host arrive: the sockets of the QEMUs that wait for them.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use skein_handover::MigrationId;
 
 use crate::stream_destination::{LocalSocket, Refusal};
 
-/// Streams of one migration: QEMU's 255 multifd channels, main and postcopy, and a few tries.
+/// Bounds the streams of a migration: QEMU's 255 multifd channels, main and postcopy, and a few tries.
 const STREAMS_MAX: usize = 1024;
 
-/// The migrations that may land, and who may send them. Clones are the same.
+/// The migrations that may arrive, and the hosts that may send them. Clones are the same.
 #[derive(Clone, Default)]
 pub struct IncomingChannels {
     open: Arc<Mutex<HashMap<MigrationId, IncomingMigration>>>,
@@ -27,8 +27,8 @@ struct IncomingMigration {
 }
 
 impl IncomingChannels {
-    /// From now on the streams of a migration that `peer` opens are joined to the unix socket at `path`, in the order
-    /// they were opened in, but for the pages that `pages` takes. Nothing needs to listen there yet.
+    /// Joins from now on the streams of a migration that `peer` opens to the unix socket at `path`, in the order they
+    /// were opened in, without the pages that `pages` takes. Nothing needs to listen there yet.
     pub fn open(&self, id: MigrationId, peer: &str, path: &Path, pages: Arc<TargetPages>) {
         let landing = IncomingMigration { peer: peer.to_owned(), path: path.to_owned(), pages, streams: Vec::new() };
         if let Some(before) = self.lock().insert(id, landing) {
@@ -36,7 +36,7 @@ impl IncomingChannels {
         }
     }
 
-    /// Nothing lands any more, and what has is torn down.
+    /// Lets nothing arrive any more, and tears down what has arrived.
     pub fn close(&self, id: MigrationId) {
         let landing = self.lock().remove(&id);
         if let Some(landing) = landing {
@@ -48,7 +48,7 @@ impl IncomingChannels {
         self.open.lock().expect("no panic under this lock")
     }
 
-    /// The socket for a stream that the peer of `live` opened.
+    /// Returns the socket for a stream that the peer of `live` opened.
     pub(crate) fn take(
         &self,
         id: MigrationId,

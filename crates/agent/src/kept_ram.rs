@@ -1,7 +1,7 @@
-//! What this host keeps of guests for their way back: the RAM of those that left it, the marks of those that came.
+//! Keeps what this host keeps of guests for their way back: the RAM of guests that left, the marks of guests that came.
 //!
-//! In memory only: an agent that ends has forgotten it. Nothing rests on it: whatever is taken from it is verified,
-//! page by page. So it is thrown away on any doubt.
+//! All is in memory only: an agent that ends has forgotten it. Nothing rests on it: whatever is taken from there is
+//! verified, page by page. So it is thrown away on any doubt.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,59 +11,60 @@ use skein_dataplane::{KeptMarks, KeptRam};
 use skein_hypervisor::ProcessId;
 use skein_inventory::KeptRamPolicy;
 
-/// What is kept here.
+/// The kept RAM and marks of this host.
 #[derive(Default)]
 pub(crate) struct KeptRamStore {
     rams: Mutex<Shelf<KeptRam>>,
-    /// Each with the QEMU that the guest came to: in another it is not that guest.
+    /// The marks, each with the QEMU that the guest came to: in another QEMU it is another guest.
     marks: Mutex<Shelf<(KeptMarks, ProcessId)>>,
 }
 
 impl KeptRamStore {
-    /// The RAM of a guest that left for `peer`, if there is room for it.
+    /// Keeps the RAM of a guest that left for `peer`, if there is room for it.
     pub(crate) fn put_ram(&self, vm: &str, peer: &str, ram: KeptRam, keeping: KeptRamPolicy) -> bool {
         let bytes = ram.bytes();
         self.rams.lock().put(vm, peer, ram, bytes, keeping, Instant::now())
     }
 
-    /// Nothing of the RAM of guests is to be kept any more.
+    /// Lets go of the RAM of all guests.
     pub(crate) fn let_go_of_rams(&self) {
         self.rams.lock().retain(|_| false);
     }
 
-    /// The marks of a guest that came from `peer` into this QEMU, if that host keeps its RAM.
+    /// Keeps the marks of a guest that came from `peer` into this QEMU, if that host keeps the guest's RAM.
     pub(crate) fn put_marks(&self, vm: &str, peer: &str, marks: KeptMarks, qemu: ProcessId, keeping: KeptRamPolicy) {
         if marks.ram_bytes() <= keeping.ram_bytes {
             self.marks.lock().put(vm, peer, (marks, qemu), 0, keeping, Instant::now());
         }
     }
 
-    /// The RAM of a guest that comes back from `peer`. One that comes from elsewhere needs it no more.
+    /// Takes the RAM of a guest that comes back from `peer`. A guest that comes from elsewhere needs its RAM no more.
     pub(crate) fn take_ram(&self, vm: &str, peer: &str) -> Option<KeptRam> {
         self.rams.lock().take(vm, peer, Instant::now())
     }
 
-    /// The marks of a guest that goes back to `peer` from this QEMU. For one that goes elsewhere they are of no use.
+    /// Takes the marks of a guest that goes back to `peer` from this QEMU. For a guest that goes elsewhere they are of
+    /// no use.
     pub(crate) fn take_marks(&self, vm: &str, peer: &str, qemu: ProcessId) -> Option<KeptMarks> {
         let (marks, came_to) = self.marks.lock().take(vm, peer, Instant::now())?;
         (came_to == qemu).then_some(marks)
     }
 
-    /// Lets go of what is too old, of the RAM of guests that run here, and of the marks of those that do not.
+    /// Lets go of what is too old, of the RAM of guests that run here, and of the marks of guests that do not.
     pub(crate) fn tidy(&self, runs: impl Fn(&str) -> bool) {
         let now = Instant::now();
         self.rams.lock().retain(|kept| kept.until > now && !runs(&kept.vm));
         self.marks.lock().retain(|kept| kept.until > now && runs(&kept.vm));
     }
 
-    /// Frees RAM that is kept, for somebody who has to have it: that of the guest that left first, `vm`'s own last of
-    /// all. Returns when it is free. False: nothing is kept.
+    /// Frees kept RAM for a guest that has to have it: the RAM of the guest that left first, `vm`'s own last of all.
+    /// Returns when the RAM is free. Returns false if nothing is kept.
     pub(crate) fn make_room(&self, vm: &str) -> bool {
         let item = self.rams.lock().take_first(vm);
         item.is_some()
     }
 
-    /// Bytes of RAM that are kept.
+    /// Returns the bytes of kept RAM.
     pub(crate) fn ram_bytes(&self) -> u64 {
         self.rams.lock().bytes()
     }
@@ -78,7 +79,7 @@ struct StoredItem<T> {
     what: T,
 }
 
-/// The oldest first.
+/// The kept items, the oldest first.
 struct Shelf<T>(Vec<StoredItem<T>>);
 
 impl<T> Default for Shelf<T> {
@@ -92,7 +93,7 @@ impl<T: Send + 'static> Shelf<T> {
         self.0.iter().map(|item| item.bytes).sum()
     }
 
-    /// False: it is more than may be kept at all.
+    /// Adds an item. Returns false if the item is more than may be kept at all.
     fn put(&mut self, vm: &str, peer: &str, what: T, bytes: u64, keeping: KeptRamPolicy, now: Instant) -> bool {
         self.retain(|item| item.until > now && item.vm != vm);
         let until = now.checked_add(Duration::from_secs(keeping.time_s));
@@ -114,7 +115,7 @@ impl<T: Send + 'static> Shelf<T> {
         None
     }
 
-    /// What was put first, of others than `vm` if there is any.
+    /// Takes the item that was added first, of a guest other than `vm` if there is one.
     fn take_first(&mut self, vm: &str) -> Option<StoredItem<T>> {
         let first = self.0.iter().position(|item| item.vm != vm).or_else(|| (!self.0.is_empty()).then_some(0))?;
         Some(self.0.remove(first))
@@ -125,7 +126,7 @@ impl<T: Send + 'static> Shelf<T> {
     }
 }
 
-/// Freeing RAM may take a while, for which nobody waits.
+/// Frees items in a thread, because freeing RAM may take a while.
 fn let_go<T: Send + 'static>(items: Vec<StoredItem<T>>) {
     if !items.is_empty() {
         let _ = thread::Builder::new().name("free".into()).spawn(move || drop(items));

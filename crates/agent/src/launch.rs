@@ -1,4 +1,4 @@
-//! From what a VM is to the QEMU that runs it.
+//! Makes the command line of the QEMU that runs a VM, from what the VM is.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,18 +24,18 @@ use crate::own_state::OwnState;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Launch {
-    /// A definition.
+    /// The QEMU is started from a definition.
     Definition(Box<Defined>),
-    /// The command line of a QEMU that somebody else started.
+    /// The QEMU is started from the command line of a QEMU that another program started.
     CommandLine(CommandLine),
 }
 
-/// A definition, and what was decided when it was started first.
+/// A definition, and what was decided when the VM was started first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defined {
-    /// With its machine type and accelerator resolved.
+    /// The definition, with its machine type and accelerator resolved.
     pub definition: Definition,
-    /// Whether its RAM is [`ODD_BYTES`] more.
+    /// Whether the VM's RAM has [`ODD_BYTES`] more.
     ///
     /// QEMU before 9.0 loses writes of an emulated CPU during a migration: it takes the dirty bits of 64 pages at a
     /// time and forgets to tell the CPU's TLB to notice the next write to them (mended by "physmem: Fix migration dirty
@@ -45,19 +45,19 @@ pub struct Defined {
     pub odd_ram: bool,
 }
 
-/// See [`Defined::odd_ram`].
+/// Holds the additional bytes: see [`Defined::odd_ram`].
 pub(crate) const ODD_BYTES: u64 = 8 << 10;
 
-/// A QEMU's command line, without what belongs to one process: its monitors, and where its guest came from.
+/// The command line of a QEMU, without what belongs to one process: its monitors, and where its guest came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandLine {
-    /// The program.
+    /// The path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<String>,
 }
 
-/// Options that belong to one process, and how many words follow them.
+/// Names the options that belong to one process, and how many words follow them.
 const OWN_OPTIONS: [(&str, usize); 10] = [
     ("-qmp", 1),
     ("-qmp-pretty", 1),
@@ -72,7 +72,7 @@ const OWN_OPTIONS: [(&str, usize); 10] = [
 ];
 
 impl CommandLine {
-    /// Of a process, by `/proc/PID/cmdline` and `/proc/PID/exe`.
+    /// Returns the command line of a process, by `/proc/PID/cmdline` and `/proc/PID/exe`.
     pub fn of(pid: u32) -> io::Result<CommandLine> {
         let program = fs::read_link(format!("/proc/{pid}/exe"))?;
         let bytes = fs::read(format!("/proc/{pid}/cmdline"))?;
@@ -82,8 +82,8 @@ impl CommandLine {
         Ok(CommandLine { program, args: CommandLine::without_own(words.into_iter().skip(1)) })
     }
 
-    /// Of a process, the monitors and files of its own that somebody may use, and that no QEMU made from
-    /// [`CommandLine::of`] has: beside the monitor that has this socket.
+    /// Returns the monitors and files of a process that other programs may use, and that no QEMU made from
+    /// [`CommandLine::of`] has. The monitor with the socket `own` is left out.
     pub(crate) fn left_behind(pid: u32, own: &Path) -> Vec<String> {
         let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words: Vec<String> =
@@ -110,7 +110,7 @@ impl CommandLine {
             match OWN_OPTIONS.iter().find(|(name, _)| *name == plain) {
                 Some((_, following)) => {
                     let values: Vec<String> = words.by_ref().take(*following).collect();
-                    // -mon chardev=ID: that chardev is a monitor's.
+                    // In `-mon chardev=ID` the chardev is a monitor's.
                     let ids =
                         values.iter().flat_map(|value| value.split(',')).filter_map(|o| o.strip_prefix("chardev="));
                     own_chardevs.extend(ids.map(str::to_owned));
@@ -118,7 +118,7 @@ impl CommandLine {
                 None => kept.push(word),
             }
         }
-        // The chardevs of monitors, wherever they are.
+        // These are the chardevs of monitors, wherever they are.
         let is_own = |value: &str| {
             let mut options = value.split(',');
             options.any(|option| option.strip_prefix("id=").is_some_and(|id| own_chardevs.contains(id)))
@@ -136,9 +136,9 @@ impl CommandLine {
 }
 
 impl Launch {
-    /// The same with the images that the guest has open now in place of those that it was started with, where that is
-    /// exact; and the names of images that were put in so (`` for a drive that is empty now). `launched`: as
-    /// [`Vm::launched`](crate::vms::Vm::launched).
+    /// Returns the same with the images that the guest has open now in place of those that it was started with, where
+    /// that is exact. Also returns the names of images that were put in so (`` for a drive that is empty now).
+    /// `launched` is as [`Vm::launched`](crate::vms::Vm::launched).
     pub(crate) fn with_images_of(&self, now: &Composition, launched: Option<&Composition>) -> (Launch, Vec<String>) {
         let mut given = Vec::new();
         let launch = match self {
@@ -164,13 +164,13 @@ impl Launch {
         (launch, given)
     }
 
-    /// What its QEMU needs, by the definition; none: it has none.
+    /// Returns what the VM's QEMU needs, by the definition; `None`: there is no definition.
     pub(crate) fn need(&self) -> Option<RoomNeed> {
         let definition = self.definition()?;
         Some(RoomNeed::new(definition.memory_bytes, definition.hugepages, definition.cpus, definition.accel))
     }
 
-    /// The VM's definition, if it has one.
+    /// Returns the VM's definition, if the VM has one.
     pub fn definition(&self) -> Option<&Definition> {
         match self {
             Launch::Definition(defined) => Some(&defined.definition),
@@ -179,8 +179,8 @@ impl Launch {
     }
 }
 
-/// Puts what a drive has `now` into a definition, where `then`, when its QEMU had just been started, it had what the
-/// definition says. None: it has the same, or a definition cannot say what it has.
+/// Puts what a drive has `now` into a definition, if the drive had what the definition says when its QEMU had just been
+/// started, which is `then`. `None`: the drive has the same, or a definition cannot say what it has.
 fn give_image(definition: &mut Definition, then: &Drive, now: &Drive) -> Option<String> {
     let old = then.medium.as_ref().map(|medium| Path::new(medium.filename()));
     let new = now.medium.as_ref().map(|medium| medium.filename());
@@ -188,7 +188,7 @@ fn give_image(definition: &mut Definition, then: &Drive, now: &Drive) -> Option<
     if old == new.map(Path::new) || new.is_some_and(|new| !new.starts_with('/')) {
         return None;
     }
-    // As the agent names the drives of its definitions.
+    // The agent names the drives of its definitions so.
     let number = then.device.strip_prefix("cdrom").and_then(|number| number.parse::<usize>().ok());
     if let Some(cdrom) = number.and_then(|number| definition.cdroms.get_mut(number))
         && cdrom.path.as_deref() == old
@@ -207,12 +207,13 @@ fn give_image(definition: &mut Definition, then: &Drive, now: &Drive) -> Option<
     new.map(str::to_owned)
 }
 
-/// The command line with what a drive has now, if it names another image for it and that can be told for certain.
+/// Returns the command line with what a drive has now, if it names another image for the drive and that can be told for
+/// certain.
 fn with_image(args: &[String], drive: &Drive, now: &Composition) -> Option<(Vec<String>, String)> {
     let named = command_line::drive_files(args);
     let by_name = command_line::drive_file(args, &drive.name);
     let Some(medium) = &drive.medium else {
-        // It was ejected.
+        // The medium was ejected.
         let old = by_name.filter(|old| drive.removable && !now.filenames().contains(old.as_str()))?;
         return Some((command_line::with_drive(args, &drive.name, &old, None)?, String::new()));
     };
@@ -221,20 +222,21 @@ fn with_image(args: &[String], drive: &Drive, now: &Composition) -> Option<(Vec<
     if is_named || !new.filename.starts_with('/') || !matches!(new.format.as_str(), "raw" | "qcow2") {
         return None;
     }
-    // After a snapshot what was named is below what is open.
+    // After a snapshot the named image is below the open image.
     let below = || medium.chain.iter().map(|image| &image.filename).find(|filename| named.contains(*filename)).cloned();
     let old = by_name.or_else(below)?;
     let args = command_line::with_drive(args, &drive.name, &old, Some((&new.filename, &new.format)))?;
     Some((args, new.filename.clone()))
 }
 
-/// The tap of a NIC that is plugged into a bridge: at most 15 bytes, the same for one VM whenever it starts.
+/// Returns the tap of a NIC that is plugged into a bridge: at most 15 bytes, the same for one VM whenever it starts.
 pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     let [_, a, b, c, d, e] = nic.mac.0;
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
-/// QEMU's command line for a definition. `dir`: where its sockets are; `own`: what the agent keeps for the guest.
+/// Returns QEMU's command line for a definition. `dir` is where its sockets are; `own` is what the agent keeps for the
+/// guest.
 pub(crate) fn config(
     defined: &Defined,
     default: Option<&Path>,
@@ -285,7 +287,7 @@ pub(crate) fn config(
 
 fn boot(definition: &Definition, own: &OwnState) -> Boot {
     let Some(firmware) = &definition.firmware else { return Boot::Default };
-    // It was found when the VM was first started.
+    // The image was found when the VM was first started.
     let image = firmware.image.clone().unwrap_or_default();
     match firmware.kind {
         FirmwareKind::Bios => Boot::Bios(image),
@@ -341,7 +343,7 @@ fn disk(disk: &definition::Disk) -> Disk {
             definition::Cache::None => DiskCache::None,
             definition::Cache::Writeback => DiskCache::Writeback,
         },
-        // Strangers are kept off; QEMU hands its lock over in a migration.
+        // The lock keeps other programs off; QEMU hands its lock over in a migration.
         locked: true,
         read_only: disk.readonly,
         options: DiskOptions {
@@ -411,7 +413,7 @@ mod tests {
 
     #[test]
     fn what_older_versions_started_has_the_same_command_line() {
-        // The machine of a guest that an older agent started, and that a newer one moves, byte for byte.
+        // An older agent started this guest's machine, and a newer agent moves it, byte for byte.
         let text = "name = 'a'\nmemory = '64 MiB'\nmachine = 'pc-q35-7.2'\naccel = 'tcg'\n\
                     [[disk]]\npath = '/d'\nformat = 'qcow2'\n[[nic]]\ntap = 't0'\nmac = '52:54:00:00:00:01'\n\
                     [qemu]\nargs = ['-device', 'virtio-rng-pci']\n";

@@ -1,11 +1,11 @@
-//! The per-host daemon ([`Agent`]), and the [`Tunnel`] that ends at one.
+//! Is the per-host daemon ([`Agent`]), and the [`Tunnel`] that ends at one.
 //!
-//! An agent owns its host's VMs: it starts their QEMUs, which outlive it, and moves them to other hosts. Who may run a
-//! guest is decided by `skein_handover`; here its decisions are carried out.
+//! An agent owns its host's VMs: it starts their QEMUs, which outlive it, and moves them to other hosts.
+//! `skein_handover` decides who may run a guest; this crate carries the decisions out.
 //!
-//! A tunnel listens on unix sockets and connects each connection made to them to a unix socket of the
-//! agent's host, in the order they were made. It carries opaque bytes: whose migration it is, and whether
-//! it succeeds, is its manager's business.
+//! A tunnel listens on unix sockets and connects each connection made to them to a unix socket of the agent's host, in
+//! the order they were made. It carries opaque bytes: whose migration it is, and whether it succeeds, is its manager's
+//! business.
 //!
 //! # Invariants
 //!
@@ -16,10 +16,10 @@
 //!   `an_agent_that_is_started_again_begins_no_second_migration_and_goes_on`.
 //! - **The first reason for calling a migration off stands**: what follows from it is none. Tests:
 //!   `the_first_reason_stands`, `the_end_of_a_migration_is_seen_with_the_reason_that_is_known_then`.
-//! - **Room is promised once**: reserved where a migration is let in or a VM is started, until its guest has arrived
-//!   or runs. Test: `room_for_one_is_not_given_to_two`.
-//! - **A target is ready when what is to be remembered of its guest is on its disk**, and has all of the guest when
-//!   the TPM's state is there. Tests: `a_guest_that_has_come_is_remembered_though_the_disk_is_full_by_then`,
+//! - **Room is promised once**: reserved where a migration is let in or a VM is started, until its guest has arrived or
+//!   runs. Test: `room_for_one_is_not_given_to_two`.
+//! - **A target is ready when what is to be remembered of its guest is on its disk**, and has all of the guest when the
+//!   TPM's state is there. Tests: `a_guest_that_has_come_is_remembered_though_the_disk_is_full_by_then`,
 //!   `firmware_and_tpm_move_with_their_guest`.
 //! - **A VM that is started again has what it last had**: what a guest has open is remembered, and an older image is
 //!   taken only on a person's word. Test: `a_file_is_started_with_what_its_guest_last_had`.
@@ -29,8 +29,8 @@
 //! - **A QEMU is known as a process from its start**, not from its first answer, and connected to with a deadline: a
 //!   full queue makes connect(2) of a unix socket wait for ever. Test:
 //!   `an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up`.
-//! - **A QEMU is never waited for to be killed.** A process is named by pid and start time, and killed through a
-//!   pidfd. Test: `one_that_hangs_ends_as_soon_as_its_migration_is_called_off`.
+//! - **A QEMU is never waited for to be killed.** A process is named by pid and start time, and killed through a pidfd.
+//!   Test: `one_that_hangs_ends_as_soon_as_its_migration_is_called_off`.
 //! - **A packer shares no lock with a thread in a hurry**, the lock on a process's memory neither: a packer may get no
 //!   CPU for a while. Test: `pages_are_packed_by_another_process_which_ends_when_nobody_needs_it`.
 

@@ -1,4 +1,4 @@
-//! Where an agent joins the migration connections of a source QEMU.
+//! Joins the migration connections of a source QEMU to streams.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,14 +22,14 @@ use crate::own_socket::{ACCEPT_WAIT, OwnSocket, SocketError};
 use crate::peers::{Peers, SessionHold};
 use crate::stream_destination::StreamDestination;
 
-/// A connection waits this long for a session with the other host.
+/// Says how long a connection waits for a session with the other host.
 const SESSION_TIME: Duration = Duration::from_secs(5);
-/// Streams that are remembered, the latest: more than a session may have open.
+/// Bounds the streams that are remembered, the latest: more than a session may have open.
 const STREAMS_MAX: usize = 1024;
 
 /// A listening unix socket whose connections lead to the QEMU that waits for a migration at another host, in the order
-/// they were made. Dropping it removes the socket and tears down the connections at once: what the other end does not
-/// have by then it will not get. Until then only the first of them ends when the other host breaks it off, or none
+/// they were made. Dropping this removes the socket and tears down the connections at once: what the other end does not
+/// have by then it will not get. Until then only the first connection ends if the other host breaks it off, or if none
 /// leads there.
 pub struct OutgoingChannels {
     shared: Arc<Shared>,
@@ -39,14 +39,15 @@ struct Shared {
     socket: OwnSocket,
     destination: StreamDestination,
     pages: Arc<SourcePages>,
-    /// The other host is reached as long as this exists.
+    /// Keeps the other host reached as long as this exists.
     hold: SessionHold,
     open: Mutex<Open>,
 }
 
 #[derive(Default)]
 struct Open {
-    /// The session that the streams are in. All of them are in one, as long as it lives: order holds within one.
+    /// The session that the streams are in. All streams are in one session, as long as it lives: order holds within
+    /// one.
     live: Option<Arc<RunningSession>>,
     streams: Vec<StreamId>,
     /// The first connection, as long as its stream has it.
@@ -54,9 +55,9 @@ struct Open {
     /// The connections after the first: multifd's channels.
     held: Vec<Arc<UnixStream>>,
     has_main: bool,
-    /// Nothing more gets to the other host, and what QEMU writes is dropped.
+    /// Whether nothing more gets to the other host, and what QEMU writes is dropped.
     given_up: bool,
-    /// Why that was this end's doing.
+    /// The reason, if this end gave up by itself.
     failed: Option<String>,
     stopped: bool,
 }
@@ -66,8 +67,8 @@ impl Open {
         self.stopped || self.given_up
     }
 
-    /// First the streams end, so that nothing gets to the other host that comes after what others may read of them from
-    /// now on.
+    /// Gives up. The streams end first, so that nothing gets to the other host that comes after what others may read of
+    /// the channels from now on.
     fn give_up(&mut self, why: &str) {
         self.reset(why);
         if let Some(main) = self.main.upgrade() {
@@ -88,10 +89,11 @@ impl Open {
 impl OutgoingChannels {
     /// Listens at `path`, for this user only, and takes connections from then on.
     ///
-    /// `keeper`: a program that calls [`crate::keep_channels`], and its arguments. Empty: all connections break when
-    /// this program dies.
+    /// `keeper` is a program that calls [`crate::keep_channels`], and its arguments. If it is empty, all connections
+    /// break when this program dies.
     ///
-    /// Errors: the path is in use, or no socket can be made there.
+    /// # Errors
+    /// The path is in use, or no socket can be made there.
     pub fn start(
         path: &Path,
         peers: &Peers,
@@ -118,18 +120,19 @@ impl OutgoingChannels {
         Ok(tap)
     }
 
-    /// Closes the main connection, so that a QEMU that does not hear gives up, and has all that it still writes to the
-    /// others read and dropped: it may wait for that, with the other host out of reach.
+    /// Closes the main connection, so that a QEMU that does not answer gives up. All that QEMU still writes to the
+    /// other channels is read and dropped: it may wait for that, with the other host out of reach.
     pub fn give_up(&self) {
         self.shared.lock().give_up("the source calls this migration off");
     }
 
-    /// Why a connection was not carried, if so: the migration is given up then, as by [`OutgoingChannels::give_up`].
+    /// Returns why a connection was not carried, if one was not. The migration is given up then, as by
+    /// [`OutgoingChannels::give_up`].
     pub fn failed(&self) -> Option<String> {
         self.shared.lock().failed.clone()
     }
 
-    /// Takes no more connections, and leaves those it has to whoever keeps them.
+    /// Takes no more connections, and leaves the connections to the process that keeps them.
     pub fn leave(self) {
         *self.shared.lock() = Open { stopped: true, ..Open::default() };
     }
@@ -178,7 +181,7 @@ impl Shared {
                 }
             }
         }
-        // Without its agent it reads the channels, as does this thread: either may lack files for some of them.
+        // Without its agent the keeper reads the channels, as this thread does: either may lack files for some of them.
         drop(keeper);
         if let Err(error) = self.drain() {
             warn!("{path}: QEMU may have to wait: {error}");
@@ -200,7 +203,7 @@ impl Shared {
         channel_keeper::drain(self.socket.as_fd(), accept, held, has_main, |_| self.lock().stopped)
     }
 
-    /// A channel that nobody reads would stop QEMU in the switchover, and the guest with it: rather no migration.
+    /// Fails the migration: a channel that nobody reads would stop QEMU in the switchover, and the guest with it.
     fn fail(&self, why: &str) {
         let mut open = self.lock();
         if !open.is_over() {
@@ -211,8 +214,9 @@ impl Shared {
         }
     }
 
-    /// QEMU connects its main channel first. When things break, that one has to be the first to close: a QEMU that
-    /// loses a multifd channel before may wait for it for ever ([`skein_hypervisor::migration`]).
+    /// Carries a connection. QEMU connects its main channel first. When things break, the main channel has to be the
+    /// first to close: a QEMU that loses a multifd channel before may wait for it for ever
+    /// ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
         let connection = Arc::new(connection);
         let is_main = {
@@ -246,7 +250,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The session, or a new one if it is over.
+    /// Returns the session, or a new session if it is over.
     fn session(&self) -> Result<Arc<RunningSession>, String> {
         if let Some(live) = self.lock().live.clone().filter(|live| live.ended().is_none()) {
             return Ok(live);
@@ -256,12 +260,12 @@ impl Shared {
     }
 }
 
-/// Whether the process that keeps the channels has ended.
+/// Returns whether the process that keeps the channels has ended.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
-/// And what to do about it.
+/// Returns the error in words, and what to do about it.
 fn in_words(error: &io::Error) -> String {
     let cure = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EMFILE) => "raise the limit of open files (ulimit -n) of the agent",

@@ -1,4 +1,4 @@
-//! Listening unix sockets whose files go with them.
+//! Is listening unix sockets whose files go with them.
 
 use std::fs;
 use std::io;
@@ -12,14 +12,14 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use thiserror::Error;
 use tracing::info;
 
-/// How long a listener waits before it looks whether it should stop.
+/// Says how long a listener waits before it checks whether it should stop.
 pub(crate) const ACCEPT_WAIT: Duration = Duration::from_millis(100);
-/// Waiting connections of a listener: QEMU opens up to 255 multifd channels at once.
+/// Bounds the waiting connections of a listener: QEMU opens up to 255 multifd channels at once.
 const BACKLOG: i32 = 256;
-/// Longest path of a unix socket (`sockaddr_un`, without the closing zero).
+/// Bounds the path of a unix socket (`sockaddr_un`, without the closing zero).
 pub(crate) const PATH_BYTES_MAX: usize = 107;
 
-/// A socket that cannot be listened on.
+/// The reason why a socket cannot be listened on.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum SocketError {
@@ -39,7 +39,7 @@ pub enum SocketError {
 pub(crate) struct OwnSocket {
     socket: Socket,
     path: PathBuf,
-    /// Device and inode of the file, to tell it from another's under the same name.
+    /// The device and inode of the file, to tell the file from another under the same name.
     file: Option<(u64, u64)>,
 }
 
@@ -61,19 +61,19 @@ impl OwnSocket {
         Ok(OwnSocket { socket, path: path.to_owned(), file: file_id(path) })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file, unless it is another's by now.
+    /// Removes the file, unless another socket has the path by now.
     pub(crate) fn remove(&self) {
         if self.file.is_some() && file_id(&self.path) == self.file {
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// The next connection; `None` if none comes within [`ACCEPT_WAIT`].
+    /// Returns the next connection; `None` if none comes within [`ACCEPT_WAIT`].
     pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.socket.accept() {
             Ok((socket, _)) => {
@@ -106,9 +106,9 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
 
 /// Removes what an earlier run left, and nothing else.
 ///
-/// Whether someone has the socket is asked with a datagram socket: the kernel finds the other end by the file's
-/// inode, whatever its name and network namespace, and refuses for the wrong type (`EPROTOTYPE`) before the other end
-/// hears of it (`unix_find_bsd` in net/unix/af_unix.c). A real connection would make an incoming QEMU exit.
+/// A datagram socket asks whether a program has the socket: the kernel finds the other end by the file's inode,
+/// whatever its name and network namespace, and refuses for the wrong type (`EPROTOTYPE`) before the other end learns
+/// of it (`unix_find_bsd` in net/unix/af_unix.c). A real connection would make an incoming QEMU exit.
 fn clear_way(path: &Path) -> Result<(), SocketError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -138,12 +138,12 @@ mod tests {
         std::os::unix::fs::symlink(dir.path(), &by_another_name).unwrap();
         let by_another_name = by_another_name.join("a.sock");
         assert!(matches!(OwnSocket::bind(&by_another_name, 0o600), Err(SocketError::InUse(_))));
-        // As a kill would leave it.
+        // A kill would leave the file so.
         drop(std::os::unix::net::UnixListener::bind(dir.path().join("b.sock")).unwrap());
         OwnSocket::bind(&dir.path().join("b.sock"), 0o600).unwrap();
         fs::write(dir.path().join("c"), "data").unwrap();
         assert!(matches!(OwnSocket::bind(&dir.path().join("c"), 0o600), Err(SocketError::NotASocket(_))));
-        // Another's file under the same name stays.
+        // Another socket's file under the same name stays.
         fs::remove_file(&path).unwrap();
         let second = OwnSocket::bind(&path, 0o600).unwrap();
         drop(first);

@@ -1,4 +1,4 @@
-//! What an agent keeps for a guest and moves with it: UEFI's variable store, the TPM's state.
+//! Is what an agent keeps for a guest and moves with it: UEFI's variable store, the TPM's state.
 //!
 //! Both are small, change while the guest runs, and arrive in QEMU's stream: the store as the contents of a flash
 //! device, which the target's QEMU writes to its file when the guest runs there, the TPM's state as what swtpm says. So
@@ -16,52 +16,52 @@ use tracing::info;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TpmFile {
     inode: u64,
-    /// Seconds and nanoseconds since the epoch.
+    /// The time of the last change: seconds and nanoseconds since the epoch.
     changed: (i64, i64),
 }
 
-/// What is kept for one VM: `state/own/NAME/`.
+/// The state that is kept for one VM: `state/own/NAME/`.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnState {
     dir: PathBuf,
-    /// What was there before a guest of that name arrived: no VM's name ends so.
+    /// The directory for what was there before a guest of that name arrived: no VM's name ends so.
     before: PathBuf,
 }
 
 impl OwnState {
-    /// `state`: the agent's state directory.
+    /// Returns the own state of a VM. `state` is the agent's state directory.
     pub(crate) fn new(state: &Path, name: &str) -> OwnState {
         let all = state.join("own");
         OwnState { dir: all.join(name), before: all.join(format!("{name}~")) }
     }
 
-    /// The directory.
+    /// Returns the directory.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// UEFI's variable store.
+    /// Returns the path of UEFI's variable store.
     pub(crate) fn vars(&self) -> PathBuf {
         self.dir.join("vars.fd")
     }
 
-    /// The directory of swtpm.
+    /// Returns the directory of swtpm.
     pub(crate) fn tpm(&self) -> PathBuf {
         self.dir.join("tpm")
     }
 
-    /// Whether a guest with this definition would begin with new contents here.
+    /// Returns whether a guest with this definition would begin with new contents here.
     pub(crate) fn is_new_to(&self, definition: &Definition) -> bool {
         let firmware = definition.firmware.as_ref();
         let is_own = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi && firmware.vars.is_none();
         (firmware.is_some_and(is_own) && !self.vars().exists()) || (definition.tpm.is_some() && !self.tpm().exists())
     }
 
-    /// Which file the TPM's permanent state is now; none: there is none. swtpm writes a new one and gives it its name
-    /// (`SWTPM_NVRAM_StoreData_Dir` of its swtpm_nvstore_dir.c), so another file is a whole one.
+    /// Returns which file the TPM's permanent state is now; `None`: there is none. swtpm writes a new file and gives it
+    /// its name (`SWTPM_NVRAM_StoreData_Dir` of its swtpm_nvstore_dir.c), so another file is a whole file.
     pub(crate) fn tpm_file(&self) -> Option<TpmFile> {
         let files = fs::read_dir(self.tpm()).ok()?.flatten();
-        // `tpm2-00.permall`, of a TPM 1.2 `tpm-00.permall`.
+        // The file is `tpm2-00.permall`, of a TPM 1.2 `tpm-00.permall`.
         let found = files
             .filter(|file| file.file_name().as_encoded_bytes().ends_with(b".permall"))
             .find_map(|file| file.metadata().ok());
@@ -70,9 +70,9 @@ impl OwnState {
             .map(|file| TpmFile { inode: file.ino(), changed: (file.ctime(), file.ctime_nsec()) })
     }
 
-    /// Has what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
+    /// Prepares what a guest's QEMU needs at its start: what is there, or new. Errors name the file.
     pub(crate) fn prepare(&self, definition: &Definition) -> io::Result<()> {
-        // What is there is of a guest that has arrived, also where an agent was killed before it knew.
+        // What is there is of a guest that has arrived, also if an agent was killed before it knew.
         let _ = fs::remove_file(self.arriving());
         self.fill(definition)
     }
@@ -98,11 +98,11 @@ impl OwnState {
         Ok(())
     }
 
-    /// The same where a guest is to arrive: new, with what was there set aside.
+    /// Prepares the same for a guest that is to arrive: new, with what was there set aside.
     pub(crate) fn prepare_new(&self, definition: &Definition) -> io::Result<()> {
         let is_uefi = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi && firmware.vars.is_none();
         if definition.tpm.is_some() || definition.firmware.as_ref().is_some_and(is_uefi) {
-            // Before something is set aside: what an agent that was killed meanwhile left.
+            // This comes before something is set aside: it puts back what an agent that was killed meanwhile left.
             self.put_back();
             if self.dir.exists() {
                 let _ = fs::remove_dir_all(&self.before);
@@ -115,12 +115,12 @@ impl OwnState {
         self.fill(definition)
     }
 
-    /// Is there from the moment when the guest is expected until it has arrived.
+    /// Returns the path of a file that is there from the moment when the guest is expected until it has arrived.
     fn arriving(&self) -> PathBuf {
         self.dir.join("arriving")
     }
 
-    /// The guest that was to arrive did not. Nothing changes if none was to.
+    /// Puts back what was set aside for a guest that did not arrive. Changes nothing if no guest was to.
     pub(crate) fn put_back(&self) {
         if self.arriving().exists() {
             let _ = fs::remove_dir_all(&self.dir);
@@ -128,7 +128,7 @@ impl OwnState {
         }
     }
 
-    /// The guest has arrived, and soon there is no copy but this one: it is written to the storage.
+    /// Writes the state to the storage: the guest has arrived, and soon there is no copy but this.
     pub(crate) fn arrived(&self) -> io::Result<()> {
         let _ = fs::remove_file(self.arriving());
         let of_tpm = fs::read_dir(self.tpm()).into_iter().flatten().flatten().map(|file| file.path());
@@ -142,7 +142,7 @@ impl OwnState {
         Ok(())
     }
 
-    /// The guest runs on another host, with newer contents.
+    /// Removes the state: the guest runs on another host, with newer contents.
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
@@ -156,7 +156,8 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|error| named(dir, error))
 }
 
-/// Whole or not at all, for its owner alone, with all its blocks: QEMU must find room when the guest arrives.
+/// Copies a file, whole or not at all, for its owner alone, with all its blocks: QEMU must find room when the guest
+/// arrives.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let bytes = fs::read(from).map_err(|error| named(from, error))?;
     let new = to.with_extension("new");
@@ -165,7 +166,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         io::Write::write_all(&mut file, &bytes)?;
         file.sync_all()?;
-        // Not over another that came meanwhile.
+        // The link does not replace a file that came meanwhile.
         fs::hard_link(&new, to)
     };
     let written = write().map_err(|error| named(to, error));

@@ -1,8 +1,8 @@
-//! A process that compresses pages for its agent, with CPU that nobody else wants.
+//! Is a process that compresses pages for its agent, with CPU that nobody else wants.
 //!
 //! The kernel gives such CPU to processes ([`skein_host::idle_scheduling`]), and the agent must not be one of them. The
-//! agent starts it when there is something to compress, and ends it when there has been nothing for a while. It ends by
-//! itself when the agent is gone.
+//! agent starts the process when there is something to compress, and ends it when there has been nothing for a while.
+//! The process ends by itself when the agent is gone.
 //!
 //! ```text
 //!  agent                              process
@@ -12,9 +12,9 @@
 //!  link ────────────────────────────── main        first, what it lacks; then socket and memory for each new thread
 //! ```
 //!
-//! The memory is a file that neither has mapped: with the pages themselves shared, or read by the process out of the
-//! agent (process_vm_readv(2)), it would hold locks of the agent's memory that others wait for, and it may get no CPU
-//! for a while.
+//! The memory is a file that neither has mapped. With the pages themselves shared, or read by the process out of the
+//! agent (process_vm_readv(2)), the process would hold locks of the agent's memory that others wait for, and it may get
+//! no CPU for a while.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -42,16 +42,16 @@ use tracing::{info, warn};
 
 use crate::pass_descriptor::{receive, send};
 
-/// For a process to start, and for an answer of one: it may get next to no CPU. The pages go as they are meanwhile.
+/// Bounds the start of a process, and an answer: a process may get next to no CPU. The pages go as they are meanwhile.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Between two starts.
+/// Holds the pause between two starts.
 const RESTART_PAUSE: Duration = Duration::from_secs(5);
-/// Who waits looks so often whether it is to end.
+/// Says how often a waiting thread checks whether it is to end.
 const END_CHECK_PERIOD: Duration = Duration::from_millis(50);
-/// Where results begin in the memory; before them are pages.
+/// Says where results begin in the memory; before them are pages.
 const RESULT_OFFSET: u64 = BATCH_BYTES_MAX as u64;
 
-/// What to compress: the first so many bytes in the memory.
+/// The request to compress the first so many bytes in the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PackRequest {
     effort: Effort,
@@ -74,7 +74,7 @@ impl PackRequest {
     }
 }
 
-/// What became of pages as bytes: packing, length, microseconds.
+/// Holds the length of an answer: packing, length, microseconds.
 const ANSWER_BYTES: usize = 9;
 
 fn answer((done, cpu): PackResult) -> [u8; ANSWER_BYTES] {
@@ -85,7 +85,10 @@ fn answer((done, cpu): PackResult) -> [u8; ANSWER_BYTES] {
     bytes
 }
 
-/// Errors: it makes no sense after this order.
+/// Reads an answer.
+///
+/// # Errors
+/// The answer makes no sense after this request.
 fn answered(bytes: [u8; ANSWER_BYTES], order: PackRequest) -> io::Result<PackResult> {
     let [packing, numbers @ ..] = bytes;
     let [len, cpu] = [0, 4].map(|at| u32::from_le_bytes(std::array::from_fn(|nth| numbers[at + nth])));
@@ -99,15 +102,16 @@ fn answered(bytes: [u8; ANSWER_BYTES], order: PackRequest) -> io::Result<PackRes
     }
 }
 
-/// What such a process does, all its life. Its standard input is connected to the agent.
+/// Compresses pages until the agent ends: all that the packer process does. Its standard input is connected to the
+/// agent.
 ///
 /// # Errors
-/// It was started by nobody who knows what it is for.
+/// The standard input is no such connection.
 pub fn pack_pages() -> io::Result<()> {
-    // Also in the middle of its work. It is the end of the thread that started it, one of the agent's packers, that
-    // counts.
+    // This holds in the middle of its work, too. The end of the thread that started the process, one of the agent's
+    // packers, counts.
     set_pdeathsig(Signal::SIGKILL)?;
-    // It was started by a path that tells nothing.
+    // The path that started the process tells nothing.
     set_name(c"skein-packer")?;
     let mut link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let lacks = settle_down().err().unwrap_or_default();
@@ -117,7 +121,7 @@ pub fn pack_pages() -> io::Result<()> {
         match fds {
             Ok((Some(socket), Some(memory))) => {
                 let (socket, memory) = (UnixStream::from(socket), File::from(memory));
-                // The agent sees its end.
+                // The agent sees the thread's end.
                 thread::Builder::new().name("packer".into()).spawn(move || work(socket, memory))?;
             }
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
@@ -144,7 +148,7 @@ fn work(mut socket: UnixStream, memory: File) -> io::Result<()> {
     }
 }
 
-/// Starts such a process when somebody needs it.
+/// Starts the process when a packer needs it.
 pub(crate) struct PackerProcessStarter {
     /// A program that calls [`pack_pages`], and its arguments.
     words: Vec<OsString>,
@@ -155,7 +159,7 @@ pub(crate) struct PackerProcessStarter {
 struct State {
     process: Weak<PackerProcess>,
     started: Option<Instant>,
-    /// What was said last of what is wrong, so that it is not said again.
+    /// The last logged problem, so that it is not logged again.
     said: String,
 }
 
@@ -164,7 +168,7 @@ impl PackerProcessStarter {
         PackerProcessStarter { words, state: Mutex::default() }
     }
 
-    /// A thread of the process. None: it cannot be had now; why is in the log.
+    /// Returns a thread of the process; `None`: there is none now, and the log says why.
     pub(crate) fn hire(&self, is_over: &dyn Fn() -> bool) -> Option<Box<dyn Compress>> {
         let mut state = self.state.lock();
         if let Some(Ok(hand)) = state.process.upgrade().filter(|process| process.is_up()).map(PackerConnection::new) {
@@ -203,23 +207,23 @@ impl PackerProcessStarter {
     }
 }
 
-/// The process, at its agent's end. It ends when this is dropped.
+/// The process, at its agent's end. The process ends when this is dropped.
 struct PackerProcess {
     link: UnixStream,
     child: Mutex<Option<Child>>,
 }
 
 impl PackerProcess {
-    /// Starts it, and has it said what it lacks.
+    /// Starts the process, and returns what it says that it lacks.
     fn start(words: &[OsString], is_over: &dyn Fn() -> bool) -> io::Result<(PackerProcess, String)> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let (link, other) = UnixStream::pair()?;
         link.set_read_timeout(Some(END_CHECK_PERIOD))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(OwnedFd::from(other)).stdout(Stdio::null());
-        // A Ctrl-C in the agent's terminal is not meant for it.
+        // A Ctrl-C in the agent's terminal is not meant for the process.
         let child = command.process_group(0).spawn()?;
-        // It has the other end from here on, alone.
+        // From here on the process alone has the other end.
         drop(command);
         let process = PackerProcess { link, child: Mutex::new(Some(child)) };
         let mut lacks = [0; 1024];
@@ -234,7 +238,7 @@ impl PackerProcess {
     fn end(&self) {
         let Some(mut child) = self.child.lock().take() else { return };
         let _ = child.kill();
-        // It may have to wait for the CPU to end with.
+        // The process may have to wait for the CPU to end with.
         let _ = thread::Builder::new().name("reaper".into()).spawn(move || child.wait());
     }
 }
@@ -245,7 +249,10 @@ impl Drop for PackerProcess {
     }
 }
 
-/// Reads what comes in one piece. Errors: nothing comes.
+/// Reads what comes in one piece.
+///
+/// # Errors
+/// Nothing comes.
 fn read_message(mut socket: &UnixStream, bytes: &mut [u8], is_over: &dyn Fn() -> bool) -> io::Result<usize> {
     let end = Instant::now() + ANSWER_TIME;
     loop {
@@ -261,7 +268,7 @@ fn read_message(mut socket: &UnixStream, bytes: &mut [u8], is_over: &dyn Fn() ->
     }
 }
 
-/// A thread of the process.
+/// A thread of the process, at its agent's end.
 struct PackerConnection {
     socket: UnixStream,
     memory: File,
@@ -338,11 +345,11 @@ mod tests {
 
     use super::*;
 
-    /// Says which of the processes below a test program is to be.
+    /// Names the variable that says which of the processes below a test program is to be.
     const ROLE: &str = "SKEIN_TEST_ROLE";
     const NEVER: &dyn Fn() -> bool = &|| false;
 
-    /// This very test program, as one of those.
+    /// Returns the command of this very test program, as one of those processes.
     fn words(role: &str) -> Vec<OsString> {
         let program = format!("/proc/{}/exe", std::process::id());
         let role = format!("{ROLE}={role}");
@@ -350,7 +357,7 @@ mod tests {
         ["env", &role, &program, "--exact", &format!("{module}::a_role"), "--nocapture"].map(Into::into).into()
     }
 
-    /// No test, but what other processes are.
+    /// Is no test, but what other processes are.
     #[test]
     fn a_role() {
         match std::env::var(ROLE).as_deref() {
@@ -372,7 +379,7 @@ mod tests {
         Pid::from_raw(child.as_ref().unwrap().id() as i32)
     }
 
-    /// For processes that get next to no CPU where others test, too.
+    /// Waits long, for processes that get next to no CPU if other tests run, too.
     fn until(mut is_so: impl FnMut() -> bool) -> bool {
         let end = Instant::now() + 6 * ANSWER_TIME;
         while !is_so() && Instant::now() < end {
@@ -381,7 +388,7 @@ mod tests {
         is_so()
     }
 
-    /// What it does; none: it has ended.
+    /// Returns the state of a process; `None`: the process has ended.
     fn state(pid: Pid) -> Option<char> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         status.lines().find_map(|line| line.strip_prefix("State:\t"))?.chars().next().filter(|state| *state != 'Z')
@@ -433,7 +440,7 @@ mod tests {
         let threads = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
         let idle = threads.filter(|stat| stat.contains("(packer)") && stat.split(' ').nth(40) == Some("5"));
         assert_eq!(idle.count(), 2);
-        // Random bytes are none to compress.
+        // Random bytes cannot be compressed.
         let mut random = vec![0; PAGE_BYTES];
         File::open("/dev/urandom").unwrap().read_exact(&mut random).unwrap();
         let mut out = vec![0; PageCompressor::OUT_BYTES];
@@ -451,7 +458,7 @@ mod tests {
         packs(&mut *hand).unwrap();
         let pid = pid(&crew);
         let begun = crew.state.lock().started.unwrap();
-        // It has the pages and says nothing.
+        // The process has the pages and says nothing.
         stop(pid);
         let asked = thread::spawn(move || packs(&mut *hand));
         thread::sleep(4 * END_CHECK_PERIOD);
@@ -473,7 +480,7 @@ mod tests {
         let begin = Instant::now();
         let mut out = vec![0; PageCompressor::OUT_BYTES];
         hand.compress(&[page(0)], Effort::LEAST, &mut out, &|| true).unwrap_err();
-        // So is who waits for one that says nothing at all, and for what is no such program.
+        // The same holds for a process that says nothing at all, and for what is no such program.
         for words in [words("mute"), vec!["true".into()], vec!["/nonexistent".into()], Vec::new()] {
             assert!(PackerProcessStarter::new(words).hire(&|| begin.elapsed() > END_CHECK_PERIOD).is_none());
         }

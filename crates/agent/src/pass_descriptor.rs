@@ -1,4 +1,4 @@
-//! Descriptors that are passed over a unix socket, one at a time (unix(7), SCM_RIGHTS).
+//! Passes descriptors over a unix socket, one at a time (unix(7), SCM_RIGHTS).
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +22,10 @@ pub(crate) fn send(link: &UnixStream, fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that was sent; `None` if none comes within the socket's timeout. Errors: the other end is closed.
+/// Receives a descriptor; `None` if none comes within the socket's timeout.
+///
+/// # Errors
+/// The other end is closed.
 pub(crate) fn receive(link: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);

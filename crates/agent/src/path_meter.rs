@@ -1,33 +1,33 @@
-//! What paths carry, by their counters at different moments. (A path's own rate is the most that it was seen to carry
-//! for an instant, which decides how much is sent on it.)
+//! Measures what paths carry, by their counters at different moments. (A path's own rate is the most that it was seen
+//! to carry for an instant, which decides how much is sent on it.)
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use skein_dataplane::PathSnapshot;
 
-/// Between two readings, at least.
+/// Holds the least time between two readings.
 const READING_PERIOD_MIN: Duration = Duration::from_millis(400);
-/// A path that carried less between two readings may have had no more to carry.
+/// Says how much a busy path carries between two readings: a path that carried less may have had no more to carry.
 const FULL_BYTES: f64 = 8e6;
-/// What it carries less counts for this part of the difference, at each reading.
+/// Says which part of the difference counts at each reading if a path carries less.
 const DECAY_SHARE: f64 = 0.1;
-/// What was read longer ago says nothing about now.
+/// Bounds the age of a reading: an older reading says nothing about now.
 const READING_AGE_MAX: Duration = Duration::from_secs(3);
 
-/// Of each path, by its NIC and its far address.
+/// The counts of each path, by its NIC and its far address.
 type Counts = BTreeMap<(String, String), u64>;
 
-/// The paths to one host.
+/// The meter of the paths to one host.
 #[derive(Default)]
 pub(crate) struct PathMeter {
     last: Option<(Instant, Counts)>,
     rates: Counts,
-    /// Between the last two readings.
+    /// The time between the last two readings.
     period: Duration,
-    /// Of late, when it was busy.
+    /// The most that each path carried of late, when it was busy.
     most: Counts,
-    /// These rates are in it.
+    /// Whether `most` includes these rates.
     is_taken: bool,
 }
 
@@ -57,25 +57,25 @@ impl PathMeter {
         self.last = Some((now, counts));
     }
 
-    /// Bits a second that a path carried of late; none: not known yet.
+    /// Returns the bits a second that a path carried of late; `None`: not known yet.
     pub(crate) fn rate(&self, path: &PathSnapshot) -> Option<u64> {
         self.rates.get(&key(path)).copied()
     }
 
-    /// Remembers what paths carry while there is more than enough to send, and gives all of it together.
+    /// Remembers what paths carry while there is more than enough to send, and returns the sum of all.
     pub(crate) fn sum_of_full(&mut self) -> u64 {
         let is_full = |rate: u64| rate as f64 / 8.0 * self.period.as_secs_f64() >= FULL_BYTES;
         if !std::mem::replace(&mut self.is_taken, true) {
             for (key, rate) in self.rates.iter().filter(|(_, rate)| is_full(**rate)) {
                 let most = self.most.entry(key.clone()).or_default();
-                // A link, or a host, that has become slower is known to be within some seconds.
+                // A network link, or a host, that has become slower is known to be within some seconds.
                 *most = (*rate).max((*most as f64 + (*rate as f64 - *most as f64) * DECAY_SHARE) as u64);
             }
         }
         self.rates.values().sum()
     }
 
-    /// The most that a path carried of late when it was busy; none: it never was.
+    /// Returns the most that a path carried of late when it was busy; `None`: it never was.
     pub(crate) fn most(&self, path: &PathSnapshot) -> Option<u64> {
         self.most.get(&key(path)).copied()
     }
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(meter.sum_of_full(), 0);
         meter.count(at(9000), counts(1 << 40, 0));
         assert_eq!(meter.sum_of_full(), 0, "stale");
-        // What the other carried is not what it could.
+        // What the other path carried is not what it could carry.
         assert_eq!(meter.most.values().copied().collect::<Vec<_>>(), [100_000_000]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the owner of the migrations and its workers share.
+//! Is what the owner of the migrations and its workers share.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,29 +19,29 @@ use crate::peers::Peers;
 use crate::room::HostRoom;
 use crate::vms::Vms;
 
-/// What owner and workers share.
+/// The state that owner and workers share.
 pub(crate) struct Context {
     pub(crate) dirs: Dirs,
     pub(crate) vms: Arc<Vms>,
     pub(crate) peers: Peers,
     pub(crate) view: MigrationViews,
-    /// See [`OutgoingChannels::start`](crate::outgoing_channels::OutgoingChannels::start).
+    /// The command of the keeper: see [`OutgoingChannels::start`](crate::outgoing_channels::OutgoingChannels::start).
     pub(super) keeper_command: Vec<OsString>,
-    /// Who compresses pages; none: nobody could be had.
+    /// The packers; `None`: there are none.
     pub(super) packers: Option<Arc<PackerPool>>,
-    /// Of guests that left or came, for their way back.
+    /// The RAM and marks of guests that left or came, for their way back.
     pub(crate) kept: Arc<KeptRamStore>,
-    /// What this host has room for.
+    /// The room that this host has.
     pub(crate) rooms: Arc<HostRoom>,
-    /// Of the paths to each host.
+    /// The meters of the paths to each host.
     pub(super) meters: parking_lot::Mutex<BTreeMap<String, PathMeter>>,
     pub(super) queue: SyncSender<OwnerInput>,
-    /// See [`Migrations::on_end`](super::Migrations::on_end).
+    /// The callback for ends: see [`Migrations::on_end`](super::Migrations::on_end).
     pub(super) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Context {
-    /// The paths to a host, and what they carry, as it is now.
+    /// Calls `look` with the paths to a host, and the meter of what they carry, as they are now.
     pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
         let sessions = self.peers.snapshots();
         let paths = sessions.into_iter().filter(|session| session.peer == host).flat_map(|session| session.paths);

@@ -1,4 +1,4 @@
-//! What happens to a guest while it is copied.
+//! Watches what happens to a guest while it is copied.
 //!
 //! | seen | by | what follows |
 //! |---|---|---|
@@ -8,11 +8,10 @@
 //! | reset | event | goes on |
 //! | suspended | run state | goes on from QEMU 9.0 on, asleep; called off before |
 //!
-//! The composition is compared with what the target was told and has compared its own QEMU with. A look at all of it
-//! takes milliseconds. When QEMU has let go of the guest, its drives are looked at once more, while the target loads
-//! its state: they change without an event, to the last moment. While a migration runs, QEMU plugs and unplugs no
-//! device ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an
-//! event.
+//! The composition is compared with what the target was told and has compared its own QEMU with. Reading all of it
+//! takes milliseconds. When QEMU has let go of the guest, its drives are read once more, while the target loads its
+//! state: they change without an event, to the last moment. While a migration runs, QEMU plugs and unplugs no device
+//! ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an event.
 
 use std::time::Duration;
 
@@ -22,28 +21,28 @@ use skein_inventory::composition::{Composition, Part, differences};
 use skein_inventory::shortened;
 use tracing::info;
 
-/// How often the composition is looked at: what changed is told within a second.
+/// Says how often the composition is read: a change is told within a second.
 const COMPOSITION_CHECK_PERIOD: Duration = Duration::from_millis(400);
-/// Most differences that are told.
+/// Bounds the differences that are told.
 pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
 
 /// Watches a guest from the beginning of its copy on.
 pub(super) struct GuestWatch {
-    /// What the target was told.
+    /// The composition that the target was told.
     promised: Composition,
-    /// When all of the composition was looked at last.
+    /// The time when all of the composition was read last.
     looked_at: Duration,
-    /// The last look at all of it was not answered.
+    /// Whether the last reading of all of the composition was not answered.
     is_unknown: bool,
-    /// What an event last said of why the guest stands still, or its QEMU ends.
+    /// The reason in the last event why the guest stands still, or its QEMU ends.
     reason: Option<StopCause>,
 }
 
 impl GuestWatch {
-    /// `told`: what the target was told that the guest is composed of.
+    /// Begins to watch. `told` is the composition that the target was told.
     ///
     /// # Errors
-    /// If the target was told nothing, or the guest is not composed so any more; with the reason.
+    /// The target was told nothing, or the guest is not composed so any more; with the reason.
     pub(super) fn begin(now: Duration, guest: &dyn Guest, told: Option<Composition>) -> Result<GuestWatch, String> {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
@@ -55,8 +54,8 @@ impl GuestWatch {
         }
     }
 
-    /// What an event tells of the guest that is worth a line in the log; what stops the guest or ends its QEMU is
-    /// remembered.
+    /// Returns what an event says of the guest that is worth a line in the log. An event that stops the guest or ends
+    /// its QEMU is remembered.
     pub(super) fn hear(&mut self, event: &GuestEvent) -> Option<&'static str> {
         match event {
             GuestEvent::Reset => return Some("the guest was reset; the copy goes on"),
@@ -72,8 +71,8 @@ impl GuestWatch {
         None
     }
 
-    /// Why the guest, which its hypervisor says is in this state, must not go on being copied. None: it may.
-    /// `program`: what runs it.
+    /// Returns why the guest, which its hypervisor says is in this state, must not go on being copied; `None`: it may.
+    /// `program` is what runs the guest.
     pub(super) fn stopped(&self, state: &RunState, program: &str, quirks: Quirks) -> Option<String> {
         match state {
             RunState::Running | RunState::FinishMigrate | RunState::PostMigrate => None,
@@ -88,18 +87,18 @@ impl GuestWatch {
         }
     }
 
-    /// Why its QEMU ended, as far as an event said.
+    /// Returns why the guest's QEMU ended, as far as an event said.
     pub(super) fn ended(&self) -> Option<String> {
         self.reason.as_ref().map(ToString::to_string)
     }
 
-    /// What changed of the guest, at most every [`COMPOSITION_CHECK_PERIOD`].
+    /// Returns what changed of the guest. Checks at most every [`COMPOSITION_CHECK_PERIOD`].
     pub(super) fn check_if_due(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
         let is_due = now.saturating_sub(self.looked_at) >= COMPOSITION_CHECK_PERIOD;
         is_due.then(|| self.check_now(now, guest)).flatten()
     }
 
-    /// What changed of the guest.
+    /// Returns what changed of the guest.
     pub(super) fn check_now(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
         self.looked_at = now;
         self.compare(guest)
@@ -110,7 +109,7 @@ impl GuestWatch {
         self.is_unknown = now.is_err();
         match now {
             Ok(now) => changes(&self.promised, &now),
-            // The next look may be answered; the one at the end must be.
+            // The next question may be answered; the question at the end must be.
             Err(error) => {
                 info!("what the guest is composed of is not known now: {error}");
                 None
@@ -118,8 +117,8 @@ impl GuestWatch {
         }
     }
 
-    /// Whether the guest, which stands still, is still as the target was told: by its drives, or by everything if
-    /// events of what else changed were missed.
+    /// Checks that the guest, which stands still, is still as the target was told: by its drives, or by everything if
+    /// events of other changes were missed.
     ///
     /// # Errors
     /// What changed, or that it is not known.
@@ -134,7 +133,8 @@ impl GuestWatch {
     }
 }
 
-/// What of a composition is not as the target was told, in words. None: all is, or only what the target does not need.
+/// Returns, in words, what of a composition is not as the target was told; `None`: all is, or only what the target does
+/// not need differs.
 fn changes(told: &Composition, now: &Composition) -> Option<String> {
     let differences = differences(told, now);
     let counted = differences.iter().filter(|difference| difference.part != Part::Tuning);

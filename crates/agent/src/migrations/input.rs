@@ -1,4 +1,4 @@
-//! What the owner of the migrations is told, and what its workers are.
+//! Holds the inputs of the migrations' owner and of its workers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,23 +11,23 @@ use super::offer::Offer;
 use crate::peers::PeerEvent;
 use crate::vms::Killed;
 
-/// What is to be done about this agent's migrations.
+/// An action for this agent's migrations.
 pub(super) type Action = skein_handover::Action<Arc<Offer>>;
-/// What happens to them.
+/// An event of this agent's migrations.
 pub(super) type Input = skein_handover::Input<Arc<Offer>>;
-/// The one that decides about them.
+/// The manager that decides about the migrations.
 pub(super) type Manager = skein_handover::Manager<Arc<Offer>>;
-/// One that is to begin.
+/// A migration that is to begin.
 pub(super) type NewMigration = skein_handover::NewMigration<Arc<Offer>>;
 
-/// What the owner is told.
+/// An input of the owner.
 pub(crate) enum OwnerInput {
     Peer(PeerEvent),
     Inputs(Vec<Input>),
     Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
     Cancel(MigrationId, SyncSender<bool>),
     Capacity(SyncSender<Capacity>),
-    /// A guest of this host was killed: its name, and by whom.
+    /// A guest of this host was killed: its name, and how.
     Killed(String, Killed),
     Stop,
 }
@@ -36,7 +36,7 @@ pub(crate) enum OwnerInput {
 pub(crate) struct Capacity {
     pub(crate) incoming: MigrationSlots,
     pub(crate) outgoing: MigrationSlots,
-    /// RAM of guests that left.
+    /// The kept RAM of guests that left, in bytes.
     pub(crate) kept_ram_bytes: u64,
     pub(crate) journal: Result<(), String>,
 }
@@ -53,7 +53,7 @@ impl Inquiry {
     }
 }
 
-/// Why a migration is not begun.
+/// The reason why a migration is not begun.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum StartRefused {
@@ -67,15 +67,15 @@ pub enum StartRefused {
     Stopping,
 }
 
-/// What a worker is told.
+/// An input of a worker.
 pub(crate) enum WorkerInput {
-    /// Do this, and say how QEMU is then.
+    /// Obey this order, and report QEMU's state afterwards.
     Order(Order),
-    /// Say how QEMU is.
+    /// Report QEMU's state.
     Look,
     Guest(GuestEvent),
-    /// The migration is over and forgotten.
+    /// End: the migration is over and forgotten.
     Forget,
-    /// The agent ends.
+    /// End: the agent ends.
     Leave,
 }

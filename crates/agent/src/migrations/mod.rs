@@ -1,5 +1,5 @@
-//! The migrations of this host: one thread owns the [`Manager`](skein_handover::Manager) and the journal, one more for
-//! each migration obeys its orders to QEMU.
+//! Is the migrations of this host: one thread owns the [`Manager`](skein_handover::Manager) and the journal, and a
+//! thread for each migration obeys the owner's orders to QEMU.
 //!
 //! ```text
 //!  peers ─▶ ┌───────────────┐ ─▶ journal            (fsync, before anything is said)
@@ -47,9 +47,9 @@ pub use self::offer::{Offer, OfferError};
 
 pub(crate) use self::view::MigrationViews;
 
-/// What waits for the owner: some inputs of each migration.
+/// Bounds what waits for the owner: some inputs of each migration.
 const OWNER_INPUTS_MAX: usize = 1024;
-/// How long an agent waits for its predecessor's end.
+/// Says how long an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
 
 /// The migrations of this host.
@@ -59,7 +59,8 @@ pub(crate) struct Migrations {
 }
 
 impl Migrations {
-    /// Takes up what the journal has. `peers` is given where its events go, and whom to ask what this host can take on.
+    /// Takes up what the journal has. `peers` gets where its events go, and what answers how much this host can take
+    /// on.
     pub(crate) fn start<E: From<io::Error>>(
         dirs: Dirs,
         (journal, records): (Journal<Record>, Vec<Record>),
@@ -73,7 +74,7 @@ impl Migrations {
         let open = last_records(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
         vms.tidy_aside(|id| open.contains_key(&id));
-        // Settled, and killed before that was written down of the VM, too.
+        // The migration is settled, and the agent was killed before the VM's file said so, too.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
         }
@@ -130,7 +131,7 @@ impl Migrations {
         Inquiry(self.context.queue.clone())
     }
 
-    /// Begins a migration, or queues it. `id`: random.
+    /// Begins a migration, or queues it. `id` is random.
     pub(crate) fn begin(
         &self,
         id: MigrationId,
@@ -152,19 +153,19 @@ impl Migrations {
         answer.recv().unwrap_or(Err(StartRefused::Stopping))
     }
 
-    /// Has `tell` called whenever a migration has ended, by the owner, which waits for it.
+    /// Has `tell` called whenever a migration has ended. The owner calls `tell`, and waits for it.
     pub(crate) fn on_end(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.context.on_end.set(Box::new(tell));
     }
 
-    /// Calls a migration off, as far as that is this host's to say. False: it is not under way here.
+    /// Calls a migration off, as far as this host may. Returns false if the migration is not under way here.
     pub(crate) fn cancel(&self, id: MigrationId) -> bool {
         let (reply, answer) = sync_channel(1);
         let _ = self.context.queue.send(OwnerInput::Cancel(id, reply));
         answer.recv().unwrap_or(false)
     }
 
-    /// Somebody vouches that the other host is off.
+    /// Notes that a person vouches that the other host is off.
     pub(crate) fn prove(&self, id: MigrationId, role: Role) {
         self.context.view.emit(id, None, &AgentEvent::OtherHostProvenOff);
         match role {
@@ -173,7 +174,7 @@ impl Migrations {
         }
     }
 
-    /// Ends the threads; migrations under way are taken up by the next agent.
+    /// Ends the threads. The next agent takes up the migrations under way.
     pub(crate) fn stop(&self) {
         let _ = self.context.queue.send(OwnerInput::Stop);
         if let Some(owner) = self.owner.lock().take() {
@@ -183,7 +184,7 @@ impl Migrations {
     }
 }
 
-/// An agent that has just been replaced may still hold the journal for a moment.
+/// Opens the journal. An agent that has just been replaced may still hold the journal for a moment.
 pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
     let end = Instant::now() + JOURNAL_TIME;
     loop {

@@ -1,7 +1,7 @@
-//! What a source offers its target: how the target's QEMU is to be started, and how the guest gets there.
+//! Is what a source offers its target: how the target's QEMU is to be started, and how the guest gets there.
 //!
-//! What an offer asks for is done in full or refused: a field or a value that this version does not know is an error,
-//! since a guest that arrives by half of what its source asked for is another guest than its source believes.
+//! What an offer asks for is done in full or refused. A field or a value that this version does not know is an error,
+//! because a guest that arrives by half of what its source asked for is another guest than its source believes.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 
 use crate::launch::Launch;
 
-/// Memory to know in what the target holds, in per cent of the guest's RAM, unless told otherwise: what it takes for
+/// Holds the default of the memory for knowing what the target holds, in per cent of the guest's RAM: enough to know
 /// all of it.
 pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
 
@@ -20,28 +20,28 @@ pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Offer {
     pub(crate) launch: Launch,
-    /// multifd channels; 0: one stream.
+    /// The multifd channels; 0: one stream.
     pub(crate) channels: u8,
     pub(crate) downtime_limit_ms: u64,
     pub(crate) transport: Route,
-    /// Why pages go through the target's QEMU, and not straight into the guest's RAM; none: they need not.
+    /// The reason why pages go through the target's QEMU, and not straight into the guest's RAM; `None`: they need not.
     #[serde(default)]
     pub(crate) indirect: Option<String>,
-    /// Per cent by which the guest may be throttled; none: not at all.
+    /// The per cent by which the guest may be throttled; `None`: not at all.
     #[serde(default)]
     pub(crate) allow_throttle: Option<u8>,
-    /// Memory to know in what the target holds, in per cent of the guest's RAM.
+    /// The memory for knowing what the target holds, in per cent of the guest's RAM.
     #[serde(default)]
     pub(crate) delta_memory: Option<f64>,
-    /// Somebody said until when to try.
+    /// Whether a person said until when to try.
     #[serde(default)]
     pub(crate) has_deadline: bool,
-    /// The definition's.
+    /// The priority of the definition.
     pub(crate) priority: u8,
     /// What the source keeps of the guest's RAM.
     #[serde(default)]
     pub(crate) keep: Option<KeptRamPolicy>,
-    /// What the target's QEMU needs; none: its definition says it, or that QEMU once it is there.
+    /// What the target's QEMU needs; `None`: its definition says it, or that QEMU once it is there.
     #[serde(default)]
     pub(crate) need: Option<RoomNeed>,
 }
@@ -63,7 +63,7 @@ impl std::fmt::Display for Offer {
     }
 }
 
-/// An offer that cannot be read.
+/// The reason why an offer cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum OfferError {
@@ -79,11 +79,11 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// A part of it is missing, is of another kind, or is not known here.
+    /// A part of the offer is missing, is of another kind, or is not known here.
     pub fn from_json(offer: &Value) -> Result<Offer, OfferError> {
         let mut unknown = BTreeSet::new();
         let read = serde_ignored::deserialize(offer, |path| {
-            // Where a variant wraps another type the path has a question mark.
+            // If a variant wraps another type the path has a question mark.
             unknown.insert(path.to_string().replace(".?", ""));
         });
         match (read, unknown.is_empty()) {

@@ -1,4 +1,4 @@
-//! The one thread that has the state of all migrations of this host.
+//! Is the one thread that has the state of all migrations of this host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::peers::PeerEvent;
 use crate::to_api::ToApi;
 use crate::vms::{Involvement, Killed, Vm};
 
-/// Orders that wait for a worker; what is too much is asked for again.
+/// Bounds the orders that wait for a worker; what is too much is asked for again.
 const WORKER_INPUTS_MAX: usize = 64;
-/// Records of the journal that are kept free: what the migrations under way may still need.
+/// Says how many records of the journal are kept free: what the migrations under way may still need.
 const JOURNAL_RECORDS_RESERVED: usize = 64;
-/// A killed process is gone by then, unless the kernel holds it.
+/// Bounds the wait for a killed process, which is gone by then, unless the kernel holds it.
 const KILL_TIME: Duration = Duration::from_secs(10);
-/// An agent that ends waits so long for its QEMUs.
+/// Says how long an agent that ends waits for its QEMUs.
 const STOP_TIME: Duration = Duration::from_millis(1200);
 
 /// The thread that obeys a migration's orders.
@@ -45,13 +45,13 @@ struct WorkerHandle {
 pub(super) struct Owner {
     context: Arc<Context>,
     manager: Manager,
-    /// None while it cannot be opened again.
+    /// The journal; `None` while it cannot be opened again.
     journal: Option<Journal<Record>>,
-    /// What is in the journal.
+    /// The records in the journal.
     records: Vec<Record>,
     workers: BTreeMap<MigrationId, WorkerHandle>,
     limits: MigrationLimits,
-    /// Guests that run here now, and are to be remembered.
+    /// The guests that run here now, and are to be remembered.
     arrived: Vec<Arc<Vm>>,
     epoch: Instant,
 }
@@ -75,7 +75,7 @@ impl Owner {
             arrived: Vec::new(),
             epoch: Instant::now(),
         };
-        // Those of before say how their QEMUs are.
+        // The workers of earlier migrations report the states of their QEMUs.
         for (id, begun) in last_records(&owner.records) {
             if !begun.is_settled() {
                 owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
@@ -129,7 +129,7 @@ impl Owner {
             }
             OwnerInput::Killed(vm, killed) => self.killed(now, &vm, &killed),
             OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
-                // Of a migration with that host only: of others it has nothing to say.
+                // The host may only speak of migrations with itself.
                 if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
                     self.context.view.emit(id, None, &AgentEvent::Told { text });
                 }
@@ -138,8 +138,8 @@ impl Owner {
         }
     }
 
-    /// Tells that a guest was killed where that may have to do with it: in all migrations to and from this host, at
-    /// both ends.
+    /// Tells that a guest was killed, in all migrations to and from this host, at both ends: the kill may have to do
+    /// with them.
     fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
         let text = killed.text(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
@@ -166,7 +166,7 @@ impl Owner {
     }
 
     fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), StartRefused> {
-        // A migration that is begun will be able to end.
+        // A migration that is begun must be able to end.
         self.journal_ready().map_err(StartRefused::Journal)?;
         let (id, vm, peer) = (new.id, new.vm.clone(), new.peer.clone());
         self.context.view.begin(id, &vm, Role::Source, &peer);
@@ -183,7 +183,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Whether a few more records will find their place.
+    /// Checks that a few more records will find their place.
     fn journal_ready(&mut self) -> Result<(), String> {
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
         journal.ready(JOURNAL_RECORDS_RESERVED / 2).map_err(|error| error_chain(&error))?;
@@ -192,7 +192,7 @@ impl Owner {
         dirs.ready().map_err(|error| format!("{} takes nothing: {error}", dirs.state.display()))
     }
 
-    /// The journal; opened again if it failed before.
+    /// Returns the journal, and opens it again if it failed before.
     fn journal(&mut self) -> Option<&mut Journal<Record>> {
         if self.journal.is_none() {
             match Journal::open(&self.context.dirs.journal(), JournalLimits::default()) {
@@ -240,12 +240,12 @@ impl Owner {
             #[cfg(feature = "fault-points")]
             crate::fault_points::point(crate::fault_points::Moment::After, &point);
         }
-        // The source waits for the word, and this syncs files.
+        // The source waits for the report, and this call syncs files.
         self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
                 vm.set_involvement(Involvement::of(&summary));
-                // Also one whose QEMU ended before it was told to.
+                // This holds for a QEMU that ended before it was told to, too.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);
                 }
@@ -256,8 +256,8 @@ impl Owner {
         self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first one too; it hears of
-    /// the end then.
+    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first answer, too; the
+    /// worker learns of the end then.
     fn kill(&self, id: MigrationId) {
         let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
@@ -276,7 +276,7 @@ impl Owner {
         let on_disk = self.append(&records);
         if let Err(error) = &on_disk {
             error!("the journal cannot be written: {error}");
-            // What it holds now is read from the disk, once that can be.
+            // What the journal holds now is read from the disk, once that can be done.
             self.journal = None;
         }
         let result = if on_disk.is_ok() { WriteResult::OnDisk } else { WriteResult::Unknown };
@@ -294,7 +294,7 @@ impl Owner {
         let is_tight = journal.free_slots() < JOURNAL_RECORDS_RESERVED;
         self.records.extend_from_slice(records);
         let needed = needed(&self.records);
-        // Not in the middle of a handover, if that can wait.
+        // The middle of a handover is no time for this, if it can wait.
         if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > JOURNAL_RECORDS_RESERVED) {
             match self.journal.as_mut().map(|journal| journal.rewrite(&needed)) {
                 Some(Ok(())) => self.records = needed,
@@ -312,7 +312,7 @@ impl Owner {
         {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
-        // Its last event comes when it is gone.
+        // The migration's last event comes when the migration is gone.
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         self.context.view.emit_with(id, Some(&vm), &AgentEvent::Handover(event.to_api()), summary.clone());
@@ -327,7 +327,7 @@ impl Owner {
                 match (role.filter(|_| *outcome == Outcome::Moved), known) {
                     (Some(Role::Target), Some(vm)) if vm.migration() == Some(id) => self.arrived.push(vm),
                     (Some(Role::Target), _) => self.context.vms.arrived_before(&vm, id),
-                    // After a crash of the host nothing is left of it but its definition.
+                    // After a crash of the host nothing is left of the VM but its definition.
                     (Some(Role::Source), Some(vm))
                         if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) =>
                     {
@@ -340,11 +340,11 @@ impl Owner {
         }
     }
 
-    /// Gives the job to this migration's worker. One is started if there is none, with that as its first: what it said
-    /// of QEMU before an order would be taken for what came of it.
+    /// Gives the job to this migration's worker. If there is none, a worker is started with that as its first job: a
+    /// report of QEMU from before an order would be taken for the order's result.
     fn employ(&mut self, id: MigrationId, job: WorkerInput) {
         if let Some(worker) = self.workers.get(&id) {
-            // One that is busy is asked again.
+            // A busy worker is asked again.
             let _ = worker.jobs.try_send(job);
         } else if let Some(summary) = self.manager.summary(id) {
             let (jobs, queue) = sync_channel(WORKER_INPUTS_MAX);
@@ -364,7 +364,8 @@ impl Owner {
         }
     }
 
-    /// The next agent would call off what is not granted, too; done here, no guest waits for it.
+    /// Stops the workers. The next agent would call off what is not granted, too; if this agent does, no guest waits
+    /// for it.
     fn stop_workers(&mut self) {
         for (id, worker) in &self.workers {
             let stage = self.manager.summary(*id).map(|summary| summary.stage);

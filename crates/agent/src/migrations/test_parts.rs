@@ -1,4 +1,4 @@
-//! What the tests of both ends' workers share.
+//! Is what the tests of both ends' workers share.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Clock for TestClock {
     }
 }
 
-/// What a source offers: a downtime limit of 300 ms, and nothing else.
+/// Returns an offer with a downtime limit of 300 ms, and nothing else.
 pub(super) fn offer() -> Offer {
     let text = "name = 'web'\nmemory = '1 GiB'\ncpus = 1\nmachine = 'pc-q35-10.0'\naccel = 'tcg'\n";
     let definition = skein_inventory::Definition::parse(text, "web.toml").unwrap();

@@ -1,4 +1,4 @@
-//! What commands see of migrations: those under way, and the logs of those that are over.
+//! Is what commands see of migrations: those under way, and the logs of those that are over.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use tracing::{Level, error, info, warn};
 use crate::events::{AgentEvent, Declaration};
 use crate::to_api::{ToApi, migration_id};
 
-/// Of migrations that are over so many are shown in a list.
+/// Bounds the migrations that are over in a list.
 const SHOWN_MAX: usize = 50;
-/// Logs are thinned out after so many new ones.
+/// Says after how many new logs the logs are thinned out.
 const PRUNE_EVERY: u64 = 100;
 
 /// The table that the owner fills and commands read.
@@ -38,7 +38,7 @@ struct ViewedMigration {
     summary: Option<MigrationSummary>,
     copy: Option<CopyProgress>,
     stopped: Option<Instant>,
-    /// Counts changes.
+    /// Counts the changes.
     version: u64,
     over: bool,
 }
@@ -58,7 +58,7 @@ impl MigrationViews {
         MigrationViews { dir, host, table: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// A migration that begins, or goes on after the agent was started again.
+    /// Adds a migration that begins, or goes on after the agent was started again.
     pub(super) fn begin(&self, id: MigrationId, vm: &str, role: Role, peer: &str) {
         let (source, target) = match role {
             Role::Source => (self.host.clone(), peer.to_owned()),
@@ -81,8 +81,8 @@ impl MigrationViews {
         }
     }
 
-    /// Ends the logs of migrations that an earlier agent asked for and never wrote into its journal: queued ones, for
-    /// instance. Of those under way `is_begun` is true.
+    /// Ends the logs of migrations that an earlier agent asked for and never wrote into its journal: queued migrations,
+    /// for instance. For those under way `is_begun` returns true.
     pub(super) fn end_unbegun(&self, is_begun: impl Fn(MigrationId) -> bool) {
         let logs = EventLog::list(&self.dir).unwrap_or_default();
         for id in logs.iter().filter_map(|log| log.id.parse().ok()).filter(|id| !is_begun(*id)) {
@@ -98,7 +98,7 @@ impl MigrationViews {
         }
     }
 
-    /// One that did not come to be.
+    /// Removes a migration that did not come to be.
     pub(super) fn drop(&self, id: MigrationId) {
         self.table.lock().entries.remove(&id);
         let _ = std::fs::remove_file(self.dir.join(format!("{id}.jsonl")));
@@ -112,13 +112,13 @@ impl MigrationViews {
         self.change(id, |entry| entry.log(event));
     }
 
-    /// Brings an event to the agent's log and to the migration's. `vm`: its name, if that is known.
+    /// Brings an event to the agent's log and to the migration's. `vm` is the VM's name, if that is known.
     pub(crate) fn emit(&self, id: MigrationId, vm: Option<&str>, event: &AgentEvent) {
         self.emit_with(id, vm, event, None);
     }
 
-    /// The same, together with how the migration stands then: who waits for its end reads the reason that is known by
-    /// then, not the one before. `summary` is none of one that is gone.
+    /// Emits an event together with the migration's state: a caller that waits for the end reads the reason that is
+    /// known by then, not the one before. `summary` is `None` for a migration that is gone.
     pub(super) fn emit_with(
         &self,
         id: MigrationId,
@@ -149,7 +149,7 @@ impl MigrationViews {
         }
     }
 
-    /// Migrations from here to a host that copy now.
+    /// Returns how many migrations from here to a host copy now.
     pub(super) fn copying_to(&self, peer: &str) -> u32 {
         let copies = |entry: &&ViewedMigration| {
             entry.summary.as_ref().is_some_and(|summary| {
@@ -166,20 +166,20 @@ impl MigrationViews {
         self.change(id, |entry| entry.copy = Some(copy));
     }
 
-    /// Shows that, and logs it.
+    /// Shows how far a copy is, and logs it.
     pub(super) fn log_progress(&self, id: MigrationId, copy: CopyProgress) {
         self.set_progress(id, copy.clone());
         self.log(id, LogEntry::Copied { copy });
     }
 
-    /// The guest is stopped for the switchover.
+    /// Notes that the guest is stopped for the switchover.
     pub(super) fn stopped(&self, id: MigrationId) {
         self.change(id, |entry| {
             entry.stopped.get_or_insert_with(Instant::now);
         });
     }
 
-    /// The guest runs at the target.
+    /// Notes that the guest runs at the target.
     pub(super) fn runs_there(&self, id: MigrationId) {
         let stopped = self.table.lock().entries.get(&id).and_then(|entry| entry.stopped);
         if let Some(stopped) = stopped {
@@ -187,11 +187,11 @@ impl MigrationViews {
         }
     }
 
-    /// Nothing more will happen in it. Its log stays.
+    /// Notes that nothing more will happen in the migration. Its log stays.
     pub(super) fn forget(&self, id: MigrationId) {
         self.change(id, |entry| entry.over = true);
         let mut table = self.table.lock();
-        // The last ones stay at hand for those who watch them.
+        // The last migrations stay at hand for those who watch them.
         let over: Vec<MigrationId> = table.entries.iter().filter(|(_, e)| e.over).map(|(id, _)| *id).collect();
         if over.len() > SHOWN_MAX {
             let oldest = over.into_iter().min_by_key(|id| table.entries[id].events.first().map(|e| e.time.clone()));
@@ -210,7 +210,7 @@ impl MigrationViews {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something newer than `seen` of a migration, or `patience` ends; its version then.
+    /// Waits until there is something newer than `seen` of a migration, or `patience` ends. Returns the version then.
     pub(crate) fn wait(&self, id: MigrationId, seen: u64, patience: Duration) -> u64 {
         let mut table = self.table.lock();
         let version = |table: &Table| table.entries.get(&id).map_or(seen, |entry| entry.version);
@@ -218,7 +218,7 @@ impl MigrationViews {
         version(&table)
     }
 
-    /// A migration, by its id.
+    /// Returns a migration, by its id.
     pub(crate) fn get(&self, id: MigrationId) -> Option<Migration> {
         let table = self.table.lock();
         if let Some(entry) = table.entries.get(&id) {
@@ -238,9 +238,9 @@ impl MigrationViews {
         migration(id, &self.read(id)?)
     }
 
-    /// The migration that somebody means: by the beginning of its id, or by its VM's name the last one.
+    /// Returns the migration that a text means: by the beginning of its id, or by its VM's name the last migration.
     pub(crate) fn find(&self, text: &str) -> Result<Migration, String> {
-        // Every id begins with nothing: an empty variable of a script would mean the only one.
+        // Every id begins with nothing: an empty variable of a script would mean the only migration.
         if text.is_empty() {
             return Err("an empty id names no migration".into());
         }
@@ -257,7 +257,7 @@ impl MigrationViews {
         }
     }
 
-    /// Those under way and the last ones, the newest first, without their events.
+    /// Returns the migrations under way and the last ones, the newest first, without their events.
     pub(crate) fn list(&self, most: usize) -> Vec<Migration> {
         let mut ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
         let logs = EventLog::list(&self.dir).unwrap_or_default();
@@ -288,7 +288,7 @@ fn shown(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
 }
 
-/// What a log says of its migration.
+/// Returns what a log says of its migration.
 fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
     let first = events.first()?;
     let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
@@ -370,7 +370,7 @@ mod tests {
         view.emit_with(id, None, &AgentEvent::Handover(over), Some(known));
         let seen = view.get(id).unwrap();
         assert_eq!((seen.outcome, &seen.detail[..]), (Some(Outcome::CalledOff), "could not be mended"));
-        // What comes when it is gone takes nothing away.
+        // An event that comes when the migration is gone takes nothing away.
         view.emit_with(id, None, &AgentEvent::Handover(MigrationEvent::WriteFailed), None);
         assert_eq!(view.get(id).unwrap().detail, "could not be mended");
     }

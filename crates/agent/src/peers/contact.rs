@@ -1,4 +1,4 @@
-//! Looking after control streams, and passing on what is new.
+//! Checks control streams, and passes on what is new.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::shared::{LOOK_PERIOD, Shared};
 use super::state::State;
 
 impl Shared {
-    /// Looks whether control streams have paths.
+    /// Checks whether control streams have paths.
     pub(super) fn check_contact(self: &Arc<Self>) {
         while !self.is_stopping() {
             let streams: Vec<Arc<ControlStream>> = {
