@@ -182,8 +182,8 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
     }
 }
 
-/// The objects that give a guest its RAM. Each host may have it otherwise: the guest does not see what its RAM lies on. Its
-/// name and its size are compared.
+/// The objects that give a guest its RAM. Each host may have other ones: the guest does not see what its RAM lies on.
+/// The RAM's name and size are compared.
 const RAM_BACKENDS: [&str; 4] =
     ["memory-backend-file", "memory-backend-memfd", "memory-backend-ram", "memory-backend-shm"];
 
