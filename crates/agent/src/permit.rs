@@ -1,13 +1,13 @@
-//! Bounds on what is done at once.
+//! Bounds what is done at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// One of a bounded number, given back whatever becomes of who has it.
+/// One of a bounded number of permits. It is given back whatever becomes of its holder.
 pub(crate) struct Permit(Arc<AtomicUsize>);
 
 impl Permit {
-    /// None: all `most` are taken.
+    /// Takes a permit; `None`: all `most` are taken.
     pub(crate) fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Permit> {
         let place = Permit(taken.clone());
         (taken.fetch_add(1, Ordering::SeqCst) < most).then_some(place)

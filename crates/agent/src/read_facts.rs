@@ -1,4 +1,4 @@
-//! What a check before a migration wants to know of this host, and of a guest that runs here.
+//! Reads what a check before a migration wants to know of this host, and of a guest that runs here.
 //!
 //! | fact | source |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | files | `stat`, `statfs`, `access`, in threads of their own: a dead server of a file system blocks them for good |
 //! | a guest | its QEMU, by QMP; NICs from what it was started with, since QEMU does not tell what they are plugged into |
 //!
-//! What cannot be read is left out, or is nothing: the check blocks or warns then.
+//! What cannot be read is left out, or is empty: the check blocks or warns then.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -37,39 +37,39 @@ use crate::host_files::{FILES_TIME, aside, boot_id, digest, file_system, image, 
 use crate::launch::{CommandLine, Launch, ODD_BYTES, tap_name};
 use crate::vms::{Vm, VmError, Vms, swtpm};
 
-/// All that is asked of a QEMU program, and waiting until others have asked: it starts and answers in a tenth of a
-/// second. Less than another agent waits for facts.
+/// Bounds all questions to a QEMU program, and the wait until others have asked. The program starts and answers in a
+/// tenth of a second. The bound is less than another agent's wait for facts.
 const PROBE_TIME: Duration = Duration::from_secs(8);
-/// A QEMU that looks the same may be a wrapper script around another, and KVM's modules may be loaded anew.
+/// Bounds the age of remembered answers: a QEMU that looks the same may be a wrapper script around another, and KVM's
+/// modules may be loaded anew.
 const PROBE_AGE_MAX: Duration = Duration::from_secs(600);
-/// Programs times accelerators that are remembered, some 50 KiB each.
+/// Bounds the programs times accelerators that are remembered, some 50 KiB each.
 const PROBES_MAX: usize = 8;
 
-/// What is asked of this host.
+/// A question about this host.
 pub(crate) struct HostQuestion<'a> {
     /// This host's name.
     pub(crate) name: &'a str,
-    /// The program that would run the guest: its definition's, else the agent's; else
-    /// [`Hypervisor::default_program`].
+    /// The program that would run the guest: its definition's, else the agent's; else [`Hypervisor::default_program`].
     pub(crate) qemu: Option<&'a Path>,
-    /// What the guest's QEMU opens and reads.
+    /// The files that the guest's QEMU opens and reads.
     pub(crate) files: &'a GuestFiles,
-    /// What runs here.
+    /// The VMs of this host.
     pub(crate) vms: &'a Vms,
-    /// RAM of guests that left it.
+    /// The kept RAM of guests that left, in bytes.
     pub(crate) kept_ram_bytes: u64,
     /// What a QEMU gets here at most.
     pub(crate) room: Room,
-    /// Migrations to this host.
+    /// The slots of migrations to this host.
     pub(crate) incoming: MigrationSlots,
-    /// Migrations from this host.
+    /// The slots of migrations from this host.
     pub(crate) outgoing: MigrationSlots,
     /// Whether the agent's journal can be written.
     pub(crate) journal: Result<(), String>,
 }
 
-/// What this host is and has, for one guest's sake. Takes a few milliseconds, the first time a start of QEMU; at most
-/// [`PROBE_TIME`] and what the kernel takes for its NICs, once also a trial of KVM.
+/// Returns the facts of this host, for one guest's sake. The call takes a few milliseconds, the first time a start of
+/// QEMU; at most [`PROBE_TIME`] and what the kernel takes for the NICs, once also a trial of KVM.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
     let HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal } = question;
     let all: BTreeSet<PathBuf> = files.opened.iter().chain(&files.loaded).cloned().collect();
@@ -96,7 +96,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         cpu_flags: cpuinfo.flags,
         qemu: program(vms.hypervisor(), qemu, kvm.is_ok()),
         kvm,
-        // Switched on is enough: one without a port that is up has no carrier, until a guest is plugged in.
+        // Switched on is enough: a bridge without a port that is up has no carrier, until a guest is plugged in.
         bridges: nics.iter().filter(|n| is_kind(n, "bridge") && n.admin_up).map(|n| n.name.clone()).collect(),
         // A tap has its carrier from the process that has it open (tun_attach and tun_detach of drivers/net/tun.c).
         taps_in_use: nics.iter().filter(|n| is_kind(n, "tun") && n.carrier).map(|n| n.name.clone()).collect(),
@@ -124,7 +124,7 @@ fn presence(vm: &Vm) -> Presence {
     }
 }
 
-/// An error and what it comes from, for a sentence.
+/// Returns an error and its causes, for a sentence.
 fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |error| (*error).source());
     causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
@@ -135,7 +135,7 @@ fn chain(error: &dyn Error) -> String {
 struct CpuInfo {
     online: u32,
     vendor: String,
-    /// Those that all of them have.
+    /// The flags that all of these CPUs have.
     flags: BTreeSet<String>,
 }
 
@@ -159,13 +159,13 @@ impl CpuInfo {
     }
 }
 
-/// `hugepages-2048kB` and its like, by size.
+/// Reads `hugepages-2048kB` and its like, by size.
 fn hugepages(dir: &Path) -> Vec<Hugepages> {
     let pool = |entry: fs::DirEntry| {
         let name = entry.file_name();
         let kib: u64 = name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
         let count = |file| text(entry.path().join(file)).trim().parse::<u64>().ok();
-        // What is reserved is spoken for, though not yet taken.
+        // Reserved pages are promised, though not yet taken.
         let free = count("free_hugepages")?.saturating_sub(count("resv_hugepages")?);
         Some(Hugepages { page_bytes: kib.checked_mul(1024)?, total: count("nr_hugepages")?, free })
     };
@@ -174,12 +174,12 @@ fn hugepages(dir: &Path) -> Vec<Hugepages> {
     pools
 }
 
-/// Whether KVM works, or why not.
+/// Checks whether KVM works.
 fn kvm(vms: &Vms) -> Result<(), String> {
     vms.kvm_works().map_err(|error| format!("{error}; {}", error.cure()))
 }
 
-/// What a QEMU was asked: the same file, and so the same answer.
+/// A QEMU and its answers: the same file has the same answers.
 #[derive(Clone, Debug, PartialEq)]
 struct Probe {
     path: PathBuf,
@@ -196,10 +196,10 @@ struct Probed {
     program: QemuProgram,
 }
 
-/// Locked while one is asked: never two at a time.
+/// Holds the remembered answers. The lock is held while a QEMU is asked, so never two are asked at a time.
 static PROBED_PROGRAMS: Mutex<Vec<Probed>> = Mutex::new(Vec::new());
 
-/// The QEMU program that would run a guest, under each accelerator that works.
+/// Returns the QEMU program that would run a guest, under each accelerator that works.
 fn program(hypervisor: &dyn Hypervisor, named: Option<&Path>, kvm: bool) -> Result<QemuFacts, String> {
     let path = find(&named.map_or_else(|| hypervisor.default_program(), Path::to_owned))?;
     let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -207,7 +207,7 @@ fn program(hypervisor: &dyn Hypervisor, named: Option<&Path>, kvm: bool) -> Resu
     let (mut programs, mut why) = (Vec::new(), String::new());
     let end = Instant::now() + PROBE_TIME;
     for accel in accels {
-        // One of the two may not be built in.
+        // One of the two accelerators may not be built in.
         match ask(hypervisor, &path, &found, accel, end) {
             Ok(program) => programs.push(program),
             Err(error) => why = error,
@@ -254,7 +254,7 @@ fn ask(
     Ok(program)
 }
 
-/// The version of the swtpm that is installed, asked once for each file.
+/// Returns the version of the installed swtpm. Each file is asked once.
 fn swtpm_version() -> Option<String> {
     static SWTPM_VERSION: Mutex<Option<(PathBuf, SystemTime, String)>> = Mutex::new(None);
     let path = find(Path::new(swtpm::PROGRAM)).ok()?;
@@ -268,7 +268,7 @@ fn swtpm_version() -> Option<String> {
     Some(version)
 }
 
-/// Where a program is, as `execvp` finds it.
+/// Finds a program as `execvp` does.
 fn find(program: &Path) -> Result<PathBuf, String> {
     if program.components().count() > 1 {
         return Ok(program.to_owned());
@@ -297,10 +297,11 @@ fn accel_facts(program: &QemuProgram) -> AccelFacts {
     }
 }
 
-/// What runs here under a VM's name. Asks QEMU some hundred times, tens of milliseconds altogether.
+/// Returns the facts of the guest that runs here under a VM's name. The call asks QEMU some hundred times, tens of
+/// milliseconds altogether.
 ///
 /// # Errors
-/// If it does not run, or its QEMU does not answer.
+/// The guest does not run, or its QEMU does not answer.
 pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
     let running = vm.running().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
     let asked = &running.guest;
@@ -314,7 +315,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         Launch::Definition(defined) => {
             ram_bytes -= if defined.odd_ram { ODD_BYTES.min(ram_bytes) } else { 0 };
             let definition = &defined.definition;
-            // QEMU moves what these hold; that the target has them is asked of the definition.
+            // QEMU moves the contents of these files; the definition says that the target has them.
             let image = definition.firmware.as_ref().and_then(|firmware| firmware.image.clone());
             disks.retain(|disk| Some(&disk.path) != image.as_ref() && !disk.path.starts_with(vm.own().dir()));
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
@@ -327,7 +328,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         }
     };
     let ram_blocks: u64 = asked.ram_blocks().map_err(of_guest)?.iter().map(|block| block.used_bytes).sum();
-    // Asked in this order: at the end of a migration of ours the guest stands still.
+    // The order matters: at the end of a migration of this agent the guest stands still.
     let migration = vm.moved_by();
     let run_state = asked.run_state().map_err(of_guest)?;
     let hot_plugged = asked.hot_plugged(&composition).map_err(of_guest)?;
@@ -354,23 +355,23 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
         composition,
         hot_plugged,
         left_behind: left_behind(vm),
-        // Who asks for a check says it.
+        // The caller that asks for a check fills this in.
         copy: None,
         locks_ram: locks_ram(&vm.launch()),
-        // As QEMU calls it.
+        // The word is QEMU's.
         run_state: run_state.word(),
         migration: migration.map(|id| id.to_string()),
         holds_migration: migration.or_else(|| vm.moved_by()).is_none() && asked.holds_migration().map_err(of_guest)?,
     })
 }
 
-/// What of an adopted QEMU no other will have.
+/// Returns the parts of an adopted QEMU that no other QEMU will have.
 fn left_behind(vm: &Vm) -> Vec<String> {
     let adopted = vm.adopted_socket();
     adopted.zip(vm.process()).map_or(Vec::new(), |(own, process)| CommandLine::left_behind(process.id().pid, &own))
 }
 
-/// Files that QEMU read as it started, and that do not move.
+/// Returns the files that QEMU read as it started, and that do not move.
 fn loaded(launch: &Launch) -> Vec<PathBuf> {
     let (args, own) = match launch {
         Launch::Definition(defined) => {
@@ -382,7 +383,7 @@ fn loaded(launch: &Launch) -> Vec<PathBuf> {
     command_line::loaded_files(args).into_iter().chain(own).collect()
 }
 
-/// The file that a part of the RAM is in, if that has a name.
+/// Returns the file that a part of the RAM is in, if the file has a name.
 fn ram_file(memory: &MemoryDevice) -> Option<PathBuf> {
     let file = PathBuf::from(memory.file.as_ref()?);
     // In a directory QEMU makes a file without a name.
@@ -393,7 +394,7 @@ fn ram_file(memory: &MemoryDevice) -> Option<PathBuf> {
     (!is_dir).then_some(file)
 }
 
-/// The size of the huge pages below a part of the RAM; none: it has usual ones.
+/// Returns the size of the huge pages below a part of the RAM; `None`: the part has usual pages.
 fn page_bytes(memory: &MemoryDevice) -> Option<u64> {
     match memory.pages {
         MemoryPages::Huge(bytes) => bytes.or_else(|| kilobytes(&text("/proc/meminfo"), "Hugepagesize")),
@@ -406,8 +407,8 @@ fn page_bytes(memory: &MemoryDevice) -> Option<u64> {
     }
 }
 
-/// The files below the guest's drives: images, those that they are overlays of, and what else these lie on. The target
-/// opens them all.
+/// Returns the files below the guest's drives: images, those that they are overlays of, and what else these lie on. The
+/// target opens them all.
 fn disks(composition: &Composition) -> Vec<GuestDisk> {
     let mut disks: Vec<GuestDisk> = Vec::new();
     for medium in composition.drives.iter().filter_map(|drive| drive.medium.as_ref()) {
@@ -432,19 +433,19 @@ fn disks(composition: &Composition) -> Vec<GuestDisk> {
     disks
 }
 
-/// The values of options of a command line.
+/// Returns the values of options of a command line.
 fn options<'a>(args: &'a [String], names: &'a [&str]) -> impl Iterator<Item = &'a str> {
     let named = command_line::options(args).into_iter().filter(|option| names.contains(&option.name));
     named.map(|option| option.value).filter(|value| !value.is_empty())
 }
 
-/// Whether a QEMU is told to lock its guest's RAM.
+/// Returns whether a QEMU's command line locks its guest's RAM.
 pub(crate) fn locks_ram(launch: &Launch) -> bool {
     let args = match launch {
         Launch::Definition(defined) => &defined.definition.qemu.args,
         Launch::CommandLine(line) => &line.args,
     };
-    // As the system calls it, and as QEMU did before 5.0.
+    // The option is as the system calls it, or as QEMU did before 5.0.
     let locks = |value: &str| {
         let keys = command_line::keys(value);
         ["mem-lock", "mlock"].iter().any(|key| keys.get(*key).is_some_and(|on| on == "on"))
@@ -452,14 +453,14 @@ pub(crate) fn locks_ram(launch: &Launch) -> bool {
     options(args, &["overcommit", "realtime"]).any(locks)
 }
 
-/// What the NICs of a definition are plugged into, and where their taps are now.
+/// Returns what the NICs of a definition are plugged into, and where their taps are now.
 fn plugged(definition: &Definition) -> Vec<GuestNic> {
     let bridged = definition.nics.iter().any(|nic| matches!(nic.attachment, Attachment::Bridge(_)));
     let links = bridged.then(|| skein_host::nics().ok()).flatten();
     let moved = |nic: &Nic| {
         let Attachment::Bridge(bridge) = &nic.attachment else { return None };
         let (links, tap) = (links.as_ref()?, tap_name(nic));
-        // None: it is another namespace's.
+        // Without a link the tap is in another namespace.
         let link = links.iter().find(|link| link.name == tap)?;
         let master = links.iter().find(|other| Some(other.index) == link.master);
         let now = master.map_or(String::new(), |master| master.name.clone());
@@ -469,12 +470,12 @@ fn plugged(definition: &Definition) -> Vec<GuestNic> {
     definition.nics.iter().map(nic).collect()
 }
 
-/// What the NICs of a command line are plugged into.
+/// Returns what the NICs of a command line are plugged into.
 fn nics(args: &[String]) -> Vec<GuestNic> {
     options(args, &["netdev", "nic", "net"]).filter_map(backend).collect()
 }
 
-/// Of `tap,id=net0,ifname=tap0`, or the same as JSON; none for what is no backend.
+/// Reads `tap,id=net0,ifname=tap0`, or the same as JSON; `None` for what is no backend.
 fn backend(value: &str) -> Option<GuestNic> {
     let keys = command_line::keys(value);
     let get = |key: &str| keys.get(key).map(String::as_str);
@@ -484,17 +485,18 @@ fn backend(value: &str) -> Option<GuestNic> {
             let tap = get("ifname").map(|name| Attachment::Tap(name.to_owned()));
             tap.or_else(|| get("br").map(|bridge| Attachment::Bridge(bridge.to_owned())))
         }
-        // QEMU's helper plugs into br0 if nothing else is said (DEFAULT_BRIDGE_INTERFACE of its include/net/net.h).
+        // QEMU's helper plugs into br0 unless an option says another (DEFAULT_BRIDGE_INTERFACE of its
+        // include/net/net.h).
         "bridge" => Some(Attachment::Bridge(get("br").unwrap_or("br0").to_owned())),
         _ => None,
     };
     Some(GuestNic { attachment, moved: None })
 }
 
-/// Bytes a second that the guest dirties, by samples of its pages over `measure` (whole seconds, at least one): QEMU
-/// hashes 512 pages of each GiB, twice, and the guest does not notice. A page counts once however often it is written,
-/// so the longer the measure, the less: a guest that rewrote 224 MiB all the time measured 222 MiB/s over one second,
-/// 110 over two. None if QEMU cannot say within 5 s more.
+/// Returns the bytes a second that the guest dirties, by samples of its pages over `measure` (whole seconds, at least
+/// one). QEMU hashes 512 pages of each GiB, twice, and the guest does not notice. A page counts once however often it
+/// is written, so the longer the measure, the less: a guest that rewrote 224 MiB all the time measured 222 MiB/s over
+/// one second, 110 over two. `None` if QEMU cannot say within 5 s more.
 pub(crate) fn dirty_bytes_per_s(vm: &Vm, measure: Duration) -> Option<u64> {
     const MARGIN: Duration = Duration::from_secs(5);
     const POLL: Duration = Duration::from_millis(50);
@@ -682,7 +684,7 @@ mod tests {
         assert!(facts.qemu.as_ref().unwrap_err().contains("/nonexistent/qemu"), "{:?}", facts.qemu);
         let files: BTreeSet<_> = facts.files.iter().map(|file| &file.path).collect();
         assert_eq!(files, BTreeSet::from([&own, &kernel]));
-        // FIPS 180-2, appendix B.1.
+        // The digest is of FIPS 180-2, appendix B.1.
         let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(facts.digests, [(kernel, digest.to_owned())].into());
         assert!(facts.vms.is_empty() && facts.nics.iter().all(|nic| nic.name != "lo"));

@@ -1,4 +1,4 @@
-//! What two agents say to each other: lines of JSON.
+//! Is what two agents say to each other: lines of JSON.
 //!
 //! Two versions of the protocol read each other's lines by these rules (docs/releases.md):
 //!
@@ -25,66 +25,67 @@ use thiserror::Error;
 use super::version::ControlVersions;
 use crate::migrations::Offer;
 
-/// Longest line: a large definition, or the facts of a host with thousands of VMs. One is held for each session.
+/// Bounds a line: a large definition, or the facts of a host with thousands of VMs. Each session holds at most one
+/// line.
 pub const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// What agents say to each other.
+/// A message of an agent to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControlMessage {
-    /// First, from either end.
+    /// The first message of either end.
     Hello {
-        /// The newest version that it speaks.
+        /// The newest version that the agent speaks.
         version: u32,
-        /// The oldest; none: the same.
+        /// The oldest version that the agent speaks; `None`: the same.
         #[serde(default)]
         lowest: Option<u32>,
-        /// Of the program, for messages.
+        /// The release of the program, for messages to people.
         release: String,
     },
-    /// Of the migrations between the two.
+    /// A message about the migrations between the two.
     Handover(Message<Value>),
-    /// Something worth telling of a migration between the two, for its log.
+    /// A fact about a migration between the two, for its log.
     Note {
-        /// Of which.
+        /// The migration.
         id: MigrationId,
-        /// In words.
+        /// The fact in words.
         text: String,
     },
-    /// The last word: a message of the other end cannot be read here.
+    /// The last message: a message of the other end cannot be read here.
     NotUnderstood,
     /// A question, whose number is new on this stream.
     Ask {
-        /// To tell the answer by.
+        /// The number by which the answer is known.
         number: u64,
         /// A [`Question`].
         question: Value,
     },
-    /// Its answer, or why there is none.
+    /// An answer, or the reason why there is none.
     #[serde(rename = "tell")]
     Answer {
-        /// Of the question.
+        /// The number of the question.
         number: u64,
         /// An [`Answer`].
         answer: Result<Value, String>,
     },
 }
 
-/// The kinds of [`ControlMessage`], as they are written.
+/// Names the kinds of [`ControlMessage`], as they are written.
 const KINDS: [&str; 6] = ["hello", "handover", "note", "not-understood", "ask", "tell"];
 
-/// What an agent may want to know of another. Nothing changes by a question, and one may be asked twice.
+/// A question of an agent to another. Nothing changes by a question, so it may be asked twice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Question {
-    /// What a check of a migration to the host has to know of it.
+    /// Which facts of the host does a check of a migration to the host need?
     HostFacts {
-        /// The QEMU that is to run the guest; none: the host's own.
+        /// The QEMU that is to run the guest; `None`: the host's own.
         qemu: Option<PathBuf>,
         /// The guest's files.
         files: GuestFiles,
     },
-    /// What the guest that this migration takes away is composed of now. Its source compares with the same until the
+    /// What is the guest that this migration takes away composed of now? Its source compares with the same until the
     /// guest is stopped.
     Composition {
         /// The migration.
@@ -92,38 +93,38 @@ pub enum Question {
     },
 }
 
-/// What is told.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// To [`Question::HostFacts`].
+    /// The answer to [`Question::HostFacts`].
     HostFacts(Box<HostFacts>),
-    /// To [`Question::Composition`].
+    /// The answer to [`Question::Composition`].
     Composition(Box<Composition>),
 }
 
-/// A line that cannot be said.
+/// The error for a line that is too long.
 #[derive(Debug, Error)]
 #[error("a message to another agent would have {0} bytes; {LINE_BYTES_MAX} are possible")]
 pub struct TooLong(usize);
 
-/// What a line is.
+/// A received line.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Message(ControlMessage),
-    /// A message of another kind than this version knows.
+    /// The line is a message of another kind than this version knows.
     UnknownKind(LineError),
 }
 
 impl ControlMessage {
-    /// Returns an agent's first word.
+    /// Returns an agent's first message.
     pub fn hello(versions: ControlVersions) -> ControlMessage {
         let ControlVersions { lowest, highest } = versions;
         let release = env!("CARGO_PKG_VERSION").into();
         ControlMessage::Hello { version: highest, lowest: Some(lowest), release }
     }
 
-    /// Returns what is said of a migration.
+    /// Returns a message about a migration.
     pub fn handover(message: &Message<Arc<Offer>>) -> ControlMessage {
         let Ok(message) = message.clone().try_map_offer(|offer| Ok::<_, Infallible>(offer.to_json()));
         ControlMessage::Handover(message)
@@ -134,7 +135,7 @@ impl ControlMessage {
         ControlMessage::Ask { number, question: to_value(question) }
     }
 
-    /// Returns an answer, or why there is none.
+    /// Returns an answer, or the reason why there is none.
     pub fn answer(number: u64, answer: Result<Answer, String>) -> ControlMessage {
         ControlMessage::Answer { number, answer: answer.map(|answer| to_value(&answer)) }
     }
@@ -151,7 +152,7 @@ impl ControlMessage {
         }
     }
 
-    /// Reads the next line, which may be of a kind that is not known.
+    /// Reads the next line, which may be of an unknown kind.
     pub(crate) fn hear(from: &mut impl BufRead) -> Result<Heard, LineError> {
         let line = read_bytes_within(from, LINE_BYTES_MAX)?;
         match parse_line(&line) {
@@ -167,7 +168,7 @@ impl ControlMessage {
     ///
     /// # Errors
     ///
-    /// It would be too long.
+    /// The line would be too long.
     pub fn line(&self) -> Result<Vec<u8>, TooLong> {
         let mut line = serde_json::to_vec(self).expect("plain data always serialises");
         line.push(b'\n');
@@ -179,7 +180,7 @@ fn to_value(plain: &impl Serialize) -> Value {
     serde_json::to_value(plain).expect("plain data always serialises")
 }
 
-/// Returns the kind that a line says it is of: a name alone, or the only key of an object.
+/// Returns the kind that a line says: a name alone, or the only key of an object.
 fn kind(line: &[u8]) -> Option<String> {
     match serde_json::from_slice(line).ok()? {
         Value::String(kind) => Some(kind),
@@ -238,18 +239,18 @@ mod tests {
     #[test]
     fn what_a_newer_version_says_is_known_or_passed_over_or_an_error() {
         let hear = |line: Value| ControlMessage::hear(&mut format!("{line}\n").as_bytes());
-        // Fields that are not known.
+        // The line has fields that are not known.
         let hello = json!({"hello": {"version": 9, "lowest": 8, "release": "0.9.0", "cluster": "x"}});
         assert!(matches!(hear(hello), Ok(Heard::Message(ControlMessage::Hello { version: 9, lowest: Some(8), .. }))));
         let report = json!({"handover": {"report": {
             "id": "0000000000000001", "report": "Ready", "why": null, "detail": "", "said": "", "since_ms": 3,
         }}});
         assert!(matches!(hear(report), Ok(Heard::Message(ControlMessage::Handover(_)))));
-        // Kinds that are not known.
+        // The kinds are not known.
         for unknown in [json!({"lease": {"until": 3}}), json!("goodbye"), json!({"handover-2": []})] {
             assert!(matches!(hear(unknown.clone()), Ok(Heard::UnknownKind(_))), "{unknown}");
         }
-        // What is neither.
+        // These lines are neither.
         for odd in [
             json!({"handover": {"report": {"id": "0000000000000001", "report": "Tomorrow"}}}),
             json!({"handover": {"plan": {"id": "0000000000000001"}}}),

@@ -1,4 +1,4 @@
-//! One end of the control stream between two agents: lines of JSON, both ways, in a stream of their session.
+//! Is one end of the control stream between two agents: lines of JSON, both ways, in a stream of their session.
 
 use std::collections::HashMap;
 use std::io::{self, BufReader, Write};
@@ -21,18 +21,18 @@ use super::control_message::{Answer, ControlMessage, Heard, Question};
 use super::outgoing_lines::OutgoingLines;
 use super::version::ControlVersions;
 
-/// How long a peer may take for its greeting.
+/// Bounds the time that a peer takes for its greeting.
 pub(super) const HELLO_TIME: Duration = Duration::from_secs(10);
-/// A peer's questions that are being answered at once.
+/// Bounds a peer's questions that are being answered at once.
 const ANSWERING_MAX: usize = 4;
-/// How long a last word has to get to the other end.
+/// Says how long a last message has to get to the other end.
 const LAST_WORD_TIME: Duration = Duration::from_millis(300);
-/// An answer that takes longer is worth a line in the log: the asker may have given up by then.
+/// Says how long an answer takes that is worth a line in the log: the asker may have given up by then.
 const SLOW_ANSWER: Duration = Duration::from_secs(5);
-/// Longest name of a release that is shown to people.
+/// Bounds the name of a release that people are shown.
 const RELEASE_CHARS_MAX: usize = 40;
 
-/// A peer that does not keep to the rules: its session ends.
+/// The reason why a control stream ends: the peer does not keep to the rules, and its session ends, too.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum ControlStreamError {
@@ -48,7 +48,7 @@ pub enum ControlStreamError {
         ours: ControlVersions,
         release: String,
         theirs: ControlVersions,
-        /// The host whose skein is the older one.
+        /// The host whose Skein is older.
         outdated: String,
     },
     #[error("it began without saying hello, or said it twice")]
@@ -57,27 +57,27 @@ pub enum ControlStreamError {
 
 /// What a peer said of itself.
 pub(super) struct Greeting {
-    /// What it speaks.
+    /// The versions that the peer speaks.
     pub(super) versions: ControlVersions,
-    /// What both speak from now on.
+    /// The version that both speak from now on.
     pub(super) version: u32,
-    /// Its program's, printable.
+    /// The release of the peer's program, printable.
     pub(super) release: String,
 }
 
 /// The two ends of a control stream, as this end knows them before anything is said.
 pub(super) struct Ends {
-    /// The session that it is in.
+    /// The session of the control stream.
     pub(super) session: Arc<RunningSession>,
-    /// This host.
+    /// The name of this host.
     pub(super) us: String,
-    /// What this end speaks.
+    /// The versions that this end speaks.
     pub(super) versions: ControlVersions,
-    /// Later control streams have greater numbers.
+    /// The stream's number. Later control streams have greater numbers.
     pub(super) number: u64,
 }
 
-/// One end of a control stream. It is over when the stream or the session is, or when this end breaks it off.
+/// One end of a control stream. The end is over when the stream or the session is, or when this end breaks it off.
 pub(super) struct ControlStream {
     ends: Ends,
     pub(super) since: Instant,
@@ -97,9 +97,8 @@ struct Questions {
 }
 
 impl ControlStream {
-    /// Greets the peer. Returns the end that is to be joined to the stream, too. What the peer says comes to `on`,
-    /// first of all its greeting; `after` is called once, when the stream is over. Both are called by the stream's
-    /// thread.
+    /// Greets the peer. Also returns the end that is to be joined to the stream. `on` gets what the peer says, first of
+    /// all its greeting; `after` is called once, when the stream is over. The stream's thread calls both.
     pub(super) fn start(
         ends: Ends,
         on: impl Fn(&Arc<ControlStream>, ControlMessage) + Send + 'static,
@@ -125,7 +124,7 @@ impl ControlStream {
             skein_host::raise_thread_priority();
             let error = reader.read(&on).err();
             if matches!(error, Some(ControlStreamError::Line(LineError::Malformed { .. }))) {
-                // The other end would see its session close, and not why.
+                // Without this the other end would see its session close, and not why.
                 reader.send(ControlMessage::NotUnderstood.line().expect("a short line"));
                 thread::sleep(LAST_WORD_TIME);
             }
@@ -160,19 +159,19 @@ impl ControlStream {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Ends it, whoever reads or writes.
+    /// Ends the stream, whatever thread reads or writes.
     pub(super) fn break_off(&self) {
         if !self.over.swap(true, Ordering::SeqCst) {
             let _ = self.socket.shutdown(Shutdown::Both);
             self.outgoing.close();
-            // Whoever waits for an answer learns that none comes.
+            // A thread that waits for an answer learns that none comes.
             let mut questions = self.questions.lock();
             questions.over = true;
             questions.asked.clear();
         }
     }
 
-    /// Has a line written. False: it is not, and the stream is over.
+    /// Has a line written. Returns false if it is not written, and the stream is over.
     pub(super) fn send(&self, line: Vec<u8>) -> bool {
         let added = self.outgoing.add(line);
         if !added {
@@ -181,7 +180,7 @@ impl ControlStream {
         added
     }
 
-    /// Asks; the receiver gets the answer, or hangs up with the stream. `None`: it is over.
+    /// Asks a question. The receiver gets the answer, or hangs up with the stream. `None`: the stream is over.
     pub(super) fn ask(&self, question: &Question) -> Option<(u64, Receiver<Result<Value, String>>)> {
         let (sender, receiver) = sync_channel(1);
         let number = {
@@ -201,12 +200,12 @@ impl ControlStream {
         Some((number, receiver))
     }
 
-    /// Nobody waits for that answer any more.
+    /// Notes that nobody waits for that answer any more.
     pub(super) fn forget(&self, number: u64) {
         self.questions.lock().asked.remove(&number);
     }
 
-    /// The peer answered.
+    /// Notes the peer's answer.
     pub(super) fn complete_question(&self, number: u64, answer: Result<Value, String>) {
         if let Some(asker) = self.questions.lock().asked.remove(&number) {
             let _ = asker.try_send(answer);
@@ -225,7 +224,7 @@ impl ControlStream {
         }
         let stream = self.clone();
         let work = move || {
-            // Also when it panics, so that the asker waits for nothing.
+            // This holds if it panics, too, so that the asker waits for nothing.
             let begin = Instant::now();
             let answer = std::panic::catch_unwind(std::panic::AssertUnwindSafe(find));
             if begin.elapsed() >= SLOW_ANSWER {
@@ -280,7 +279,7 @@ impl ControlStream {
     /// Takes a peer's greeting.
     fn greet(&self, message: &ControlMessage) -> Result<(), ControlStreamError> {
         let ControlMessage::Hello { version, lowest, release } = message else { return Err(ControlStreamError::Hello) };
-        // Shown to people: short, and nothing that drives a terminal.
+        // People are shown the release: it has to be short, without anything that drives a terminal.
         let release: String = release.chars().filter(|c| c.is_ascii_graphic()).take(RELEASE_CHARS_MAX).collect();
         let theirs = ControlVersions { lowest: lowest.unwrap_or(*version), highest: *version };
         let ours = self.ends.versions;

@@ -1,4 +1,4 @@
-//! Dialling the agents of other hosts.
+//! Dials the agents of other hosts.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ use super::state::{Peer, REDIAL_NOT_UNDERSTOOD};
 use crate::error_chain;
 use crate::stream_destination::StreamDestination;
 
-/// How long after it could not be reached a host is dialled again, doubled each time …
+/// Says after how long an unreachable host is dialled again; the time is doubled after each attempt …
 const REDIAL_FIRST: Duration = Duration::from_millis(250);
 /// … up to this: an agent that is started again is found within a second.
 const REDIAL_MAX: Duration = Duration::from_millis(500);
-/// How long a session that nobody wants any more is kept.
+/// Says how long a session that nobody wants any more is kept.
 const UNWANTED_SESSION_TIME: Duration = Duration::from_secs(5);
 
 impl Shared {
-    /// Dials a host, and again, until nobody wants it.
+    /// Dials a host again and again, until nobody wants it.
     pub(super) fn keep(self: &Arc<Self>, name: &str) {
         let mut pause = REDIAL_FIRST;
         let mut last_good = None;
@@ -46,7 +46,7 @@ impl Shared {
                         pause = REDIAL_FIRST;
                         continue;
                     }
-                    // It ended as soon as it began: no better than none.
+                    // The session ended as soon as it began: it is no better than none.
                 }
                 Err(problem) => self.failed(name, problem),
             }
@@ -79,7 +79,7 @@ impl Shared {
 
     fn dial(&self, name: &str, last_good: Option<SocketAddr>) -> Result<Arc<Dialer>, DialError> {
         let mut to = self.hosts_file.find(name).map_err(DialError::Address)?;
-        // What worked last first: an address that does not answer costs a second.
+        // The address that worked last comes first: an address that does not answer costs a second.
         to.sort_by_key(|address| Some(*address) != last_good);
         let acceptor = &self.settings.acceptor;
         let settings = DialerSettings {
@@ -90,7 +90,8 @@ impl Shared {
             plain_data: self.settings.plain_data,
             outage: acceptor.outage,
         };
-        // Streams go from who dials to who is dialled: where those that the peer would open appear is dropped.
+        // Streams go from the dialling end to the dialled end. The queue of streams that the peer would open is
+        // dropped.
         let (dialer, _) = Dialer::start(settings, &self.identity).map_err(DialError::Session)?;
         Ok(dialer)
     }

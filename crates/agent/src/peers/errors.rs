@@ -1,4 +1,4 @@
-//! Why another host's agent cannot be reached, or does not answer.
+//! Tells why another host's agent cannot be reached, or does not answer.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::control_stream::ControlStreamError;
 use super::host_addresses::FindError;
 
-/// Why there is no contact with another host's agent.
+/// The reason why there is no contact with another host's agent.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum DialError {
@@ -32,13 +32,13 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Returns whether the host is there and nobody listens on it.
+    /// Returns whether the host is there and no program listens on it.
     pub(crate) fn is_refused(&self) -> bool {
         matches!(self, DialError::Session(error) if error.is_refused())
     }
 }
 
-/// A question that was not answered.
+/// The reason why a question was not answered.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum AskError {

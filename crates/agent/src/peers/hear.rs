@@ -1,4 +1,4 @@
-//! Control streams in sessions, and what is said on them.
+//! Serves control streams in sessions, and takes in what is said there.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -24,9 +24,9 @@ use crate::error_chain;
 use crate::migrations::{Offer, OfferError};
 use crate::stream_destination::{self, Refusal, StreamDestination};
 
-/// How long after the log said that a host does not understand this one it says so again.
+/// Says after how long the log repeats that a host does not understand this host.
 const LOG_AGAIN_PERIOD: Duration = Duration::from_secs(600);
-/// Messages that wait to be passed on; beyond, the peers' control streams wait.
+/// Bounds the messages that wait to be passed on; beyond, the peers' control streams wait.
 const MESSAGES_MAX: usize = 1024;
 
 impl Shared {
@@ -51,7 +51,7 @@ impl Shared {
             let reason = format!("this is {}, and so are you: an agent needs no session with itself", session.peer());
             return Err((ResetCode::NotAllowed, reason));
         }
-        // One in each session: its last one is broken.
+        // Each session has one: the last before is broken.
         let before: Vec<Arc<ControlStream>> = {
             let state = self.lock();
             let streams = state.hosts.get(session.peer()).into_iter().flat_map(|host| &host.streams);
@@ -65,7 +65,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Begins a control stream in a session; the socket is to be joined to it.
+    /// Begins a control stream in a session. The socket is to be joined to the stream.
     pub(super) fn begin(
         self: &Arc<Self>,
         session: &Arc<RunningSession>,
@@ -89,7 +89,7 @@ impl Shared {
         Ok((stream, far))
     }
 
-    /// Takes in what a peer says.
+    /// Handles a message of a peer.
     fn handle_message(self: &Arc<Self>, stream: &Arc<ControlStream>, message: ControlMessage) {
         let peer = stream.peer();
         match message {
@@ -117,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// Takes in that a peer greeted.
+    /// Handles a peer's greeting.
     fn welcome_peer(&self, stream: &ControlStream) {
         let peer = stream.peer();
         let mut state = self.lock();
@@ -138,7 +138,7 @@ impl Shared {
         format!("skein {release} on {us} does not know what it is asked ({error}): upgrade skein on {us}")
     }
 
-    /// Reads what a peer says of a migration.
+    /// Reads a peer's message about a migration.
     fn handover_event(&self, stream: &ControlStream, message: Message<Value>) -> PeerEvent {
         let peer = stream.peer();
         let (id, vm) = match &message {
@@ -167,7 +167,7 @@ impl Shared {
         )
     }
 
-    /// Has something passed on that a peer said. Its control stream waits while too much is there.
+    /// Queues what a peer said for its reader. The peer's control stream waits while the queue is full.
     fn queue(&self, stream: &ControlStream, event: PeerEvent) {
         let mut state = self.lock();
         while state.messages.len() >= MESSAGES_MAX && !stream.is_over() && !self.is_stopping() {
@@ -180,7 +180,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Tells, and not again and again, that the two agents cannot read each other's messages.
+    /// Tells once, and not again and again, that the two agents cannot read each other's messages.
     fn not_understood(&self, stream: &ControlStream, words: String) {
         let peer = stream.peer().to_owned();
         let now = Instant::now();
@@ -195,7 +195,7 @@ impl Shared {
         self.queue(stream, PeerEvent::NotUnderstood(peer, words));
     }
 
-    /// Takes in that a control stream is over.
+    /// Handles the end of a control stream.
     fn over(&self, stream: &Arc<ControlStream>, error: Option<ControlStreamError>) {
         let peer = stream.peer();
         let is_malformed = matches!(&error, Some(ControlStreamError::Line(LineError::Malformed { .. })));
@@ -218,7 +218,7 @@ impl Shared {
         stream.session().close("the other agent does not keep to the protocol");
     }
 
-    /// Forgets a control stream that is over, and keeps why there is none.
+    /// Forgets a control stream that is over, and keeps the reason why there is none.
     fn forget(&self, state: &mut State, stream: &ControlStream, error: Option<ControlStreamError>) {
         let Some(host) = state.hosts.get_mut(stream.peer()) else { return };
         let known = host.streams.iter().position(|known| known.stream.number() == stream.number());
@@ -226,7 +226,7 @@ impl Shared {
         let is_dialled = host.dialer.as_ref().is_some_and(|dialer| Arc::ptr_eq(dialer.live(), stream.session()));
         let problem = match error {
             Some(error) => DialError::Protocol(error),
-            // Of a session that this end dialled and that goes on.
+            // The stream was in a session that this end dialled and that goes on.
             None if was_known && stream.greeting().is_none() && is_dialled && stream.session().ended().is_none() => {
                 DialError::ControlStreamRefused
             }
@@ -239,7 +239,7 @@ impl Shared {
     }
 }
 
-/// Returns the same with words that can be shown.
+/// Returns the message with words that can be shown.
 fn fit_to_print<O>(mut message: Message<O>) -> Message<O> {
     let fit = |text: &mut String| *text = printable(std::mem::take(text), PEER_TEXT_BYTES_MAX);
     match &mut message {

@@ -1,4 +1,4 @@
-//! Wanting a session with a host for a while.
+//! Wants a session with a host for a while.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,20 +9,21 @@ use super::errors::{AskError, DialError};
 use super::shared::Shared;
 use super::state::State;
 
-/// Keeps a session with a host, as long as it exists.
+/// Keeps a session with a host as long as this exists.
 pub struct SessionHold {
     pub(super) shared: Arc<Shared>,
     pub(super) host: String,
 }
 
 impl SessionHold {
-    /// Returns the host.
+    /// Returns the host's name.
     pub(crate) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Returns the session with the host that this end dialled, once there is one; unless the deadline is first, or
-    /// `stopped`. It lasts as long as this exists; one that the other end dialled would last as long as that end likes.
+    /// Returns the session with the host that this end dialled, once there is one; `None` if the deadline is first, or
+    /// `stopped`. The session lasts as long as this exists; a session that the other end dialled would last as long as
+    /// that end likes.
     pub(crate) fn session(&self, deadline: Instant, stopped: &dyn Fn() -> bool) -> Option<Arc<RunningSession>> {
         let dialled = |state: &State| {
             let session = state.hosts.get(&self.host)?.dialer.as_ref()?.live();

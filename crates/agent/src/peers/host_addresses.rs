@@ -1,4 +1,4 @@
-//! Where other hosts' agents listen.
+//! Finds where other hosts' agents listen.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -12,10 +12,10 @@ use skein_inventory::{HostAddress, HostsFile, ParseError, TEXT_BYTES_MAX};
 use thiserror::Error;
 use tracing::warn;
 
-/// Where agents listen unless said otherwise.
+/// Holds the port at which agents listen by default.
 pub const DEFAULT_PORT: u16 = 7070;
 
-/// A name or address that leads nowhere.
+/// The reason why a name or address leads nowhere.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum ResolveError {
@@ -25,7 +25,7 @@ pub enum ResolveError {
     Unknown(String, #[source] io::Error),
 }
 
-/// The file of hosts cannot be used.
+/// The reason why the hosts file cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum HostsFileError {
@@ -39,11 +39,11 @@ pub enum HostsFileError {
     Invalid(ParseError),
 }
 
-/// A text file that cannot be read.
+/// The reason why a text file cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum TextFileError {
-    /// In words: what the system says.
+    /// The system's error, in words.
     #[error("{0}")]
     Io(String),
     #[error("it is {0}: put a text file there")]
@@ -60,19 +60,19 @@ impl From<io::Error> for TextFileError {
     }
 }
 
-/// A host whose agent's address is not known.
+/// The reason why the address of a host's agent is not known.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum FindError {
     #[error(transparent)]
     Address(ResolveError),
-    /// The host is looked up by its name, as the file does not have it.
+    /// The host is looked up by its name, because the file does not have it.
     #[error("{} ({})", crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref()))]
     Unlisted {
         file: PathBuf,
-        /// Why the file cannot be used; none: it can.
+        /// The reason why the file cannot be used; `None`: it can be used.
         hosts_file: Option<HostsFileError>,
-        // No source of the chain: its words are in the middle.
+        // The field is no source of the chain, because its words are in the middle.
         by_name: Box<ResolveError>,
     },
 }
@@ -84,9 +84,10 @@ fn unlisted_words(file: &Path, hosts_file: Option<&HostsFileError>) -> String {
     }
 }
 
-/// Names and addresses to socket addresses, with the default port where none is given. Asks DNS, so it may take long.
+/// Resolves names and addresses to socket addresses, with the default port if none is given. The call asks DNS, so it
+/// may take long.
 pub fn resolve(text: &str) -> Result<Vec<SocketAddr>, ResolveError> {
-    // As people write an address without a port, too.
+    // People write an address without a port so, too.
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address: HostAddress =
         bare.parse().or_else(|_| text.parse()).map_err(|reason| ResolveError::Syntax { text: text.into(), reason })?;
@@ -98,7 +99,7 @@ fn look_up(address: &HostAddress) -> Result<Vec<SocketAddr>, ResolveError> {
     Ok(found.map_err(|source| ResolveError::Unknown(address.to_string(), source))?.collect())
 }
 
-/// The file of hosts, read again whenever it changed.
+/// The hosts file, read again whenever it changed.
 pub(crate) struct WatchedHostsFile {
     path: PathBuf,
     read: Mutex<Read>,
@@ -106,9 +107,9 @@ pub(crate) struct WatchedHostsFile {
 
 #[derive(Default)]
 struct Read {
-    /// By which the file is known to be the same: inode, size, time of change.
+    /// The inode, size and time of change by which the file is known to be the same.
     stamp: Option<(u64, u64, i64, i64)>,
-    /// The latest that could be read.
+    /// The latest content that could be read.
     hosts: HostsFile,
     error: Option<HostsFileError>,
 }
@@ -118,7 +119,7 @@ impl WatchedHostsFile {
         WatchedHostsFile { path: path.to_owned(), read: Mutex::default() }
     }
 
-    /// Returns what the file says. No file, no hosts.
+    /// Returns the hosts in the file. Without a file there are no hosts.
     ///
     /// # Errors
     ///
@@ -128,8 +129,8 @@ impl WatchedHostsFile {
         read.error.clone().map_or_else(|| Ok(read.hosts.clone()), Err)
     }
 
-    /// Returns where a host's agent listens, best first: by the file, else by its name. A host that an earlier version
-    /// of the file had is found by that as long as the new one cannot be read.
+    /// Returns where a host's agent listens, best first: by the file, else by the host's name. A host that an earlier
+    /// version of the file had is found by that version as long as the new version cannot be read.
     ///
     /// # Errors
     ///
@@ -187,7 +188,7 @@ impl WatchedHostsFile {
     }
 }
 
-/// Reads a text file that somebody named. Never waits for what is none: a FIFO that nobody writes to, a terminal.
+/// Reads a text file that a person named. Never waits for what is no file: a FIFO that nobody writes to, a terminal.
 fn read_text(path: &Path, bytes_max: usize) -> Result<String, TextFileError> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
@@ -271,7 +272,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, [0xff, 0xfe]).unwrap();
         fault("not UTF-8");
-        // Sparse: no disk is filled for this.
+        // The file is sparse, so it fills no disk.
         File::create(&path).unwrap().set_len(1 << 40).unwrap();
         fault("larger than 4 MiB");
         fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.3']\n").unwrap();

@@ -1,8 +1,8 @@
-//! Sessions with the agents of other hosts, and what is said in them.
+//! Is the sessions with the agents of other hosts, and what is said in them.
 //!
-//! A host that somebody wants has a thread that dials it, again and again, and keeps a control stream in the session.
-//! Control streams of sessions that others dialled are the same. One thread looks whether each still has a path, one
-//! passes on what is new. None of the threads is waited for by whoever uses this.
+//! A host that is wanted has a thread that dials it, again and again, and keeps a control stream in the session.
+//! Control streams of sessions that other hosts dialled are the same. One thread checks whether each still has a path,
+//! one passes on what is new. The users of this module wait for none of the threads.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `control_stream`, `outgoing_lines` | one end of a control stream: its greeting, its questions, what waits to be said |
 //! | `state`, `shared` | what is known of each host, and what the threads share |
 //! | `dial`, `hear`, `contact` | the threads: sessions are dialled, control streams served and looked after |
-//! | `hold`, `event`, `errors`, `settings` | what whoever uses this gets, hears and sets |
+//! | `hold`, `event`, `errors`, `settings` | what the users of this module get, hear and set |
 //! | `host_addresses` | where other hosts listen |
 
 mod contact;
@@ -65,7 +65,7 @@ use crate::IncomingChannels;
 use crate::migrations::Offer;
 use crate::permit::Permit;
 
-/// Questions to others at once.
+/// Bounds the questions to other hosts at once.
 const ASKING_MAX: usize = 64;
 
 /// The agents of other hosts. Dropping it closes every session.
@@ -75,12 +75,12 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Listens for sessions of other hosts; dials those that are wanted. What peers ask is answered by `answer`, what
-    /// they do is told to `events`, until its other end is dropped.
+    /// Listens for sessions of other hosts, and dials those that are wanted. `answer` answers what peers ask. `events`
+    /// gets what they do, until its other end is dropped.
     ///
     /// # Errors
     ///
-    /// The address is in use, or not of this host.
+    /// The address is in use, or is not this host's.
     pub fn start(
         settings: PeersSettings,
         identity: &Identity,
@@ -135,17 +135,17 @@ impl Peers {
         self.shared.hosts_file.hosts()
     }
 
-    /// Keeps a session with a host from now on. Does not wait.
+    /// Keeps a session with a host from now on. The call does not wait.
     pub fn reach(&self, host: &str) {
         self.shared.want(host, |host| host.reached = true);
     }
 
-    /// Keeps no session with a host any more, unless somebody holds it ([`Peers::hold`]).
+    /// Keeps no session with a host any more, unless the host is held ([`Peers::hold`]).
     pub fn leave(&self, host: &str) {
         self.shared.want(host, |host| host.reached = false);
     }
 
-    /// Keeps a session with a host as long as the result exists. Does not wait.
+    /// Keeps a session with a host as long as the result exists. The call does not wait.
     pub fn hold(&self, host: &str) -> SessionHold {
         self.shared.want(host, |host| host.holds += 1);
         SessionHold { shared: self.shared.clone(), host: host.to_owned() }
@@ -156,8 +156,8 @@ impl Peers {
         self.shared.lock().hosts.get(host).is_some_and(|host| host.contact)
     }
 
-    /// Tells a host, whichever end dialled. Does not wait, and promises nothing. False: the host is not in contact, or
-    /// does not take what it is told.
+    /// Sends a message to a host, whichever end dialled. The call does not wait, and promises nothing. Returns false if
+    /// the host is not in contact, or does not take the message.
     pub fn send(&self, host: &str, message: &Message<Arc<Offer>>) -> bool {
         let line = match ControlMessage::handover(message).line() {
             Ok(line) => line,
@@ -174,7 +174,8 @@ impl Peers {
         sent
     }
 
-    /// Tells a host something for the log of a migration. Lost if it cannot be told now: nothing depends on it.
+    /// Sends a fact for the log of a migration to a host. The fact is lost if it cannot be sent now: nothing depends on
+    /// it.
     pub fn note(&self, host: &str, id: MigrationId, text: &str) {
         let note = ControlMessage::Note { id, text: text.to_owned() }.line();
         if let (Ok(line), Some(stream)) = (note, self.best(host)) {
@@ -186,7 +187,7 @@ impl Peers {
         self.shared.lock().hosts.get(host)?.best().cloned()
     }
 
-    /// Asks a host, and reaches it for that. Waits, for `deadline` at most.
+    /// Asks a host, and reaches it for that. The call waits, until `deadline` at most.
     ///
     /// # Errors
     ///
@@ -217,8 +218,8 @@ impl Peers {
                     }
                     Err(RecvTimeoutError::Timeout)
                         if !shared.lock().hosts.get(host).is_some_and(|host| host.is_replaced(&stream)) => {}
-                    // The control stream broke, or has no path and another is better: over that one. The session
-                    // of an agent that was killed outlives it.
+                    // The control stream broke, or has no path and another is better: then over that stream. The
+                    // session of an agent that was killed outlives the agent.
                     Err(_) => break stream.forget(number),
                 }
             }
@@ -234,7 +235,7 @@ impl Peers {
         })
     }
 
-    /// Asks a host what it is and has; see [`Peers::ask`].
+    /// Asks a host for its facts; see [`Peers::ask`].
     pub(crate) fn ask_facts(
         &self,
         host: &str,
@@ -261,7 +262,7 @@ impl Peers {
         }
     }
 
-    /// Returns each session as it is at this moment.
+    /// Returns the state of each session at this moment.
     pub fn snapshots(&self) -> Vec<SessionSnapshot> {
         let dialled = self.shared.dialers().into_iter().map(|dialer| dialer.live().clone());
         let all = dialled.chain(self.acceptor.sessions());
@@ -273,7 +274,7 @@ impl Peers {
         if self.shared.stopping.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Whoever is about to wait has seen it, or gets the notice.
+        // A thread that is about to wait has seen the flag, or gets the notice.
         drop(self.shared.lock());
         self.shared.changed.notify_all();
         let dialers = self.shared.dialers();

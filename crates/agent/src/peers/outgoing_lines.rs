@@ -1,4 +1,4 @@
-//! Lines that wait to be written to another agent.
+//! Is the queue of lines for another agent.
 
 use std::collections::VecDeque;
 
@@ -6,12 +6,12 @@ use parking_lot::{Condvar, Mutex};
 
 use super::control_message::LINE_BYTES_MAX;
 
-/// Lines that wait to be written: what an agent says of a thousand migrations.
+/// Bounds the lines that wait to be written: what an agent says of a thousand migrations.
 const QUEUE_LINES_MAX: usize = 4096;
-/// And all their bytes, the longest line twice.
+/// Bounds all their bytes: the longest line twice.
 const QUEUE_BYTES_MAX: usize = 2 * LINE_BYTES_MAX as usize;
 
-/// Lines that wait to be written.
+/// The lines that wait to be written.
 #[derive(Default)]
 pub(super) struct OutgoingLines {
     waiting: Mutex<Lines>,
@@ -26,7 +26,7 @@ struct Lines {
 }
 
 impl OutgoingLines {
-    /// Adds a line. False: there is no room, or nobody writes any more.
+    /// Adds a line. Returns false if there is no room, or nobody writes any more.
     pub(super) fn add(&self, line: Vec<u8>) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.closed || waiting.lines.len() >= QUEUE_LINES_MAX || waiting.bytes + line.len() > QUEUE_BYTES_MAX {
@@ -38,7 +38,7 @@ impl OutgoingLines {
         true
     }
 
-    /// Forgets what waits, and takes nothing any more.
+    /// Forgets the waiting lines, and takes no line any more.
     pub(super) fn close(&self) {
         *self.waiting.lock() = Lines { closed: true, ..Lines::default() };
         self.changed.notify_one();

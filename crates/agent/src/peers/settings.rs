@@ -1,4 +1,4 @@
-//! What may be set of an agent's contact with others.
+//! Is the settings of an agent's contact with others.
 
 use std::path::PathBuf;
 
@@ -7,20 +7,20 @@ use skein_dataplane::AcceptorSettings;
 use super::version::ControlVersions;
 use crate::Allow;
 
-/// What may be set.
+/// The settings of an agent's contact with others.
 #[derive(Clone, Debug)]
 pub struct PeersSettings {
-    /// How sessions are accepted; addresses and outage are those of the dialled ones, too.
+    /// How sessions are accepted. The addresses and the outage are those of dialled sessions, too.
     pub acceptor: AcceptorSettings,
-    /// Which sockets of this host peers may connect to.
+    /// The sockets of this host that peers may connect to.
     pub allow: Allow,
-    /// The file of hosts ([`HostsFile`](skein_inventory::HostsFile)); need not exist.
+    /// The path of the hosts file ([`HostsFile`](skein_inventory::HostsFile)); need not exist.
     pub hosts_file: PathBuf,
-    /// Data connections on each path of the sessions that this end dials.
+    /// The data connections on each path of the sessions that this end dials.
     pub connections: usize,
-    /// Send bulk data without encryption in the sessions that this end dials.
+    /// Whether bulk data goes unencrypted in the sessions that this end dials.
     pub plain_data: bool,
-    /// Which versions of the agents' protocol it speaks: [`CONTROL_VERSIONS`](super::CONTROL_VERSIONS), but in tests
-    /// that stand for another release.
+    /// The versions of the agents' protocol that the agent speaks: [`CONTROL_VERSIONS`](super::CONTROL_VERSIONS), but
+    /// in tests that stand for another release.
     pub versions: ControlVersions,
 }

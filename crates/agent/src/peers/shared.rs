@@ -1,4 +1,4 @@
-//! What the threads of [`Peers`](super::Peers) share.
+//! Is what the threads of [`Peers`](super::Peers) share.
 
 use std::io;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use super::settings::PeersSettings;
 use super::state::{Peer, State};
 use crate::IncomingChannels;
 
-/// How often sessions are looked at.
+/// Says how often sessions are checked.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// After so many failed attempts to reach a host, whoever asks it is told why.
+/// Says after how many failed attempts to reach a host a caller that asks the host gets the reason.
 pub(super) const ATTEMPTS_BEFORE_ERROR: u64 = 2;
 
-/// Longest text of another host that people are told.
+/// Bounds a text of another host that people are told.
 pub(super) const PEER_TEXT_BYTES_MAX: usize = 2000;
 
-/// What answers the questions of a host; called by several threads at once.
+/// Answers the questions of a host. Several threads call this at once.
 pub type Answerer = dyn Fn(&str, Question) -> Result<Answer, String> + Send + Sync;
 
-/// What the threads share.
+/// The state that the threads share.
 pub(super) struct Shared {
     pub(super) settings: PeersSettings,
     pub(super) identity: Identity,
     pub(super) hosts_file: WatchedHostsFile,
-    /// Where migrations to this host arrive.
+    /// The place where migrations to this host arrive.
     pub(super) incoming: IncomingChannels,
     pub(super) answer: Arc<Answerer>,
     pub(super) state: Mutex<State>,
@@ -61,7 +61,7 @@ impl Shared {
         self.changed.wait_for(state, patience);
     }
 
-    /// Changes who wants a host, and sees to it that somebody dials it.
+    /// Changes whether a host is wanted, and makes sure that a thread dials a wanted host.
     pub(super) fn want(self: &Arc<Self>, name: &str, change: impl FnOnce(&mut Peer)) {
         let mut state = self.lock();
         let host = state.hosts.entry(name.to_owned()).or_default();
@@ -75,7 +75,7 @@ impl Shared {
                 match spawn("reach", move || shared.keep(&dialled)) {
                     Ok(()) => host.dialling = true,
                     Err(error) => {
-                        // The next look tries again.
+                        // The next check tries again.
                         host.failures += 1;
                         host.problem = Some(Arc::new(DialError::Threads(error)));
                     }
@@ -87,7 +87,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Returns what `find` finds, once it does; unless the deadline is first, or `stop`.
+    /// Returns what `find` finds, once it does; `None` if the deadline is first, or `stop`.
     pub(super) fn wait_for<T>(
         &self,
         deadline: Instant,

@@ -1,4 +1,4 @@
-//! What is known of the agents of other hosts.
+//! Is what is known of the agents of other hosts.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,41 +11,41 @@ use super::control_stream::ControlStream;
 use super::errors::DialError;
 use super::event::PeerEvent;
 
-/// After how long without a usable path a host counts as out of contact.
+/// Says after how long without a usable path a host counts as out of contact.
 const CONTACT_LOST_TIME: Duration = Duration::from_secs(2);
-/// How long an agent whose messages cannot be read is left alone before it is dialled again.
+/// Says how long an agent whose messages cannot be read is left alone before it is dialled again.
 pub(super) const REDIAL_NOT_UNDERSTOOD: Duration = Duration::from_secs(10);
 
 /// Everything that changes.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) hosts: HashMap<String, Peer>,
-    /// Control streams that were begun so far.
+    /// How many control streams were begun so far.
     pub(super) streams: u64,
-    /// Hosts whose contact is news.
+    /// The hosts whose contact is news.
     pub(super) news: BTreeSet<String>,
     pub(super) messages: VecDeque<PeerEvent>,
-    /// Hosts with which that was so: when it was told last, and when it was so last.
+    /// The hosts that were not understood: when that was told last, and when it happened last.
     pub(super) not_understood: HashMap<String, (Instant, Instant)>,
-    /// Whether nobody listens any more.
+    /// Whether nobody reads the events any more.
     pub(super) deaf: bool,
 }
 
-/// Another host. Forgotten when nothing is left of it.
+/// Another host. The host is forgotten when nothing is left of it.
 #[derive(Default)]
 pub(super) struct Peer {
-    /// See [`Peers::reach`](super::Peers::reach).
+    /// Whether the host is to be reached: see [`Peers::reach`](super::Peers::reach).
     pub(super) reached: bool,
-    /// See [`Peers::hold`](super::Peers::hold).
+    /// How many hold the host: see [`Peers::hold`](super::Peers::hold).
     pub(super) holds: usize,
-    /// Whether its thread runs.
+    /// Whether the host's thread runs.
     pub(super) dialling: bool,
     pub(super) dialer: Option<Arc<Dialer>>,
-    /// Attempts to reach it that failed.
+    /// How many attempts to reach the host failed.
     pub(super) failures: u64,
-    /// Why the last attempt failed; none: it did not, or there was none.
+    /// The reason why the last attempt failed; `None`: it did not fail, or there was none.
     pub(super) problem: Option<Arc<DialError>>,
-    /// Its control streams, oldest first.
+    /// The host's control streams, oldest first.
     pub(super) streams: Vec<PeerControlStream>,
     pub(super) contact: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct Peer {
 /// A control stream, and what is known of it.
 pub(super) struct PeerControlStream {
     pub(super) stream: Arc<ControlStream>,
-    /// Since when its session has no usable path.
+    /// Since when the stream's session has no usable path.
     pub(super) silent_since: Option<Instant>,
 }
 
@@ -70,7 +70,7 @@ impl Peer {
         self.reached || self.holds > 0
     }
 
-    /// The newest control stream, of those that have a path if any has.
+    /// Returns the newest control stream, of those that have a path if any has.
     pub(super) fn best(&self) -> Option<&Arc<ControlStream>> {
         let usable = self.streams.iter().filter(|known| known.works());
         usable.max_by_key(|known| (known.silent_since.is_none(), known.stream.number())).map(|known| &known.stream)
@@ -88,12 +88,12 @@ impl Peer {
 }
 
 impl State {
-    /// Returns whether a host's messages, or this one's there, could not be read of late.
+    /// Returns whether a host's messages, or this host's messages there, could not be read of late.
     pub(super) fn is_not_understood(&self, name: &str) -> bool {
         self.not_understood.get(name).is_some_and(|(_, last)| last.elapsed() < 2 * REDIAL_NOT_UNDERSTOOD)
     }
 
-    /// Finds out whether a host is in contact; a change is news.
+    /// Finds whether a host is in contact; a change is news.
     pub(super) fn settle(&mut self, name: &str) {
         let Some(host) = self.hosts.get_mut(name) else { return };
         let contact = host.streams.iter().any(PeerControlStream::works);

@@ -1,22 +1,22 @@
-//! Which version of the agents' protocol two agents speak with each other.
+//! Says which version of the agents' protocol two agents speak with each other.
 
 use std::fmt;
 
-/// The versions that this build speaks with other agents: its own and the one before, of which 0.1.0's, the first that
-/// was released, has none.
+/// Holds the versions that this build speaks with other agents: its own and the version before. The version of 0.1.0,
+/// the first release, has none before.
 pub const CONTROL_VERSIONS: ControlVersions = ControlVersions { lowest: 4, highest: 4 };
 
-/// Versions of the agents' protocol that an agent speaks.
+/// The versions of the agents' protocol that an agent speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlVersions {
-    /// The oldest.
+    /// The oldest version.
     pub lowest: u32,
-    /// The newest.
+    /// The newest version.
     pub highest: u32,
 }
 
 impl ControlVersions {
-    /// Returns the newest version that both speak; none: there is none.
+    /// Returns the newest version that both speak; `None`: there is none.
     pub fn common(self, other: ControlVersions) -> Option<u32> {
         let newest = self.highest.min(other.highest);
         (newest >= self.lowest.max(other.lowest)).then_some(newest)
@@ -47,7 +47,7 @@ mod tests {
             (range(4, 7), range(5, 6), Some(6)),
             (range(4, 5), range(6, 7), None),
             (range(3, 3), range(4, 5), None),
-            // Whatever a peer says.
+            // A peer may say anything.
             (range(4, 5), range(9, 0), None),
             (range(4, 5), range(0, u32::MAX), Some(5)),
         ] {

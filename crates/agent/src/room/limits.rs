@@ -1,5 +1,5 @@
-//! Everything that bounds a QEMU on this host, as it is now: the host's memory, control groups, the kernel's commit
-//! limit, limits of processes.
+//! Reads everything that bounds a QEMU on this host at this moment: the host's memory, control groups, the kernel's
+//! commit limit, limits of processes.
 
 use std::path::Path;
 
@@ -8,35 +8,36 @@ use skein_inventory::{Resource, Room, RoomLimit};
 
 use crate::host_files::kilobytes;
 
-/// Capability of who may lock memory beyond RLIMIT_MEMLOCK: CAP_IPC_LOCK of linux/capability.h.
+/// Holds the bit of the capability to lock memory beyond RLIMIT_MEMLOCK: CAP_IPC_LOCK of linux/capability.h.
 const CAP_IPC_LOCK: u64 = 1 << 14;
-/// More nodes than any kernel is built for (MAX_NUMNODES).
+/// Bounds the nodes: any kernel is built for fewer (MAX_NUMNODES).
 const NODES_MAX: u32 = 1023;
 
-/// Part of the names of limits of huge pages that count reserved pages, and not used ones.
+/// Holds the part of the names of huge pages' limits that count reserved pages, and not used pages.
 pub(super) const HUGETLB_RESERVATION_MARK: &str = ".rsvd.";
 
-/// What somebody else was promised.
+/// The memory that another guest was promised.
 #[derive(Clone, Debug)]
 pub(super) struct Promise {
-    /// The VM that was promised it.
+    /// The VM that has the promise.
     pub(super) name: String,
-    /// Memory in pages of the usual size, in bytes.
+    /// The promised memory in pages of the usual size, in bytes.
     pub(super) bytes: u64,
-    /// Huge pages that the kernel has reserved, and whose control group is charged when they are touched.
+    /// The promised huge pages that the kernel has reserved, in bytes. Their control group is charged when they are
+    /// touched.
     pub(super) huge_bytes: u64,
-    /// Where its QEMU is.
+    /// The control groups of the VM's QEMU.
     pub(super) groups: ControlGroups,
 }
 
-/// Files that the limits are read from.
+/// The texts of files that the limits are read from.
 pub(super) struct ProcFiles {
     pub(super) meminfo: String,
-    /// `/proc/sys/vm/overcommit_memory`.
+    /// The text of `/proc/sys/vm/overcommit_memory`.
     pub(super) overcommit: String,
-    /// `/proc/self/limits`.
+    /// The text of `/proc/self/limits`.
     pub(super) limits: String,
-    /// `/proc/self/status`.
+    /// The text of `/proc/self/status`.
     pub(super) status: String,
 }
 
@@ -52,7 +53,8 @@ impl ProcFiles {
     }
 }
 
-/// The room that a QEMU in these groups has. `kept`: RAM of guests that left, which is let go of where it is needed.
+/// Returns the room that a QEMU in these groups has. `kept` is RAM of guests that left, which is let go of if it is
+/// needed.
 pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Promise], kept: u64) -> Room {
     let mut room = Room::default();
     let all = |of: fn(&Promise) -> u64, is_in: &dyn Fn(&Promise) -> bool| {
@@ -119,8 +121,9 @@ pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Pro
     room
 }
 
-/// The memory of the NUMA nodes that the agent, and so its QEMUs, may use, where those are not all (cpuset.mems of a
-/// control group, numactl): the kernel kills for lack of theirs, too. `dir`: of all nodes.
+/// Returns the memory of the NUMA nodes that the agent, and so its QEMUs, may use, if those are not all nodes
+/// (cpuset.mems of a control group, numactl). The kernel kills for lack of their memory, too. `dir` is the directory of
+/// all nodes.
 fn nodes(dir: &Path, status: &str, kept: u64) -> Option<RoomLimit> {
     let list = |text: &str| -> Option<Vec<u32>> {
         let ranges = text.trim().split(',').map(|range| {
@@ -136,7 +139,7 @@ fn nodes(dir: &Path, status: &str, kept: u64) -> Option<RoomLimit> {
     }
     let (mut limit, mut used) = (0u64, 0u64);
     for node in with_memory.iter().filter(|node| allowed.contains(node)) {
-        // `Node 0 MemFree:  123 kB`
+        // The line is `Node 0 MemFree:  123 kB`.
         let text = std::fs::read_to_string(dir.join(format!("node{node}/meminfo"))).ok()?;
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'));
@@ -154,7 +157,7 @@ fn nodes(dir: &Path, status: &str, kept: u64) -> Option<RoomLimit> {
     Some(RoomLimit { resource: Resource::Ram, owner, name, limit, used, promised, promised_to })
 }
 
-/// Limits of each process, which a QEMU inherits from the agent.
+/// Returns the limits of each process, which a QEMU inherits from the agent.
 fn of_process(limits: &str, status: &str) -> Vec<RoomLimit> {
     let caps = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     let may_lock = caps.unwrap_or(0) & CAP_IPC_LOCK != 0;
@@ -169,7 +172,7 @@ fn of_process(limits: &str, status: &str) -> Vec<RoomLimit> {
     bound("Max address space", "RLIMIT_AS", Resource::Addresses).into_iter().chain(locked).collect()
 }
 
-/// The nearest group with a limit of memory, for a sentence; none: only the host's memory bounds it.
+/// Returns the nearest group with a limit of memory, for a sentence; `None`: only the host's memory bounds it.
 pub(crate) fn memory_owner(groups: &ControlGroups) -> Option<String> {
     let (limits, _) = groups.limits();
     let nearest = limits.into_iter().find(|limit| limit.resource == GroupResource::Memory)?;

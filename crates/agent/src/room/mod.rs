@@ -1,8 +1,8 @@
-//! What this host has room for, and who was promised some of it.
+//! Is the room that this host has, and the promises of room.
 //!
-//! Room is *reserved* where a migration is let in, not only looked at by a check before: two that were checked at once
-//! may fit one by one and not together. A reservation counts as RAM that is promised until its guest has arrived (then
-//! the guest's own RAM that is not allocated yet is), or the migration ended otherwise. A guest that is started here is
+//! Room is *reserved* where a migration is let in, not only found by a check before: two guests that were checked at
+//! once may fit one by one and not together. A reservation counts as promised RAM until its guest has arrived (then the
+//! guest's own RAM that is not allocated yet counts), or the migration ended otherwise. A guest that is started here is
 //! let in by the same book, and has its reservation until its QEMU runs.
 
 pub(crate) mod limits;
@@ -24,35 +24,35 @@ use self::qemu_memory::QemuMemory;
 use crate::kept_ram::KeptRamStore;
 use crate::vms::{Running, Vm, Vms};
 
-/// A QEMU that does not say by then how much RAM its guest has is asked for what it has mapped.
+/// Says how long a QEMU may take to tell its guest's RAM; after that its mappings are read instead.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
-/// Hashes of pages take so much of a guest's RAM, and marks the rest (docs/pages.md): in per cent.
+/// Holds the share of a guest's RAM that hashes of pages take, in per cent; marks take the rest (docs/pages.md).
 const DELTA_PER_CENT_MAX: f64 = 3.2;
 const MARKS_PER_CENT: f64 = 0.5;
 
 /// The room of this host.
 pub(crate) struct HostRoom {
     host: String,
-    /// What runs here.
+    /// The VMs of this host.
     pub(crate) vms: Arc<Vms>,
-    /// Of guests that left or came.
+    /// The kept RAM and marks of guests that left or came.
     pub(crate) kept: Arc<KeptRamStore>,
     reserved: Mutex<Reservations>,
 }
 
-/// Who was promised what.
+/// The reservations, by holder.
 type Reservations = BTreeMap<ReservedFor, Reserved>;
 
-/// Who has room reserved.
+/// The holder of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReservedFor {
     Migration(MigrationId),
-    /// A VM of this name that is being started here.
+    /// The holder is a VM of this name that is being started here.
     Start(String),
 }
 
 impl ReservedFor {
-    /// Whether this VM's process is the holder's, or will be.
+    /// Returns whether this VM's process is the holder's, or will be.
     fn has(&self, vm: &Vm) -> bool {
         match self {
             ReservedFor::Migration(id) => vm.migration() == Some(*id),
@@ -61,12 +61,12 @@ impl ReservedFor {
     }
 }
 
-/// What its holder was promised.
+/// What the holder was promised.
 #[derive(Clone, Debug)]
 enum Reserved {
-    /// A guest that comes here, or is started here.
+    /// The holder is a guest that comes here, or is started here.
     Incoming { vm: String, need: RoomNeed },
-    /// The copy of a guest that leaves.
+    /// The holder is the copy of a guest that leaves.
     Outgoing { vm: String, agent_bytes: u64 },
 }
 
@@ -81,13 +81,13 @@ pub(crate) enum Overcommit {
 pub(crate) struct Reservation {
     rooms: Arc<HostRoom>,
     holder: ReservedFor,
-    /// Held whether there is room or not.
+    /// Whether the room is held even if there is none.
     overcommit: Overcommit,
 }
 
 impl Reservation {
-    /// Looks again, when there is a QEMU that is to take the guest: it may have more RAM than was said, or be in a
-    /// control group of its own.
+    /// Checks the room again, when there is a QEMU that is to take the guest. The QEMU may have more RAM than was said,
+    /// or be in a control group of its own.
     ///
     /// # Errors
     /// As for [`HostRoom::admit`].
@@ -98,7 +98,7 @@ impl Reservation {
         self.rooms.reserve(&self.holder, &vm.name, need, pid, self.overcommit).map_err(|lack| lack.to_string())
     }
 
-    /// The same of a guest that was started here, whose QEMU `running` is and nobody knows yet.
+    /// Checks the same for a guest that was started here. `running` is its QEMU, which is not registered yet.
     pub(crate) fn confirm_start(&self, vm: &Vm, running: &Running, need: Option<RoomNeed>) -> Result<(), NoRoom> {
         let said = ram_asked(&*running.guest).unwrap_or(0);
         let need = need.unwrap_or_else(|| RoomNeed::new(0, None, 1, Accel::Auto));
@@ -113,7 +113,8 @@ impl Drop for Reservation {
     }
 }
 
-/// What the agent takes of the source for a copy, in bytes. `delta_memory`: per cent of the RAM, as migrations have it.
+/// Returns the bytes that the agent takes of the source for a copy. `delta_memory` is in per cent of the RAM, as for
+/// migrations.
 pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
     let per_cent = delta_memory.clamp(0.0, DELTA_PER_CENT_MAX) + MARKS_PER_CENT;
     (ram_bytes as f64 * per_cent / 100.0) as u64
@@ -124,29 +125,29 @@ impl HostRoom {
         Arc::new(HostRoom { host, vms, kept: Arc::default(), reserved: Mutex::default() })
     }
 
-    /// What a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
+    /// Returns what a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
     pub(crate) fn room(&self) -> Room {
         let reserved = self.reserved.lock().clone();
         self.read(&reserved, None, None, self.kept.ram_bytes())
     }
 
-    /// Lets a guest in, if there is room for it, and reserves that.
-    /// What was kept of guests that left is let go of where that is needed, the guest's own last.
+    /// Lets a guest in, if there is room for it, and reserves the room. What was kept of guests that left is let go of
+    /// if it is needed, the guest's own last.
     ///
     /// # Errors
-    /// There is none: which limit is in the way, and what to do.
+    /// There is no room: which limit is in the way, and what to do.
     pub(crate) fn admit(self: &Arc<Self>, id: MigrationId, vm: &str, need: RoomNeed) -> Result<Reservation, String> {
         let holder = ReservedFor::Migration(id);
         self.reserve(&holder, vm, need, None, Overcommit::Refused).map_err(|lack| lack.to_string())?;
         Ok(Reservation { rooms: self.clone(), holder, overcommit: Overcommit::Refused })
     }
 
-    /// Lets a guest be started here, if there is room for it or `overcommit` allows a start without, and reserves that
-    /// until the guest runs. Its VM is busy: nobody else starts it. `need`: none if that is not known before its QEMU
-    /// says it.
+    /// Lets a guest be started here, if there is room for it or `overcommit` allows a start without, and reserves the
+    /// room until the guest runs. The guest's VM is busy: nobody else starts it. `need` is `None` if that is not known
+    /// before its QEMU says it.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no room.
     pub(crate) fn admit_start(
         self: &Arc<Self>,
         vm: &str,
@@ -171,7 +172,7 @@ impl HostRoom {
         let mut reserved = self.reserved.lock();
         let refused = |rooms: &HostRoom, reserved: &_| {
             let mut room = rooms.read(reserved, Some(holder), qemu, 0);
-            // What the process holds already of what it needs is in use; nobody has to find it again.
+            // What the process holds already of its need is in use, so nobody has to find it again.
             if let Some(held) = qemu.and_then(|pid| QemuMemory::of(pid).ok()) {
                 for limit in &mut room.limits {
                     limit.used = limit.used.saturating_sub(held.of_limit(limit));
@@ -197,10 +198,10 @@ impl HostRoom {
         Ok(())
     }
 
-    /// Lets the copy of a guest begin, if the source has room for what it takes, and reserves that.
+    /// Lets the copy of a guest begin, if the source has room for what the copy takes, and reserves the room.
     ///
     /// # Errors
-    /// It has not: which limit is in the way, and what to do.
+    /// There is no room: which limit is in the way, and what to do.
     pub(crate) fn admit_copy(
         self: &Arc<Self>,
         id: MigrationId,
@@ -224,7 +225,7 @@ impl HostRoom {
         Ok(Reservation { rooms: self.clone(), holder, overcommit: Overcommit::Refused })
     }
 
-    /// What the copy of a guest takes of this host, and has. None: its QEMU cannot be looked into.
+    /// Returns what the copy of a guest takes of this host, and has. `None`: its QEMU's memory cannot be read.
     pub(crate) fn copy(&self, vm: &Vm, agent_bytes: u64) -> Option<CopyRoom> {
         let reserved = self.reserved.lock().clone();
         self.copy_with(&reserved, vm, agent_bytes, self.kept.ram_bytes())
@@ -236,7 +237,7 @@ impl HostRoom {
             .inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}"))
             .ok()?;
         let groups = [self.own_groups(), ControlGroups::of(pid).unwrap_or_default()];
-        // Guests that only run may take what they were promised, or not; those that are copied do.
+        // Guests that only run may take what they were promised, or not; guests that are copied do.
         let (others, unread) = self.promises(reserved, None, Some(&vm.name));
         let promised_bytes = others.iter().map(|promise| promise.bytes).fold(0, u64::saturating_add);
         let promises: Vec<Promise> = reserved
@@ -266,8 +267,9 @@ impl HostRoom {
         })
     }
 
-    /// `except`: who asks, whose own promise does not count. `qemu`: its QEMU, in whose groups it has to find room as
-    /// well as in the agent's: the agent writes to its RAM, and who touches memory first is charged for it.
+    /// Reads the room. The promise of `except` does not count: it is the holder that asks. `qemu` is the QEMU in whose
+    /// groups there has to be room as well as in the agent's: the agent writes to its RAM, and the process that touches
+    /// memory first is charged for it.
     fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<u32>, kept: u64) -> Room {
         let own = self.own_groups();
         let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
@@ -278,8 +280,8 @@ impl HostRoom {
         room
     }
 
-    /// All that guests of this host were promised and do not have yet, but for one holder's or one guest's own; and of
-    /// whom that cannot be read.
+    /// Returns all that guests of this host were promised and do not have yet, without the promises of one holder and
+    /// one guest; and the guests whose promises cannot be read.
     fn promises(
         &self,
         reserved: &Reservations,
@@ -301,7 +303,7 @@ impl HostRoom {
                 let held = match QemuMemory::of(pid) {
                     Ok(held) => held,
                     Err(error) => {
-                        // One that has ended has nothing to be promised.
+                        // A guest that has ended has no promise.
                         let is_there = vm.process().is_some_and(|process| process.is_alive().unwrap_or(true));
                         unread.extend(
                             is_there
@@ -319,7 +321,7 @@ impl HostRoom {
         (promises, unread)
     }
 
-    /// What guests were promised that are let in and have not arrived.
+    /// Returns the promises of guests that are let in and have not arrived.
     fn arriving<'a>(
         &'a self,
         reserved: &'a Reservations,
@@ -327,7 +329,7 @@ impl HostRoom {
     ) -> impl Iterator<Item = Promise> + 'a {
         reserved.iter().filter(move |(holder, _)| Some(*holder) != except).filter_map(|(holder, reserved)| {
             let Reserved::Incoming { vm, need } = reserved else { return None };
-            // One that has arrived counts as a guest that runs here.
+            // A guest that has arrived counts as a guest that runs here.
             if self.vms.get(vm).is_ok_and(|vm| vm.process().is_some() && !holder.has(&vm)) {
                 return None;
             }
@@ -347,14 +349,14 @@ impl HostRoom {
     }
 }
 
-/// How much RAM a guest has: by its definition, else by its QEMU's word, else by what that has mapped.
+/// Returns how much RAM a guest has: by its definition, else by its QEMU's word, else by its QEMU's mappings.
 fn ram_bytes(vm: &Vm, held: &QemuMemory) -> u64 {
     let mapped = held.files.saturating_add(held.huge);
     let defined = vm.launch().definition().map(|definition| definition.memory_bytes);
     defined.or_else(|| asked(vm)).unwrap_or(0).max(mapped)
 }
 
-/// RAM of a guest by its QEMU's word, with what was plugged in.
+/// Returns the RAM of a guest by its QEMU's word, with what was plugged in.
 pub(crate) fn asked(vm: &Vm) -> Option<u64> {
     ram_asked(&*vm.running()?.guest)
 }
@@ -397,13 +399,13 @@ mod tests {
         let first = rooms.admit_start("v1", need(most), Overcommit::Refused).expect("there is room for one");
         let told = refused(rooms.admit_start("v2", need(most), Overcommit::Refused));
         assert!(told.contains("hosta") && told.contains("that v1 may still take and v2 needs"), "{told}");
-        // A migration is held against it, and the other way round.
+        // A migration is refused because of the start, and the other way round.
         let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap());
         assert!(arriving.err().unwrap().contains("that v1 may still take"));
         drop(first);
         let arriving = rooms.admit(MigrationId(7), "v3", need(most).unwrap()).unwrap();
         assert!(refused(rooms.admit_start("v2", need(most), Overcommit::Refused)).contains("that v3 may still take"));
-        // On purpose; and then others see that it is promised.
+        // The overcommit is on purpose; then others see that the room is promised.
         let beyond = rooms.admit_start("v2", need(most), Overcommit::Allowed).expect("somebody wants it");
         assert_eq!(left(), 0);
         drop((arriving, beyond));

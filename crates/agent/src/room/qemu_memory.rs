@@ -1,8 +1,8 @@
-//! What a QEMU holds of its guest's RAM, and what of it is still to be allocated.
+//! Reads what a QEMU holds of its guest's RAM, and what of the RAM is still to be allocated.
 //!
-//! RAM in a file in memory (memfd, tmpfs) is allocated page by page, by whoever touches it first: also by the agent,
-//! whose writes the process's own figures do not show. So the file is asked (`st_blocks` counts what is swapped out,
-//! too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`.
+//! RAM in a file in memory (memfd, tmpfs) is allocated page by page, by the process that touches it first. That may be
+//! the agent, whose writes the QEMU's own figures do not show. So the file is asked (`st_blocks` counts what is swapped
+//! out, too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,38 +17,37 @@ use skein_inventory::{Resource, RoomLimit};
 use super::limits::HUGETLB_RESERVATION_MARK;
 use crate::host_files::kilobytes;
 
-/// Smaller files in memory are rings and logs.
+/// Bounds a guest's RAM from below: smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
-/// A guest's RAM in a memfd, by the name that QEMU gives that (memfd_backend_memory_alloc of its
-/// backends/hostmem-memfd.c).
+/// Names a guest's RAM in a memfd, as QEMU does (memfd_backend_memory_alloc of its backends/hostmem-memfd.c).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
-/// linux/magic.h; a kernel without tmpfs keeps memfds there.
+/// Holds a magic number of linux/magic.h; a kernel without tmpfs keeps memfds there.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
-/// What a process holds of memory that may be a guest's RAM, in bytes.
+/// The memory of a process that may be a guest's RAM, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QemuMemory {
-    /// Sizes of the files in memory that it has mapped.
+    /// The sizes of the files in memory that the process has mapped.
     pub(crate) files: u64,
-    /// Of those what is allocated.
+    /// How much of these files is allocated.
     pub(crate) files_allocated: u64,
-    /// The same in huge pages: size.
+    /// The sizes of the files in huge pages.
     pub(crate) huge: u64,
-    /// And what is allocated of that.
+    /// How much of the files in huge pages is allocated.
     pub(crate) huge_allocated: u64,
-    /// What is the process's own, in RAM or swapped out, with its page tables.
+    /// The process's own memory, in RAM or swapped out, with its page tables.
     pub(crate) private: u64,
-    /// Resident shared memory, that of files among it.
+    /// The resident shared memory, that of files among it.
     pub(crate) shared: u64,
-    /// Threads.
+    /// The number of threads.
     pub(crate) threads: u64,
 }
 
 impl QemuMemory {
-    /// Of a process.
+    /// Reads the memory of a process.
     ///
     /// # Errors
-    /// It has ended, or this process may not look into it.
+    /// The process has ended, or this process may not read its memory.
     pub(crate) fn of(pid: u32) -> io::Result<QemuMemory> {
         let process = Path::new("/proc").join(pid.to_string());
         let status = fs::read_to_string(process.join("status"))?;
@@ -57,13 +56,13 @@ impl QemuMemory {
         let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
         let mut held = QemuMemory { private, shared: field("RssShmem"), threads, ..QemuMemory::default() };
         let mounts = fs::read_to_string("/proc/self/mounts")?;
-        // Looking through all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
+        // Reading all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
         let mut mappings: Option<BTreeSet<Inode>> = None;
         let mut seen = BTreeMap::new();
         for entry in fs::read_dir(process.join("fd"))? {
             let Ok(entry) = entry else { continue };
             let Ok(target) = fs::read_link(entry.path()) else { continue };
-            // Nothing else is asked: the server of a disk's file system may be dead.
+            // No other file is asked: the server of a disk's file system may be dead.
             let Some(name) = target.to_str().filter(|name| is_in_memory(name, &mounts)) else { continue };
             let Ok(file) = fs::metadata(entry.path()) else { continue };
             let inode = ((major(file.dev()), minor(file.dev())), file.ino());
@@ -71,7 +70,7 @@ impl QemuMemory {
                 continue;
             }
             if !name.starts_with(BACKEND) {
-                // A disk's image may be on tmpfs, too; but nobody maps that.
+                // A disk's image may be on tmpfs, too; but nobody maps an image.
                 if mappings.is_none() {
                     mappings = Some(mapped(&String::from_utf8_lossy(&fs::read(process.join("maps"))?)));
                 }
@@ -94,22 +93,23 @@ impl QemuMemory {
         Ok(held)
     }
 
-    /// RAM of a guest with `ram_bytes` that is not allocated yet: what it may still take of the host's memory.
+    /// Returns how much RAM of a guest with `ram_bytes` is not allocated yet: what it may still take of the host's
+    /// memory.
     pub(crate) fn pending(&self, ram_bytes: u64) -> u64 {
         let ram_bytes = ram_bytes.saturating_sub(self.huge);
-        // RAM that is in no file that is open, shared or not.
+        // This RAM is in no file that is open, shared or not.
         let elsewhere = ram_bytes.saturating_sub(self.files);
         let shared = self.shared.saturating_sub(self.files_allocated);
         self.holes().saturating_add(elsewhere.saturating_sub(self.private.saturating_add(shared)))
     }
 
-    /// Of files in memory what was never written: it is allocated when it is read, too. (RAM that is private is not:
-    /// the kernel maps its one page of zeros.)
+    /// Returns how much of files in memory was never written: it is allocated when it is read, too. (Private RAM is
+    /// not: the kernel maps its one page of zeros.)
     pub(crate) fn holes(&self) -> u64 {
         self.files.saturating_sub(self.files_allocated)
     }
 
-    /// What it has of what a limit counts as used.
+    /// Returns what the process has of what a limit counts as used.
     pub(super) fn of_limit(&self, limit: &RoomLimit) -> u64 {
         match limit.resource {
             Resource::Ram | Resource::Commit => self.files_allocated.saturating_add(self.private),
@@ -120,20 +120,20 @@ impl QemuMemory {
         }
     }
 
-    /// Huge pages that are promised and not allocated, in bytes.
+    /// Returns the huge pages that are promised and not allocated, in bytes.
     pub(crate) fn huge_pending(&self) -> u64 {
         self.huge.saturating_sub(self.huge_allocated)
     }
 }
 
-/// A device's two numbers, and an inode.
+/// The two numbers of a device, and an inode.
 type Inode = ((u64, u64), u64);
 
-/// Whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and
-/// hugetlbfs as mounts go.
+/// Returns whether a file is in memory, by the name that the kernel gives a descriptor: memfds, and files of tmpfs and
+/// hugetlbfs by the mounts.
 fn is_in_memory(name: &str, mounts: &str) -> bool {
     let path = name.strip_suffix(" (deleted)").unwrap_or(name);
-    // Of those at one place the last is on top.
+    // Of the mounts at one place the last is on top.
     let mount = mounts
         .lines()
         .filter_map(|line| {
@@ -145,7 +145,7 @@ fn is_in_memory(name: &str, mounts: &str) -> bool {
     name.starts_with("/memfd:") || mount.is_some_and(|(_, kind)| matches!(kind, "tmpfs" | "hugetlbfs" | "ramfs"))
 }
 
-/// Files that are mapped. Of lines as `7f00-7f01 rw-s 00000000 00:01 1234   /memfd:ram (deleted)`.
+/// Returns the mapped files, from lines as `7f00-7f01 rw-s 00000000 00:01 1234   /memfd:ram (deleted)`.
 fn mapped(maps: &str) -> BTreeSet<Inode> {
     let number = |digits: &str| u64::from_str_radix(digits, 16).ok();
     let inode = |line: &str| {

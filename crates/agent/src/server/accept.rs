@@ -1,4 +1,4 @@
-//! Takes commands' connections, reads what is asked on each, and answers it.
+//! Takes commands' connections, reads the request on each, and answers it.
 
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
@@ -20,16 +20,16 @@ use crate::error_chain;
 use crate::own_socket::OwnSocket;
 use crate::permit::Permit;
 
-/// Commands at once.
+/// Bounds the commands at once.
 const CLIENTS_MAX: usize = 128;
-/// Commands at once that follow a migration to its end. The other places are for what is over soon: whoever moves all
-/// guests of a host away has to be able to list and to cancel.
+/// Bounds the commands at once that follow a migration to its end. The other places are for what is over soon: a person
+/// who moves all guests of a host away has to be able to list and to cancel.
 const FOLLOWERS_MAX: usize = 96;
-/// A client has said all that it wants by then.
+/// Bounds the time in which a client says all that it wants.
 const REQUEST_TIME: Duration = Duration::from_secs(5);
-/// The longest request, in bytes: a VM's definition with long lists is a hundredth of this.
+/// Bounds a request, in bytes: a VM's definition with long lists is a hundredth of this.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// A client that does not read what it is told is left.
+/// Says after how long a client that does not read its replies is left.
 const WRITE_TIME: Duration = Duration::from_secs(10);
 
 /// Takes commands until the agent stops.
@@ -104,7 +104,7 @@ fn parse(line: &[u8]) -> Result<RequestLine, Refusal> {
     Ok(line)
 }
 
-/// What each version's requests have.
+/// The part of a request that each version has.
 #[derive(Deserialize)]
 struct Versioned {
     api: Option<u32>,

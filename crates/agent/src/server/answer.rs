@@ -1,4 +1,4 @@
-//! Which request is answered by what.
+//! Says which request is answered by what.
 
 use skein_api::{API_VERSION, Reply, Request, RequestLine, VersionView};
 
@@ -8,7 +8,7 @@ use super::request_server::{RequestServer, Say};
 use crate::attempts::AskedMigration;
 
 impl RequestServer {
-    /// Does what is asked. `say` is for progress; the reply that is returned is the last.
+    /// Does what is asked. `say` is for progress; the returned reply is the last.
     pub(super) fn answer(&self, line: RequestLine, say: &mut Say<'_>) -> Answered<Reply> {
         let request_id = line.request_id.as_deref();
         match line.request {

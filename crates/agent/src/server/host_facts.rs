@@ -1,4 +1,4 @@
-//! What this host says of itself, and of the way to another one.
+//! Returns what this host says of itself, and of the way to another host.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::read_facts;
 use crate::room::HostRoom;
 use crate::vms::Vms;
 
-/// What is not as it should be on the way to a host, as its sessions found out.
+/// Returns the problems on the way to a host, as its sessions found them.
 pub(super) fn network_problems(sessions: &[SessionSnapshot], host: &str) -> Vec<Problem> {
     let faults = sessions.iter().filter(|session| session.peer == host).flat_map(|session| &session.problems);
     let problem = |fault: &NetworkProblem| Problem {
@@ -22,14 +22,14 @@ pub(super) fn network_problems(sessions: &[SessionSnapshot], host: &str) -> Vec<
             NetworkProblem::LargePacketsLost { .. } => ProblemKind::LargePacketsLost,
         },
         severity: Severity::Warns,
-        // The other end's NICs have names that it tells.
+        // The names of the other end's NICs are that end's word.
         what: printable(fault.what(host), WORDS_BYTES_MAX * 2),
         cure: printable(fault.cure(), WORDS_BYTES_MAX * 2),
     };
     faults.map(problem).collect()
 }
 
-/// What a host is and has, for a guest with these files.
+/// Returns the facts of a host, for a guest with these files.
 pub(crate) fn host_facts(
     name: &str,
     vms: &Vms,

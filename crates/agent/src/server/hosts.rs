@@ -1,4 +1,4 @@
-//! Questions about hosts.
+//! Answers questions about hosts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use super::starter::ASK_TIME;
 use crate::error_chain;
 use crate::to_api::ToApi;
 
-/// How long a host may take to say what it has where hosts are listed, which is of those that answer at once.
+/// Says how long a host may take to send its facts for a list of hosts, which is of hosts that answer at once.
 const LIST_ASK_TIME: Duration = Duration::from_secs(3);
-/// After this no further host is asked for a list.
+/// Says after how long no further host is asked for a list.
 const LIST_TIME: Duration = Duration::from_secs(5);
-/// Hosts that are asked at once for a list.
+/// Bounds the hosts that are asked at once for a list.
 pub(super) const LIST_ASKED_MAX: usize = 32;
 
 impl RequestServer {
-    /// Every host that is known, each with what it says of itself.
+    /// Returns every known host, each with its facts.
     pub(super) fn host_list(&self) -> Answered<Reply> {
         let hosts = self.known_hosts()?;
         let workers = hosts.len().min(LIST_ASKED_MAX);
@@ -41,7 +41,7 @@ impl RequestServer {
         };
         thread::scope(|scope| {
             for _ in 1..workers {
-                // Where there is no thread to be had, those that are there do it all.
+                // If no further thread can be started, the others do it all.
                 let _ = thread::Builder::new().name("hosts".into()).spawn_scoped(scope, work);
             }
             work();
@@ -67,7 +67,7 @@ impl RequestServer {
         Ok(Reply::Host(Box::new(host)))
     }
 
-    /// This host and those of the file, nobody asked.
+    /// Returns this host and those of the file, without asking them.
     pub(super) fn known_hosts(&self) -> Answered<Vec<HostView>> {
         let peers = self.migrations.peers();
         let known = self.starter.hosts_file()?;
@@ -93,7 +93,7 @@ impl RequestServer {
         Ok([own].into_iter().chain(others).collect())
     }
 
-    /// Asks a host what it is and has, for so long.
+    /// Asks a host for its facts, for at most `time`.
     fn fill_in(&self, host: &mut HostView, time: Duration) {
         if host.is_local {
             host.facts = Some(self.starter.own_facts(None, &GuestFiles::default()).to_api());
@@ -102,7 +102,7 @@ impl RequestServer {
         let peers = self.migrations.peers();
         match peers.ask_facts(&host.name, None, GuestFiles::default(), Instant::now() + time) {
             Ok(facts) => (host.reachable, host.facts) = (Some(true), Some(facts.to_api())),
-            // One that is in contact may be slow.
+            // A host that is in contact may be slow.
             Err(error) => (host.reachable, host.note) = (Some(peers.contact(&host.name)), error_chain(&error)),
         }
         host.problems = self.starter.network_problems(&host.name).to_api();

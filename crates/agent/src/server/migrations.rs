@@ -1,4 +1,4 @@
-//! Requests about migrations.
+//! Answers requests about migrations.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::attempts::{AskedMigration, NotBegun};
 use crate::clock::wait_until;
 use crate::to_api::{migration_id, role};
 
-/// How long a guest's writing is watched for a forecast.
+/// Says how long a guest's writing is watched for a forecast.
 const DIRTY_TIME: Duration = Duration::from_secs(1);
-/// A migration that is called off is over by then, mostly; it is told how it stands if not.
+/// Says how long a cancel waits for the end. Mostly the migration is over by then; if not, its state is returned.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
-/// A migration in doubt is settled by then, mostly.
+/// Says how long a resolve waits for the end. Mostly the migration is settled by then.
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
-/// Migrations that are listed.
+/// Bounds the migrations in a list.
 const LISTED_MAX: usize = 100;
 
 /// Whether the client of a migration stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watching {
-    /// It is told how the migration goes until the end.
+    /// The client is told the migration's progress until the end.
     UntilTheEnd,
-    /// It is answered as soon as the migration is begun.
+    /// The client is answered as soon as the migration is begun.
     NotAtAll,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum Watching {
 pub(super) struct MigrateRequest<'a> {
     pub(super) asked: AskedMigration,
     pub(super) watching: Watching,
-    /// See [`RequestLine::request_id`](skein_api::RequestLine::request_id).
+    /// The id of the request: see [`RequestLine::request_id`](skein_api::RequestLine::request_id).
     pub(super) request_id: Option<&'a str>,
 }
 
@@ -68,7 +68,7 @@ impl RequestServer {
     pub(super) fn migration_cancel(&self, id: &str) -> Answered<Reply> {
         let migration = self.find(id)?;
         let id = migration_id(migration.id);
-        // Between two attempts there is nothing under way, and something to call off all the same.
+        // Between two attempts no migration is under way, and there is something to call off all the same.
         let has_request = self.attempts.cancel(id).map_err(Box::new)?;
         if !has_request && (migration.outcome.is_some() || !self.migrations.cancel(id)) {
             let newest = self.attempts.newest_of(id).filter(|newest| *newest != id);
@@ -107,7 +107,7 @@ impl RequestServer {
         found.map_err(|message| Box::new(refusal(message, "see `skein migration list`")))
     }
 
-    /// A migration with what is known of its paths.
+    /// Returns a migration with what is known of its paths.
     pub(super) fn view(&self, id: MigrationId) -> Answered<Migration> {
         let unknown = || Box::new(refusal(format!("there is no migration {id}"), "see `skein migration list`"));
         let mut migration = self.migrations.view().get(id).ok_or_else(unknown)?;

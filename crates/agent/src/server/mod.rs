@@ -1,4 +1,4 @@
-//! What `skein vm`, `skein migrate` and the other commands ask of the agent of their host.
+//! Serves what `skein vm`, `skein migrate` and the other commands ask of the agent of their host.
 //!
 //! ```text
 //!  socket ─▶ accept: a thread for each command ─▶ answer ─▶ vms, hosts, migrations ─▶ the reply

@@ -1,4 +1,4 @@
-//! Refusals: what is wrong, and what to do about it.
+//! Makes refusals: what is wrong, and what to do about it.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use crate::error_chain;
 use crate::peers::AskError;
 use crate::vms::VmError;
 
-/// Bytes that are said of words from outside.
+/// Bounds the bytes of words from outside in a refusal.
 pub(super) const WORDS_BYTES_MAX: usize = 300;
 
 /// A reply or a refusal.
@@ -29,14 +29,14 @@ impl From<VmError> for Box<Refusal> {
     }
 }
 
-/// What to do about a host that did not answer.
+/// Returns what to do about a host that did not answer.
 pub(super) fn unreached(host: &str, error: &AskError) -> String {
     let nobody_listens = matches!(error, AskError::Unreachable { source, .. } if source.is_refused());
     let first = if nobody_listens { format!("is skein-agent running on {host}? Else ") } else { String::new() };
     format!("{first}see `skein host show {host}`, and `skein doctor` on both hosts")
 }
 
-/// Whether there is something that a QEMU may listen on.
+/// Checks that there is a socket that a QEMU may listen on.
 pub(super) fn is_socket(path: &Path) -> Answered<()> {
     let shown = path.display();
     let cure = "give the path of its QMP socket: PATH in QEMU's -qmp unix:PATH,server=on,wait=off";
@@ -51,7 +51,7 @@ pub(super) fn is_socket(path: &Path) -> Answered<()> {
     Err(Box::new(refusal(what, cure)))
 }
 
-/// Why a QEMU was not adopted; where there was no connection, no other program has the socket.
+/// Returns why a QEMU was not adopted; if there was no connection, no other program has the socket.
 pub(super) fn unadopted(path: &Path, error: VmError) -> Box<Refusal> {
     match &error {
         VmError::Connect { source: ConnectError::Unreachable { source, .. }, .. } => {

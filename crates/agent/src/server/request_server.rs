@@ -1,4 +1,4 @@
-//! What requests are answered from.
+//! Is what requests are answered from.
 
 use std::io;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::migrations::Migrations;
 use crate::room::HostRoom;
 use crate::vms::Vms;
 
-/// What requests are answered from.
+/// The parts of the agent that requests are answered from.
 pub(crate) struct RequestServer {
     pub(crate) vms: Arc<Vms>,
     pub(crate) migrations: Arc<Migrations>,
     pub(crate) rooms: Arc<HostRoom>,
     pub(crate) starter: Arc<MigrationStarter>,
     pub(crate) attempts: AttemptTable<MigrationStarter>,
-    /// Where this host's agent listens.
+    /// The addresses at which this host's agent listens.
     pub(crate) addresses: Vec<String>,
     pub(crate) stopping: AtomicBool,
-    /// Connections of commands.
+    /// The number of connections of commands.
     pub(crate) clients: Arc<AtomicUsize>,
-    /// Those among them that follow a migration.
+    /// The number of those that follow a migration.
     pub(crate) followers: Arc<AtomicUsize>,
 }
 
-/// Tells a client what there is to tell before the last word.
+/// Tells a client its progress before the last reply.
 pub(super) type Say<'a> = dyn FnMut(&Reply) -> io::Result<()> + 'a;

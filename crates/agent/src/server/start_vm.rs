@@ -1,4 +1,4 @@
-//! A VM is started on somebody's word, if nothing speaks against it.
+//! Starts a VM for a person, if nothing stands against it.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,8 +16,8 @@ use crate::read_facts;
 use crate::room::Overcommit;
 use crate::vms::Vm;
 
-/// Other hosts say within this whether they have a VM of that name. One that starts a QEMU first, to know what that can
-/// do, may take longer.
+/// Bounds the time in which other hosts say whether they have a VM of that name. A host that starts a QEMU first, to
+/// know what that QEMU can do, may take longer.
 const OTHERS_TIME: Duration = Duration::from_secs(2);
 
 impl RequestServer {
@@ -48,8 +48,8 @@ impl RequestServer {
 }
 
 impl RequestServer {
-    /// A VM would begin with new UEFI variables and a new TPM here: not where another host keeps those that it had. A
-    /// host that does not answer keeps nobody from starting it.
+    /// Refuses a VM that would begin with new UEFI variables and a new TPM here, if another host keeps those that it
+    /// had. A host that does not answer keeps nobody from starting the VM.
     fn refuse_new_state(&self, name: &str) -> Answered<()> {
         let others = self.known_hosts()?.into_iter().filter(|host| !host.is_local).take(LIST_ASKED_MAX);
         let others: Vec<String> = others.map(|host| host.name).collect();

@@ -28,13 +28,13 @@ use crate::room::{HostRoom, agent_bytes};
 use crate::to_api::{ToApi, route};
 use crate::vms::{Vm, Vms};
 
-/// How long another host may take to say what it has: it may have to start a QEMU to know.
+/// Bounds the time that another host takes to send its facts: it may have to start a QEMU for them.
 pub(super) const ASK_TIME: Duration = Duration::from_secs(20);
-/// All paths to a host are there by then, if they are to be.
+/// Bounds the wait for all paths to a host.
 const PATHS_TIME: Duration = Duration::from_secs(1);
-/// Which packets pass a path is known by then: what is lost twice takes 1.3 to 2.5 s.
+/// Bounds the wait for which packets pass a path: what is lost twice takes 1.3 to 2.5 s.
 const SURVEY_TIME: Duration = Duration::from_secs(3);
-/// Most multifd channels that are chosen unasked.
+/// Bounds the multifd channels that are chosen unasked.
 const CHANNELS_MAX: usize = 8;
 
 /// Checks migrations away from this host, and begins them.
@@ -42,7 +42,7 @@ pub(crate) struct MigrationStarter {
     pub(crate) vms: Arc<Vms>,
     pub(crate) migrations: Arc<Migrations>,
     pub(crate) rooms: Arc<HostRoom>,
-    /// The QEMU program where a definition names none.
+    /// The QEMU program for definitions that name none.
     pub(crate) qemu: Option<PathBuf>,
 }
 
@@ -100,7 +100,7 @@ impl Starter for MigrationStarter {
     }
 }
 
-/// `indirect`: why pages are not placed directly.
+/// Returns the placement. `indirect` is the reason why pages are not placed directly.
 fn placement(indirect: &Option<String>) -> Placement {
     match indirect {
         None => Placement::Direct,
@@ -109,11 +109,11 @@ fn placement(indirect: &Option<String>) -> Placement {
 }
 
 impl MigrationStarter {
-    /// `launch`: what the target is to start, as it was checked.
+    /// Makes the offer. `launch` is what the target is to start, as it was checked.
     fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();
         let cores = thread::available_parallelism().map_or(2, |cores| cores.get());
-        // More channels than cores only wait for each other; one would do worse than none.
+        // More channels than cores only wait for each other. One channel would be worse than none.
         let fitting = cores.clamp(2, CHANNELS_MAX) as u8;
         Ok(Offer {
             launch,
@@ -130,22 +130,24 @@ impl MigrationStarter {
         })
     }
 
-    /// How the guest's memory travels. Errors: the file of hosts cannot be read. It may say how, and where the target
-    /// is: what was meant is not guessed.
+    /// Returns how the guest's memory travels.
+    ///
+    /// # Errors
+    /// The hosts file cannot be read. It may say how, and where the target is: what was meant is not guessed.
     fn transport(&self, options: &MigrateOptions) -> Answered<Route> {
         let hosts = self.hosts_file()?;
         let own = || hosts.transport_from(self.migrations.peers().host());
         Ok(options.transport.map_or_else(own, route))
     }
 
-    /// What the file of hosts says.
+    /// Returns the content of the hosts file.
     pub(super) fn hosts_file(&self) -> Answered<HostsFile> {
         let hosts = self.migrations.peers().hosts();
         hosts.map_err(|error| Box::new(refusal(error_chain(&error), "mend the file; it is read again at once")))
     }
 
-    /// All that speaks against a migration, and what the target would start. `watch`: how long to watch the guest's
-    /// writing, for a better forecast.
+    /// Finds all that stands against a migration, and what the target would start. `watch` says how long to watch the
+    /// guest's writing, for a better forecast.
     pub(super) fn check(
         &self,
         name: &str,
@@ -187,7 +189,7 @@ impl MigrationStarter {
             Launch::CommandLine(line) => TargetLaunch::CommandLine(&line.args),
         };
         let mut problems = skein_inventory::check::check(&guest, start, &source, &target, &paths);
-        // They warn, and stand behind what blocks.
+        // These problems warn, and stand behind those that block.
         problems.extend(self.network_problems(to));
         drop(hold);
         // Two agents may each have a session with the other: their paths share NICs.
@@ -212,7 +214,8 @@ impl MigrationStarter {
         Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
-    /// The paths to a host, each as fast as its NIC here, or where that does not tell, as it was of late.
+    /// Returns the paths to a host, each as fast as its NIC here or, if the NIC's speed is not known, as it was of
+    /// late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let usable = || {
@@ -225,7 +228,7 @@ impl MigrationStarter {
                 facts.collect::<Vec<_>>()
             })
         };
-        // They come one after the other.
+        // The paths come one after the other.
         let mut last = usable();
         let end = Instant::now() + PATHS_TIME;
         while Instant::now() < end {
@@ -239,8 +242,8 @@ impl MigrationStarter {
         usable()
     }
 
-    /// What is not as it should be on the way to a host. Whether large packets pass is known in a few round trips where
-    /// they do; where not, this waits for it.
+    /// Returns the problems on the way to a host. Whether large packets pass is known in a few round trips if they do;
+    /// if not, this waits for the result.
     pub(super) fn network_problems(&self, host: &str) -> Vec<Problem> {
         let peers = self.migrations.peers();
         let is_surveyed = |session: &SessionSnapshot| session.peer != host || session.mtu_probes_under_way == 0;
@@ -248,7 +251,7 @@ impl MigrationStarter {
         network_problems(&peers.snapshots(), host)
     }
 
-    /// What this host is and has, for a guest with these files.
+    /// Returns the facts of this host, for a guest with these files.
     pub(super) fn own_facts(&self, qemu: Option<PathBuf>, files: &GuestFiles) -> HostFacts {
         let inquiry = self.migrations.inquiry();
         host_facts(

@@ -1,4 +1,4 @@
-//! Requests about VMs.
+//! Answers requests about VMs.
 
 use std::path::Path;
 use std::sync::Arc;
