@@ -1,4 +1,4 @@
-//! Connecting the streams of a session to unix sockets of this host.
+//! Connects the streams of a session to unix sockets of this host.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -18,31 +18,31 @@ use tracing::info;
 
 use crate::{Allow, AllowError};
 
-/// What is not a path begins with this.
+/// Holds the beginning of what is not a path.
 const SCHEME: &str = "skein:";
-/// A stream waits this long for its first bytes before its target is connected.
+/// Says how long a stream waits for its first bytes before its destination is connected.
 ///
-/// QEMU from 8.0 peeks at each new connection and blocks until four bytes are there, so they should be
-/// there; but a postcopy preempt channel stays empty, and other servers speak first.
+/// QEMU from 8.0 peeks at each new connection and blocks until four bytes are there, so they should be there; but a
+/// postcopy preempt channel stays empty, and other servers speak first.
 const FIRST_BYTES_TIME: Duration = Duration::from_millis(50);
-/// A socket that is not there yet, or does not accept, may come up until then.
+/// Says until when a socket that is not there yet, or does not accept, may come up.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
-/// Targets of one session that streams wait for.
+/// Bounds the destinations of one session that streams wait for.
 const DESTINATIONS_MAX: usize = 256;
-/// Streams that wait for one target.
+/// Bounds the streams that wait for one destination.
 const WAITING_MAX: usize = 512;
 
-/// What a stream is to reach, by the name that it is opened with.
+/// The destination that a stream is to reach, by the name that it is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamDestination {
-    /// The other agent itself.
+    /// The destination is the other agent itself.
     Control,
-    /// The QEMU that waits for a migration.
+    /// The destination is the QEMU that waits for a migration.
     Migration(MigrationId),
-    /// A unix socket.
+    /// The destination is a unix socket.
     Socket(String),
-    /// A unix socket; what is QEMU's on the way to it is taken apart.
+    /// The destination is a unix socket; QEMU's bytes on the way there are taken apart.
     Pages(String),
 }
 
@@ -73,22 +73,22 @@ impl FromStr for StreamDestination {
     }
 }
 
-/// Why a stream is torn down.
+/// The reason why a stream is torn down.
 pub(crate) type Refusal = (ResetCode, String);
 
-/// Where a stream leads.
+/// The socket that a stream leads to.
 pub(crate) struct LocalSocket {
-    /// A unix socket.
+    /// The path of the unix socket.
     pub(crate) path: PathBuf,
-    /// What comes.
+    /// What the stream carries.
     pub(crate) content: StreamContent,
 }
 
-/// Says where a stream leads; `None`: it is dealt with.
+/// Says where a stream leads; `None`: the stream is dealt with.
 pub(crate) type RouteStream<'a> =
     dyn Fn(&Arc<RunningSession>, &IncomingStream) -> Result<Option<LocalSocket>, Refusal> + 'a;
 
-/// The route of a socket.
+/// Returns the route to a socket.
 pub(crate) fn allowed(allow: &Allow, path: &str, content: StreamContent) -> Result<Option<LocalSocket>, Refusal> {
     match allow.check(path) {
         Ok(()) => Ok(Some(LocalSocket { path: path.into(), content })),
@@ -97,8 +97,7 @@ pub(crate) fn allowed(allow: &Allow, path: &str, content: StreamContent) -> Resu
     }
 }
 
-/// Connects streams as they come, each target's in the order they were opened in; returns when the session
-/// ends.
+/// Connects streams as they come, each destination's in the order they were opened in. Returns when the session ends.
 pub(crate) fn serve(live: &Arc<RunningSession>, streams: Receiver<IncomingStream>, route: &RouteStream) {
     let waiting = Arc::new(Waiting::default());
     for incoming in streams {
@@ -115,7 +114,7 @@ pub(crate) fn serve(live: &Arc<RunningSession>, streams: Receiver<IncomingStream
     }
 }
 
-/// The streams of a session that wait for their targets. A target that streams wait for has a thread.
+/// The streams of a session that wait for their destinations. A destination that streams wait for has a thread.
 #[derive(Default)]
 struct Waiting {
     targets: Mutex<HashMap<String, VecDeque<(IncomingStream, LocalSocket)>>>,
@@ -155,7 +154,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// The next stream for a target; if there is none, the target is forgotten.
+    /// Returns the next stream for a destination; if there is none, the destination is forgotten.
     fn next(&self, target: &str) -> Option<(IncomingStream, LocalSocket)> {
         let mut targets = self.lock();
         let next = targets.get_mut(target)?.pop_front();
@@ -193,10 +192,10 @@ fn attach(live: &Arc<RunningSession>, incoming: &IncomingStream, LocalSocket { p
 /// Connects without blocking for ever on a full backlog.
 fn connect(live: &RunningSession, incoming: &IncomingStream, path: &Path) -> io::Result<UnixStream> {
     let address = SockAddr::unix(path)?;
-    // Counted from when it was opened: those behind it do not wait once more for the same.
+    // The time counts from the stream's opening: the streams behind it do not wait once more for the same.
     let deadline = incoming.since + CONNECT_TIME;
     loop {
-        // One stray connection makes an incoming QEMU exit: nobody connects for a stream that is dead, or whose
+        // One stray connection makes an incoming QEMU exit. So nothing connects for a stream that is dead, or whose
         // tunnel may be.
         if !live.wait_connected(incoming.stream) {
             return Err(io::ErrorKind::ConnectionAborted.into());

@@ -1,4 +1,4 @@
-//! What a transport means for the data plane.
+//! Says what a transport means for the data plane.
 
 use std::ffi::OsString;
 use std::io;
@@ -11,8 +11,8 @@ use skein_inventory::{Packing, Route};
 
 use crate::packer_process::PackerProcessStarter;
 
-/// Returns how much of a session a guest's streams may use. What goes over one NIC as it is has one connection, as it
-/// would without Skein.
+/// Returns how much of a session a guest's streams may use. What goes over one NIC uncompressed has one connection, as
+/// it would without Skein.
 pub(crate) fn width(transport: Route) -> Width {
     match (transport.width(), transport.packing()) {
         (skein_inventory::Width::All, _) => Width::All,
@@ -21,14 +21,14 @@ pub(crate) fn width(transport: Route) -> Width {
     }
 }
 
-/// Batches under way for each core: while one is handed over, another is compressed.
+/// Says how many batches are under way for each core: while one is handed over, another is compressed.
 const PER_CORE: usize = 2;
 
-/// Who compresses: threads for all cores, in a process of theirs. `words`: a program that calls [`crate::pack_pages`],
-/// and its arguments.
+/// Starts the packers: threads for all cores, in a process of theirs. `words` are a program that calls
+/// [`crate::pack_pages`], and its arguments.
 ///
 /// # Errors
-/// The system has no room for them.
+/// The system has no room for the threads.
 pub(crate) fn packers(words: &[OsString]) -> io::Result<Arc<PackerPool>> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get());
     let crew = PackerProcessStarter::new(words.to_vec());

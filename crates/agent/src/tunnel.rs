@@ -1,4 +1,4 @@
-//! Unix sockets here, joined to unix sockets of another host.
+//! Joins unix sockets here to unix sockets of another host.
 
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
@@ -21,19 +21,19 @@ use crate::own_socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
 use crate::stream_destination::StreamDestination;
 use crate::transport::{packers, width};
 
-/// After a session could not be begun, connections are turned away at once for this long.
+/// Says for how long connections are turned away at once after a session could not be begun.
 const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 
-/// A socket to listen on here, and the one that it leads to there.
+/// A socket to listen on here, and the socket that it leads to there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Path of the socket to make on this host.
+    /// The path of the socket to make on this host.
     pub listen: PathBuf,
-    /// Path of the socket to connect to on the other host.
+    /// The path of the socket to connect to on the other host.
     pub destination: String,
 }
 
-/// Words that are no [`Forward`].
+/// The reason why words are no [`Forward`].
 #[derive(Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ForwardError {
@@ -46,7 +46,7 @@ pub enum ForwardError {
 impl FromStr for Forward {
     type Err = ForwardError;
 
-    /// `LISTEN=TARGET`, or `LISTEN:TARGET` as ssh has it.
+    /// Reads `LISTEN=TARGET`, or `LISTEN:TARGET` as ssh has it.
     fn from_str(text: &str) -> Result<Forward, ForwardError> {
         let syntax = || ForwardError::Syntax(text.to_owned());
         let (listen, target) = text.split_once('=').or_else(|| text.split_once(':')).ok_or_else(syntax)?;
@@ -62,23 +62,23 @@ impl FromStr for Forward {
     }
 }
 
-/// What may be set on a tunnel.
+/// The settings of a tunnel.
 #[derive(Clone, Debug)]
 pub struct TunnelSettings {
-    /// Whom to reach, and how.
+    /// Whom the tunnel reaches, and how.
     pub dialer: DialerSettings,
-    /// What to join.
+    /// The sockets that the tunnel joins.
     pub forwards: Vec<Forward>,
-    /// Permissions of the sockets that are made here.
+    /// The permissions of the sockets that are made here.
     pub socket_mode: u32,
-    /// How what goes through it travels. Only the memory of guests is compressed.
+    /// The transport of what goes through the tunnel. Only the memory of guests is compressed.
     pub transport: Route,
-    /// A program that calls [`crate::pack_pages`], and its arguments: started when there are pages to compress.
-    /// Empty: none are.
+    /// A program that calls [`crate::pack_pages`], and its arguments. The tunnel starts the program when there are
+    /// pages to compress; without a program pages go uncompressed.
     pub packer: Vec<OsString>,
 }
 
-/// A tunnel that did not come up.
+/// The reason why a tunnel did not come up.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum TunnelError {
@@ -91,9 +91,9 @@ pub enum TunnelError {
 struct Shared {
     settings: TunnelSettings,
     identity: Identity,
-    /// The session at hand; a new one is begun when a connection finds it over.
+    /// The session at hand; a new session is begun when a connection finds it over.
     dialer: Mutex<Arc<Dialer>>,
-    /// Held while one is begun, so that only one is; and when that last failed.
+    /// Held while a session is begun, so that only one is; and the time of the last failure.
     beginning: Mutex<Option<Instant>>,
     sockets: Vec<OwnSocket>,
     packers: Option<Arc<PackerPool>>,
@@ -106,7 +106,7 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Makes the sockets and begins a session; connections are taken from then on.
+    /// Makes the sockets and begins a session. Connections are taken from then on.
     pub fn start(settings: TunnelSettings, identity: Identity) -> Result<Tunnel, TunnelError> {
         let mut sockets = Vec::new();
         for forward in &settings.forwards {
@@ -134,7 +134,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// The session at this moment; `None` between two sessions.
+    /// Returns the state of the session at this moment; `None` between two sessions.
     pub fn snapshot(&self) -> Option<SessionSnapshot> {
         let live = self.shared.current().live().clone();
         live.ended().is_none().then(|| live.snapshot())
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// The session, or a new one if it is over.
+    /// Returns the session, or a new session if it is over.
     fn session(&self) -> Result<Arc<RunningSession>, StartError> {
         let mut failed = self.beginning.lock().expect("no panic under this lock");
         let current = self.current();

@@ -1,4 +1,4 @@
-//! An agent that lacks files for a QEMU's connections, on the loopback interface.
+//! Tests an agent that lacks files for a QEMU's connections, on the loopback interface.
 
 mod world;
 
@@ -16,12 +16,12 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use self::world::*;
 
-/// More than what this program has open, and soon reached.
+/// Bounds the open files: more than what this program has open, and soon reached.
 const FILES: u64 = 400;
-/// More than that are not closed meanwhile.
+/// Says how many channels the test opens: more than are closed meanwhile.
 const CHANNELS: usize = 16;
 
-/// Is the keeper of the test below, which starts it with the tap's path as one more name of a test.
+/// Is the keeper of the test below, which starts it with the socket's path as one more name of a test.
 #[test]
 fn keeper_process() {
     if std::env::args().any(|word| word.ends_with("out.sock")) {
@@ -52,7 +52,7 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
             (0..CHANNELS).map(|_| Socket::new(Domain::UNIX, Type::STREAM, None).unwrap()).collect();
         let files: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         main.set_read_timeout(Some(SECOND / 2)).unwrap();
-        // Other threads may close one or another file yet: then there is one for the first of these.
+        // Other threads may close a file or two yet: then there is one for the first of these.
         let refused = channels.iter().position(|channel| {
             channel.connect(&SockAddr::unix(&path).unwrap()).unwrap();
             matches!(main.read(&mut [0]), Ok(0))
@@ -61,7 +61,7 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         for channel in channels {
             let mut channel = UnixStream::from(OwnedFd::from(channel));
             channel.set_write_timeout(Some(5 * SECOND)).unwrap();
-            // More than a socket takes without a reader.
+            // This is more than a socket takes without a reader.
             channel.write_all(&vec![1; 4 << 20]).unwrap();
         }
         let why = tap.failed().unwrap();

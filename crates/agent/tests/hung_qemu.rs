@@ -1,5 +1,5 @@
-//! A QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for it.
-//! Real agents, real sockets, no privileges.
+//! Tests a QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for
+//! it. Real agents, real sockets, no privileges.
 
 mod world;
 
@@ -29,9 +29,9 @@ use skein_journal::{Journal, JournalLimits};
 use self::world::{SECOND, World, loopback};
 
 const ID: MigrationId = MigrationId(7);
-/// Its QMP socket, for [`fake_qemu`].
+/// Names the variable with the QMP socket, for [`fake_qemu`].
 const SOCKET: &str = "SKEIN_FAKE_QEMU";
-/// Longer than anything here should take.
+/// Bounds every wait.
 const PATIENCE: Duration = Duration::from_secs(40);
 
 #[test]
@@ -41,7 +41,7 @@ fn fake_qemu() {
     let path = words.split("unix:").nth(1).unwrap().split(',').next().unwrap();
     let own = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
     bind(own.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
-    // As QEMU's.
+    // QEMU's socket has such a backlog.
     listen(&own, Backlog::new(1).unwrap()).unwrap();
     eprintln!("waiting for a peer that says nothing");
     fs::write(Path::new(path).with_extension("pid"), std::process::id().to_string()).unwrap();
@@ -55,7 +55,7 @@ fn fake(path: &Path) -> Command {
     command
 }
 
-/// Ends it when dropped.
+/// A fake QEMU, which is ended when this is dropped.
 struct Fake {
     process: Process,
     _child: Child,
@@ -123,7 +123,7 @@ impl Target {
         }
     }
 
-    /// The fake's pid, once it is there.
+    /// Returns the fake's pid, once it is there.
     fn pid(&self) -> u32 {
         let path = self.dirs.run.join("vms/web/qmp.pid");
         wait_until("it is started", || fs::read_to_string(&path).is_ok_and(|pid| !pid.is_empty()));
@@ -161,7 +161,7 @@ impl Source {
         (&self.socket).write_all(&ControlMessage::Handover(message).line().unwrap()).unwrap();
     }
 
-    /// Reads on until this is reported, and gives why.
+    /// Reads on until this is reported, and returns the reason.
     #[track_caller]
     fn wait(&mut self, wanted: Report) -> String {
         loop {
@@ -173,7 +173,7 @@ impl Source {
     }
 }
 
-/// What the source says is to be started: the fake.
+/// Returns the offer of a source that wants the fake to be started.
 fn offer(world: &World) -> Value {
     let program = world.path("qemu");
     let exe = std::env::current_exe().unwrap();
@@ -196,7 +196,7 @@ fn launch(program: &Path) -> Value {
 #[test]
 fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     let world = World::new();
-    // Half of it is for the start.
+    // Half of the time is for the start.
     let target = start(&world, WaitTimes { prepare: 6 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Prepare, Some(offer(&world)));
@@ -238,7 +238,7 @@ fn one_that_hangs_ends_as_soon_as_its_migration_is_called_off() {
     assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
 }
 
-/// What an agent leaves that was killed while its QEMU started.
+/// Leaves what an agent leaves that was killed while its QEMU started.
 fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
     let dirs = dirs(world);
     dirs.create().unwrap();
@@ -287,7 +287,7 @@ fn one_whose_guest_may_run_is_left_alone() {
     let target = start(&world, WaitTimes { abandoned: SECOND / 2, prepare: SECOND / 2, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Abort, None);
-    // The target's word on it: it has decided to run the guest, and does not take that back.
+    // This is the target's decision to run the guest, which it does not take back.
     source.wait(Report::Run);
     thread::sleep(3 * SECOND);
     assert!(fake.process.is_alive().unwrap() && qmp.exists());

@@ -1,5 +1,5 @@
-//! What speaks against a migration, between two agents on two of the lab's hosts, each with QEMU: all of it is found,
-//! and nothing that is not there. The guests are a BIOS without anything to boot. Needs root.
+//! Tests what stands against a migration, between two agents on two of the lab's hosts, each with QEMU: all of it is
+//! found, and nothing that is not there. The guests are a BIOS without anything to boot. Needs root.
 // Timeout: 300 s
 // QEMU: 7.2 10
 // Cores: 0.5
@@ -20,14 +20,14 @@ use skein_lab_hosts::{Lab, Spec};
 const PATIENCE: Duration = Duration::from_secs(60);
 const RATE_MBIT: u32 = 500;
 
-/// One lab at a time.
+/// Returns a lock, so that there is one lab at a time.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 struct World {
-    // Dropped in this order: VMs (they outlive agents), agents, the hosts they run in.
+    // These are dropped in this order: VMs (they outlive agents), agents, the hosts that they run in.
     vms: Vms,
     _agents: [Agent; 2],
     lab: Lab,
@@ -35,7 +35,7 @@ struct World {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Stops what is left running.
+/// Stops the VMs that are left running.
 struct Vms([Client; 2]);
 
 impl Drop for Vms {
@@ -88,7 +88,7 @@ impl World {
         &self.vms.0[usize::from(host == "b")]
     }
 
-    /// `ip` in a host.
+    /// Runs `ip` in a host.
     fn ip(&self, host: &str, line: &str) {
         let status = self.lab.command(host, "ip").unwrap().args(line.split_ascii_whitespace()).status().unwrap();
         assert!(status.success(), "ip {line}");
@@ -108,7 +108,7 @@ impl World {
         assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
     }
 
-    /// What kinds of problems there are with moving the VM.
+    /// Returns the kinds of problems with moving the VM.
     fn problems(&self, to: &str) -> Vec<ProblemKind> {
         let request = Request::Check { vm: "vm".into(), to: to.into(), options: Default::default() };
         let problems = match self.client("a").call(&request, PATIENCE).unwrap() {
@@ -127,7 +127,7 @@ impl World {
     }
 }
 
-/// Killed when dropped.
+/// A process that is killed when this is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -137,7 +137,7 @@ impl Drop for Killed {
     }
 }
 
-/// A tap that somebody holds open, as a guest would.
+/// Holds a tap open, as a guest would.
 fn hold_tap(world: &World, host: &str, tap: &str) -> Killed {
     let qmp = world.dir.path().join("other");
     let mut command = world.lab.command(host, skein_hypervisor::Config::new("", 0, "").program()).unwrap();
@@ -172,7 +172,7 @@ fn what_speaks_against_a_migration() {
     );
     world.start("a", &definition);
 
-    // One kernel, and so the same disk, enough RAM, equal QEMUs: nothing speaks against it.
+    // There is one kernel, and so the same disk, enough RAM, equal QEMUs: nothing stands against it.
     assert_eq!(world.problems("b"), []);
 
     assert_eq!(world.problems("a"), [ProblemKind::SameHost]);
@@ -193,7 +193,7 @@ fn what_speaks_against_a_migration() {
     assert_eq!(world.problems("b"), [ProblemKind::NameTaken], "it is stopped");
     world.client("b").call(&Request::VmForget { name: "vm".into() }, PATIENCE).unwrap();
 
-    // Several at once.
+    // There are several problems at once.
     fs::remove_file(&disk).unwrap();
     world.ip("b", "link del br0");
     let changed = ProblemKind::DiskChanged;
@@ -282,7 +282,7 @@ fn a_host_and_its_qemu() {
     assert!(missing("Nehalem").is_empty() && !missing("Icelake-Server").is_empty());
     assert_eq!(facts.kvm.is_ok(), qemu.accels.iter().any(|accel| accel.accel == Accel::Kvm));
 
-    // The second time it is remembered.
+    // The second time the result is remembered.
     let begun = Instant::now();
     world.facts("a");
     println!("facts of a host whose QEMU is known: {:?}", begun.elapsed());

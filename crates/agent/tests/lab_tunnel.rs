@@ -1,5 +1,4 @@
-//! A tunnel between two of the lab's hosts, through what networks do: real NICs, cuts, black holes.
-//! Needs root.
+//! Tests a tunnel between two of the lab's hosts, through what networks do: real NICs, cuts, black holes. Needs root.
 // Cores: 0.4
 
 use std::io::{Read, Write};
@@ -19,18 +18,18 @@ use skein_agent::{
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Cut, Family, Lab, Spec};
 
-/// Mb/s of a link: little, so that the CPU is not what is measured.
+/// Holds the Mb/s of a network link: little, so that the CPU is not what is measured.
 const RATE: u32 = 200;
 const LINK_BYTES_S: f64 = RATE as f64 * 1e6 / 8.0;
 
-/// One lab at a time: the tests measure.
+/// Returns a lock, so that there is one lab at a time: the tests measure.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 struct World {
-    // Dropped in this order: ends, then the hosts they run in.
+    // These are dropped in this order: ends, then the hosts that they run in.
     tunnel: Tunnel,
     _agent: Agent,
     lab: Lab,
@@ -43,7 +42,7 @@ impl World {
         World::prepared(name, spec, |_| {})
     }
 
-    /// With hosts that are changed before the ends start.
+    /// Makes a world whose hosts are changed before the ends start.
     fn prepared(name: &str, spec: impl FnOnce(&str) -> Spec, prepare: impl FnOnce(&Lab)) -> World {
         let turn = turn();
         let lab = Lab::up(spec(&format!("{name}{}", std::process::id()))).unwrap();
@@ -92,7 +91,7 @@ impl World {
     }
 
     fn wait_for_paths(&self, paths: usize) {
-        // Far more than it takes: what is lost for its size is known after 2.5 s.
+        // This is far more than it takes: what is lost for its size is known after 2.5 s.
         let deadline = Instant::now() + Duration::from_secs(20);
         let whole = || {
             let snapshot = self.tunnel.snapshot().unwrap();
@@ -104,13 +103,13 @@ impl World {
         }
     }
 
-    /// Bytes that a's NICs have sent so far.
+    /// Returns the bytes that a's NICs have sent so far.
     fn sent(&self) -> Vec<u64> {
         let counters = self.lab.counters("a").unwrap();
         (0..counters.len()).map(|i| counters[&format!("nic{i}")].tx_bytes).collect()
     }
 
-    /// Rate of each of a's NICs over a while, as shares of a link.
+    /// Returns the rate of each of a's NICs over a while, as shares of a network link.
     fn shares(&self, time: Duration) -> Vec<f64> {
         let (before, since) = (self.sent(), Instant::now());
         thread::sleep(time);
@@ -123,7 +122,7 @@ impl World {
 struct Bulk {
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
-    /// Whoever holds it keeps the other end from reading.
+    /// The lock that keeps the other end from reading while the test holds it.
     reading: Arc<Mutex<()>>,
     stop: Arc<AtomicBool>,
     ends: Vec<thread::JoinHandle<()>>,
@@ -165,7 +164,7 @@ impl Bulk {
         Bulk { sent, received, reading, stop, ends: vec![sender, receiver] }
     }
 
-    /// The longest time within `time` in which goodput stays under `least` bytes/s, seen every 100 ms.
+    /// Returns the longest time within `time` in which goodput stays under `least` bytes/s, seen every 100 ms.
     fn dip(&self, least: f64, time: Duration) -> Duration {
         let (begin, mut low_since, mut longest) = (Instant::now(), None, Duration::ZERO);
         let mut before = (Instant::now(), self.received.load(Ordering::Relaxed));
@@ -205,7 +204,7 @@ impl Echo {
             }
         });
         let socket = UnixStream::connect(world.path("echo-in")).unwrap();
-        // Far more than it takes, and less than bulk would take to get out of the way: it never does.
+        // This is far more than it takes, and less than bulk would take to get out of the way: it never does.
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         Echo(socket)
     }
@@ -249,7 +248,7 @@ fn ipv6_and_jumbo_frames_serve_as_well() {
     fills_all_links(&world, 2);
 }
 
-/// Commands of `ip`, a line each, in the namespace of a host, or of the switch.
+/// Runs commands of `ip`, a line each, in the namespace of a host, or of the switch.
 fn ip(lab: &Lab, host: &str, commands: &str) {
     let namespace = format!("skein.{}.{host}", lab.spec().name);
     let mut ip = Command::new("ip").args(["-n", &namespace, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
@@ -257,15 +256,15 @@ fn ip(lab: &Lab, host: &str, commands: &str) {
     assert!(ip.wait().unwrap().success(), "{namespace}: {commands}");
 }
 
-/// The largest packet that the switch takes between the hosts' NICs `nic`; larger ones are lost without a word.
+/// Sets the largest packet that the switch takes between the hosts' NICs `nic`. Larger packets are lost without a word.
 fn switch_mtu(lab: &Lab, nic: usize, mtu: u32) {
     for device in [format!("seg.{nic}"), format!("a-{nic}"), format!("b-{nic}")] {
         ip(lab, "switch", &format!("link set {device} mtu {mtu}"));
     }
 }
 
-/// One path of IPv4, one of IPv6, MTU 9000; between them a switch that drops large packets on the first from the start,
-/// on the second in the middle.
+/// Joins hosts by a path of IPv4 and a path of IPv6, MTU 9000. A switch between them drops large packets on the first
+/// path from the start, on the second in the middle.
 #[test]
 fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
     let spec = |name: &str| {
@@ -277,7 +276,7 @@ fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
         spec
     };
     let world = World::prepared("tm", spec, |lab| {
-        // Else a veth passes what TCP leaves to the NIC to cut, however large.
+        // Otherwise a veth passes what TCP leaves to the NIC to cut, however large.
         for (host, nic) in [("a", 0), ("a", 1), ("b", 0), ("b", 1)] {
             ip(lab, host, &format!("link set nic{nic} gso_max_segs 1"));
         }
@@ -295,7 +294,7 @@ fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
     let of = |nic: &str| (nic.to_owned(), 9000, 1500);
     assert_eq!(lost(), [of("nic0")]);
     let bulk = Bulk::start(&world);
-    // Bulk on both: how much is for those tests to judge that have nothing else to see.
+    // Bulk goes over both. Tests that have nothing else to see judge how much.
     let both_carry = || {
         let deadline = Instant::now() + Duration::from_secs(60);
         while let shares = world.shares(Duration::from_millis(500))
@@ -305,13 +304,13 @@ fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
         }
     };
     both_carry();
-    // Nothing passes at all: that is no matter of sizes.
+    // Nothing passes at all: that has nothing to do with sizes.
     world.lab.cut("b", 1, Cut::BlackHole).unwrap();
     thread::sleep(Duration::from_secs(3));
     assert_eq!(lost(), [of("nic0")]);
     world.lab.heal("b", 1).unwrap();
     both_carry();
-    // Somebody puts another switch there.
+    // Another switch is put there.
     switch_mtu(&world.lab, 1, 1500);
     let deadline = Instant::now() + Duration::from_secs(60);
     while lost() != [of("nic0"), of("nic1")] {
@@ -322,7 +321,7 @@ fn large_packets_that_are_lost_are_told_from_a_black_hole_and_done_without() {
     bulk.finish();
 }
 
-/// 16 pairs of NICs and one more, and networks of guests on each host that the other has no way to.
+/// Has 16 pairs of NICs and one more, and networks of guests on each host that the other has no way to.
 #[test]
 fn of_too_many_nics_some_are_used_and_the_others_told() {
     let spec = |name: &str| Spec::pairs(name, 16, Some(RATE)).family(Family::V4);
@@ -404,7 +403,7 @@ fn all_links_dark_cost_that_time() {
     bulk.finish();
 }
 
-/// That they get through at all; how fast is for the benchmark to judge, which has these cores for itself.
+/// Checks that small streams get through at all. The benchmark, which has these cores for itself, judges how fast.
 #[test]
 fn small_streams_do_not_wait_behind_bulk() {
     let world = World::new("tl", |name| Spec::pairs(name, 2, Some(RATE)));
@@ -412,7 +411,7 @@ fn small_streams_do_not_wait_behind_bulk() {
     let mut echo = Echo::start(&world);
     let bulk = Bulk::start(&world);
     let begin = Instant::now();
-    // While bulk fills the links.
+    // This holds while bulk fills the network links.
     let moved = |least: u64| bulk.received.load(Ordering::Relaxed) >= least;
     while !moved(1 << 20) {
         assert!(begin.elapsed() < Duration::from_secs(10), "bulk does not move");
@@ -422,7 +421,7 @@ fn small_streams_do_not_wait_behind_bulk() {
         assert!(begin.elapsed() < Duration::from_secs(30), "bulk does not move");
         echo.round_trips(10);
     }
-    // While nobody takes the bulk, and its window is full.
+    // This holds while nobody takes the bulk, and its window is full.
     let held = bulk.reading.lock().unwrap();
     let (mut sent, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_secs(1) {

@@ -1,5 +1,5 @@
-//! A guest's pages from a source's tap to a target's RAM or QEMU, on the loopback interface, with streams that are made
-//! up.
+//! Tests a guest's pages from a source's outgoing channels to a target's RAM or QEMU, on the loopback interface, with
+//! streams that are made up.
 
 mod world;
 
@@ -26,16 +26,16 @@ use self::world::*;
 
 const PAGE: usize = 4096;
 const PAGES: usize = 1500;
-/// A section of something that is not RAM.
+/// Holds a section of something that is not RAM.
 const DEVICES: &[u8] = b"\x04\0\0\0\x09\x07devices\0\0\0\0\0\0\0\x01 state, of which nobody knows how long it is";
 
 /// A guest's RAM.
 #[derive(Clone)]
 struct FakeRam {
     bytes: Arc<Mutex<Vec<u8>>>,
-    /// Writes that are done wrong from now on.
+    /// How many writes are done wrong from now on.
     wrong: Arc<AtomicU64>,
-    /// QEMU has its RAM somewhere else.
+    /// Whether QEMU has its RAM somewhere else.
     elsewhere: bool,
 }
 
@@ -61,7 +61,7 @@ impl Ram for FakeRam {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
         let mut bytes = self.bytes.lock().unwrap();
         bytes[offset as usize..][..data.len()].copy_from_slice(data);
-        // A page that no later round writes again, and mends.
+        // No later round writes this page again, and mends it.
         let first = offset as usize / PAGE;
         let lasting = (first..first + data.len() / PAGE).find(|page| !is_rewritten(*page));
         if let Some(page) = lasting
@@ -94,19 +94,21 @@ impl Ram for FakeRam {
     }
 }
 
-/// A QEMU's connections, and what its guest's RAM is at the end.
+/// A QEMU's connections, and the content of its guest's RAM at the end.
 struct Recorded {
     main: Vec<u8>,
     channels: Vec<Vec<u8>>,
     ram: Vec<u8>,
-    /// Pages of all rounds and both blocks, and those of zeros.
+    /// The pages of all rounds and both blocks, and those of zeros.
     pages: u64,
     zero_pages: u64,
-    /// What of `main` and `channels` is not pages of `pc.ram`: what a QEMU whose RAM is written directly is to get.
+    /// The part of `main` and `channels` that is not pages of `pc.ram`: what a QEMU whose RAM is written directly is to
+    /// get.
     rest: Vec<Vec<u8>>,
 }
 
-/// Content of version `version` of a page: zeros, noise, or text; or the same text but for a number, or with it.
+/// Returns the content of version `version` of a page: zeros, noise, or text; or the same text but for a number, or
+/// with it.
 fn content(page: usize, version: usize) -> Vec<u8> {
     if page.is_multiple_of(3) {
         let mut text: Vec<u8> = format!("page {page}; ").bytes().cycle().take(PAGE).collect();
@@ -132,23 +134,23 @@ fn word(flags: u64) -> Vec<u8> {
     flags.to_be_bytes().to_vec()
 }
 
-/// Of flags, pages with content, pages of zeros, and their version.
+/// Makes a packet of flags, pages with content, pages of zeros, and their version.
 type MakePacket<'a> = dyn FnMut(u32, &[usize], &[usize], usize) -> Vec<u8> + 'a;
 
-/// Three rounds over a guest's RAM: on the main channel alone, or by `channels` of multifd.
+/// Returns three rounds over a guest's RAM: on the main channel alone, or by `channels` of multifd.
 fn recorded(channels: usize) -> Recorded {
     rounds(channels, 3)
 }
 
-/// Each round sends every so many pages.
+/// Says which pages each round sends: one of so many.
 const STEPS: [usize; 3] = [1, 4, 7];
 
-/// Whether another round sends a page than the first.
+/// Returns whether another round than the first sends a page.
 fn is_rewritten(page: usize) -> bool {
     STEPS[1..].iter().any(|step| page.is_multiple_of(*step))
 }
 
-/// So many of them. After less than three QEMU has not said that it is through with its RAM.
+/// Returns so many of the rounds. After less than three QEMU has not said that it is through with its RAM.
 fn rounds(channels: usize, rounds: usize) -> Recorded {
     let mut ram = vec![0; PAGES * PAGE];
     ram[..8].copy_from_slice(b"leftover");
@@ -203,7 +205,7 @@ fn rounds(channels: usize, rounds: usize) -> Recorded {
     for (version, step) in STEPS.iter().enumerate().take(rounds) {
         let last = version == 2;
         both(&[if last { 3 } else { 2 }, 0, 0, 0, 1], false);
-        // Never the first, whose leftover a zero has to go over in the last round.
+        // Never the first page, whose leftover a zero has to go over in the last round.
         let is_sent = |page: &usize| if *page == 0 { last } else { page.is_multiple_of(*step) };
         let sent: Vec<usize> = (0..PAGES).filter(is_sent).collect();
         let content = |page| if page == 0 { vec![0; PAGE] } else { content(page, version) };
@@ -235,7 +237,7 @@ fn rounds(channels: usize, rounds: usize) -> Recorded {
                 }
             }
         }
-        // The other block's page goes to QEMU, whoever writes pc.ram.
+        // The other block's page goes to QEMU, whatever writes pc.ram.
         both(&entry(Entry::Page, Some("vga"), 0).unwrap(), false);
         both(&vec![version as u8 + 1; PAGE], false);
         both(&[&word(0x010)[..], b"\x7e\0\0\0\x01"].concat(), false);
@@ -267,12 +269,12 @@ struct Outcome {
     target: Arc<TargetPages>,
 }
 
-/// Carries recorded connections from a tap to a landing.
+/// Carries recorded connections from outgoing to incoming channels.
 fn carry(recorded: &Recorded, packs: bool, source: Option<&FakeRam>, target: Option<&FakeRam>) -> Outcome {
     carry_back(recorded, packs, source, target, (None, None))
 }
 
-/// The same where hosts have kept something.
+/// Carries the same, between hosts that have kept something.
 fn carry_back(
     recorded: &Recorded,
     packs: bool,
@@ -283,7 +285,7 @@ fn carry_back(
     carry_from(recorded, packs, (source, DirtyTracking::Exact), target, kept)
 }
 
-/// The same from a QEMU that may miss what the guest writes.
+/// Carries the same, from a QEMU that may miss what the guest writes.
 fn carry_from(
     recorded: &Recorded,
     packs: bool,
@@ -318,7 +320,7 @@ fn carry_from(
         for bytes in &streams {
             let mut socket = UnixStream::connect(&tap_path).unwrap();
             scope.spawn(move || {
-                // It may be broken off.
+                // The connection may be broken off.
                 if bytes.chunks(100_001).try_for_each(|part| socket.write_all(part)).is_ok() {
                     let _ = socket.shutdown(Shutdown::Write);
                 }
@@ -346,7 +348,7 @@ fn carry_from(
     Outcome { got, source: pages, target }
 }
 
-/// The next connection; none: the migration has failed before it was made.
+/// Returns the next connection; `None`: the migration has failed before it was made.
 fn accept(listener: &UnixListener, source: &SourcePages) -> Option<UnixStream> {
     listener.set_nonblocking(true).unwrap();
     let end = Instant::now() + 20 * SECOND;
@@ -364,7 +366,7 @@ fn accept(listener: &UnixListener, source: &SourcePages) -> Option<UnixStream> {
     }
 }
 
-/// By what each connection begins with: they land in the order in which they were made.
+/// Compares by what each connection begins with: connections arrive in the order in which they were made.
 fn assert_same(got: &[Vec<u8>], expected: &[Vec<u8>]) {
     assert_eq!(got.len(), expected.len());
     for (nth, (got, expected)) in got.iter().zip(expected).enumerate() {
@@ -387,7 +389,7 @@ fn qemu_gets_exactly_what_was_sent_where_its_ram_is_not_written() {
         );
         assert!(packs || counts.packed_pages == 0);
         assert!((packs || counts.packing_us == 0) && counts.compared_us.is_none());
-        // Also those of which QEMU itself says that they are zeros.
+        // The pages of which QEMU itself says that they are zeros count, too.
         assert_eq!((counts.pages, counts.zero_pages), (recorded.pages, recorded.zero_pages));
     }
 }
@@ -397,7 +399,7 @@ fn what_was_sent_before_a_stream_broke_arrives() {
     let whole = rounds(0, 1);
     let page = (20..PAGES).map(|page| content(page, 0)).find(|content| content.iter().any(|byte| *byte != 0)).unwrap();
     let page = whole.main.windows(PAGE).position(|bytes| bytes == page).unwrap();
-    // Between pages, before a page's content, in the middle of it.
+    // The ends are between pages, before a page's content, and in the middle of it.
     for end in [page + PAGE, page + PAGE + 3, page, page - 1, page + 77] {
         let broken = Recorded { main: whole.main[..end].to_vec(), ..rounds(0, 1) };
         let outcome = carry(&broken, false, None, None);
@@ -413,7 +415,7 @@ fn a_block_whose_pages_have_no_numbers_is_left_alone() {
     recorded.main[at..at + 8].copy_from_slice(&large.to_be_bytes());
     let total = recorded.main.windows(8).position(|bytes| bytes == word((small + PAGE as u64) | 0x004)).unwrap();
     recorded.main[total..total + 8].copy_from_slice(&word((large + PAGE as u64) | 0x004));
-    // A page beyond what 32 bits count.
+    // The page is beyond what 32 bits count.
     recorded.main.extend(entry(Entry::Page, Some("pc.ram"), (1 << 44) + 5 * PAGE as u64).unwrap());
     recorded.main.extend(vec![7; PAGE]);
     let outcome = carry(&recorded, false, None, None);
@@ -431,7 +433,7 @@ fn pages_are_written_into_the_ram_and_qemu_gets_the_rest() {
         let outcome = carry(&recorded, packs, None, Some(&ram));
         assert_eq!(outcome.source.failed(), None);
         assert_eq!(outcome.source.is_direct(), Some(true));
-        // The other block is private there, which is nothing to speak of.
+        // The other block is private there, which is not worth a word.
         assert_eq!(outcome.source.why_not_direct(), "");
         let counts = outcome.source.counts();
         assert_eq!((counts.pages, counts.zero_pages), (recorded.pages, recorded.zero_pages));
@@ -469,7 +471,7 @@ fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
         [(0, DirtyTracking::MissesAllBlocks), (4, DirtyTracking::MissesUnalignedBlocks), (4, DirtyTracking::Exact)]
     {
         let recorded = recorded(channels);
-        // Written to, and never sent: some bytes, a page of zeros, and no more than zeros.
+        // These were written to, and never sent: some bytes, a page of zeros, and no more than zeros.
         let mut ram = recorded.ram.clone();
         ram[3 * PAGE + 7] ^= 1;
         ram[(PAGES - 1) * PAGE..].fill(9);
@@ -487,7 +489,7 @@ fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
     }
 }
 
-/// A guest's way there and back: what each host has kept by then, and how many bytes went.
+/// Carries a guest there and back. Returns what each host has kept by then, and how many bytes went.
 fn left(recorded: &Recorded, ram: &FakeRam, (there, here): (u64, u64)) -> ((Option<KeptMarks>, Option<KeptRam>), u64) {
     let target = FakeRam::new(vec![0; PAGES * PAGE]);
     let outcome = carry(recorded, false, Some(ram), Some(&target));
@@ -513,14 +515,14 @@ fn a_guest_that_comes_back_finds_what_was_kept() {
         assert_same(&outcome.got, &recorded.rest);
         let counts = outcome.source.counts();
         assert!(counts.repaired_pages == 0 && counts.wire_bytes() * 3 < bytes * 2, "{counts:?} of {bytes}");
-        // It may go there and back again.
+        // The guest may go there and back again.
         assert!(outcome.target.take_marks(8).is_some() && outcome.source.ram_to_keep(8).is_some());
     }
 }
 
 #[test]
 fn what_was_kept_and_is_damaged_is_sent_again() {
-    // Some pages, or all.
+    // The guest writes to some pages, or to all.
     for (channels, every) in [(0, 100), (2, 100), (2, 1)] {
         let recorded = recorded(channels);
         let kept_ram = FakeRam::new(recorded.ram.clone());
@@ -539,7 +541,7 @@ fn what_was_kept_and_is_damaged_is_sent_again() {
 #[test]
 fn what_was_kept_of_anything_else_is_not_used() {
     let recorded = recorded(2);
-    // A block of another size.
+    // This guest has a block of another size.
     let mut other = rounds(2, 3);
     let vga = b"\x03vga".iter().copied().chain((PAGE as u64).to_be_bytes()).collect::<Vec<_>>();
     let total = word((PAGES * PAGE + PAGE) as u64 | 0x004);
@@ -550,7 +552,7 @@ fn what_was_kept_of_anything_else_is_not_used() {
         }
     }
     let source = FakeRam::new(recorded.ram.clone());
-    // Another trip; only one end has it; another guest.
+    // The cases: another trip, only one end has it, another guest.
     for (nth, back) in [&recorded, &recorded, &recorded, &other].into_iter().enumerate() {
         let (mut kept, _) = left(&recorded, &source, if nth == 0 { (7, 8) } else { (7, 7) });
         kept.0 = kept.0.filter(|_| nth != 1);
@@ -586,7 +588,7 @@ fn what_differs_is_sent_again_from_the_guests_ram() {
 #[test]
 fn what_differs_and_cannot_be_mended_never_runs() {
     let recorded = recorded(2);
-    // Nothing that is written at the target is right; and the guest's RAM cannot be read at the source, or can.
+    // Nothing that is written at the target is right. The guest's RAM cannot be read at the source, or can.
     for readable in [false, true] {
         let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
         target.wrong.store(u64::MAX, Ordering::SeqCst);

@@ -1,4 +1,5 @@
-//! Agents that talk to each other on the loopback interface: real sockets, real TLS, real processes, no privileges.
+//! Tests agents that talk to each other on the loopback interface: real sockets, real TLS, real processes, no
+//! privileges.
 
 mod world;
 
@@ -17,7 +18,7 @@ use skein_identity::Identity;
 
 use self::world::*;
 
-/// Whether a connection ends without a word.
+/// Returns whether a connection ends without a word.
 fn ends(mut socket: &UnixStream) -> bool {
     matches!(socket.read(&mut [0]), Ok(0)) || socket.write_all(b"x").is_err()
 }
@@ -41,7 +42,7 @@ fn two_agents_talk_as_long_as_one_wants_to() {
         b.message("a", message(id, &"x".repeat(id as usize * 100)));
         a.message("b", message(id, "y"));
     }
-    // Longer than a line may be: refused, and nothing else is lost.
+    // The message is longer than a line may be: it is refused, and nothing else is lost.
     assert!(!a.peers.send("b", &message(1, &"x".repeat(5 << 20))));
     assert!(a.peers.send("b", &message(1, &"x".repeat(3 << 20))));
     b.message("a", message(1, &"x".repeat(3 << 20)));
@@ -85,7 +86,7 @@ fn questions_are_answered_or_it_is_said_why_not() {
     assert!(matches!(error, AskError::Refused { .. }) && error.to_string().contains("not to a"), "{error}");
     assert!(matches!(ask("b", "panic"), Err(AskError::Refused { .. })));
     assert!(matches!(ask("a", ""), Err(AskError::Myself(_))));
-    // Forty at once, of which a few are answered at a time.
+    // Forty ask at once, and a few are answered at a time.
     thread::scope(|scope| {
         let asked: Vec<_> = (0..40).map(|_| scope.spawn(|| ask("b", "tap"))).collect();
         for one in asked {
@@ -143,7 +144,7 @@ struct Process {
 const CHILD: &str = "SKEIN_TEST_PEER";
 
 impl Process {
-    /// With a port of 0 it chooses one; with a host it keeps a session with that.
+    /// Starts an agent. With a port of 0 it chooses a port; with a host it keeps a session with the host.
     fn start(world: &World, port: u16, reached: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "an_agent_of_its_own", "--nocapture"])
@@ -154,7 +155,7 @@ impl Process {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let port = lines.find_map(|line| line.unwrap().strip_prefix("port ")?.parse().ok()).unwrap();
-        // What it says must not be in its way.
+        // The agent's output must not be in its way.
         thread::spawn(move || lines.for_each(drop));
         Process { child, port }
     }
@@ -183,7 +184,7 @@ fn an_agent_of_its_own() {
         node.peers.reach(reached);
     }
     println!("\nport {}", node.peers.port());
-    // Until it is killed, or the test that started it is gone.
+    // This lasts until the process is killed, or the test that started it is gone.
     thread::spawn(move || node.events.into_iter().for_each(drop));
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -206,7 +207,7 @@ fn an_agent_that_is_killed_or_stands_still_is_out_of_contact_until_it_is_back() 
         b = Process::start(&world, port, "");
         let begin = Instant::now();
         if lost.is_none() {
-            // Before it could miss it.
+            // This comes before a could miss b.
             a.contact("b", false, 3 * SECOND);
         }
         a.contact("b", true, 2 * SECOND);
@@ -222,8 +223,8 @@ fn an_agent_that_is_killed_or_stands_still_is_out_of_contact_until_it_is_back() 
     assert!(a.peers.ask("b", &question("tap"), Instant::now() + 5 * SECOND).is_ok());
 }
 
-/// The session that the killed agent dialled may outlive it for a minute, and looks well for a moment: who is asked in
-/// it does not answer.
+/// The session that the killed agent dialled may outlive it for a minute, and looks well for a moment: a host that is
+/// asked in that session does not answer.
 #[test]
 fn an_agent_that_was_killed_is_asked_as_soon_as_it_is_back() {
     let world = World::new();
@@ -267,7 +268,7 @@ fn a_tap_leads_to_a_landing() {
         assert_eq!(first, [nth], "in the order of the connections");
         landed.push(socket);
     }
-    // Both ways, megabytes, and an end.
+    // Both ways carry megabytes, and an end.
     let data: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
     for (near, far) in [(&sockets[0], &landed[0]), (&landed[0], &sockets[0])] {
         thread::scope(|scope| {
@@ -280,9 +281,9 @@ fn a_tap_leads_to_a_landing() {
             assert!(got == data);
         });
     }
-    // Other connections than the first are kept open for the source, whatever the target does.
+    // Connections after the first are kept open for the source, whatever the target does.
     landed[1].shutdown(Shutdown::Both).unwrap();
-    // More than linger: the tap keeps the session.
+    // This is longer than an unwanted session is kept: the outgoing channels keep the session.
     thread::sleep(Duration::from_millis(5500));
     sockets[2].write_all(b"still there").unwrap();
     let mut got = [0; 11];
@@ -312,7 +313,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
         { &socket }.write_all(b"VMEQ").unwrap();
         (tap, socket)
     };
-    // Unknown, a stranger's, another's.
+    // The ids are unknown, a stranger's, another's.
     let (_tap, socket) = tap(&a, "unknown", id);
     assert!(ends(&socket));
     b.peers.incoming_channels().open(id, "a", &target, TargetPages::new(None, None));
@@ -322,7 +323,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     assert!(ends(&socket));
     thread::sleep(Duration::from_millis(200));
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "QEMU was not bothered");
-    // The one that it is for.
+    // This id is the right one.
     let (_right, socket) = tap(&a, "right", id);
     let begin = Instant::now();
     let (landed, _) = loop {
@@ -339,7 +340,7 @@ fn a_landing_is_for_one_migration_of_one_peer_while_it_is_open() {
     assert!(ends(&landed) && ends(&socket), "its connections end with it");
     let (_late, socket) = tap(&a, "late", id);
     assert!(ends(&socket));
-    // Nothing else than a tap's path, and no socket that is not allowed.
+    // A stream leads nowhere but to open channels' paths and to sockets that are allowed.
     let live = world.session("a", &b);
     for target in ["skein:migration/x", "skein:", "/etc/shadow"] {
         assert!(ends(&open(live.live(), target)), "{target}");
@@ -375,7 +376,7 @@ fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
     assert!(a.peers.contact("b") && b.peers.contact("a"));
     assert!(a.peers.send("b", &message(1, "")));
     b.message("a", message(1, ""));
-    // Nor may anybody be this host itself.
+    // Nobody may claim to be this host itself, either.
     let dialer = world.session("b", &b);
     assert!(ends(&open(dialer.live(), "skein:control")));
     assert!(!b.peers.contact("b"));
@@ -389,7 +390,7 @@ fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
     let mut socket = open(dialer.live(), "skein:control");
     socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
     b.contact("a", true, 5 * SECOND);
-    // Of the same version, and with something in it that is not known here.
+    // The line is of the same version, and has something in it that is not known here.
     let report = br#"{"handover":{"report":{"id":"0000000000000001","report":"Tomorrow"}}}"#;
     socket.write_all(&[&report[..], b"\n"].concat()).unwrap();
     let words = "the agent of b does not understand a's messages: are both of one release?";
@@ -397,7 +398,7 @@ fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
     let mut lines = BufReader::new(socket);
     let last = std::iter::from_fn(|| ControlMessage::read(&mut lines).ok()).last();
     assert_eq!(last, Some(ControlMessage::NotUnderstood), "a learns it, too");
-    // And as the one that is not understood.
+    // This end is the one that is not understood.
     let dialer = world.session("c", &b);
     let mut socket = open(dialer.live(), "skein:control");
     let lines =
@@ -427,7 +428,7 @@ fn who_does_not_listen_holds_up_nobody() {
     assert!(begin.elapsed() < 2 * SECOND);
     b.contact("deaf", false, SECOND);
     assert!(dialer.live().ended().is_none(), "the session may carry migrations");
-    // The next control stream in it is as good as new; a third one replaces it.
+    // The next control stream in the session is as good as new; a third replaces it.
     for _ in 0..2 {
         let mut socket = open(dialer.live(), "skein:control");
         socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();

@@ -1,6 +1,6 @@
-//! Recorded conversations of two agents: all lines of the control stream of a migration that succeeds, in both
-//! directions, as each version of the protocol has them. A version that speaks an older one reads what that one said,
-//! says the same, and goes the same way.
+//! Replays recorded conversations of two agents: all lines of the control stream of a migration that succeeds, in both
+//! directions, as each version of the protocol has them. A version that speaks an older version reads what that one
+//! said, says the same, and goes the same way.
 //!
 //! `tests/recorded/control-vN.txt` has a line for each message, `source` or `target` before it. The file of the newest
 //! version is written anew by `SKEIN_RECORD=1 cargo test -p skein-agent --test recorded_control`; those of older
@@ -38,7 +38,7 @@ fn name(role: Role) -> &'static str {
 struct End {
     role: Role,
     manager: Manager<Arc<Offer>>,
-    /// What its QEMU will say.
+    /// What the end's QEMU will say.
     steps: VecDeque<Input<Arc<Offer>>>,
     said: VecDeque<ControlMessage>,
     outcome: Option<Outcome>,
@@ -64,14 +64,14 @@ impl End {
         self.perform();
     }
 
-    /// A line of the other end arrives.
+    /// Handles a line of the other end.
     fn hear(&mut self, line: &ControlMessage) {
         let ControlMessage::Handover(message) = line else { return };
         let message = message.clone().try_map_offer(|offer| Offer::from_json(&offer).map(Arc::new)).unwrap();
         self.feed(Input::Message(self.peer(), message));
     }
 
-    /// Its QEMU gets on by a step. Returns whether there was one.
+    /// Lets the end's QEMU get on by a step. Returns whether there was one.
     fn step(&mut self) -> bool {
         let step = self.steps.pop_front();
         let is_one = step.is_some();
@@ -151,12 +151,13 @@ fn facts() -> HostFacts {
     serde_json::from_value(facts).unwrap()
 }
 
-/// What is said before the first word of the migration: who speaks which versions, and what the target's host has.
+/// Returns the lines before the first message of the migration: the versions of both ends, and the facts of the
+/// target's host.
 fn opening() -> Vec<Line> {
     let files = GuestFiles { opened: vec!["/srv/web1.qcow2".into()], ..GuestFiles::default() };
     let question = Question::HostFacts { qemu: Some("/usr/bin/qemu-system-x86_64".into()), files };
     let answer = Answer::HostFacts(Box::new(facts()));
-    // Whatever the release is that speaks this version.
+    // The release may be any that speaks this version.
     let release = "0.1.0".to_owned();
     let (version, lowest) = (CONTROL_VERSIONS.highest, Some(CONTROL_VERSIONS.lowest));
     let hello = ControlMessage::Hello { version, lowest, release };
@@ -168,7 +169,7 @@ fn opening() -> Vec<Line> {
     ]
 }
 
-/// What the target asks when its own QEMU is there, and something worth telling.
+/// Returns what the target asks when its own QEMU is there, and a fact for the log.
 fn composition() -> Vec<Line> {
     let answer = Answer::Composition(Box::<Composition>::default());
     let text = "the kernel killed guest db1".to_owned();
@@ -179,7 +180,7 @@ fn composition() -> Vec<Line> {
     ]
 }
 
-/// Has two ends of this version move a guest.
+/// Lets two ends of this version move a guest.
 fn converse() -> Vec<Line> {
     let (mut source, mut target) = (End::new(Role::Source), End::new(Role::Target));
     let mut lines = opening();
@@ -217,7 +218,7 @@ fn written(lines: &[Line]) -> String {
     lines.iter().map(line).collect()
 }
 
-/// Reads a file line by line, by what reads the stream.
+/// Reads a file line by line, by the code that reads the stream.
 fn read(version: u32) -> (String, Vec<Line>) {
     let text = std::fs::read_to_string(file(version)).expect("each version that is spoken has its file");
     let line = |line: &str| {
@@ -276,7 +277,7 @@ fn each_line_is_read_and_written_to_the_same_bytes() {
     }
 }
 
-/// What is inside of a line is read and written to the same, too.
+/// Checks that what is inside of a line is read and written to the same, too.
 #[track_caller]
 fn is_same<T: DeserializeOwned + Serialize>(value: &Value) {
     let read: T = serde_json::from_value(value.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! What is asked of an agent over its socket, by people, scripts and worse: real requests, a real agent on the loopback
+//! Tests what people, scripts and worse ask of an agent over its socket: real requests, a real agent on the loopback
 //! interface, no privileges.
 
 use std::fs;
@@ -14,7 +14,7 @@ use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// More than an agent serves at once.
+/// Says how many connect: more than an agent serves at once.
 const MANY: usize = 140;
 
 struct World {
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Waits until those that hung up are gone.
+    /// Waits until the clients that hung up are gone.
     #[track_caller]
     fn serves(&self) {
         let deadline = Instant::now() + 10 * SECOND;
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// The answer to a line, whatever is in it.
+    /// Returns the answer to a line, whatever is in the line.
     fn say(&self, line: &[u8]) -> String {
         let mut stream = self.client.connect().unwrap();
         stream.set_read_timeout(Some(10 * SECOND)).unwrap();
@@ -111,7 +111,7 @@ fn who_is_one_too_many_is_told() {
     world.serves();
     let begin = Instant::now();
     let idle: Vec<UnixStream> = (0..128).map(|_| world.client.connect().unwrap()).collect();
-    // The agent lets those go who say nothing for five seconds.
+    // The agent drops clients that say nothing for five seconds.
     for _ in 0..20 {
         let told = world.refused(&Request::VmList);
         assert!(told.contains("too many commands at once"), "{told} after {:?}", begin.elapsed());
@@ -151,7 +151,7 @@ fn a_list_of_hosts_that_is_a_pipe_is_told_at_once() {
 fn nothing_is_moved_by_a_list_of_hosts_that_makes_no_sense() {
     let world = World::new();
     let (vm, to) = ("web1".to_owned(), "b".to_owned());
-    // One that says how may do so in vain, too: where the other host is stands in the file.
+    // A request that says how may fail, too: the file says where the other host is.
     let given = MigrateOptions { transport: Some(Transport::Multichannel), ..MigrateOptions::default() };
     let requests = [MigrateOptions::default(), given].map(|options| {
         let (vm, to) = (vm.clone(), to.clone());
@@ -178,7 +178,7 @@ fn nothing_is_moved_by_a_list_of_hosts_that_makes_no_sense() {
 #[test]
 fn hosts_are_listed_soon_and_those_that_do_not_answer_with_the_reason() {
     let world = World::new();
-    // One that takes connections and says nothing, one where nobody listens.
+    // One host takes connections and says nothing, on the other nobody listens.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let host = |name: String, address| format!("[[host]]\nname = '{name}'\naddress = ['{address}']\n");

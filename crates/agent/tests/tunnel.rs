@@ -1,4 +1,4 @@
-//! A tunnel and an agent on the loopback interface: real sockets, real TLS, no privileges.
+//! Tests a tunnel and an agent on the loopback interface: real sockets, real TLS, no privileges.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -79,7 +79,7 @@ impl World {
         socket
     }
 
-    /// A server at the target that sends back what it gets, and closes after the end of it.
+    /// Starts a server at the target that sends back what it gets, and closes after the end of it.
     fn echo(&self) -> PathBuf {
         let path = self.path("out.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -122,7 +122,7 @@ fn send_and_receive(socket: UnixStream, data: Vec<u8>) {
     assert!(back == data, "{} bytes went out, {} came back", data.len(), back.len());
 }
 
-/// What a local program sees of a connection that was not carried: its end.
+/// Returns what a local program sees of a connection that was not carried: its end.
 fn ends(mut socket: UnixStream) -> bool {
     matches!(socket.read(&mut [0]), Ok(0)) || socket.write_all(b"x").is_err()
 }
@@ -304,7 +304,7 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
         }
         thread::sleep(Duration::from_millis(50));
     };
-    // What was open has ended; what comes now is carried.
+    // The open connections have ended; what comes now is carried.
     let mut rest = Vec::new();
     let _ = { &open }.read_to_end(&mut rest);
     // A connection may end a moment before its session does, and with it what came in that moment.
@@ -340,7 +340,7 @@ fn an_early_answer_arrives_whole() {
     let listener = UnixListener::bind(&path).unwrap();
     let answer = noise(1 << 20, 9);
     let said = answer.clone();
-    // Answers and closes without having read what still comes.
+    // The server answers and closes without having read what still comes.
     thread::spawn(move || listener.accept().unwrap().0.write_all(&said).unwrap());
     let _tunnel = world.tunnel(&path);
     let socket = world.connect();

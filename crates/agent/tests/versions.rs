@@ -1,5 +1,6 @@
-//! Agents of two versions: what they agree on, and what becomes of words that one of them does not know. The other
-//! version is a real agent that is told to speak others, or a peer that says what the test wants it to. No privileges.
+//! Tests agents of two versions: what they agree on, and what becomes of words that one of them does not know. The
+//! other version is a real agent whose settings say other versions, or a peer that says what the test wants it to. No
+//! privileges.
 
 mod world;
 
@@ -48,7 +49,7 @@ impl Newer {
         ControlMessage::read(&mut self.lines).expect("the other end goes on to talk")
     }
 
-    /// Whether the session outlives what was said.
+    /// Returns whether the session outlives what was said.
     fn goes_on(&self, to: &Node) -> bool {
         let report = json!({"handover": {"report": {
             "id": "0000000000000001", "report": "Ready", "why": null, "detail": "", "said": "",
@@ -92,7 +93,7 @@ fn versions_that_have_none_in_common_say_which_host_to_upgrade() {
             if matches!(**source, DialError::Protocol(_)));
         assert!(is_version && words.contains("speaks version") && words.ends_with("upgrade skein on b"), "{words}");
     }
-    // A build of before 0.1.0, which said one number.
+    // A build of before 0.1.0 said one number.
     let dialer = world.session("c", &b);
     let mut socket = open(dialer.live(), "skein:control");
     socket.write_all(b"{\"hello\":{\"version\":3,\"release\":\"0.1.0\"}}\n").unwrap();
@@ -114,7 +115,7 @@ fn messages_of_kinds_that_only_a_newer_version_knows_are_passed_over() {
     newer.say(json!({"note": {"id": "0000000000000001", "text": "told", "level": 3}}));
     b.wait(&PeerEvent::Note("a".into(), MigrationId(1), "told".into()), 5 * SECOND);
     assert!(newer.goes_on(&b));
-    // One that speaks no newer version has no excuse: the two do not understand each other.
+    // A peer that speaks no newer version has no excuse: the two do not understand each other.
     let dialer = world.session("c", &b);
     let mut socket = open(dialer.live(), "skein:control");
     socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
@@ -132,7 +133,7 @@ fn questions_that_only_a_newer_version_knows_are_answered_with_what_to_upgrade()
     newer.say(json!({"ask": {"number": 7, "question": {"numa-layout": {"node": 1}}}}));
     let ControlMessage::Answer { number: 7, answer: Err(reason) } = newer.hear() else { panic!() };
     assert!(reason.contains("numa-layout") && reason.ends_with("upgrade skein on b"), "{reason}");
-    // With fields that are not known it is the question that is known.
+    // A question is known though some of its fields are not.
     newer.say(json!({"ask": {"number": 8, "question": {"host-facts": {"qemu": null, "files": {}, "numa": true}}}}));
     let ControlMessage::Answer { number: 8, answer: Ok(_) } = newer.hear() else { panic!() };
     assert!(newer.goes_on(&b));
@@ -191,7 +192,7 @@ fn a_reason_that_only_a_newer_version_knows_comes_with_its_words() {
     let (why, detail) = (Some(FailureReason::Other), "full moon".to_owned());
     let (id, report, last_words) = (MigrationId(1), Report::Refusing, String::new());
     b.message("a", Message::Report { id, report, why, detail, last_words });
-    // Where the target stands is nothing to guess at.
+    // Where the target stands must not be guessed.
     newer.say(json!({"handover": {"report": {
         "id": "0000000000000001", "report": "Tomorrow", "why": null, "detail": "", "said": "",
     }}}));

@@ -12,13 +12,13 @@ use super::request_server::{RequestServer, Say};
 use crate::attempts::{AttemptsEnd, RequestKey, Standing};
 use crate::clock::wait_until;
 
-/// How often progress is told at most.
+/// Says how often progress is told at most.
 const PROGRESS_MIN: Duration = Duration::from_millis(100);
-/// A migration whose outcome is certain is tidied up by then, at both ends.
+/// Bounds the wait until a migration whose outcome is certain is tidied up, at both ends.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 impl RequestServer {
-    /// Tells what is new of a request's migrations until there will be no further one.
+    /// Tells what is new of a request's migrations until there is no further migration.
     pub(super) fn follow_attempts(&self, request: RequestKey, say: &mut Say<'_>) -> Answered<Reply> {
         loop {
             let forgotten = || Box::new(refusal("the request is forgotten", "see `skein migration list`"));
@@ -28,7 +28,7 @@ impl RequestServer {
                     self.follow(*id, say)?;
                     let now = self.attempts.standing(request);
                     if now.is_some_and(|now| !matches!(now, Standing::Over(..))) {
-                        // Whoever watches learns why another one follows.
+                        // The client learns why another migration follows.
                         say(&Reply::Progress(Box::new(self.view(*id)?))).map_err(|_| nobody_listens())?;
                     }
                 }
@@ -59,7 +59,7 @@ impl RequestServer {
         loop {
             let mut migration = self.view(id)?;
             if migration.outcome.is_some() {
-                // Whoever goes on at once, with `vm list` or back again, finds everything in order.
+                // A person who goes on at once, with `vm list` or back again, finds everything in order.
                 let is_settled = || self.migrations.view().get(id).is_none_or(|migration| migration.stage.is_none());
                 wait_until(SETTLE_TIME, is_settled);
                 return self.view(id);

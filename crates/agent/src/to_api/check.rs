@@ -1,4 +1,4 @@
-//! What a check finds.
+//! Converts what a check finds.
 
 use skein_api as api;
 use skein_api::{Forecast, Problem};

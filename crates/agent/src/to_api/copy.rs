@@ -1,4 +1,4 @@
-//! How far the copy of a guest is.
+//! Converts how far the copy of a guest is.
 
 use skein_api as api;
 use skein_api::{CopyRates, PageCounts};

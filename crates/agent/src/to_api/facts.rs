@@ -1,4 +1,4 @@
-//! What a host is and has.
+//! Converts what a host is and has.
 
 use skein_api as api;
 use skein_api::{

@@ -1,4 +1,4 @@
-//! Migrations' phases, outcomes, reasons and events.
+//! Converts migrations' phases, outcomes, reasons and events.
 
 use skein_api as api;
 use skein_handover::{

@@ -1,4 +1,4 @@
-//! From what the agent works with to what commands read: the API's types are its own, so that what is written stays.
+//! Converts the agent's values to those that commands read. The API's types are its own, so that what is written stays.
 
 mod check;
 mod copy;
@@ -8,12 +8,12 @@ mod handover;
 pub(crate) use copy::route;
 pub(crate) use handover::{migration_id, role};
 
-/// A value as the API has it.
+/// A value that the API has, too.
 pub(crate) trait ToApi {
     /// The API's type.
     type Api;
 
-    /// Returns the same as the API has it.
+    /// Returns the value as the API has it.
     fn to_api(&self) -> Self::Api;
 }
 
@@ -41,7 +41,7 @@ impl<T: ToApi> ToApi for Result<T, String> {
     }
 }
 
-/// An enum of which the API has each variant by the same name.
+/// Converts an enum of which the API has each variant by the same name.
 macro_rules! same_variants {
     ($from:ty => $to:ty { $($variant:ident),+ $(,)? }) => {
         impl crate::to_api::ToApi for $from {
@@ -56,7 +56,7 @@ macro_rules! same_variants {
     };
 }
 
-/// A struct of which the API has each field by the same name; those after the bar are converted, too.
+/// Converts a struct of which the API has each field by the same name; the fields after the bar are converted, too.
 macro_rules! same_fields {
     ($from:ty => $to:ident { $($field:ident),* $(| $($converted:ident),+)? $(,)? }) => {
         impl crate::to_api::ToApi for $from {

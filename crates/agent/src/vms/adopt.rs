@@ -1,4 +1,4 @@
-//! A QEMU that somebody else started is taken over.
+//! Takes over a QEMU that another program started.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::vm::{ATTACH_TIME, Running, Vm};
 use crate::launch::{CommandLine, Launch};
 
 impl Vms {
-    /// Takes over a QEMU that somebody else started.
+    /// Takes over a QEMU that another program started.
     pub(crate) fn adopt(self: &Arc<Self>, qmp: &Path, name: Option<String>) -> Result<Arc<Vm>, VmError> {
         let shown = qmp.display().to_string();
         let of_guest = |source| VmError::Guest { name: shown.clone(), source };
@@ -42,10 +42,10 @@ impl Vms {
             if vms.contains_key(&name) {
                 return Err(VmError::Exists(name));
             }
-            // By another of its monitors, perhaps.
+            // The VM may have the QEMU by another of its monitors.
             let is_it = |vm: &&Arc<Vm>| vm.process().is_some_and(|other| other.id() == process.id());
             let known = vms.values().find(is_it).map(|other| other.name.clone());
-            // Or it is being started.
+            // Or the VM is being started.
             let started = || search::name_of(process.id().pid, &self.dirs.run.join("vms"));
             if let Some(other) = known.or_else(started) {
                 return Err(VmError::Adopted(other));

@@ -1,8 +1,8 @@
-//! The definition of a guest that is to come, set aside in `state/vms/NAME.json~ID` before its source is told that this
-//! host is ready.
+//! Sets the definition of a guest that is to come aside in `state/vms/NAME.json~ID`, before its source is told that
+//! this host is ready.
 //!
-//! Once the guest runs here, its source forgets the definition. One that found no room on a full disk then would be
-//! known to nobody after a boot of this host. What was set aside needs none any more: it gets its name.
+//! Once the guest runs here, its source forgets the definition. If a full disk had no room for it then, nobody would
+//! know the guest after a boot of this host. What was set aside needs no room any more: it gets its name.
 
 use std::fs;
 use std::io;
@@ -18,41 +18,41 @@ use super::saved::{SavedVm, read, sync_dir_of, write, write_synced};
 use super::vm::Vm;
 
 impl Vms {
-    /// Not the name of a VM's file: no name has a `~`.
+    /// Returns a path that is not the path of a VM's file: no name has a `~`.
     fn aside(&self, name: &str, id: MigrationId) -> PathBuf {
         self.dirs.vms().join(format!("{name}.json~{id}"))
     }
 
-    /// Writes down what is to be remembered of a guest that is to come, all of it.
+    /// Writes all that is to be remembered of a guest that is to come.
     pub(crate) fn set_aside(&self, vm: &Vm, id: MigrationId) -> Result<(), VmError> {
         let what = format!("'{}' could not be remembered over a boot of this host", vm.name);
         let kept = vm.saved.lock().clone();
-        // It runs as it was compared: for the next agent.
+        // The guest runs as it was compared: this is for the next agent.
         let written = write(&vm.dir.join("vm.json"), &kept);
         written.and_then(|()| write_synced(&self.aside(&vm.name, id), &kept)).map_err(io_error(what))
     }
 
-    /// The guest did not come.
+    /// Removes what was set aside, because the guest did not come.
     pub(super) fn drop_aside(&self, vm: &Vm) {
         let id = vm.state.lock().incoming;
         id.into_iter().for_each(|id| drop(fs::remove_file(self.aside(&vm.name, id))));
     }
 
-    /// The guest has come by this migration: it is remembered from now on.
+    /// Remembers a guest from now on that has come by this migration.
     pub(super) fn keep_arrived(&self, vm: &Vm, id: Option<MigrationId>) -> Result<(), VmError> {
         match id.map_or(Ok(false), |id| self.name_aside(&vm.name, id))? {
             true => Ok(()),
-            // It was begun by an agent that set nothing aside.
+            // The migration was begun by an agent that set nothing aside.
             false => self.save(vm),
         }
     }
 
-    /// A guest came by this migration that the agent before this one did not come to remember, and this host was booted
-    /// since: it is known from now on, and stopped.
+    /// Remembers a guest that came by this migration, and that the agent before this one did not come to remember. This
+    /// host was booted since: the VM is known from now on, and stopped.
     pub(crate) fn arrived_before(self: &Arc<Self>, name: &str, id: MigrationId) {
         let mut vms = self.vms.lock();
         if vms.get(name).is_some_and(|vm| vm.busy_error().is_some()) {
-            // Whoever started it again knows what it is.
+            // A person who started the VM again knows what it is.
             let _ = fs::remove_file(self.aside(name, id));
             return;
         }
@@ -72,7 +72,7 @@ impl Vms {
         }
     }
 
-    /// Has what was set aside be what is remembered. False: nothing was.
+    /// Makes what was set aside what is remembered. Returns false if nothing was set aside.
     fn name_aside(&self, name: &str, id: MigrationId) -> Result<bool, VmError> {
         let file = self.file(name);
         match fs::rename(self.aside(name, id), &file).and_then(|()| sync_dir_of(&file)) {
@@ -82,7 +82,7 @@ impl Vms {
         }
     }
 
-    /// Removes what was set aside for migrations that are not `open`.
+    /// Removes what was set aside for migrations that are not open.
     pub(crate) fn tidy_aside(&self, is_open: impl Fn(MigrationId) -> bool) {
         for entry in fs::read_dir(self.dirs.vms()).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -117,7 +117,7 @@ mod tests {
         SavedVm::new(Launch::CommandLine(line))
     }
 
-    /// As one whose QEMU waits for its guest.
+    /// Returns a VM whose QEMU waits for its guest.
     fn incoming(vms: &Arc<Vms>) -> Arc<Vm> {
         let vm = vms.new_vm("web", kept("new"));
         vm.set_involvement(crate::vms::Involvement::Moving(ID));

@@ -1,4 +1,4 @@
-//! What cannot be done with a VM.
+//! Tells what cannot be done with a VM.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::composition::CompositionError;
 
-/// What cannot be done with a VM.
+/// The reason why something cannot be done with a VM.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum VmError {
@@ -89,7 +89,7 @@ pub enum VmError {
 }
 
 impl VmError {
-    /// What to do about it.
+    /// Returns what to do about it.
     pub fn cure(&self) -> &str {
         match self {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",

@@ -1,4 +1,4 @@
-//! The VMs that are there when the agent starts: definitions, and QEMUs that an earlier agent started.
+//! Finds the VMs that are there when the agent starts: definitions, and QEMUs that an earlier agent started.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,15 +23,17 @@ use crate::dirs::Dirs;
 use crate::error_chain;
 use crate::launch::{CommandLine, Launch};
 
-/// One that was started before answers at once, unless it is held up. The agent does not wait longer when it starts.
+/// Says how long a QEMU may take to answer when the agent starts. A QEMU that was started before answers at once,
+/// unless it is held up.
 const FIND_TIME: Duration = Duration::from_millis(250);
 
 impl Vms {
-    /// Finds what is there: definitions, and QEMUs that an earlier agent started. To be called once it is certain that
-    /// no other agent has these directories. `start_time`: a QEMU that does not answer so long after its start is
+    /// Finds what is there: definitions, and QEMUs that an earlier agent started. The call has to come once it is
+    /// certain that no other agent has these directories. A QEMU that does not answer `start_time` after its start is
     /// killed.
     ///
-    /// Errors: the directories cannot be read, or VMs run with their sockets below another run directory.
+    /// # Errors
+    /// The directories cannot be read, or VMs run with their sockets below another run directory.
     pub(crate) fn open(
         dirs: Dirs,
         hypervisor: Arc<dyn Hypervisor>,
@@ -58,13 +60,13 @@ impl Vms {
         Ok(vms)
     }
 
-    /// What an earlier agent left of a VM. `processes`: those that were started as its QEMU.
+    /// Finds what an earlier agent left of a VM. `processes` are those that were started as its QEMU.
     pub(super) fn find(self: &Arc<Self>, name: &str, processes: Vec<Process>) -> Option<Arc<Vm>> {
         let dir = self.dirs.vm(name);
         let recorded = read::<SavedProcess>(&dir.join("process.json"));
         let recorded = recorded.and_then(|kept| Some((Process::attach(kept.process).ok()??, kept)));
         let process = recorded.or_else(|| self.unrecorded(name, processes));
-        // What runs now, also if an older definition is there; else what could be started.
+        // This is what runs now, also if an older definition is there; else it is what could be started.
         let running = process.as_ref().and_then(|_| read(&dir.join("vm.json")));
         let kept: Option<SavedVm> = running.or_else(|| read(&self.file(name)));
         let kept = kept.or_else(|| {
@@ -75,7 +77,7 @@ impl Vms {
             Some(SavedVm::new(Launch::CommandLine(line)))
         });
         let Some(kept) = kept else {
-            // Of a guest that was to come here and did not.
+            // The guest was to come here and did not.
             if !self.file(name).exists() {
                 let _ = fs::remove_dir_all(&dir);
             }
@@ -103,8 +105,8 @@ impl Vms {
         Some(vm)
     }
 
-    /// A QEMU of which no file speaks: the agent was killed before it wrote one, or they are lost. One that still waits
-    /// for a guest is of no use to anybody, and ended. Any other may have one.
+    /// Finds a QEMU that no file speaks of: the agent was killed before it wrote one, or the files are lost. A QEMU
+    /// that still waits for a guest is of no use to anybody, and is ended. Any other may have a guest.
     pub(super) fn unrecorded(&self, name: &str, processes: Vec<Process>) -> Option<(Process, SavedProcess)> {
         let qmp = self.dirs.vm(name).join("qmp");
         let waits = || self.hypervisor.connect(&qmp, FIND_TIME).is_ok_and(|found| awaits_guest(&*found.guest));
@@ -129,7 +131,7 @@ impl Vms {
         Some((process, kept))
     }
 
-    /// As [`Vms::run`], of a QEMU that an earlier agent started, and perhaps did not come to remember.
+    /// Takes up a QEMU as [`Vms::run`] does, that an earlier agent started, and perhaps did not come to remember.
     pub(super) fn take_up(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
         if !vm.is_incoming()
             && let Err(error) = vm.own.arrived()
@@ -158,7 +160,7 @@ impl Vms {
                 }
                 if let Ok(connected) = connected {
                     let guest = connected.guest;
-                    // As in `unrecorded`.
+                    // The reason is that of `unrecorded`.
                     if !vm.is_incoming() && vm.migration().is_none() && awaits_guest(&*guest) {
                         warn!(vm = vm.name, "a QEMU that an earlier agent did not come to know is ended");
                         let _ = process.kill(KILL_TIME);
@@ -178,7 +180,7 @@ impl Vms {
     }
 }
 
-/// Whether a guest is still to arrive there.
+/// Returns whether a guest is still to arrive there.
 fn awaits_guest(guest: &dyn Guest) -> bool {
     guest.run_state().is_ok_and(|state| state == RunState::InMigrate)
 }

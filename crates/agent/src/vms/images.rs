@@ -1,8 +1,8 @@
-//! What the guests of this host have open is remembered: a guest that is started again gets that, whatever its QEMU was
+//! Remembers what the guests of this host have open. A guest that is started again gets that, whatever its QEMU was
 //! started from first.
 //!
-//! QEMU tells nobody of a live snapshot. So each guest is looked at before it is stopped, when a check asks what it is
-//! composed of, and every [`LOOK_TIME`](super::watch::LOOK_TIME).
+//! QEMU tells nobody of a live snapshot. So each guest's images are read before the guest is stopped, when a check asks
+//! what it is composed of, and every [`LOOK_TIME`](super::watch::LOOK_TIME).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,29 +23,29 @@ use crate::error_chain;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
 
-/// Images that are remembered of a guest which left them: more snapshots one upon the other nobody keeps.
+/// Bounds the images that are remembered after a guest left them: nobody keeps more snapshots one upon the other.
 const LEFT_MAX: usize = 64;
 
-/// A VM that is to be started, and was looked into.
+/// A VM that is to be started, with its plan.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) name: String,
     pub(crate) launch: Launch,
-    /// What it needs, as far as that is known before its QEMU runs.
+    /// What the VM needs, as far as that is known before its QEMU runs.
     pub(crate) need: Option<RoomNeed>,
-    /// See [`SavedVm::replaced_images`](super::saved::SavedVm::replaced_images).
+    /// The images that the guest left: see [`SavedVm::replaced_images`](super::saved::SavedVm::replaced_images).
     pub(super) left: BTreeMap<String, String>,
 }
 
 impl Vms {
-    /// Whether a VM that is to be started would have new UEFI variables or a new TPM.
+    /// Returns whether a VM that is to be started would have new UEFI variables or a new TPM.
     pub(crate) fn has_new_state(&self, planned: &Planned) -> bool {
         let own = OwnState::new(&self.dirs.state, &planned.name);
         planned.launch.definition().is_some_and(|definition| own.is_new_to(definition))
     }
 
-    /// Looks into the start of a VM from a definition: a new one, or one that is known and stopped, as it was or with
-    /// what was changed. `as_defined`: whatever it last had open.
+    /// Plans the start of a VM from a definition: a new VM, or one that is known and stopped, as it was or with what
+    /// was changed. With `as_defined` the plan ignores what the VM last had open.
     pub(crate) fn plan(&self, definition: Definition, as_defined: bool) -> Result<Planned, VmError> {
         let name = definition.name.clone();
         let old = self.get(&name).ok();
@@ -63,7 +63,7 @@ impl Vms {
         Ok(Planned { name, launch, need, left })
     }
 
-    /// Looks into the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
+    /// Plans the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
     pub(crate) fn plan_again(&self, name: &str, as_defined: bool) -> Result<Planned, VmError> {
         let vm = self.get(name)?;
         if let Some(why) = vm.busy_error() {
@@ -80,13 +80,13 @@ impl Vms {
         }
         let said = (seen.ram_bytes > 0).then(|| RoomNeed::new(seen.ram_bytes, None, seen.cpus, Accel::Auto));
         let need = launch.need().or(said);
-        // Whoever goes back to the old ones does so for good.
+        // A person who goes back to the old images does so for good.
         let left = if as_defined { BTreeMap::new() } else { kept.replaced_images };
         Ok(Planned { name: name.to_owned(), launch, need, left })
     }
 
-    /// Remembers what a guest has open, if that is not known already. Short: one question, unless something changed. A
-    /// guest that moves is looked at by who moves it.
+    /// Remembers what a guest has open, if that is not known already. The call is short: one question, unless something
+    /// changed. The worker of its migration does this for a guest that moves.
     pub(crate) fn look(&self, vm: &Vm) {
         let Some(running) = vm.running().filter(|_| !vm.is_incoming() && vm.migration().is_none()) else { return };
         let guest = running.guest.with_patience(SHOW_TIME);
@@ -101,7 +101,7 @@ impl Vms {
         vm.state.lock().looked_at = Some(images);
     }
 
-    /// Remembers what a guest was seen to be composed of.
+    /// Remembers the composition that a guest was seen to have.
     pub(crate) fn saw_composition(&self, vm: &Vm, composition: &Composition) {
         let seen = Seen { drives: composition.drives.clone(), ..vm.saved.lock().last_seen.clone().unwrap_or_default() };
         self.saw(vm, seen);
@@ -109,7 +109,8 @@ impl Vms {
 
     fn saw(&self, vm: &Vm, seen: Seen) {
         let _files = vm.files.lock();
-        // Of a guest that is gone by now everything is removed; where one is that just comes, who takes it writes it.
+        // Everything is removed of a guest that is gone by now. For a guest that just comes, the code that takes it
+        // writes this.
         if vm.running().is_none() || vm.is_incoming() || !self.file(&vm.name).exists() {
             return;
         }
@@ -141,7 +142,7 @@ impl Vms {
     }
 }
 
-/// A drive has another image now.
+/// Notes that a drive has another image now.
 fn leave(left: &mut BTreeMap<String, String>, was: &str, is: &str) {
     left.remove(is);
     if left.len() >= LEFT_MAX {
@@ -150,7 +151,8 @@ fn leave(left: &mut BTreeMap<String, String>, was: &str, is: &str) {
     left.insert(was.to_owned(), is.to_owned());
 }
 
-/// Images that a guest left before it was last started, and that are named all the same, without those after them.
+/// Returns the images that a guest left before it was last started, and that are named all the same, without those
+/// after them.
 fn long_left(left: &BTreeMap<String, String>, named: &BTreeSet<String>) -> Vec<Stale> {
     let is_named = |image: &String| named.contains(image);
     let again = left.iter().filter(|(old, new)| is_named(old) && !is_named(new));
@@ -167,7 +169,7 @@ fn filename(drive: &Drive) -> Option<&str> {
     Some(drive.medium.as_ref()?.filename())
 }
 
-/// What a VM is to be started from, with the images that it last had open.
+/// Returns what a VM is to be started from, with the images that it last had open.
 fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Composition>) -> Result<Launch, VmError> {
     if is_temporary(launch) {
         return Ok(launch.clone());
@@ -176,7 +178,7 @@ fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Compositi
     let (launch, given) = launch.with_images_of(&last, launched);
     let first = launched.map(|launched| &launched.drives[..]);
     let disks = seen.drives.iter();
-    // Of those that have what their QEMU was started with the command line may know another name.
+    // The command line may know another name for a drive that still has what its QEMU was started with.
     let changed = disks.filter(|drive| {
         let first = first.and_then(|first| first.iter().find(|first| first.device == drive.device));
         first.is_none_or(|first| filename(first) != filename(drive))
@@ -198,7 +200,7 @@ fn as_last(name: &str, launch: &Launch, seen: &Seen, launched: Option<&Compositi
 /// Refuses a VM file that names images which its guest left, and not those that it has in place of them.
 fn check_file(name: &str, launch: &Launch, kept: &SavedVm) -> Result<(), VmError> {
     let Some(seen) = kept.last_seen.as_ref().filter(|_| !is_temporary(launch)) else { return Ok(()) };
-    // Which medium is in a drive that has media the file says, and harms nobody.
+    // The file says which medium is in a drive that has media, and that harms nobody.
     let disks: Vec<Drive> = seen.drives.iter().filter(|drive| !drive.removable).cloned().collect();
     // A file may name other disks altogether: what cannot be told from that is no old image.
     let launched = kept.launched.as_ref().map_or(&[][..], |launched| &launched.drives);
@@ -207,7 +209,7 @@ fn check_file(name: &str, launch: &Launch, kept: &SavedVm) -> Result<(), VmError
     refuse(name, launch, &long_left(&kept.replaced_images, &named))
 }
 
-/// Whether its guest is to begin from the same images each time (`-snapshot`).
+/// Returns whether the guest is to begin from the same images each time (`-snapshot`).
 fn is_temporary(launch: &Launch) -> bool {
     match launch {
         Launch::Definition(defined) => command_line::is_temporary(&defined.definition.qemu.args),
@@ -215,7 +217,7 @@ fn is_temporary(launch: &Launch) -> bool {
     }
 }
 
-/// The files of drives that a QEMU is started with.
+/// Returns the files of drives that a QEMU is started with.
 fn named(launch: &Launch) -> BTreeSet<String> {
     let definition = match launch {
         Launch::Definition(defined) => &defined.definition,
@@ -300,7 +302,7 @@ mod tests {
         let last = seen(&[drive("d", "", &[&over, "/s/base"])]);
         let again = as_last("a", &launch, &last, Some(&launched)).unwrap();
         assert_eq!(again.definition().unwrap().disks[0].path, Path::new(&over));
-        // It is not known which of its disks that was.
+        // It is not known which of the disks that was.
         let error = as_last("a", &launch, &last, None).unwrap_err();
         assert!(error.to_string().contains(&format!("last had {over} open")), "{error}");
         assert!(error.cure().contains("--as-defined") && error.cure().contains("qemu-img commit"), "{}", error.cure());
@@ -347,7 +349,7 @@ mod tests {
         leave(&mut left, "/old", "/new");
         assert_eq!(found(&left, &["/old"]), ["/old"]);
         assert!(found(&left, &["/old", "/new"]).is_empty() && found(&left, &["/fresh"]).is_empty());
-        // Merged into what it was an overlay of, and so back again.
+        // The image was merged into what it was an overlay of, and so the guest is back there.
         leave(&mut left, "/new", "/old");
         assert!(found(&left, &["/old"]).is_empty());
         assert_eq!(found(&left, &["/new"]), ["/new"]);

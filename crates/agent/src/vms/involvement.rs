@@ -5,19 +5,19 @@ use skein_handover::{MigrationId, MigrationSummary, Outcome};
 /// What a VM has to do with a migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Involvement {
-    /// Nothing: it is this host's, as any other.
+    /// The VM has nothing to do with a migration: it is this host's, as any other.
     #[default]
     None,
-    /// It is being moved by this one, away or here.
+    /// This migration moves the VM, away or here.
     Moving(MigrationId),
-    /// It is paused, and this host cannot know whether the other one runs it.
+    /// The VM is paused, and this host cannot know whether the other host runs it.
     InDoubt(MigrationId),
-    /// The migration's end is certain, and it is only tidied up.
+    /// The migration's end is certain, and the migration is only tidied up.
     Settling(MigrationId, Outcome),
 }
 
 impl Involvement {
-    /// Returns what a VM has to do with a migration that stands so.
+    /// Returns what a VM has to do with a migration in this state.
     pub(crate) fn of(summary: &MigrationSummary) -> Involvement {
         match summary.outcome {
             Some(outcome) => Involvement::Settling(summary.id, outcome),

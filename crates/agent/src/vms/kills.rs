@@ -1,4 +1,4 @@
-//! Whether the kernel killed a QEMU for lack of memory.
+//! Finds whether the kernel killed a QEMU for lack of memory.
 //!
 //! | word | says |
 //! |---|---|
@@ -20,31 +20,32 @@ use skein_hypervisor::{Exit, Process, ProcessId};
 
 use crate::room::limits::memory_owner;
 
-/// Records of the kernel's log that are looked through: those of one kill are some fifty.
+/// Bounds the lines of the kernel's log that are read: those of one kill are some fifty.
 const KERNEL_LOG_LINES_MAX: usize = 100_000;
-/// Longest record (`PRINTK_MESSAGE_MAX` of the kernel's kernel/printk/internal.h, and its dictionary).
+/// Bounds a line (`PRINTK_MESSAGE_MAX` of the kernel's kernel/printk/internal.h, and its dictionary).
 const KERNEL_LOG_LINE_BYTES_MAX: usize = 8192;
-/// proc_pid_stat(5): a start time is in ticks of 1/100 s on all that Linux runs KVM on.
+/// Holds the microseconds of a tick. A start time is in ticks of 1/100 s on all that Linux runs KVM on
+/// (proc_pid_stat(5)).
 const TICK_US: u64 = 10_000;
 
-/// Kills by the kernel that somebody was told to be.
+/// The kills by the kernel that are accounted for.
 #[derive(Debug, Default)]
 pub(super) struct Kills {
-    /// By where they are counted: up to which number.
+    /// The accounted number of kills, by the file that counts them.
     accounted: Mutex<BTreeMap<PathBuf, u64>>,
 }
 
-/// Who killed a QEMU.
+/// What killed a QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Killed {
-    /// The kernel, for lack of memory: of what, in words.
+    /// The kernel killed the QEMU, for lack of memory: of which memory, in words.
     ByKernel(String),
-    /// Somebody else (SIGKILL).
+    /// Another program killed the QEMU (SIGKILL).
     BySomebody,
 }
 
 impl Killed {
-    /// `the kernel killed guest web1 on hostb: out of memory on this host`
+    /// Returns a text as `the kernel killed guest web1 on hostb: out of memory on this host`.
     pub(crate) fn text(&self, guest: &str, host: &str) -> String {
         match self {
             Killed::ByKernel(why) => format!("{KERNEL_KILLED}{guest} on {host}: {why}"),
@@ -59,12 +60,12 @@ impl Killed {
 #[derive(Debug)]
 pub(super) struct Before {
     groups: ControlGroups,
-    /// Where the kernel's limit would be, in words; none: only the host's memory bounds it.
+    /// The owner of the kernel's limit, in words; `None`: only the host's memory bounds the QEMU.
     owner: Option<String>,
 }
 
 impl Kills {
-    /// Before the process may be killed.
+    /// Reads the counts before the process may be killed.
     pub(super) fn before(&self, process: ProcessId) -> Before {
         let groups = ControlGroups::of(process.pid).unwrap_or_default();
         let mut accounted = self.accounted.lock();
@@ -74,7 +75,7 @@ impl Kills {
         Before { owner: memory_owner(&groups), groups }
     }
 
-    /// Who killed a process that is gone; none: nobody, or this agent.
+    /// Returns what killed a process that is gone; `None`: nothing did, or this agent did.
     pub(super) fn why(&self, process: &Process, exit: Option<Exit>, before: &Before) -> Option<Killed> {
         if process.was_killed() || !matches!(exit, Some(Exit::Signal(SIGKILL) | Exit::Unknown)) {
             return None;
@@ -95,11 +96,11 @@ impl Kills {
         (exit == Some(Exit::Signal(SIGKILL))).then_some(Killed::BySomebody)
     }
 
-    /// Whether the kernel killed one more than is accounted for, which is this one then.
+    /// Returns whether the kernel killed one process more than is accounted for, which is this process then.
     fn take(&self, groups: &ControlGroups) -> bool {
         let mut accounted = self.accounted.lock();
         let mut is_new = false;
-        // All of them count the same kill. The group's counts: it may be gone with its last process.
+        // All counters count the same kill. The group's counts first; it may be gone with its last process.
         for (rank, (counter, kills)) in counters(groups).into_iter().enumerate() {
             let known = accounted.entry(counter).or_insert(kills);
             if *known < kills {
@@ -111,7 +112,7 @@ impl Kills {
     }
 }
 
-/// Where kills are counted, the nearest first, and how many there were.
+/// Returns the files that count kills, the nearest first, and their counts.
 fn counters(groups: &ControlGroups) -> Vec<(PathBuf, u64)> {
     let of_host = || {
         let stat = fs::read_to_string("/proc/vmstat").ok()?;
@@ -121,7 +122,7 @@ fn counters(groups: &ControlGroups) -> Vec<(PathBuf, u64)> {
     groups.oom_kills().into_iter().chain(of_host()).collect()
 }
 
-/// The kernel's log as it is now; none: it may not be read here.
+/// Returns the kernel's log as it is now; `None`: it may not be read here.
 fn kernel_log() -> Option<Vec<String>> {
     let mut file = File::options().read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg").ok()?;
     let mut record = vec![0; KERNEL_LOG_LINE_BYTES_MAX];
@@ -129,7 +130,7 @@ fn kernel_log() -> Option<Vec<String>> {
     for _ in 0..KERNEL_LOG_LINES_MAX {
         match file.read(&mut record) {
             Ok(bytes) => records.push(String::from_utf8_lossy(&record[..bytes]).into_owned()),
-            // EPIPE: records were overwritten before they were read; the next read gives those that are there.
+            // EPIPE: lines were overwritten before they were read; the next read returns those that are there.
             Err(error) if error.raw_os_error() == Some(nix::libc::EPIPE) => {}
             Err(_) => break,
         }
@@ -137,8 +138,8 @@ fn kernel_log() -> Option<Vec<String>> {
     Some(records)
 }
 
-/// The control group whose memory was exhausted when the kernel killed this process: `/` or nothing for the host's.
-/// None: the log says nothing of it.
+/// Returns the control group whose memory was exhausted when the kernel killed this process: `/` or nothing for the
+/// host's. `None`: the log says nothing of the process.
 ///
 /// `3,1234,5678901,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,`
 /// `task_memcg=/a,task=qemu-system-x86,pid=42,uid=0` (`dump_oom_summary` of the kernel's mm/oom_kill.c)
@@ -147,7 +148,7 @@ fn killed(records: &[String], process: ProcessId) -> Option<String> {
         let (head, text) = record.split_once(';')?;
         let summary = text.lines().next()?.strip_prefix("oom-kill:")?;
         let us: u64 = head.split(',').nth(2)?.parse().ok()?;
-        // From the end: a program's name may have a comma in it.
+        // The search goes from the end: a program's name may have a comma in it.
         let pid = summary.rsplit(',').find_map(|field| field.strip_prefix("pid="))?;
         let is_it = pid.parse() == Ok(process.pid) && us >= process.started.saturating_mul(TICK_US);
         let group = summary.split(',').find_map(|field| field.strip_prefix("oom_memcg="));

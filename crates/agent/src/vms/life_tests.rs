@@ -1,4 +1,4 @@
-//! VMs from their start to their end, over a hypervisor whose guests live in virtual time.
+//! Tests VMs from their start to their end, over a hypervisor whose guests live in virtual time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::dirs::Dirs;
 use crate::launch::{CommandLine, Launch};
 
 const ID: MigrationId = MigrationId(7);
-/// What is about to happen in other threads has happened by then, also on a busy machine.
+/// Bounds the wait for what is about to happen in other threads, also on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
 struct World {
@@ -36,7 +36,7 @@ impl World {
         World { dir, hypervisor, vms }
     }
 
-    /// The agent ends and is started again. Guests run on.
+    /// Ends the agent and starts it again. Guests run on.
     fn restart(&mut self) {
         self.vms = open(&self.dir, &self.hypervisor);
     }
@@ -66,7 +66,7 @@ impl World {
         self.dir.path().join("foreign")
     }
 
-    /// A QEMU that somebody else started.
+    /// Starts a QEMU as another program would.
     fn start_foreign(&self, parameters: GuestParameters, words: &[&str]) -> Process {
         self.hypervisor.expect(Birth::Answers(Box::new(parameters)));
         let log = self.dir.path().join("foreign.log");
@@ -123,7 +123,7 @@ fn a_start_that_fails_leaves_what_was_there() {
         assert!(error.contains(told), "{birth:?}: {error}");
         assert!(world.vms.get("a").is_err() && !world.vms.dirs.vm("a").exists(), "{birth:?}");
     }
-    // One that was known stays so.
+    // A known VM stays known.
     world.start("a").unwrap();
     world.process("a").kill(SOON).unwrap();
     world.wait_for("a", VmState::Stopped);
@@ -168,7 +168,7 @@ fn guests_run_on_without_the_agent() {
 fn a_guest_of_which_every_file_is_lost_is_kept() {
     let mut world = World::new();
     let vm = world.start("a").unwrap();
-    // Its watcher writes down what it has open.
+    // The VM's watcher writes down what the guest has open.
     wait_until(|| vm.state.lock().looked_at.is_some());
     let process = world.process("a");
     let dir = world.vms.dirs.vm("a");

@@ -1,7 +1,7 @@
-//! The VMs of this host: their definitions, their QEMUs, which live on without the agent.
+//! Is the VMs of this host: their definitions, and their QEMUs, which live on without the agent.
 //!
-//! A name has one process at most. It belongs to whoever starts one, from before its start until it runs or everything
-//! that it left is removed (`State::busy`).
+//! A name has one process at most. The name belongs to the thread that starts the process, from before its start until
+//! it runs or everything that it left is removed (`State::busy`).
 //!
 //! | file | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `error`, `involvement`, `seen`, `saved` | plain data: errors, the part in a migration, what is kept on disk |
 //! | `found` | what is there when the agent starts |
 //! | `images`, `movable`, `start` | a start: what it is started with, whether it could be moved, its QEMU |
-//! | `adopt` | a QEMU that somebody else started |
+//! | `adopt` | a QEMU that another program started |
 //! | `receive`, `arriving` | a guest comes from another host, or leaves for one |
 //! | `watch`, `kills` | its end, and why |
 //! | `stop` | it is stopped, resumed, forgotten |

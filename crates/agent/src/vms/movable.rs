@@ -1,4 +1,4 @@
-//! What cannot be moved is refused when it is started, unless its file says that it is to stay.
+//! Refuses to start what cannot be moved, unless its file says that it is to stay.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use super::error::VmError;
 use super::vm::Vm;
 use crate::host_files::image;
 
-/// QEMU's block drivers that open a file or a block device of the host.
+/// Names QEMU's block drivers that open a file or a block device of the host.
 const FILE_DRIVERS: [&str; 4] = ["file", "host_device", "host_cdrom", "io_uring"];
-/// Most reasons that are told.
+/// Bounds the reasons that are told.
 const REASONS_MAX: usize = 8;
 
-/// What a definition says already.
+/// Checks what a definition says.
 pub(super) fn check(definition: &Definition) -> Result<(), VmError> {
     refuse(definition, definition.qemu.unmovable())
 }
 
-/// What its QEMU says once it runs: its devices, and the files that it has open.
+/// Checks what the VM's QEMU says once it runs: its devices, and the files that it has open.
 pub(super) fn check_running(vm: &Vm, guest: &dyn Guest) -> Result<(), VmError> {
     let launch = vm.launch();
     let Some(definition) = launch.definition().filter(|definition| definition.migration.allowed) else {
@@ -41,14 +41,14 @@ fn refuse(definition: &Definition, mut reasons: Vec<String>) -> Result<(), VmErr
     Err(VmError::Unmovable { name: definition.name.clone(), why: reasons.join("; ") })
 }
 
-/// Files of a QEMU's block nodes that no other host can have at the same place.
+/// Returns the files of a QEMU's block nodes that no other host can have at the same place.
 fn unreachable(nodes: &[BlockNode], exists: impl Fn(&Path) -> bool) -> Vec<String> {
     let files = nodes.iter().filter(|node| FILE_DRIVERS.contains(&node.driver.as_str()));
     let paths = files.filter_map(|node| image(&node.filename));
     let told = |path: PathBuf| {
         let shown = path.display();
         if !path.is_absolute() {
-            // Of the directory that the agent happens to have.
+            // The path is relative to the directory that the agent happens to have.
             return Some(format!("its args name the file {shown} by a relative path"));
         }
         (!exists(&path)).then(|| format!("it writes to {shown}, which no other process can open (snapshot=on?)"))

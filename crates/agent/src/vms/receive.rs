@@ -1,4 +1,4 @@
-//! A VM whose guest comes from another host, or leaves for one.
+//! Handles a VM whose guest comes from another host, or leaves for one.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Vms {
         let vm = self.new_vm(name, SavedVm::new(launch));
         vm.set_involvement(Involvement::Moving(id));
         vm.state.lock().incoming = Some(id);
-        // What it was when it last ran here is of the past.
+        // What the VM was when it last ran here is of the past.
         self.register(&vm).map_err(|why| match why {
             VmError::Running(name) => VmError::Exists(name),
             why => why,
@@ -44,7 +44,7 @@ impl Vms {
         }
     }
 
-    /// The guest has arrived: the VM is this host's.
+    /// Notes that the guest has arrived: the VM is this host's.
     pub(crate) fn arrived(&self, vm: &Vm) {
         let mut state = vm.state.lock();
         let migration = state.incoming.take();
@@ -64,14 +64,14 @@ impl Vms {
         self.clean_if_ended(vm);
     }
 
-    /// A QEMU that was to take a guest, and did not, is gone: nothing stays of it but what was there before.
+    /// Removes a QEMU that was to take a guest, did not, and is gone: nothing stays but what was there before.
     pub(crate) fn drop_received(&self, vm: &Vm) {
         if self.seize(vm) {
             self.restore(vm);
         }
     }
 
-    /// Removes what there is of a VM, and has what was there before.
+    /// Removes what there is of a VM, and puts back what was there before.
     pub(super) fn restore(&self, vm: &Vm) {
         self.remove(vm);
         vm.own.put_back();
@@ -80,14 +80,14 @@ impl Vms {
         self.replace(vm, before);
     }
 
-    /// A VM's migration begins to take its guest away: after a crash it is known by its process, not by its name, which
-    /// the guest may have come back under.
+    /// Notes that a VM's migration begins to take its guest away. After a crash the VM is known by its process, not by
+    /// its name, under which the guest may have come back.
     pub(crate) fn leaves(&self, vm: &Vm, id: MigrationId) -> Result<(), VmError> {
         let process = vm.process().ok_or_else(|| VmError::NotRunning(vm.name.clone()))?;
         self.keep_process(vm, process.id(), None, Some(id))
     }
 
-    /// A VM's migration is over.
+    /// Notes that a VM's migration is over.
     pub(crate) fn settled(&self, vm: &Vm) {
         vm.set_involvement(Involvement::None);
         if let Some(process) = vm.process() {
@@ -103,15 +103,15 @@ impl Vms {
         }
     }
 
-    /// The guest runs on another host: the VM is not this host's any more.
+    /// Notes that the guest runs on another host: the VM is not this host's any more.
     pub(crate) fn released(&self, vm: &Vm) {
         self.let_go(vm, || vm.own.remove());
     }
 
-    /// After something was written of a process, that may have ended meanwhile.
+    /// Cleans up after a process was written of, if the process ended meanwhile.
     pub(super) fn clean_if_ended(&self, vm: &Vm) {
         if vm.process().is_none() {
-            // Its watcher may be about that, and past what was written.
+            // The VM's watcher may be cleaning up, and past what was written.
             wait_until(KILL_TIME, || !vm.state.lock().busy);
             self.clean(vm);
         }

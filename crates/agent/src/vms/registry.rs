@@ -1,4 +1,4 @@
-//! All VMs of this host by their names, and what is written down of them.
+//! Keeps all VMs of this host by their names, and writes down what is to be remembered of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -23,17 +23,17 @@ use crate::own_state::OwnState;
 pub(crate) struct Vms {
     pub(super) dirs: Dirs,
     pub(super) hypervisor: Arc<dyn Hypervisor>,
-    /// The QEMU program where a definition names none.
+    /// The QEMU program for definitions that name none.
     pub(super) qemu: Option<PathBuf>,
-    /// A QEMU answers within this after its start; preallocated huge pages take their time.
+    /// Bounds the time from a QEMU's start to its answer; preallocated huge pages take their time.
     pub(super) start_time: Duration,
     pub(super) vms: Mutex<BTreeMap<String, Arc<Vm>>>,
     pub(super) kills: Kills,
-    /// Who is told that a guest was killed: its name, and by whom.
+    /// Called when a guest was killed, with its name and what killed it.
     pub(super) on_killed: OnceLock<OnKilled>,
 }
 
-/// See [`Vms::on_killed`].
+/// The callback of [`Vms::on_killed`].
 pub(super) struct OnKilled(pub(super) Box<TellKilled>);
 
 pub(super) type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
@@ -45,8 +45,8 @@ impl std::fmt::Debug for OnKilled {
 }
 
 impl Vms {
-    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. Once; before that nobody
-    /// is told.
+    /// Has `tell` called for each guest that is killed, and not by this agent, with its name. The call comes once;
+    /// before it nobody is told.
     pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
         let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
@@ -59,7 +59,7 @@ impl Vms {
         self.vms.lock().get(name).cloned().ok_or_else(|| VmError::Unknown(name.to_owned()))
     }
 
-    /// Whether its name is still this VM's.
+    /// Returns whether this VM still has its name.
     pub(super) fn has(&self, vm: &Arc<Vm>) -> bool {
         self.get(&vm.name).is_ok_and(|found| Arc::ptr_eq(&found, vm))
     }
@@ -68,12 +68,12 @@ impl Vms {
         self.vms.lock().values().cloned().collect()
     }
 
-    /// The VM whose QEMU waits for this migration, or came from it.
+    /// Returns the VM whose QEMU waits for this migration, or came from it.
     pub(crate) fn of_migration(&self, id: MigrationId) -> Option<Arc<Vm>> {
         self.all().into_iter().find(|vm| vm.migration() == Some(id))
     }
 
-    /// Puts a VM where none is, or one that is stopped, and has it busy. Gives the old one.
+    /// Puts a VM where none is, or where a stopped VM is, and makes it busy. Returns the old VM.
     pub(super) fn register(&self, vm: &Arc<Vm>) -> Result<Option<Arc<Vm>>, VmError> {
         let mut vms = self.vms.lock();
         if let Some(why) = vms.get(&vm.name).and_then(|old| old.busy_error()) {
@@ -83,7 +83,7 @@ impl Vms {
         Ok(vms.insert(vm.name.clone(), vm.clone()))
     }
 
-    /// Puts another in a VM's place, or none, if it still has it.
+    /// Puts another VM, or none, in a VM's place, if the VM still has the place.
     pub(super) fn replace(&self, vm: &Vm, other: Option<Arc<Vm>>) {
         let mut vms = self.vms.lock();
         if vms.get(&vm.name).is_some_and(|found| std::ptr::eq(&**found, vm)) {
@@ -92,12 +92,12 @@ impl Vms {
         }
     }
 
-    /// What runs this host's guests.
+    /// Returns what runs this host's guests.
     pub(crate) fn hypervisor(&self) -> &dyn Hypervisor {
         &*self.hypervisor
     }
 
-    /// Whether guests run under KVM here, in the agent's QEMU.
+    /// Checks whether guests run under KVM here, in the agent's QEMU.
     pub(crate) fn kvm_works(&self) -> Result<(), KvmError> {
         self.hypervisor.kvm_works(self.qemu.as_deref())
     }
@@ -114,15 +114,15 @@ impl Vms {
         self.write(vm)
     }
 
-    /// The VM's files are locked.
+    /// Writes the VM's files. The caller has them locked.
     pub(super) fn write(&self, vm: &Vm) -> Result<(), VmError> {
         let kept = vm.saved.lock().clone();
-        // What runs, as the next agent finds it: its machine type may have been resolved since it was started.
+        // The next agent finds what runs: the machine type may have been resolved since the start.
         write(&vm.dir.join("vm.json"), &kept).map_err(io_error("cannot remember the VM"))?;
         write_synced(&self.file(&vm.name), &kept).map_err(io_error(format!("cannot remember '{}'", vm.name)))
     }
 
-    /// Keeps why a VM is off, which is busy, for the next agent.
+    /// Keeps why a VM is off for the next agent. The VM is busy.
     pub(super) fn save_note(&self, vm: &Vm, note: String) {
         let (_files, file) = (vm.files.lock(), self.file(&vm.name));
         let mut kept = vm.saved.lock();

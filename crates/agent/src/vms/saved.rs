@@ -1,4 +1,4 @@
-//! What is kept of VMs on disk.
+//! Keeps facts of VMs on disk.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,30 +15,31 @@ use super::seen::Seen;
 use crate::dirs::replace;
 use crate::launch::Launch;
 
-/// What is kept of a VM while it is known to this host.
+/// What is kept of a VM while this host knows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SavedVm {
     pub(super) launch: Launch,
-    /// The QMP socket of one that somebody else started.
+    /// The QMP socket of a QEMU that another program started.
     pub(super) adopted: Option<PathBuf>,
-    /// How its QEMU was composed when it had just been started.
+    /// The composition of the VM's QEMU when it had just been started.
     #[serde(default)]
     pub(super) launched: Option<Composition>,
-    /// What its guest had when somebody last looked.
+    /// What the guest had when its QEMU was last asked.
     #[serde(default)]
     #[serde(rename = "seen")]
     pub(super) last_seen: Option<Seen>,
-    /// Images that it had open and has another in place of: the old one's name, and that of the one after it.
+    /// The images that the VM had open and has another in place of: the old image's name, and that of the image after
+    /// it.
     #[serde(default)]
     #[serde(rename = "left")]
     pub(super) replaced_images: BTreeMap<String, String>,
-    /// Why it is off, if that is worth knowing.
+    /// Why the VM is off, if that is worth knowing.
     #[serde(default)]
     pub(super) note: String,
 }
 
 impl SavedVm {
-    /// Of a VM of which nothing more is known yet.
+    /// Returns what is kept of a VM of which nothing more is known yet.
     pub(super) fn new(launch: Launch) -> SavedVm {
         SavedVm {
             launch,
@@ -56,14 +57,14 @@ impl SavedVm {
 pub(super) struct SavedProcess {
     pub(super) process: ProcessId,
     pub(super) qmp: PathBuf,
-    /// The migration that it waits for.
+    /// The migration that the process waits for.
     pub(super) incoming: Option<MigrationId>,
-    /// The migration that takes its guest away.
+    /// The migration that takes the process's guest away.
     #[serde(default)]
     pub(super) outgoing: Option<MigrationId>,
 }
 
-/// None: it is not there, or cannot be read, which is told.
+/// Reads a file; `None`: it is not there, or cannot be read, which is logged.
 pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -76,18 +77,18 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Option<T> {
     serde_json::from_slice(&bytes).inspect_err(|error| warn!("{} is damaged: {error}", path.display())).ok()
 }
 
-/// Whole or not at all.
+/// Writes a file, whole or not at all.
 pub(super) fn write<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     replace(path, &serde_json::to_vec_pretty(kept).expect("plain data always serialises"))
 }
 
-/// The same, and it is there after a power cut.
+/// Writes a file, whole or not at all, so that it is there after a power cut.
 pub(super) fn write_synced<T: Serialize>(path: &Path, kept: &T) -> io::Result<()> {
     write(path, kept)?;
     sync_dir_of(path)
 }
 
-/// Has what was renamed to or from this path be so after a power cut.
+/// Makes a rename to or from this path last over a power cut.
 pub(super) fn sync_dir_of(path: &Path) -> io::Result<()> {
     fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }

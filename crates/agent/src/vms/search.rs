@@ -1,4 +1,4 @@
-//! QEMUs in `/proc`, by the QMP sockets that an agent gives them: also those of which nothing is written down.
+//! Finds QEMUs in `/proc`, by the QMP sockets that an agent gives them, also those of which nothing is written down.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,11 +7,11 @@ use std::path::Path;
 use skein_hypervisor::{Process, ProcessId};
 use skein_inventory::definition::is_name;
 
-/// What follows the socket's path in both forms of a command line (`crate::launch`, [`super::Vms`]).
+/// Holds what follows the socket's path in both forms of a command line (`crate::launch`, [`super::Vms`]).
 const OPTIONS: &str = ",server=on,wait=off";
 
-/// The processes that were started with `DIR/NAME/qmp` as their QMP socket, by that name. More than one: a script that
-/// has not become QEMU yet, or has QEMU as its child.
+/// Returns the processes that were started with `DIR/NAME/qmp` as their QMP socket, by that name. If there are several,
+/// one is a script that has not become QEMU yet, or has QEMU as its child.
 pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
     let mut found = BTreeMap::<String, Vec<Process>>::new();
     for process in all() {
@@ -22,7 +22,7 @@ pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
     found
 }
 
-/// The processes with this among their arguments.
+/// Returns the processes with this among their arguments.
 pub(super) fn with_argument(argument: &[u8]) -> Vec<Process> {
     let has = |process: &Process| {
         let line = fs::read(format!("/proc/{}/cmdline", process.id().pid)).unwrap_or_default();
@@ -31,14 +31,14 @@ pub(super) fn with_argument(argument: &[u8]) -> Vec<Process> {
     all().filter(has).collect()
 }
 
-/// All processes. First each is held, then its words are read: they are of the one that is held.
+/// Returns all processes. Each is first held, and its words are read then: they are those of the held process.
 fn all() -> impl Iterator<Item = Process> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter_map(|pid| ProcessId::of(pid).and_then(|id| id.map_or(Ok(None), Process::attach)).ok().flatten())
 }
 
-/// The NAME of [`qemus`] that a process has.
+/// Returns the NAME of [`qemus`] that a process has.
 pub(super) fn name_of(pid: u32, dir: &Path) -> Option<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let line = String::from_utf8_lossy(&line);
@@ -47,7 +47,7 @@ pub(super) fn name_of(pid: u32, dir: &Path) -> Option<String> {
 
 fn name_in<'a>(word: &'a str, dir: &Path) -> Option<&'a str> {
     let path = word.strip_prefix("socket,id=qmp0,path=").or_else(|| word.strip_prefix("unix:"))?;
-    // QEMU's way to write a comma.
+    // QEMU writes a comma so.
     let dir = dir.to_string_lossy().replace(',', ",,");
     let name = path.strip_prefix(dir.as_str())?.strip_prefix('/')?.strip_suffix(OPTIONS)?.strip_suffix("/qmp")?;
     is_name(name).then_some(name)
@@ -87,11 +87,11 @@ mod tests {
     }
 
     impl Spawn for Command {
-        /// A shell that waits, with words that mean nothing to it.
+        /// Starts a shell that waits, with words that mean nothing to it.
         fn arg0_spawn(&mut self) -> std::process::Child {
             let word = self.get_args().last().unwrap().to_owned();
             let child = Command::new("sh").args(["-c", "sleep 60 & wait", "sh"]).arg(word).spawn().unwrap();
-            // Until it has become that program.
+            // The loop ends when the child has become that program.
             while !fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().starts_with(b"sh\0") {}
             child
         }

@@ -1,18 +1,18 @@
-//! What a guest had when somebody last looked.
+//! Is what a guest had when its QEMU was last asked.
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::Guest;
 use skein_inventory::composition::Drive;
 
-/// What a guest had when somebody last looked.
+/// What a guest had when its QEMU was last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Seen {
-    /// What is in its drives.
+    /// The drives, with their images.
     pub(super) drives: Vec<Drive>,
-    /// Bytes, by its QEMU's word; 0: it did not say.
+    /// The bytes of RAM, by the QEMU's word; 0: it did not say.
     pub(super) ram_bytes: u64,
-    /// Virtual CPUs; 0: it did not say.
+    /// The number of virtual CPUs; 0: the QEMU did not say.
     pub(super) cpus: u32,
 }
 

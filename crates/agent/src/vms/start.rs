@@ -1,4 +1,4 @@
-//! A VM's QEMU is started.
+//! Starts a VM's QEMU.
 
 use std::fs;
 use std::process::Command;
@@ -21,8 +21,8 @@ use crate::own_state::OwnState;
 use crate::{error_chain, firmware};
 
 impl Vms {
-    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is asked before anything is
-    /// started, and again with the QEMU before the VM is anybody's; what it gives is held until the VM runs.
+    /// Starts a VM that was planned with [`Vms::plan`] or [`Vms::plan_again`]. `let_in` is called before anything is
+    /// started, and again with the QEMU before the VM is registered. Its result is held until the VM runs.
     pub(crate) fn boot<T>(
         self: &Arc<Self>,
         planned: Planned,
@@ -54,7 +54,8 @@ impl Vms {
         }
     }
 
-    /// From its first start on a guest keeps its machine, whatever QEMU's alias stands for later; and it is remembered.
+    /// Settles a guest's machine: from its first start on a guest keeps it, whatever QEMU's alias stands for later. The
+    /// guest is also remembered.
     pub(super) fn settle_start(&self, vm: &Vm, guest: &dyn Guest) -> Result<(), VmError> {
         match guest.composition() {
             Ok(composition) => vm.set_launched(&composition),
@@ -70,7 +71,8 @@ impl Vms {
         self.save(vm)
     }
 
-    /// KVM where it works, and what this host's QEMU needs. The guest keeps what it was started with.
+    /// Resolves the accelerator, to KVM where it works, and what this host's QEMU needs. The guest keeps what it was
+    /// started with.
     pub(super) fn resolve(&self, mut definition: Definition) -> Result<Defined, VmError> {
         let program = definition.qemu.binary.clone().or_else(|| self.qemu.clone());
         if definition.accel == Accel::Auto {
@@ -81,7 +83,7 @@ impl Vms {
             }
         }
         let forgets = || self.hypervisor.version_of(program.as_deref()).is_ok_and(|version| version.major < 9);
-        // With huge pages it cannot be odd.
+        // With huge pages the RAM cannot be odd.
         let odd_ram = definition.accel == Accel::Tcg && definition.hugepages.is_none() && forgets();
         resolve_firmware(&mut definition)?;
         Ok(Defined { definition, odd_ram })
@@ -93,7 +95,7 @@ impl Vms {
         let of_qemu = |source| VmError::Qemu { name: vm.name.clone(), source };
         fs::create_dir_all(&vm.dir).map_err(io_error(vm.dir.display().to_string()))?;
         let (qmp, log) = (vm.dir.join("qmp"), vm.dir.join("qemu.log"));
-        // Before there is a process, so that whoever finds one knows what it is.
+        // This comes before the process, so that a later agent that finds the process knows what it is.
         write(&vm.dir.join("vm.json"), &*vm.saved.lock()).map_err(io_error("cannot remember the VM"))?;
         let command = match &launch {
             Launch::Definition(defined) => {
@@ -122,9 +124,9 @@ impl Vms {
         let (process, log) = self.hypervisor.start(command, &qmp, &log).map_err(of_qemu)?;
         vm.state.lock().log = Some(log.clone());
         let process = Arc::new(process);
-        // Whoever calls it off need not wait for its first word.
+        // A cancel need not wait for the process's first answer.
         vm.state.lock().starting = Some(process.clone());
-        // Before anything is asked of it, so that another agent would find it.
+        // This comes before anything is asked of the process, so that another agent would find it.
         let remembered = self.keep_process(vm, process.id(), incoming, None);
         let answered = || self.hypervisor.first_answer(&process, &log, &qmp, self.start_time).map_err(of_qemu);
         let guest = remembered.and_then(|()| answered());
@@ -142,7 +144,7 @@ impl Vms {
     }
 }
 
-/// Writes into a definition which image its UEFI is, and what its store begins as: from its first start on a guest
+/// Writes into a definition which image its UEFI is, and what its store begins as. From its first start on a guest
 /// keeps them, whatever the host prefers later.
 fn resolve_firmware(definition: &mut Definition) -> Result<(), VmError> {
     let is_q35 = definition.is_q35();

@@ -1,4 +1,4 @@
-//! A VM is stopped, resumed or forgotten.
+//! Stops, resumes or forgets a VM.
 
 use std::fs;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::vm::{KILL_TIME, Vm};
 use crate::clock::wait_until;
 
 impl Vms {
-    /// Presses the power button, waits, pulls the plug if told to.
+    /// Presses the power button, waits, and pulls the plug if `force` says so.
     pub(crate) fn stop(&self, name: &str, timeout: Duration, force: bool) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
         if let Some(id) = vm.moved_by() {
@@ -21,7 +21,7 @@ impl Vms {
         let starting = vm.state.lock().starting.clone();
         if let Some(starting) = starting.filter(|_| force) {
             starting.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
-            // Who started it tidies up.
+            // The thread that started the VM tidies up.
             wait_until(KILL_TIME, || !vm.state.lock().busy || !self.has(&vm));
             return Ok(vm);
         }
@@ -29,7 +29,7 @@ impl Vms {
             return Err(vm.busy_error().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
         };
         let before = vm.migration();
-        // Whoever starts it again has to give it what it has now.
+        // The next start has to give the guest what it has now.
         self.look(&vm);
         let ended = |wait| process.wait_exit(wait).map_err(io_error("waiting for QEMU"));
         if let Some(running) = vm.running() {
@@ -52,18 +52,18 @@ impl Vms {
                 process.kill(KILL_TIME).map_err(io_error("killing QEMU"))?;
             }
         }
-        // A migration may have begun meanwhile, and then its QEMU ends when the guest is elsewhere.
+        // A migration may have begun meanwhile, and then the VM's QEMU ends when the guest is elsewhere.
         if vm.migration().is_some_and(|id| Some(id) != before) || !self.has(&vm) {
             return Err(VmError::Left(name.to_owned()));
         }
         self.ended(&vm, &process);
-        // Its watcher may be about that: the VM can be started again when this is answered.
+        // The VM's watcher may be cleaning up: the VM can be started again when this is answered.
         wait_until(KILL_TIME, || !vm.state.lock().busy);
         Ok(vm)
     }
 
-    /// Runs a guest that was paused here. One in a migration is run by nothing but that migration's end; one that was
-    /// moved away is not paused, but done with its migration.
+    /// Runs a guest that was paused here. Only a migration's end runs a guest that is in the migration. A guest that
+    /// was moved away is not paused, but done with its migration.
     pub(crate) fn resume(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
         if let Some(id) = vm.moved_by() {
@@ -93,7 +93,7 @@ impl Vms {
             return Err(VmError::Migrating { name: name.to_owned(), id });
         }
         if let Some(running) = vm.running() {
-            // Its QMP socket is its owner's again.
+            // The QMP socket is its owner's again.
             running.guest.close();
         }
         {
@@ -105,7 +105,7 @@ impl Vms {
         Ok(())
     }
 
-    /// The VM is not this host's any more. `and` is done where it still was.
+    /// Gives a VM up that is not this host's any more. `and` is called if the VM still was.
     pub(super) fn let_go(&self, vm: &Vm, and: impl FnOnce()) {
         if self.seize(vm) {
             let files = vm.files.lock();

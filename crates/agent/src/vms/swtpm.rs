@@ -1,7 +1,7 @@
-//! The TPM of a guest: swtpm, which runs beside QEMU and ends with it.
+//! Runs the TPM of a guest: swtpm, which runs beside QEMU and ends with it.
 //!
-//! It belongs to no agent, as QEMU does not: it goes to the background by itself, and ends when QEMU's connection does
-//! (`--terminate`). One that QEMU never came to is told to end.
+//! Like QEMU, swtpm belongs to no agent: it goes to the background by itself, and ends when QEMU's connection does
+//! (`--terminate`). An swtpm that QEMU never came to is told to end.
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -20,22 +20,22 @@ use super::error::{VmError, io_error};
 use super::search;
 use crate::clock::wait_until;
 
-/// The program, found in PATH.
+/// Names the program, found in PATH.
 pub(crate) const PROGRAM: &str = "swtpm";
-/// It ends, or begins to listen, within this on a busy host.
+/// Bounds the time in which swtpm ends, or begins to listen, on a busy host.
 const START_OR_END_TIME: Duration = Duration::from_secs(10);
-/// `CMD_SHUTDOWN` of swtpm's tpm_ioctl.h, as it goes over the control channel: big endian.
+/// Holds `CMD_SHUTDOWN` of swtpm's tpm_ioctl.h, as it goes over the control channel: big endian.
 const SHUTDOWN_COMMAND: [u8; 4] = 3_u32.to_be_bytes();
 
-/// The version that is installed here; none: there is none.
+/// Returns the version that is installed here; `None`: none is.
 pub(crate) fn version() -> Option<String> {
     let output = Command::new(PROGRAM).arg("--version").stdin(Stdio::null()).output().ok()?;
-    // TPM emulator version 0.7.1, Copyright...
+    // The output is: TPM emulator version 0.7.1, Copyright...
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     Some(said.split("version ").nth(1)?.split(',').next()?.trim().to_owned()).filter(|version| !version.is_empty())
 }
 
-/// Starts the TPM with its state in `state`; its socket and log are in `dir`. It listens when this returns.
+/// Starts the TPM with its state in `state`; its socket and log are in `dir`. The TPM listens when this returns.
 pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
     let socket = dir.join("tpm");
     end(dir);
@@ -48,7 +48,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
     command.arg("--ctrl").arg(control_option(&socket));
     command.arg("--log").arg(option("file=", &dir.join("swtpm.log"), ",level=1"));
     let log = dir.join("swtpm.log");
-    // Not into a pipe: whoever waits for its end would wait for the daemon.
+    // The errors do not go into a pipe: a wait for the pipe's end would be a wait for the daemon.
     let errors = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
     let errors = errors.map_err(io_error(log.display().to_string()))?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
@@ -56,7 +56,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(VmError::NoSwtpm),
         child => child.map_err(io_error("starting swtpm"))?,
     };
-    // Its state may be on storage that does not answer.
+    // The TPM's state may be on storage that does not answer.
     let mut exit = Ok(None);
     wait_until(START_OR_END_TIME, || {
         exit = child.try_wait();
@@ -75,7 +75,7 @@ pub(super) fn start(tpm: Tpm, state: &Path, dir: &Path) -> Result<(), VmError> {
     Err(io_error(why)(io::Error::other(said.trim().to_owned())))
 }
 
-/// Ends what there is of a TPM whose QEMU is gone, or never came. One that does not hear is killed.
+/// Ends a TPM whose QEMU is gone, or never came. A TPM that does not react is killed.
 pub(super) fn end(dir: &Path) {
     end_within(dir, START_OR_END_TIME);
 }
@@ -87,11 +87,11 @@ fn end_within(dir: &Path, time: Duration) {
     let is_gone = || match connect_within(&socket, left()) {
         Ok(mut connection) => {
             let _ = connection.set_read_timeout(Some(left()));
-            // Its answer, or its end.
+            // This reads the TPM's answer, or its end.
             let _ = connection.write_all(&SHUTDOWN_COMMAND).and_then(|()| connection.read(&mut [0; 4]));
             false
         }
-        // It is there, and does not accept.
+        // The TPM is there, and does not accept.
         Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     };
     if !wait_until(time, is_gone) {
@@ -105,7 +105,7 @@ fn end_within(dir: &Path, time: Duration) {
     let _ = std::fs::remove_file(&socket);
 }
 
-/// The value of `--ctrl`.
+/// Returns the value of `--ctrl`.
 fn control_option(socket: &Path) -> OsString {
     option("type=unixio,path=", socket, ",mode=0600")
 }
@@ -127,7 +127,7 @@ mod tests {
     fn one_that_does_not_hear_is_killed() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("tpm");
-        // It accepts nothing, and reads nothing.
+        // The listener accepts nothing, and reads nothing.
         let listener = UnixListener::bind(&socket).unwrap();
         let mut deaf = Command::new("sh");
         deaf.args(["-c", "read line", "sh"]).arg(control_option(&socket)).stdin(Stdio::piped());
@@ -135,7 +135,7 @@ mod tests {
         wait_until(START_OR_END_TIME, || !search::with_argument(control_option(&socket).as_bytes()).is_empty());
         end_within(dir.path(), Duration::from_millis(300));
         assert!(search::with_argument(control_option(&socket).as_bytes()).is_empty() && !socket.exists());
-        // It was waited for.
+        // The process was waited for.
         assert!(deaf.try_wait().is_err());
         drop(listener);
     }

@@ -1,4 +1,4 @@
-//! Taps of NICs that are plugged into bridges, made and removed with `ip`.
+//! Makes and removes taps of NICs that are plugged into bridges, with `ip`.
 
 use std::io;
 use std::process::Command;
@@ -18,7 +18,7 @@ pub(super) fn plug(definition: &Definition) -> Result<(), VmError> {
     Ok(())
 }
 
-/// Removes them.
+/// Removes the taps of a VM.
 pub(super) fn unplug(definition: &Definition) {
     let bridged = |nic: &&Nic| matches!(nic.attachment, Attachment::Bridge(_));
     definition.nics.iter().filter(bridged).for_each(|nic| unplug_one(&tap_name(nic)));
@@ -46,14 +46,14 @@ fn plug_one(tap: &str, bridge: &str, several_queues: bool) -> Result<(), VmError
     Ok(())
 }
 
-/// One that a QEMU has open is not what an earlier one left.
+/// Removes a tap. A tap that a QEMU has open was not left by an earlier QEMU.
 fn unplug_one(tap: &str) {
     if !is_open(tap) {
         let _ = ip(&["link", "del", "dev", tap]);
     }
 }
 
-/// A tap has a carrier as long as a process has it open.
+/// Returns whether a process has the tap open. A tap has a carrier as long as one has.
 fn is_open(tap: &str) -> bool {
     ip(&["link", "show", "dev", tap]).is_ok_and(|found| String::from_utf8_lossy(&found.stdout).contains("LOWER_UP"))
 }

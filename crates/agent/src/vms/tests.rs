@@ -1,4 +1,4 @@
-//! What the registry keeps and shows.
+//! Tests what the registry keeps and shows.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,7 @@ fn a_guest_that_left_is_shown_as_moved() {
         vm.set_involvement(involvement);
         assert_eq!((vm.show().state, vm.show().memory_bytes), (state, 64 << 20));
     }
-    // At the target it is the guest that comes.
+    // At the target the guest comes by this migration.
     vm.state.lock().incoming = Some(MigrationId(7));
     assert_ne!(vm.show().state, VmState::Moved);
     vms.arrived(&vm);

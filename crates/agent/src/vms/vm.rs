@@ -1,6 +1,6 @@
-//! A VM: what the agent knows of it, and what may be asked of it.
+//! Is a VM: what the agent knows of it, and what may be asked of it.
 //!
-//! Its name belongs to whoever starts or removes a process of it ([`State::busy`]).
+//! The VM's name belongs to the thread that starts or removes a process of the VM ([`State::busy`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,14 +22,14 @@ use crate::composition;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
 
-/// A QEMU that does not answer by then is shown so.
+/// Says after how long a QEMU that does not answer is shown so.
 pub(super) const SHOW_TIME: Duration = Duration::from_secs(1);
-/// When it is tried again.
+/// Says after how long a QEMU that does not answer is tried again.
 pub(super) const ATTACH_TIME: Duration = Duration::from_secs(1);
-/// A killed process is gone by then.
+/// Bounds the wait for a killed process, which is gone by then.
 pub(super) const KILL_TIME: Duration = Duration::from_secs(10);
 
-/// What is noted of a VM whose QEMU is gone.
+/// Holds the note of a VM whose QEMU is gone.
 pub(super) const QEMU_ENDED_NOTE: &str = "its QEMU has ended";
 
 /// A QEMU that runs, with its guest.
@@ -42,22 +42,23 @@ pub(crate) struct Running {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) running: Option<Running>,
-    /// The process is there, but QMP is not.
+    /// The process, if it is there but QMP is not.
     pub(super) silent: Option<Arc<Process>>,
     /// The process of a QEMU that was started here and has not answered yet.
     pub(super) starting: Option<Arc<Process>>,
-    /// The images of its drives at the last look: what QEMU said.
+    /// The images of the VM's drives, as its QEMU last said.
     pub(super) looked_at: Option<ImageSnapshot>,
     pub(super) involvement: Involvement,
-    /// The migration by which its guest is to come here.
+    /// The migration by which the VM's guest is to come here.
     pub(super) incoming: Option<MigrationId>,
-    /// What the target of its migration was told that it is composed of.
+    /// The composition that the target of the VM's migration was told.
     pub(super) promised_composition: Option<Composition>,
-    /// Where its QEMU's words are, if it was started by this agent.
+    /// The log with the words of the VM's QEMU, if this agent started it.
     pub(super) log: Option<Log>,
-    /// Why its pages cannot be written straight into a target's RAM, as a migration of its QEMU has shown.
+    /// The reason why the VM's pages cannot be written straight into a target's RAM, as a migration of its QEMU has
+    /// shown.
     pub(super) indirect: Option<String>,
-    /// A process is about to be started, or what one left to be removed: nobody else may do either.
+    /// Whether a process is about to be started, or what a process left to be removed. No other thread may do either.
     pub(super) busy: bool,
     pub(super) note: String,
 }
@@ -70,7 +71,7 @@ pub(crate) struct Vm {
     pub(super) own: OwnState,
     pub(super) saved: Mutex<SavedVm>,
     pub(super) state: Mutex<State>,
-    /// Held while its files are written or removed, so that the newest stays.
+    /// Held while the VM's files are written or removed, so that the newest stays.
     pub(super) files: Mutex<()>,
 }
 
@@ -79,17 +80,17 @@ impl Vm {
         self.saved.lock().launch.clone()
     }
 
-    /// What the agent keeps for the guest.
+    /// Returns what the agent keeps for the guest.
     pub(crate) fn own(&self) -> &OwnState {
         &self.own
     }
 
-    /// The monitor by which it was adopted; none: the agent started its QEMU.
+    /// Returns the monitor by which the VM was adopted; `None`: the agent started its QEMU.
     pub(crate) fn adopted_socket(&self) -> Option<PathBuf> {
         self.saved.lock().adopted.clone()
     }
 
-    /// Whether somebody else started its QEMU.
+    /// Returns whether another program started the VM's QEMU.
     pub(crate) fn is_adopted(&self) -> bool {
         self.saved.lock().adopted.is_some()
     }
@@ -98,23 +99,23 @@ impl Vm {
         self.state.lock().running.clone()
     }
 
-    /// The process, also one that does not answer.
+    /// Returns the process, also a process that does not answer.
     pub(crate) fn process(&self) -> Option<Arc<Process>> {
         let state = self.state.lock();
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
     }
 
-    /// The process of a VM that is being started.
+    /// Returns the process of a VM that is being started.
     pub(crate) fn starting(&self) -> Option<Arc<Process>> {
         self.state.lock().starting.clone()
     }
 
-    /// The process to kill, if there is one: also that of a QEMU that is being started.
+    /// Returns the process to kill, if there is one: also that of a QEMU that is being started.
     pub(crate) fn any_process(&self) -> Option<Arc<Process>> {
         self.process().or_else(|| self.state.lock().starting.clone())
     }
 
-    /// Why it cannot be started, or its place be taken.
+    /// Returns why the VM cannot be started, or its place be taken.
     pub(super) fn busy_error(&self) -> Option<VmError> {
         if self.state.lock().busy {
             return Some(VmError::Busy(self.name.clone()));
@@ -126,12 +127,12 @@ impl Vm {
         self.state.lock().involvement.migration()
     }
 
-    /// Whether its QEMU waits for the guest.
+    /// Returns whether the VM's QEMU waits for the guest.
     pub(crate) fn is_incoming(&self) -> bool {
         self.state.lock().incoming.is_some()
     }
 
-    /// The migration whose end is still open.
+    /// Returns the migration whose end is still open.
     pub(crate) fn moved_by(&self) -> Option<MigrationId> {
         self.state.lock().involvement.moved_by()
     }
@@ -140,31 +141,32 @@ impl Vm {
         self.state.lock().involvement = involvement;
     }
 
-    /// What its guest is composed of, with the files that its QEMU has open.
+    /// Returns what the guest is composed of, with the files that its QEMU has open.
     pub(crate) fn composition(&self) -> Result<Composition, VmError> {
         let running = self.running().ok_or_else(|| VmError::NotRunning(self.name.clone()))?;
         composition::with_files(&*running.guest, running.process.id().pid, self.own.dir())
             .map_err(|source| VmError::Composition { name: self.name.clone(), source: Box::new(source) })
     }
 
-    /// The same for the target of its migration: what it is held to until it is stopped.
+    /// Returns the composition for the target of the VM's migration. The guest is held to it until the guest is
+    /// stopped.
     pub(crate) fn promise_composition(&self) -> Result<Composition, VmError> {
         let composition = self.composition()?;
         self.state.lock().promised_composition = Some(composition.clone());
         Ok(composition)
     }
 
-    /// See [`Vm::promise_composition`].
+    /// Returns the composition of [`Vm::promise_composition`].
     pub(crate) fn promised_composition(&self) -> Option<Composition> {
         self.state.lock().promised_composition.clone()
     }
 
-    /// How its QEMU was composed when it had just been started; none: nobody looked.
+    /// Returns the composition of the VM's QEMU when it had just been started; `None`: it was not read then.
     pub(crate) fn launched(&self) -> Option<Composition> {
         self.saved.lock().launched.clone()
     }
 
-    /// Its QEMU has just been started, and is composed so.
+    /// Notes that the VM's QEMU has just been started, with this composition.
     pub(crate) fn set_launched(&self, composition: &Composition) {
         let mut kept = self.saved.lock();
         kept.launched = Some(composition.as_launched());
@@ -172,12 +174,12 @@ impl Vm {
         seen.drives.clone_from(&composition.drives);
     }
 
-    /// The last words of the QEMU that it has or had here, if it was started here.
+    /// Returns the last words of the QEMU that the VM has or had here, if it was started here.
     pub(crate) fn last_words(&self) -> Option<String> {
         self.state.lock().log.as_ref().and_then(Log::last_words)
     }
 
-    /// Why its migrations are to go through the target's QEMU; none: they need not.
+    /// Returns why the VM's migrations are to go through the target's QEMU; `None`: they need not.
     pub(crate) fn indirect(&self) -> Option<String> {
         self.state.lock().indirect.clone()
     }
@@ -186,7 +188,7 @@ impl Vm {
         self.state.lock().indirect = Some(why);
     }
 
-    /// Why its QEMU ended, where nobody knew more.
+    /// Notes why the VM's QEMU ended, if no better reason is known.
     pub(crate) fn explain_end(&self, why: &str) {
         let mut state = self.state.lock();
         if state.running.is_none() && state.note == QEMU_ENDED_NOTE {
@@ -198,14 +200,14 @@ impl Vm {
         self.dir.join("console")
     }
 
-    /// The VM as commands see it.
+    /// Returns the VM as commands see it.
     pub(crate) fn show(&self) -> skein_api::VmView {
         let kept = self.saved.lock().clone();
         let (running, process) = (self.running(), self.process());
         let state = {
             let state = self.state.lock();
             match (&process, &running) {
-                // Its QEMU ends, and does not answer any more.
+                // The VM's QEMU ends, and does not answer any more.
                 _ if matches!(state.involvement, Involvement::Settling(_, Outcome::Moved))
                     && state.incoming.is_none() =>
                 {
@@ -255,7 +257,7 @@ impl Vm {
         }
     }
 
-    /// What is in its drives, or was when somebody last looked.
+    /// Returns what is in the VM's drives, or was when its QEMU was last asked.
     pub(super) fn drives(&self) -> Vec<skein_api::Drive> {
         let seen = self.saved.lock().last_seen.clone().unwrap_or_default();
         let drive = |drive: Drive| {

@@ -1,4 +1,4 @@
-//! A QEMU that runs is watched until its end, and what is left of it removed.
+//! Watches a QEMU that runs until its end, and removes what it left.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::registry::{OnKilled, Vms};
 use super::vm::{QEMU_ENDED_NOTE, Running, Vm};
 use super::{swtpm, tap_devices};
 
-/// How often a watcher looks what its guest has open.
+/// Says how often a watcher reads what its guest has open.
 pub(super) const LOOK_TIME: Duration = Duration::from_secs(10);
 
 impl Vms {
-    /// The VM runs: its end will be noticed.
+    /// Registers a VM that runs: its end will be noticed.
     pub(super) fn run(self: &Arc<Self>, vm: &Arc<Vm>, running: Running) {
         let process = running.process.clone();
         let before = self.kills.before(process.id());
@@ -39,7 +39,7 @@ impl Vms {
                 }
             };
             if let Some(vms) = vms.upgrade() {
-                // Before anybody sees that it ended, so that whoever tells that can tell why.
+                // This comes before anybody sees the end, so that whoever tells the end can tell the reason.
                 if let Some(killed) = vms.kills.why(&process, exit, &before) {
                     vms.killed(&vm, &process, killed);
                 }
@@ -51,7 +51,7 @@ impl Vms {
         }
     }
 
-    /// A VM's process was killed.
+    /// Notes that a VM's process was killed.
     pub(super) fn killed(&self, vm: &Vm, process: &Process, killed: Killed) {
         let note = match &killed {
             Killed::ByKernel(why) => format!("the kernel killed its QEMU: {why}"),
@@ -64,7 +64,7 @@ impl Vms {
         }
     }
 
-    /// A VM's process is gone.
+    /// Notes that a VM's process is gone.
     pub(super) fn ended(&self, vm: &Vm, process: &Process) {
         let mut state = vm.state.lock();
         let is_it = |other: &Process| other.id() == process.id();
@@ -80,7 +80,7 @@ impl Vms {
         } else {
             return;
         }
-        // Nobody comes in between.
+        // No other thread comes in between.
         let migrating = state.involvement.migration().is_some();
         state.busy = !migrating;
         let note = state.note.clone();
@@ -93,7 +93,7 @@ impl Vms {
         }
     }
 
-    /// Removes what belongs to a process that is gone, unless somebody else does, or the name is another's by now.
+    /// Removes what belongs to a process that is gone, unless another thread does, or the name is another VM's by now.
     pub(super) fn clean(&self, vm: &Vm) {
         if self.seize(vm) {
             self.remove(vm);
@@ -101,7 +101,7 @@ impl Vms {
         }
     }
 
-    /// Has a VM busy that is off and still has its name.
+    /// Makes a VM busy that is off and still has its name.
     pub(super) fn seize(&self, vm: &Vm) -> bool {
         let vms = self.vms.lock();
         let is_own = vms.get(&vm.name).is_some_and(|found| std::ptr::eq(&**found, vm));
@@ -111,7 +111,7 @@ impl Vms {
         seized
     }
 
-    /// Removes what belongs to a process that is gone. The VM is busy, or nobody knows it yet.
+    /// Removes what belongs to a process that is gone. The VM is busy, or not registered yet.
     pub(super) fn remove(&self, vm: &Vm) {
         if let Some(definition) = vm.launch().definition() {
             tap_devices::unplug(definition);

@@ -1,4 +1,4 @@
-//! Two agents' shares in talking to each other, on the loopback interface.
+//! Is two agents' shares in talking to each other, on the loopback interface.
 
 #![allow(dead_code)] // each test takes of it what it needs
 
@@ -22,19 +22,19 @@ use skein_inventory::facts::{GuestFiles, HostFacts};
 
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// An agent's share of this, and what its peers do.
+/// An agent's share, and what its peers do.
 pub struct Node {
     pub peers: Peers,
     pub events: Receiver<PeerEvent>,
 }
 
-/// An error with its causes, in a line.
+/// Returns an error with its causes, in a line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// A stream to a destination of the other end.
+/// Opens a stream to a destination of the other end.
 pub fn open(session: &Arc<RunningSession>, destination: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_read_timeout(Some(10 * SECOND)).unwrap();
@@ -51,7 +51,7 @@ pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
     start_as(dir, identity, port, CONTROL_VERSIONS)
 }
 
-/// One that speaks other versions of the protocol.
+/// Starts an agent that speaks other versions of the protocol.
 pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVersions) -> Node {
     let settings = PeersSettings {
         acceptor: AcceptorSettings {
@@ -78,7 +78,7 @@ pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVer
     loop {
         match Peers::start(settings.clone(), identity, Arc::new(answer.clone()), sender.clone()) {
             Ok(peers) => return Node { peers, events },
-            // The one before has not closed its socket yet.
+            // The agent before has not closed its socket yet.
             Err(error) => assert!(error.is_in_use() && Instant::now() < deadline, "{error}: {}", error.source),
         }
         thread::sleep(Duration::from_millis(20));
@@ -99,7 +99,7 @@ pub fn question(file: &str) -> Question {
     Question::HostFacts { qemu: None, files: GuestFiles { opened: vec![file.into()], ..GuestFiles::default() } }
 }
 
-/// What a source offers, with a mark to tell it by.
+/// Returns an offer, with a mark to know it by.
 pub fn offer(mark: &str) -> Arc<Offer> {
     let offer = serde_json::json!({
         "launch": {"command-line": {"program": "/usr/bin/qemu", "args": []}},
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// The next event that is no news of contact.
+    /// Returns the next event that is no news of contact.
     pub fn next(&self, patience: Duration) -> PeerEvent {
         let end = Instant::now() + patience;
         loop {
@@ -175,7 +175,7 @@ impl World {
         start(self.dir.path(), &self.identity(name), 0)
     }
 
-    /// Two of them that know where each is.
+    /// Starts two agents that know where each other is.
     pub fn pair(&self) -> (Node, Node) {
         let (a, b) = (self.start("a"), self.start("b"));
         self.list(&[("a", a.peers.port()), ("b", b.peers.port())]);
@@ -194,7 +194,7 @@ impl World {
         self.dir.path().join(name)
     }
 
-    /// A session with an agent, of somebody who may say anything.
+    /// Dials a session with an agent, for a test that may say anything.
     pub fn session(&self, name: &str, to: &Node) -> Arc<Dialer> {
         let settings = DialerSettings {
             to: vec![SocketAddr::from(([127, 0, 0, 1], to.peers.port()))],
@@ -208,7 +208,7 @@ impl World {
     }
 }
 
-/// Pages are not looked for.
+/// Returns pages of which none are looked for.
 pub fn pages() -> Arc<SourcePages> {
     SourcePages::new(SourcePagesSettings {
         packers: None,
