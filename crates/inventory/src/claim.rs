@@ -1,16 +1,17 @@
-//! Strings from another host: shown to people and compared, so they are kept short and cannot drive a terminal.
+//! Strings from another host. They are shown to people and compared, so they are kept short and cannot drive a
+//! terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
-/// Longest string that is taken from another host: a path's length (PATH_MAX of linux/limits.h).
+/// The longest string that is taken from another host: as long as a path may be (PATH_MAX of linux/limits.h).
 pub(crate) const CLAIM_BYTES_MAX: usize = 4096;
 
-/// Something with strings in it that another host said.
+/// A value with strings in it that another host said.
 pub(crate) trait Claim {
-    /// The same, short and printable.
+    /// Returns the value with its strings short and printable.
     fn bounded(self) -> Self;
 }
 
@@ -22,7 +23,7 @@ impl Claim for String {
 
 impl Claim for PathBuf {
     fn bounded(self) -> Self {
-        // One that changes here is found nowhere, which is what should become of it.
+        // A path that changes here is found nowhere, which is what should become of it.
         self.into_os_string().into_string().map_or_else(|_| PathBuf::new(), |path| path.bounded().into())
     }
 }
@@ -67,19 +68,20 @@ impl<T: Claim, E: Claim> Claim for Result<T, E> {
     }
 }
 
-/// `a, b, c and 7 more`: the first `most` of these.
+/// Writes the first `most` items as `a, b, c and 7 more`.
 pub fn shortened(items: &[String], most: usize) -> String {
     let shown = items.len().min(most);
     let more = if items.len() > shown { format!(" and {} more", items.len() - shown) } else { String::new() };
     format!("{}{more}", items[..shown].join(", "))
 }
 
-/// For `#[serde(deserialize_with)]`.
+/// Deserialises a claim and bounds it, for `#[serde(deserialize_with)]`.
 pub(crate) fn claim<'de, D: Deserializer<'de>, T: Deserialize<'de> + Claim>(from: D) -> Result<T, D::Error> {
     T::deserialize(from).map(Claim::bounded)
 }
 
-/// `text` without control characters and what turns the direction of writing, cut to `bytes_max` (at least 3).
+/// Returns `text` without control characters and without characters that turn the direction of writing, cut to
+/// `bytes_max` (at least 3).
 pub fn printable(mut text: String, bytes_max: usize) -> String {
     let unfit = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

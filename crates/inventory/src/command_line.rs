@@ -9,33 +9,34 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// Options with a file of the block layer, and no more, as their value.
+/// The options whose value is a file of the block layer, and nothing else.
 const SHORT_DRIVES: [&str; 11] =
     ["hda", "hdb", "hdc", "hdd", "cdrom", "fda", "fdb", "pflash", "sd", "mtdblock", "drive"];
-/// Keys whose value is a file descriptor that QEMU was born with.
+/// The keys whose value is a file descriptor that QEMU was born with.
 const DESCRIPTORS: [&str; 4] = ["fd", "fds", "vhostfd", "vhostfds"];
 
 /// An option with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOption<'a> {
-    /// Without dashes: `device`.
+    /// The name without dashes: `device`.
     pub name: &'a str,
-    /// The word after it; empty if none follows.
+    /// The word after the option. Empty if none follows.
     pub value: &'a str,
     /// The value's place among the arguments.
     pub at: usize,
 }
 
 impl CommandOption<'_> {
-    /// Whether what the guest writes is thrown away at QEMU's end, to all drives (`-snapshot`) or to this one.
+    /// Returns whether what the guest writes is thrown away at QEMU's end: to all drives (`-snapshot`), or to this
+    /// drive.
     pub fn is_temporary(&self) -> bool {
         let of_drive = || self.name == "drive" && keys(self.value).get("snapshot").is_some_and(|on| on == "on");
         self.name == "snapshot" || of_drive()
     }
 }
 
-/// All options of a command line. A word that begins with a dash is one; the word after it, if it has no dash or the
-/// option is always followed by a value, its value.
+/// Returns all options of a command line. A word that begins with a dash is an option. The word after it is its value,
+/// if the word has no dash or the option is always followed by a value.
 pub fn options(args: &[String]) -> Vec<CommandOption<'_>> {
     let mut options = Vec::new();
     for (at, word) in args.iter().enumerate() {
@@ -46,7 +47,8 @@ pub fn options(args: &[String]) -> Vec<CommandOption<'_>> {
     options
 }
 
-/// The keys of an option's value, those of JSON with dots (`file.filename`). A first word without `=` has the key ``.
+/// Returns the keys of an option's value. Keys of JSON have dots (`file.filename`). A first word without `=` has the
+/// key ``.
 pub fn keys(value: &str) -> BTreeMap<String, String> {
     if value.trim_start().starts_with('{') {
         let mut keys = BTreeMap::new();
@@ -64,7 +66,7 @@ pub fn keys(value: &str) -> BTreeMap<String, String> {
     parts.iter().enumerate().map(key).collect()
 }
 
-/// The kind of device that a `-device` with these keys makes; empty: it says none.
+/// Returns the kind of device that a `-device` with these keys makes. Empty: the keys name none.
 pub(crate) fn driver(keys: &BTreeMap<String, String>) -> &str {
     keys.get("driver").or(keys.get("")).map_or("", String::as_str)
 }
@@ -82,7 +84,7 @@ fn flatten(prefix: &str, json: &Value, keys: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Splits at single commas, and makes single ones of doubled.
+/// Splits at single commas, and makes a single comma of a doubled one.
 fn split(value: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut letters = value.chars().peekable();
@@ -103,13 +105,13 @@ fn join(parts: &[String]) -> String {
     parts.iter().map(|part| part.replace(',', ",,")).collect::<Vec<_>>().join(",")
 }
 
-/// The files that drives and block nodes of the command line name.
+/// Returns the files that drives and block nodes of the command line name.
 pub fn drive_files(args: &[String]) -> BTreeSet<String> {
     let file = |option: &CommandOption| -> Vec<String> {
         let keys = keys(option.value);
         match option.name {
             "drive" | "blockdev" => {
-                // `file` of a -blockdev is a node.
+                // `file` of a -blockdev names a node.
                 let names = |key: &&String| {
                     let last = key.rsplit('.').next().unwrap_or_default();
                     last == "filename" || (*key == "file" && option.name == "drive")
@@ -123,8 +125,8 @@ pub fn drive_files(args: &[String]) -> BTreeSet<String> {
     options(args).iter().flat_map(file).filter(|file| !file.is_empty()).collect()
 }
 
-/// Files that QEMU reads as it starts and shows the guest later, none of which moves: kernel, initramfs, what is behind
-/// fw_cfg, tables. RAM, ROMs and firmware images do move.
+/// Returns the files that QEMU reads as it starts and shows the guest later, none of which moves: the kernel, the
+/// initramfs, files behind fw_cfg, tables. RAM, ROMs and firmware images do move.
 pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
     let file = |option: &CommandOption| -> Vec<String> {
         let keys = keys(option.value);
@@ -132,7 +134,7 @@ pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
         match option.name {
             "kernel" | "initrd" | "dtb" | "shim" => vec![option.value.to_owned()],
             "fw_cfg" | "smbios" => get(&["file"]),
-            // Several, with colons.
+            // The value may hold several files, with colons between them.
             "acpitable" => {
                 let named: Vec<String> = get(&["file", "data"]);
                 named.iter().flat_map(|files| files.split(':')).map(str::to_owned).collect()
@@ -144,7 +146,8 @@ pub fn loaded_files(args: &[String]) -> BTreeSet<PathBuf> {
     options(args).iter().flat_map(file).filter(|file| !file.is_empty()).map(PathBuf::from).collect()
 }
 
-/// Directories of the host that the guest can mount (9p). QEMU refuses to move a guest only while it has one mounted.
+/// Returns the directories of the host that the guest can mount (9p). QEMU refuses to move a guest only while the guest
+/// has one mounted.
 pub fn host_directories(args: &[String]) -> Vec<String> {
     let is_one = |option: &&CommandOption| {
         let keys = keys(option.value);
@@ -153,7 +156,7 @@ pub fn host_directories(args: &[String]) -> Vec<String> {
     options(args).iter().filter(is_one).map(|option| format!("-{} {}", option.name, option.value)).collect()
 }
 
-/// Devices that each QEMU gives another identity, which does not move: a VM generation ID that QEMU chooses
+/// Returns the devices that each QEMU gives another identity, which does not move: a VM generation ID that QEMU chooses
 /// (`guid=auto`, also the default of hw/acpi/vmgenid.c).
 pub fn devices_of_chance(args: &[String]) -> Vec<String> {
     let is_one = |option: &&CommandOption| {
@@ -163,7 +166,7 @@ pub fn devices_of_chance(args: &[String]) -> Vec<String> {
     options(args).iter().filter(is_one).map(|option| format!("-device {}", option.value)).collect()
 }
 
-/// The ids that `-device` gives, with the kinds of those devices.
+/// Returns the ids that `-device` gives, with the kinds of those devices.
 pub fn devices(args: &[String]) -> BTreeMap<String, String> {
     let device = |option: &CommandOption| {
         let keys = keys(option.value);
@@ -173,7 +176,8 @@ pub fn devices(args: &[String]) -> BTreeMap<String, String> {
     options(args).iter().filter(|option| option.name == "device").filter_map(device).collect()
 }
 
-/// What a command line takes from the process that started QEMU and no other QEMU can have again: file descriptors.
+/// Returns what a command line takes from the process that started QEMU and no other QEMU can have again: file
+/// descriptors.
 pub fn descriptors(args: &[String]) -> Vec<String> {
     let takes = |option: &CommandOption| {
         let keys = keys(option.value);
@@ -185,20 +189,20 @@ pub fn descriptors(args: &[String]) -> Vec<String> {
     options(args).iter().filter_map(takes).collect()
 }
 
-/// Files that say more of the machine (`-readconfig`), which the target reads anew.
+/// Returns the files that say more of the machine (`-readconfig`), which the target reads anew.
 pub fn config_files(args: &[String]) -> Vec<String> {
     let options = options(args);
     let files = options.iter().filter(|option| option.name == "readconfig").map(|option| option.value.to_owned());
     files.filter(|file| !file.is_empty()).collect()
 }
 
-/// Whether what the guest writes is thrown away at QEMU's end.
+/// Returns whether what the guest writes is thrown away at QEMU's end.
 pub fn is_temporary(args: &[String]) -> bool {
     options(args).iter().any(CommandOption::is_temporary)
 }
 
-/// Whether QEMU's name of an image leads to a server that each host has for itself: a unix socket, or this host's own
-/// address.
+/// Returns whether QEMU's name of an image leads to a server that each host has for itself: a unix socket, or an
+/// address of this host.
 pub fn is_of_this_host(filename: &str) -> bool {
     let is_own = |host: &str| {
         let host = host.trim_matches(['[', ']']);
@@ -211,7 +215,7 @@ pub fn is_of_this_host(filename: &str) -> bool {
             "host" => is_own(value),
             "type" => value == "unix",
             "filename" => !value.starts_with("json:") && is_of_this_host(value),
-            // Of a server, where no type is told.
+            // A path is a server's where no type is given.
             "path" => keys.values().any(|driver| driver == "nbd"),
             _ => false,
         });
@@ -220,7 +224,7 @@ pub fn is_of_this_host(filename: &str) -> bool {
     if scheme.ends_with("+unix") || rest.starts_with("unix:") {
         return true;
     }
-    // nbd:HOST:PORT, as QEMU once had it, and SCHEME://USER@HOST:PORT/.
+    // The forms are nbd:HOST:PORT, as QEMU once had it, and SCHEME://USER@HOST:PORT/.
     let authority = match rest.strip_prefix("//") {
         Some(rest) => rest.split(['/', '?']).next().unwrap_or_default(),
         None if scheme == "nbd" => rest,
@@ -234,7 +238,7 @@ pub fn is_of_this_host(filename: &str) -> bool {
     is_own(host)
 }
 
-/// The file of the `-drive` with this id.
+/// Returns the file of the `-drive` with this id.
 pub fn drive_file(args: &[String], id: &str) -> Option<String> {
     let drives = options(args).into_iter().filter(|option| option.name == "drive").map(|option| keys(option.value));
     let mut files =
@@ -242,10 +246,10 @@ pub fn drive_file(args: &[String], id: &str) -> Option<String> {
     files.next()
 }
 
-/// The same command line with another image, or none, in the `-drive` that has the file `old`, and the id `name` if it
-/// gives one.
+/// Returns the same command line with another image, or without an image, in the `-drive` that has the file `old`, and
+/// the id `name` if it gives an id.
 ///
-/// None: there is no such `-drive`, or more than one, so what to change is not certain.
+/// `None`: there is no such `-drive`, or more than one, so what to change is not certain.
 pub fn with_drive(args: &[String], name: &str, old: &str, new: Option<(&str, &str)>) -> Option<Vec<String>> {
     let is_it = |option: &&CommandOption| {
         let keys = keys(option.value);

@@ -1,7 +1,7 @@
 //! What was seen of a host, of a guest, and of the paths between two hosts.
 //!
 //! Everything here goes over a wire. A host's words about itself are claims: strings are shortened and made printable
-//! as they arrive, sums of its numbers saturate. How long the lists are is bounded by the message that carries them.
+//! as they arrive, and sums of its numbers saturate. The message that carries the lists bounds their length.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,31 +18,32 @@ use crate::room::{CopyRoom, Room, RoomNeed};
 /// A host, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Its name in the cluster.
+    /// The host's name in the cluster.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// `/proc/sys/kernel/random/boot_id`: two hosts with the same one share a kernel, and so its local file systems.
+    /// `/proc/sys/kernel/random/boot_id`. Two hosts with the same boot ID share a kernel, and so its local file
+    /// systems.
     #[serde(deserialize_with = "claim")]
     pub boot_id: Option<String>,
-    /// MemTotal.
+    /// MemTotal, in bytes.
     pub ram_bytes: u64,
-    /// MemAvailable: what can be used without swapping.
+    /// MemAvailable, in bytes: what can be used without swapping.
     pub ram_available_bytes: u64,
-    /// RAM of guests that left, kept for their way back.
+    /// RAM of guests that left the host, kept for their way back, in bytes.
     #[serde(default)]
     pub kept_ram_bytes: u64,
-    /// What bounds a QEMU that its agent starts, its memory among it; none: its agent is of a version that does not
-    /// tell.
+    /// What bounds a QEMU that the agent starts, the host's memory among it. `None`: the agent is of a version that
+    /// does not report it.
     #[serde(default)]
     pub room: Option<Room>,
-    /// Its pools of huge pages.
+    /// The host's pools of huge pages.
     pub hugepages: Vec<Hugepages>,
-    /// CPUs that are online.
+    /// The number of CPUs that are online.
     pub cpus: u32,
-    /// `GenuineIntel`, `AuthenticAMD`...
+    /// The CPUs' vendor: `GenuineIntel`, `AuthenticAMD`...
     #[serde(deserialize_with = "claim")]
     pub cpu_vendor: String,
-    /// As in `/proc/cpuinfo`.
+    /// The CPUs' flags, as in `/proc/cpuinfo`.
     #[serde(deserialize_with = "claim")]
     pub cpu_flags: BTreeSet<String>,
     /// Whether KVM works, or why not.
@@ -51,40 +52,40 @@ pub struct HostFacts {
     /// The QEMU that would run the guest (the definition's, if it names one), or why there is none.
     #[serde(deserialize_with = "claim")]
     pub qemu: Result<QemuFacts, String>,
-    /// Bridges that are up.
+    /// The bridges that are up.
     #[serde(deserialize_with = "claim")]
     pub bridges: BTreeSet<String>,
-    /// Tap devices that a guest, or somebody else, uses.
+    /// The tap devices that a guest, or another program, uses.
     #[serde(deserialize_with = "claim")]
     pub taps_in_use: BTreeSet<String>,
-    /// Names that are taken.
+    /// The VMs whose names are taken.
     pub vms: Vec<VmFacts>,
-    /// Migrations to this host.
+    /// The migrations to this host.
     pub incoming: MigrationSlots,
-    /// Migrations from this host.
+    /// The migrations from this host.
     pub outgoing: MigrationSlots,
     /// Whether the agent's journal can be written, or why not.
     #[serde(deserialize_with = "claim")]
     pub journal: Result<(), String>,
-    /// Of the guest's disks, kernel, initramfs and firmware those that exist here.
+    /// Those of the guest's disks, kernel, initramfs and firmware that exist here.
     pub files: Vec<FileFacts>,
-    /// SHA-256 of what is in files that a QEMU reads as it starts, in hexadecimal digits.
+    /// SHA-256 of the contents of files that a QEMU reads as it starts, in hexadecimal digits.
     #[serde(default, deserialize_with = "claim")]
     pub digests: BTreeMap<PathBuf, String>,
-    /// Its NICs.
+    /// The host's NICs.
     pub nics: Vec<NicFacts>,
-    /// The version of swtpm, which emulates guests' TPMs; none: it is not installed.
+    /// The version of swtpm, which emulates guests' TPMs. `None`: swtpm is not installed.
     #[serde(default, deserialize_with = "claim")]
     pub swtpm: Option<String>,
 }
 
-/// Files of a guest, which two hosts look at.
+/// The files of a guest that two hosts look at.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestFiles {
-    /// What they are is of interest: disks, firmware, what RAM is in.
+    /// The files whose identity matters: disks, firmware, files that hold RAM.
     pub opened: Vec<PathBuf>,
-    /// What is in them is of interest, too.
+    /// The files whose contents matter, too.
     pub loaded: Vec<PathBuf>,
 }
 
@@ -101,7 +102,7 @@ impl HostFacts {
 /// A pool of huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hugepages {
-    /// Size of a page.
+    /// The size of a page.
     pub page_bytes: u64,
     /// `nr_hugepages`.
     pub total: u64,
@@ -112,19 +113,19 @@ pub struct Hugepages {
 /// A QEMU program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QemuFacts {
-    /// The program.
+    /// The path of the program.
     #[serde(deserialize_with = "claim")]
     pub program: PathBuf,
-    /// By its own word.
+    /// The version, by the program's own word.
     pub version: QemuVersion,
-    /// `query-machines`.
+    /// The machine types of `query-machines`.
     pub machines: Vec<MachineType>,
-    /// What it can do under each accelerator that works here.
+    /// What the program can do under each accelerator that works here.
     pub accels: Vec<AccelFacts>,
 }
 
 impl Claim for QemuFacts {
-    // Its fields have done it.
+    // The fields were bounded when they arrived.
     fn bounded(self) -> Self {
         self
     }
@@ -133,10 +134,10 @@ impl Claim for QemuFacts {
 /// A machine type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachineType {
-    /// `pc-q35-10.0`.
+    /// The name: `pc-q35-10.0`.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// `q35`.
+    /// The alias: `q35`.
     #[serde(deserialize_with = "claim")]
     pub alias: Option<String>,
 }
@@ -144,12 +145,12 @@ pub struct MachineType {
 /// A QEMU under one accelerator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccelFacts {
-    /// Kvm or Tcg.
+    /// The accelerator: KVM or TCG.
     pub accel: Accel,
-    /// `query-cpu-definitions`.
+    /// The CPU models of `query-cpu-definitions`.
     pub cpu_models: Vec<CpuModel>,
     /// The features, by QEMU's names, that a guest can have here: those of `query-cpu-model-expansion` of `max` that
-    /// are true (static: the full expansion names other properties too). None: not known.
+    /// are true (static, since the full expansion names other properties, too). `None`: not known.
     #[serde(deserialize_with = "claim")]
     pub features: Option<BTreeSet<String>>,
 }
@@ -157,10 +158,10 @@ pub struct AccelFacts {
 /// A CPU model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuModel {
-    /// `EPYC-v4`.
+    /// The name: `EPYC-v4`.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// `unavailable-features`: what of it this host cannot give. Empty: it can be used.
+    /// `unavailable-features`: the features of the model that this host cannot give. Empty: the model can be used.
     #[serde(deserialize_with = "claim")]
     pub missing: Vec<String>,
 }
@@ -168,10 +169,10 @@ pub struct CpuModel {
 /// A VM that a host knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmFacts {
-    /// Its name.
+    /// The VM's name.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// What there is of it.
+    /// What the host has of the VM.
     pub presence: Presence,
 }
 
@@ -179,11 +180,11 @@ pub struct VmFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Presence {
-    /// A guest, running or paused.
+    /// The host has a guest, running or paused.
     Guest,
-    /// A definition, and no QEMU.
+    /// The host has a definition, and no QEMU.
     Stopped,
-    /// A QEMU, or an entry in the journal, that a migration to this host left.
+    /// The host has a QEMU, or an entry in the journal, that a migration to this host left.
     Leftover {
         /// Which migration, if that is known.
         #[serde(deserialize_with = "claim")]
@@ -194,14 +195,14 @@ pub enum Presence {
 /// How many migrations a host takes part in at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigrationSlots {
-    /// At most.
+    /// The most migrations at once.
     pub limit: u32,
     /// How many migrations are under way.
     pub used: u32,
 }
 
 impl MigrationSlots {
-    /// How many more.
+    /// Returns how many more migrations may begin.
     pub fn free(self) -> u32 {
         self.limit.saturating_sub(self.used)
     }
@@ -210,10 +211,10 @@ impl MigrationSlots {
 /// A NIC.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicFacts {
-    /// Its name.
+    /// The NIC's name.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// Its speed, where it tells.
+    /// The NIC's speed, where the NIC tells.
     pub speed_bits_per_s: Option<u64>,
 }
 
@@ -226,88 +227,87 @@ pub struct PathFacts {
     /// The target's NIC.
     #[serde(deserialize_with = "claim")]
     pub remote: String,
-    /// What it carries: the slower NIC's speed, or what was measured.
+    /// What the path carries: the slower NIC's speed, or what was measured.
     pub bits_per_s: Option<u64>,
 }
 
 /// A guest at the source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestFacts {
-    /// Its name.
+    /// The guest's name.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// Whether somebody else started its QEMU.
+    /// Whether a program other than the agent started the guest's QEMU.
     pub adopted: bool,
-    /// Of the QEMU that runs it.
+    /// The version of the QEMU that runs the guest.
     pub qemu: QemuVersion,
-    /// Versioned: `pc-q35-10.0`.
+    /// The versioned machine type: `pc-q35-10.0`.
     #[serde(deserialize_with = "claim")]
     pub machine_type: String,
-    /// Kvm or Tcg.
+    /// The accelerator: KVM or TCG.
     pub accel: Accel,
-    /// Model and flags: `host`, `EPYC-v4,+avx2`.
+    /// The CPU model and flags: `host`, `EPYC-v4,+avx2`.
     #[serde(deserialize_with = "claim")]
     pub cpu: String,
-    /// Features that it has, by the same names as [`AccelFacts::features`]. Empty: not known.
+    /// The features that the guest has, by the same names as [`AccelFacts::features`]. Empty: not known.
     #[serde(deserialize_with = "claim")]
     pub cpu_features: BTreeSet<String>,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// Its RAM.
+    /// The guest's RAM.
     pub ram_bytes: u64,
-    /// RAM of its devices: graphics cards, ROMs.
+    /// The RAM of the guest's devices: graphics cards, ROMs.
     #[serde(default)]
     pub device_bytes: u64,
-    /// Whether other processes can map its RAM (`share=on`).
+    /// Whether other processes can map the guest's RAM (`share=on`).
     pub ram_shared: bool,
-    /// Size of the huge pages below its RAM.
+    /// The size of the huge pages below the guest's RAM.
     pub hugepages: Option<u64>,
     /// What QEMU names as in the way of a migration (`blocked-reasons` of `query-migrate`).
     #[serde(deserialize_with = "claim")]
     pub blockers: Vec<String>,
-    /// Devices of the host that it was given (vfio, host USB), by QEMU's ids.
+    /// The devices of the host that the guest was given (vfio, host USB), by QEMU's ids.
     #[serde(deserialize_with = "claim")]
     pub passed_through: Vec<String>,
-    /// Its disks.
+    /// The guest's disks.
     pub disks: Vec<GuestDisk>,
-    /// Files that its QEMU read as it started, and that QEMU does not move: the guest reads what the target's QEMU
-    /// finds in them.
+    /// The files that QEMU read as it started, and does not move: the guest reads what the target's QEMU finds in them.
     #[serde(default, deserialize_with = "claim")]
     pub loaded: Vec<PathBuf>,
-    /// Files that hold its RAM, and that other processes may map (`memory-backend-file` with `share=on`).
+    /// The files that hold the guest's RAM, and that other processes may map (`memory-backend-file` with `share=on`).
     #[serde(default, deserialize_with = "claim")]
     pub ram_files: Vec<PathBuf>,
-    /// Its NICs.
+    /// The guest's NICs.
     pub nics: Vec<GuestNic>,
-    /// All that its QEMU reports it to be.
+    /// All that the guest's QEMU reports the guest to be.
     #[serde(default)]
     pub composition: Composition,
-    /// Devices that were plugged in while it ran: `virtio-blk-pci "late"`.
+    /// The devices that were plugged in while the guest ran: `virtio-blk-pci "late"`.
     #[serde(default, deserialize_with = "claim")]
     pub hot_plugged: Vec<String>,
-    /// Monitors and files that its QEMU has beside the agent's, and that the target's will not have:
+    /// The monitors and files that the guest's QEMU has beside the agent's, and that the target's QEMU will not have:
     /// `-monitor unix:/run/web1`.
     #[serde(default, deserialize_with = "claim")]
     pub left_behind: Vec<String>,
     /// QEMU's run state: `running`, `paused`, `io-error`...
     #[serde(deserialize_with = "claim")]
     pub run_state: String,
-    /// What its copy takes of the source; none: not known.
+    /// What the guest's copy takes of the source. `None`: not known.
     #[serde(default)]
     pub copy: Option<CopyRoom>,
-    /// Whether its QEMU locks its RAM (`-overcommit mem-lock=on`).
+    /// Whether QEMU locks the guest's RAM (`-overcommit mem-lock=on`).
     #[serde(default)]
     pub locks_ram: bool,
-    /// A migration of it that is under way or in doubt.
+    /// The migration of the guest that is under way or in doubt.
     #[serde(deserialize_with = "claim")]
     pub migration: Option<String>,
-    /// Its QEMU is busy with a migration that is not the agent's: somebody else's, or one that is over for everybody
-    /// but this QEMU.
+    /// Whether the guest's QEMU is busy with a migration that is not the agent's: with another program's, or with one
+    /// that is over for everybody but this QEMU.
     pub holds_migration: bool,
 }
 
 impl GuestFacts {
-    /// What a QEMU needs to run it.
+    /// Returns what a QEMU needs to run the guest.
     pub fn need(&self) -> RoomNeed {
         let Self { device_bytes, locks_ram, .. } = *self;
         RoomNeed { device_bytes, locks_ram, ..RoomNeed::new(self.ram_bytes, self.hugepages, self.cpus, self.accel) }
@@ -320,7 +320,7 @@ pub struct GuestDisk {
     /// The image.
     #[serde(deserialize_with = "claim")]
     pub path: PathBuf,
-    /// What is in it.
+    /// The image's format.
     pub format: DiskFormat,
     /// Whether the guest may only read.
     pub readonly: bool,
@@ -329,11 +329,11 @@ pub struct GuestDisk {
 /// A NIC of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNic {
-    /// What it is plugged into; none: what needs nothing of a host (user networking).
+    /// What the NIC is plugged into. `None`: it needs nothing of a host (user networking).
     #[serde(deserialize_with = "claim")]
     pub attachment: Option<Attachment>,
-    /// The tap of a NIC that is plugged into a bridge, where somebody took it out since, and the bridge that it is in
-    /// now, if it is in one.
+    /// The tap of a NIC that is plugged into a bridge and was taken out of it since, and the bridge that the tap is in
+    /// now. The bridge is empty if the tap is in none.
     #[serde(default, deserialize_with = "claim")]
     pub moved: Option<(String, String)>,
 }

@@ -23,36 +23,36 @@ use crate::definition::check_name;
 use crate::route::Route;
 use crate::toml_reader::{ParseError, Table, Value, quote, read};
 
-/// Most hosts.
+/// The most hosts.
 pub const HOSTS_MAX: usize = 1024;
-/// Most addresses of a host.
+/// The most addresses of a host.
 pub const ADDRESSES_MAX: usize = 16;
 /// How long RAM is kept unless the file says otherwise: an hour.
 const KEEP_TIME_DEFAULT_S: u64 = 3600;
-/// And at most: later a guest has written most of its memory anew.
+/// The longest time for which RAM is kept. Later a guest has written most of its memory anew.
 const KEEP_TIME_MAX_S: u64 = 30 * 86_400;
 
 /// How much RAM of guests that left a host is kept there for their way back, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRamPolicy {
-    /// Of all guests together.
+    /// The bytes of all guests together.
     pub ram_bytes: u64,
-    /// Seconds since the guest left.
+    /// The seconds since the guest left.
     pub time_s: u64,
 }
 
 /// The hosts of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct HostsFile {
-    /// In the file's order, names and addresses once each.
+    /// The hosts in the file's order. Each name and each address is there once.
     pub hosts: Vec<HostEntry>,
     /// How guests' memory travels, unless a host or a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Route>,
-    /// Bytes that RAM of guests that left a host may take there, unless the host says otherwise.
+    /// The bytes that RAM of guests that left a host may take there, unless the host says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_ram: Option<u64>,
-    /// Seconds for which it is kept, unless the host says otherwise.
+    /// The seconds for which that RAM is kept, unless the host says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_time: Option<u64>,
 }
@@ -60,17 +60,17 @@ pub struct HostsFile {
 /// A host and where its agent listens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostEntry {
-    /// `[a-z0-9][a-z0-9._-]{0,62}`.
+    /// The name: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
-    /// At least one, in the order in which they are to be tried.
+    /// The addresses, at least one, in the order in which they are to be tried.
     pub addresses: Vec<HostAddress>,
-    /// How the memory of guests that leave it travels, unless a migration says otherwise.
+    /// How the memory of guests that leave the host travels, unless a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Route>,
-    /// Bytes that RAM of guests that left it may take on it.
+    /// The bytes that RAM of guests that left the host may take on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_ram: Option<u64>,
-    /// Seconds for which it is kept.
+    /// The seconds for which that RAM is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_time: Option<u64>,
 }
@@ -80,7 +80,7 @@ pub struct HostEntry {
 pub struct HostAddress {
     /// An IP address without brackets, or a name.
     pub host: String,
-    /// None: the usual one.
+    /// The port. `None`: the usual one.
     pub port: Option<u16>,
 }
 
@@ -97,7 +97,11 @@ impl fmt::Display for HostAddress {
 impl FromStr for HostAddress {
     type Err = String;
 
-    /// The error says what to write.
+    /// Reads an address.
+    ///
+    /// # Errors
+    ///
+    /// What to write instead.
     fn from_str(text: &str) -> Result<HostAddress, String> {
         if text.parse::<IpAddr>().is_ok() {
             return Ok(HostAddress { host: text.to_owned(), port: None });
@@ -133,7 +137,7 @@ impl FromStr for HostAddress {
     }
 }
 
-/// A name for the resolver: RFC 1123, 2.1, and underscores, which people use.
+/// Checks a name for the resolver: RFC 1123, 2.1, and underscores, which people use.
 fn check_host_name(name: &str) -> Result<(), String> {
     let label = |label: &str| {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
@@ -159,7 +163,11 @@ impl<'de> Deserialize<'de> for HostAddress {
 }
 
 impl HostsFile {
-    /// Reads the file; `file_name` is for messages. Errors tell everything that is wrong at once.
+    /// Reads the file. `file_name` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the file, at once.
     pub fn parse(text: &str, file_name: &str) -> Result<HostsFile, ParseError> {
         read(text, file_name, |reader, mut root: Table| {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
@@ -204,17 +212,17 @@ impl HostsFile {
         })
     }
 
-    /// The host of this name.
+    /// Returns the host of this name.
     pub fn get(&self, name: &str) -> Option<&HostEntry> {
         self.hosts.iter().find(|host| host.name == name)
     }
 
-    /// How the memory of guests that leave a host travels.
+    /// Returns how the memory of guests that leave a host travels.
     pub fn transport_from(&self, name: &str) -> Route {
         self.get(name).and_then(|host| host.transport).or(self.transport).unwrap_or_default()
     }
 
-    /// What a host keeps of the RAM of guests that leave it; none: nothing.
+    /// Returns what a host keeps of the RAM of guests that leave it. `None`: nothing.
     pub fn kept_ram_policy_of(&self, name: &str) -> Option<KeptRamPolicy> {
         let host = self.get(name);
         let ram_bytes = host.and_then(|host| host.keep_ram).or(self.keep_ram).filter(|bytes| *bytes > 0)?;

@@ -10,8 +10,8 @@
 //! | [`check`](mod@check) | everything that stands against a migration, each with its cure |
 //! | [`room`] | what a QEMU will really get on a host, and what it needs |
 //!
-//! Absent on purpose: files, processes, sockets, clocks. Whoever owns those collects the facts; what another host
-//! says about itself arrives through serde and is bounded and freed of control characters there.
+//! Absent on purpose: files, processes, sockets, clocks. Their owners collect the facts. What another host says about
+//! itself arrives through serde, and is bounded and freed of control characters there.
 //!
 //! # Invariants
 //!

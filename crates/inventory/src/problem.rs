@@ -1,4 +1,4 @@
-//! One thing that stands against a migration, with its cure.
+//! A problem that stands against a migration, with its cure.
 
 use std::fmt;
 
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::claim::{claim, printable};
 
-/// Longest sentence of a problem.
+/// The longest sentence of a problem.
 pub(crate) const SENTENCE_BYTES_MAX: usize = 2048;
 
 /// Whether a migration can be begun all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// No.
+    /// The migration cannot be begun.
     Blocks,
-    /// Yes; whoever begins it should know.
+    /// The migration can be begun; the person who begins it should know.
     Warns,
 }
 
-/// What kind of problem. Its code, in kebab case, stays: scripts may depend on it.
+/// The kind of a problem. Its code, in kebab case, stays: scripts may depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[allow(missing_docs)]
@@ -68,17 +68,17 @@ pub enum ProblemKind {
     Tuning,
     TpmMissing,
     NotAllowed,
-    /// Of a newer version of Skein.
+    /// A kind of a newer version of Skein.
     #[serde(other)]
     Other,
 }
 
-/// One thing that stands against a migration.
+/// A problem that stands against a migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What kind.
+    /// The kind.
     pub kind: ProblemKind,
-    /// Whether it forbids.
+    /// Whether the problem forbids the migration.
     pub severity: Severity,
     /// What is the matter.
     #[serde(deserialize_with = "claim")]
@@ -89,7 +89,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem whose words are short and printable, whoever they came from.
+    /// Makes a problem whose words are short and printable, wherever they came from.
     pub(crate) fn new(kind: ProblemKind, severity: Severity, what: String, cure: impl Into<String>) -> Problem {
         let (what, cure) = (printable(what, SENTENCE_BYTES_MAX), printable(cure.into(), SENTENCE_BYTES_MAX));
         Problem { kind, severity, what, cure }

@@ -1,10 +1,10 @@
 //! What a QEMU will really get on a host: its memory, and every limit above the QEMU.
 //!
-//! A [`RoomLimit`] is anything that the kernel refuses beyond, or kills for: the host's memory, a control group's
+//! A [`RoomLimit`] is anything beyond which the kernel refuses or kills: the host's memory, a control group's
 //! `memory.max`, the commit limit of `vm.overcommit_memory` 2. Guests that run have RAM that they were promised and did
-//! not touch yet; that is nobody else's. A migration needs all of its guest's RAM at the target, and at the source the
-//! RAM that the copy makes the kernel allocate: QEMU reads every page of the guest, and a page of a shared file that
-//! was never written is allocated when it is read (`shmem_fault` of the kernel's mm/shmem.c).
+//! not touch yet; no other guest may have that RAM. A migration needs all of its guest's RAM at the target. At the
+//! source it needs the RAM that the copy makes the kernel allocate: QEMU reads every page of the guest, and a page of a
+//! shared file that was never written is allocated when it is read (`shmem_fault` of the kernel's mm/shmem.c).
 
 use serde::{Deserialize, Serialize};
 use skein_units::{GIB, MIB, about_bytes, exact_bytes};
@@ -12,23 +12,23 @@ use skein_units::{GIB, MIB, about_bytes, exact_bytes};
 use crate::claim::{Claim, claim};
 use crate::definition::Accel;
 
-/// Threads of a QEMU beside its vCPUs, and the agent's for its migration: QEMU's pool for disks has up to 64
-/// (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), a migration up to 16 for channels at each
-/// end and as many of the agent's.
+/// The threads of a QEMU beside its vCPUs, and the agent's threads for its migration. QEMU's pool for disks has up to
+/// 64 (`THREAD_POOL_MAX_THREADS_DEFAULT` of its include/block/thread-pool.h), and a migration has up to 16 for channels
+/// at each end and as many of the agent's.
 const THREADS_BESIDE_VCPUS: u64 = 128;
-/// What QEMU maps for the code that TCG makes, at most (`DEFAULT_CODE_GEN_BUFFER_SIZE` of its tcg/region.c).
+/// The most that QEMU maps for the code that TCG makes (`DEFAULT_CODE_GEN_BUFFER_SIZE` of its tcg/region.c).
 const TCG_BYTES: u64 = GIB;
-/// Programs, libraries and arenas of a QEMU in its address space.
+/// The programs, libraries and arenas of a QEMU in its address space.
 const ADDRESSES_BYTES: u64 = GIB;
-/// Where less than this part of a limit would be left at the source, the check warns.
+/// The check warns where less than this part of a limit would be left at the source.
 const LEFT_SHARE_WARN: u64 = 16;
-/// Names in a sentence.
+/// The most names in a sentence.
 const NAMES_MAX: usize = 8;
 
-/// RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB page, both),
-/// 8 MiB for each CPU (stack, coalesced rings, vhost), 128 MiB for the process, its devices' and its channels' buffers.
-/// The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the agent's, for its marks
-/// of the guest's pages: 16 bytes and a version for each of 4 KiB.
+/// Returns the RAM that a QEMU needs beside its guest's: page tables of QEMU's and of KVM's (8 bytes for each 4 KiB
+/// page, both), 8 MiB for each CPU (stack, coalesced rings, vhost), and 128 MiB for the process and its devices' and
+/// its channels' buffers. The parts are those of KubeVirt's GetMemoryOverhead. A two-hundredth of the RAM more is the
+/// agent's, for its marks of the guest's pages: 16 bytes and a version for each of 4 KiB.
 pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
     (ram_bytes / 256)
         .saturating_add(ram_bytes / 200)
@@ -36,7 +36,7 @@ pub fn overhead_bytes(ram_bytes: u64, cpus: u32) -> u64 {
         .saturating_add(128 * MIB)
 }
 
-/// What a limit is of.
+/// What a limit bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Resource {
@@ -55,7 +55,7 @@ pub enum Resource {
     Addresses,
     /// Memory that one process may lock, in bytes (`RLIMIT_MEMLOCK`).
     LockedRam,
-    /// Of a newer version of Skein: nothing is asked of it.
+    /// A resource of a newer version of Skein: nothing is asked of it.
     #[serde(other)]
     Other,
 }
@@ -63,21 +63,22 @@ pub enum Resource {
 /// A bound on what QEMUs of a host get.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomLimit {
-    /// Of what.
+    /// What is bounded.
     pub resource: Resource,
-    /// Whose, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host itself.
+    /// The owner of the limit, as in a sentence: `the control group /sys/fs/cgroup/machine.slice`. Empty: the host
+    /// itself.
     #[serde(deserialize_with = "claim")]
     pub owner: String,
-    /// What sets it: `memory.max`.
+    /// The name of the setting: `memory.max`.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// All there is.
+    /// All that there is.
     pub limit: u64,
-    /// Of that, what is in use and cannot be given back.
+    /// The part of `limit` that is in use and cannot be given back.
     pub used: u64,
-    /// Of the rest, what others were promised and have not used yet.
+    /// The part of the rest that others were promised and have not used yet.
     pub promised: u64,
-    /// Who was.
+    /// The guests that were promised it.
     #[serde(deserialize_with = "claim")]
     pub promised_to: Vec<String>,
 }
@@ -87,7 +88,7 @@ pub struct RoomLimit {
 pub struct Room {
     /// The bounds.
     pub limits: Vec<RoomLimit>,
-    /// Bounds that could not be read, in words.
+    /// The bounds that could not be read, in words.
     #[serde(deserialize_with = "claim")]
     pub unread: Vec<String>,
 }
@@ -99,52 +100,52 @@ pub struct CopyRoom {
     pub holes_bytes: u64,
     /// What the agent takes to know what the target holds, in bytes.
     pub agent_bytes: u64,
-    /// What bounds that. What other guests were promised counts where they are being copied, too.
+    /// What bounds both. What other guests were promised counts where they are being copied, too.
     pub room: Room,
-    /// RAM of all other guests that is promised and not allocated yet.
+    /// RAM of all other guests that is promised and not allocated yet, in bytes.
     pub promised_bytes: u64,
 }
 
 impl Claim for RoomLimit {
-    // Its fields have done it.
+    // The fields were bounded when they arrived.
     fn bounded(self) -> Self {
         self
     }
 }
 
-/// What one QEMU needs.
+/// What a QEMU needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomNeed {
-    /// Of its guest, in bytes.
+    /// The guest's RAM, in bytes.
     pub ram_bytes: u64,
-    /// Of its devices, such as graphics cards, in bytes.
+    /// The RAM of devices, such as graphics cards, in bytes.
     #[serde(default)]
     pub device_bytes: u64,
-    /// The size of the huge pages below the guest's RAM, in bytes; none: usual ones.
+    /// The size of the huge pages below the guest's RAM, in bytes. `None`: pages of the usual size.
     pub hugepages: Option<u64>,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// Whether it makes code (TCG).
+    /// Whether QEMU makes code (TCG).
     pub is_emulated: bool,
     /// Whether QEMU locks the guest's RAM.
     pub locks_ram: bool,
 }
 
 impl RoomNeed {
-    /// Of a guest with this much RAM.
+    /// Makes the need of a guest with so much RAM.
     pub fn new(ram_bytes: u64, hugepages: Option<u64>, cpus: u32, accel: Accel) -> RoomNeed {
         let hugepages = hugepages.filter(|page| *page > 0);
         RoomNeed { ram_bytes, device_bytes: 0, hugepages, cpus, is_emulated: accel != Accel::Kvm, locks_ram: false }
     }
 
-    /// Memory in pages of the usual size: what QEMU and the agent need, with the guest's RAM unless huge pages are
-    /// below it.
+    /// Returns the memory in pages of the usual size: what QEMU and the agent need, with the guest's RAM unless huge
+    /// pages are below it.
     pub fn memory_bytes(&self) -> u64 {
         let overhead = overhead_bytes(self.ram_bytes, self.cpus).saturating_add(self.device_bytes);
         if self.hugepages.is_some() { overhead } else { self.ram_bytes.saturating_add(overhead) }
     }
 
-    /// Of a resource, in its unit.
+    /// Returns how much is needed of a resource, in the resource's unit.
     pub fn of(&self, resource: Resource) -> u64 {
         let emulator = if self.is_emulated { TCG_BYTES } else { 0 };
         match resource {
@@ -165,12 +166,12 @@ impl RoomNeed {
 }
 
 impl RoomLimit {
-    /// What is left for another.
+    /// Returns what is left for another QEMU.
     pub fn left(&self) -> u64 {
         self.limit.saturating_sub(self.used).saturating_sub(self.promised)
     }
 
-    /// Whether `needed` does not fit.
+    /// Returns whether `needed` does not fit.
     pub fn lacks(&self, needed: u64) -> bool {
         needed > 0 && self.left() < needed
     }
@@ -192,8 +193,8 @@ impl RoomLimit {
         }
     }
 
-    /// What is left, and who needs how much: `the control group /a of hostb has 210 MiB left of 360 MiB (memory.max)
-    /// and web1 needs 393 MiB`.
+    /// Tells what is left, and what `who` needs: `the control group /a of hostb has 210 MiB left of 360 MiB
+    /// (memory.max) and web1 needs 393 MiB`.
     pub fn shortage_text(&self, host: &str, who: &str, needed: u64) -> String {
         let (left, all, noun) = (self.amount(self.left()), self.amount(self.limit), self.noun());
         let mut text = match (self.owner.is_empty(), self.resource) {
@@ -210,7 +211,7 @@ impl RoomLimit {
         text + &format!(" and {who} needs {}", self.amount(needed))
     }
 
-    /// What to do.
+    /// Returns what to do.
     pub fn cure(&self, needed: u64) -> String {
         let missing = self.amount(needed.saturating_sub(self.left()));
         match (self.resource, self.owner.is_empty()) {
@@ -243,12 +244,12 @@ impl RoomLimit {
 }
 
 impl Room {
-    /// What there is at most of a resource: never more than any limit leaves. None: nothing bounds it.
+    /// Returns the most that there is of a resource: never more than any limit leaves. `None`: nothing bounds it.
     pub fn left(&self, resource: Resource) -> Option<u64> {
         self.limits.iter().filter(|limit| limit.resource == resource).map(RoomLimit::left).min()
     }
 
-    /// The limits that `need` does not fit into, each with what is needed of it.
+    /// Returns the limits that `need` does not fit into, each with what is needed of it.
     pub fn lacking(&self, need: &RoomNeed) -> Vec<(&RoomLimit, u64)> {
         let needs = self.limits.iter().map(|limit| (limit, need.of(limit.resource)));
         needs.filter(|(limit, needed)| limit.lacks(*needed)).collect()
@@ -258,22 +259,22 @@ impl Room {
 /// How a copy fits into its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyFits {
-    /// With room to spare.
+    /// The copy fits with room to spare.
     Well,
-    /// But little is left then: of this limit so many bytes.
+    /// The copy fits, but little is left of this limit: so many bytes.
     Barely(RoomLimit, u64),
-    /// It exceeds this limit.
+    /// The copy exceeds this limit.
     Not(RoomLimit),
 }
 
 impl CopyRoom {
-    /// What the copy makes the kernel allocate, in bytes.
+    /// Returns what the copy makes the kernel allocate, in bytes.
     pub fn needed_bytes(&self) -> u64 {
         self.holes_bytes.saturating_add(self.agent_bytes)
     }
 
-    /// Whether the copy fits. Little is left where the copy takes more than it leaves, and it leaves less than a
-    /// sixteenth of a limit, or of the host's memory less than what other guests were promised.
+    /// Returns whether the copy fits. Little is left where the copy takes more than it leaves, and it leaves less than
+    /// a sixteenth of a limit, or of the host's memory less what other guests were promised.
     pub fn fits(&self) -> CopyFits {
         let needed = self.needed_bytes();
         let bounds = |limit: &&RoomLimit| matches!(limit.resource, Resource::Ram | Resource::Commit);
@@ -292,7 +293,7 @@ impl CopyRoom {
         CopyFits::Well
     }
 
-    /// What is allocated, in words: `copying web1 makes the kernel allocate 3 GiB (2.9 GiB ...)`.
+    /// Tells what is allocated: `copying web1 makes the kernel allocate 3 GiB (2.9 GiB ...)`.
     pub fn allocation_text(&self, guest: &str) -> String {
         let (all, holes, agent) =
             (about_bytes(self.needed_bytes()), about_bytes(self.holes_bytes), about_bytes(self.agent_bytes));
@@ -394,7 +395,7 @@ mod tests {
                 let left = room.left(limit.resource).unwrap();
                 prop_assert!(left <= limit.limit && left <= limit.limit.saturating_sub(limit.used));
                 prop_assert!(u128::from(left) + u128::from(limit.promised) <= u128::from(limit.limit) || left == 0);
-                // What fits into all of them lacks none, and what does not is told.
+                // A need that fits into all limits lacks none, and a need that does not fit is reported.
                 let needed = need.of(limit.resource);
                 let is_told = lacking.iter().any(|(other, _)| other == &limit);
                 prop_assert_eq!(is_told, needed > 0 && limit.left() < needed);

@@ -1,4 +1,4 @@
-//! How a guest's memory travels: three axes, and the names that people write for what is made of them.
+//! How a guest's memory travels: three axes, and the names that people write for their combinations.
 //!
 //! | name | links | width | packing |
 //! |---|---|---|---|
@@ -7,8 +7,8 @@
 //! | `compression` | TCP | one | on |
 //! | `multichannel` | TCP | all | off |
 //!
-//! RDMA is to be a value of the axis *links*: the other two do not change with it. There is no route without a name:
-//! what is written in files, in JSON, in journals and to other agents is the name.
+//! RDMA is to be a value of the axis *links*: the other two axes do not change with it. There is no route without a
+//! name: files, JSON, journals and other agents have the name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,20 +25,20 @@ pub enum Links {
 /// How many links carry a guest's memory at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// One NIC's.
+    /// The links of one NIC.
     One,
-    /// All NICs'.
+    /// The links of all NICs.
     All,
 }
 
 /// Whether pages are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// They go as they are.
+    /// Pages go as they are.
     Off,
-    /// Somebody wants them compressed. What does not get smaller goes as it is.
+    /// Pages are compressed, since the user wants it. A page that does not get smaller goes as it is.
     On,
-    /// As far as it pays.
+    /// Pages are compressed as far as it pays.
     Auto,
 }
 
@@ -64,11 +64,11 @@ enum RouteName {
 impl Route {
     /// All NICs, and compression as far as it pays.
     pub const AUTO: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Auto };
-    /// One connection on one NIC, as it is.
+    /// One connection on one NIC, without compression.
     pub const TCP: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::Off };
-    /// One NIC, compressed.
+    /// One NIC, with compression.
     pub const COMPRESSION: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::On };
-    /// All NICs, as it is.
+    /// All NICs, without compression.
     pub const MULTICHANNEL: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Off };
 
     /// All routes that have a name.

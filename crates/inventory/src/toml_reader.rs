@@ -1,5 +1,5 @@
 //! TOML read in one go: everything that is wrong with a text is collected, each with its place and what to do about it.
-//! (Serde would stop at the first.)
+//! (Serde would stop at the first error.)
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -10,26 +10,26 @@ use toml::de::{DeTable, DeValue};
 
 use crate::claim::{claim, printable};
 
-/// Longest text that is read: twice what the longest definition (256 arguments of 4 KiB, all of it escaped) takes.
+/// The longest text that is read: twice what the longest definition (256 arguments of 4 KiB, all of it escaped) takes.
 pub const TEXT_BYTES_MAX: usize = 4 << 20;
-/// Most faults that are told at once. Who has more mends these first.
+/// The most diagnostics that are reported at once. A person who has more mends these first.
 const DIAGNOSTICS_MAX: usize = 100;
-/// Characters of a line that are shown: about a terminal's width.
+/// The most characters of a line that are shown: about a terminal's width.
 const EXCERPT_CHARS: usize = 100;
-/// Bytes of a value that are repeated in a reason.
+/// The most bytes of a value that are repeated in a reason.
 const QUOTE_BYTES_MAX: usize = 80;
 
-/// One thing that is wrong with a text.
+/// Something that is wrong with a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnostic {
     /// The line, from 1.
     pub line: usize,
     /// The character in the line, from 1.
     pub column: usize,
-    /// The line, or what of a long one is around the fault.
+    /// The line, or, of a long line, the part around the place.
     #[serde(deserialize_with = "claim")]
     pub excerpt: String,
-    /// How many characters of `excerpt` are before the fault.
+    /// How many characters of `excerpt` are before the place.
     pub before: usize,
     /// What is wrong.
     #[serde(deserialize_with = "claim")]
@@ -39,13 +39,13 @@ pub struct Diagnostic {
     pub cure: String,
 }
 
-/// Why a text will not do: all its faults, in their order.
+/// Why a text will not do: all its diagnostics, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct ParseError {
     /// Where the text came from.
     #[serde(deserialize_with = "claim")]
     pub file: String,
-    /// At least one.
+    /// The diagnostics, at least one.
     #[serde(rename = "faults")]
     pub diagnostics: Vec<Diagnostic>,
     /// How many more there were.
@@ -60,7 +60,7 @@ impl fmt::Display for ParseError {
             writeln!(f, "{break_before}{}:{line}:{column}: {reason}", self.file)?;
             if !excerpt.trim().is_empty() {
                 writeln!(f, "  {line} | {excerpt}")?;
-                // A claim: no more blanks than an excerpt is long.
+                // `before` is a claim: there are no more blanks than an excerpt is long.
                 writeln!(f, "  {:digits$} | {:before$}^", "", "", before = fault.before.min(EXCERPT_CHARS))?;
             }
             write!(f, "  help: {cure}")?;
@@ -72,7 +72,7 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// `value` as it is repeated in a reason.
+/// Returns `value` as it is repeated in a reason.
 pub(crate) fn quote(value: &str) -> String {
     format!("\"{}\"", printable(value.to_owned(), QUOTE_BYTES_MAX))
 }
@@ -83,7 +83,11 @@ pub(crate) struct Reader {
     more: usize,
 }
 
-/// Reads `text` with `read`, which gets the root table and may return anything if it notes a fault.
+/// Reads `text` with `read`, which gets the root table and may return anything if it reports a diagnostic.
+///
+/// # Errors
+///
+/// All diagnostics.
 pub(crate) fn read<T>(text: &str, file: &str, read: impl FnOnce(&mut Reader, Table) -> T) -> Result<T, ParseError> {
     let mut reader = Reader { diagnostics: Vec::new(), more: 0 };
     let mut value = None;
@@ -93,7 +97,7 @@ pub(crate) fn read<T>(text: &str, file: &str, read: impl FnOnce(&mut Reader, Tab
     } else {
         match DeTable::parse(text) {
             Ok(root) => value = Some(read(&mut reader, Table::new("", 0..0, root.get_ref()))),
-            // Only the first: what follows a broken line is guesswork.
+            // Only the first error is reported: what follows a broken line is guesswork.
             Err(error) => {
                 let span = error.span().unwrap_or(0..0);
                 let (reason, cure) = explain(text, &span, error.message());
@@ -107,7 +111,7 @@ pub(crate) fn read<T>(text: &str, file: &str, read: impl FnOnce(&mut Reader, Tab
     }
 }
 
-/// A syntax error in words. The parser's own messages say what it expected, not what people forget.
+/// Puts a syntax error into words. The parser's own messages say what it expected, not what people forget.
 fn explain(text: &str, span: &Range<usize>, message: &str) -> (String, String) {
     let part = text.get(span.clone()).unwrap_or_default();
     let cure = if message.contains("duplicate key") {
@@ -123,7 +127,7 @@ fn explain(text: &str, span: &Range<usize>, message: &str) -> (String, String) {
 }
 
 impl Reader {
-    /// Notes that what is at `span` is wrong, and what to do.
+    /// Reports that what is at `span` is wrong, and what to do.
     pub fn report_at(&mut self, span: Range<usize>, reason: impl Into<String>, cure: impl Into<String>) {
         if self.diagnostics.len() < DIAGNOSTICS_MAX {
             self.diagnostics.push((span, reason.into(), cure.into()));
@@ -139,7 +143,7 @@ impl Reader {
             let line_start = text[..start].rfind('\n').map_or(0, |end| end + 1);
             let line = text[line_start..].lines().next().unwrap_or_default();
             let column = text[line_start..start].chars().count();
-            // A long line is shown from a little before the fault.
+            // A long line is shown from a little before the place.
             let skip = column.saturating_sub(EXCERPT_CHARS / 2);
             let skip = if line.chars().nth(EXCERPT_CHARS).is_some() { skip } else { 0 };
             let excerpt: String =
@@ -147,7 +151,8 @@ impl Reader {
             Diagnostic {
                 line: text[..line_start].matches('\n').count() + 1,
                 column: column + 1,
-                // A fault may be in the line's end, \r\n, which is not shown.
+                // The place may be in the line's end, \r
+                // , which is not shown.
                 before: (column - skip).min(excerpt.chars().count()),
                 excerpt: printable(excerpt, EXCERPT_CHARS * 4),
                 reason: printable(reason, 1 << 10),
@@ -158,11 +163,11 @@ impl Reader {
     }
 }
 
-/// A table whose keys are asked for one by one; those that nobody asked for are unknown.
+/// A table whose keys are asked for one by one. Keys that nobody asked for are unknown.
 pub(crate) struct Table<'a> {
-    /// `""` or `[migration]`, for messages.
+    /// The name for messages: `""` or `[migration]`.
     name: &'static str,
-    /// Its header.
+    /// The table's header.
     pub span: Range<usize>,
     items: &'a DeTable<'a>,
     asked: Vec<&'static str>,
@@ -173,14 +178,14 @@ impl<'a> Table<'a> {
         Table { name, span, items, asked: Vec::new() }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn get(&mut self, key: &'static str) -> Option<Value<'a>> {
         self.asked.push(key);
         let value = self.items.get(key)?;
         Some(Value { key, span: value.span(), value: value.get_ref() })
     }
 
-    /// The same; it is a fault where it is missing.
+    /// Returns the value of `key`, and reports where it is missing.
     pub fn require(&mut self, reader: &mut Reader, key: &'static str, example: &str) -> Option<Value<'a>> {
         let value = self.get(key);
         if value.is_none() {
@@ -194,11 +199,11 @@ impl<'a> Table<'a> {
         value
     }
 
-    /// Notes keys that nobody asked for. `elsewhere`: keys of the root table, which people write below a header.
+    /// Reports keys that nobody asked for. `elsewhere` are keys of the root table, which people write below a header.
     pub fn finish(self, reader: &mut Reader, elsewhere: &[&str]) {
         for (key, _) in self.items.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
             if reader.diagnostics.len() >= DIAGNOSTICS_MAX {
-                // Looking for something alike costs time, and nobody would read it.
+                // Looking for a similar key costs time, and nobody would read it.
                 reader.more += 1;
                 continue;
             }
@@ -234,12 +239,12 @@ impl<'a> Value<'a> {
         reader.report_at(self.span.clone(), reason, cure);
     }
 
-    /// Notes a fault of this value.
+    /// Reports what is wrong with this value.
     pub fn report_at(&self, reader: &mut Reader, reason: impl Into<String>, cure: impl Into<String>) {
         reader.report_at(self.span.clone(), reason, cure);
     }
 
-    /// A string of 1 to `bytes_max` bytes without control characters.
+    /// Reads a string of 1 to `bytes_max` bytes without control characters.
     pub fn string(&self, reader: &mut Reader, bytes_max: usize) -> Option<&'a str> {
         let Some(text) = self.value.as_str() else {
             let raw = match self.value {
@@ -266,7 +271,7 @@ impl<'a> Value<'a> {
         None
     }
 
-    /// A whole number in `range`.
+    /// Reads a whole number in `range`.
     pub fn integer(&self, reader: &mut Reader, range: RangeInclusive<u64>) -> Option<u64> {
         let Some(number) = self.value.as_integer() else {
             self.wrong_type(
@@ -285,7 +290,7 @@ impl<'a> Value<'a> {
         value
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub fn boolean(&self, reader: &mut Reader) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
@@ -294,7 +299,7 @@ impl<'a> Value<'a> {
         value
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub fn word<T: Copy>(&self, reader: &mut Reader, words: &[(&str, T)]) -> Option<T> {
         let text = self.string(reader, QUOTE_BYTES_MAX)?;
         let found = words.iter().find(|(word, _)| *word == text);
@@ -309,7 +314,7 @@ impl<'a> Value<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// What `parse` makes of a string; its error says what to do.
+    /// Reads a string with `parse`, whose error says what to do.
     pub fn parsed<T>(
         &self,
         reader: &mut Reader,
@@ -333,7 +338,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A `[section]`, named so in messages.
+    /// Reads a `[section]`, which messages call so.
     pub fn table(&self, reader: &mut Reader, name: &'static str) -> Option<Table<'a>> {
         match self.value.as_table() {
             Some(items) => Some(Table::new(name, self.span.clone(), items)),
@@ -344,7 +349,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// `[[section]]`s, `most` at most, named so in messages.
+    /// Reads `[[section]]`s, at most `most`, which messages call so.
     pub fn tables(&self, reader: &mut Reader, name: &'static str, most: usize) -> Vec<Table<'a>> {
         let Some(array) = self.value.as_array().filter(|array| array.iter().all(|item| item.get_ref().is_table()))
         else {
@@ -358,7 +363,7 @@ impl<'a> Value<'a> {
         tables
     }
 
-    /// The strings of an array, `most` at most, each with its place.
+    /// Reads the strings of an array, at most `most`, each with its place.
     pub fn strings(&self, reader: &mut Reader, most: usize, bytes_max: usize) -> Vec<(Value<'a>, &'a str)> {
         let Some(array) = self.value.as_array() else {
             self.wrong_type(reader, "array", format!("write {} = [\"...\", \"...\"]", self.key));
@@ -372,7 +377,7 @@ impl<'a> Value<'a> {
         strings
     }
 
-    /// Whether it is `[]`.
+    /// Returns whether the value is `[]`.
     pub fn is_empty_array(&self) -> bool {
         self.value.as_array().is_some_and(|array| array.is_empty())
     }

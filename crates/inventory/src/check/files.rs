@@ -1,5 +1,5 @@
-//! Whether the files that a guest lies on, starts from and has its RAM in mean at the target what they mean at the
-//! source.
+//! Whether a guest's disks, the files that it starts from and those that hold its RAM mean the same at the target as at
+//! the source.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use crate::problem::{ProblemKind, Severity};
 enum Same {
     Yes,
     No,
-    /// On this host's local file system.
+    /// The file is on the local file system of this host.
     Local(String),
     Unknown(String),
 }
 
 impl Checker<'_> {
-    /// What QEMU opens beside disks.
+    /// Checks that the target can read what QEMU opens beside disks.
     pub(super) fn files(&mut self, definition: Option<&Definition>) {
         let Some(definition) = definition else { return };
         for (what, path) in definition.opened() {
@@ -32,12 +32,12 @@ impl Checker<'_> {
         }
     }
 
-    /// What QEMU reads as it starts, and shows the guest when that asks: it does not move.
+    /// Checks the files that QEMU reads as it starts, and shows the guest when the guest asks: they do not move.
     pub(super) fn loaded_files(&mut self, definition: Option<&Definition>) {
         let (guest, source, target) = (self.guest, self.source, self.target);
         let named: Vec<_> =
             definition.iter().flat_map(|definition| definition.opened()).map(|(_, path)| path).collect();
-        // Of those that a definition names, the lack is told already.
+        // Of the files that a definition names, the lack is reported already.
         let is_told = |path: &PathBuf| named.contains(&path) && target.file(path).is_none_or(|file| !file.readable);
         for path in guest.loaded.iter().filter(|path| !is_told(path)) {
             let shown = path.display();
@@ -81,7 +81,7 @@ impl Checker<'_> {
                 self.blocks(ProblemKind::DiskMissing, what, cure);
                 continue;
             };
-            // What is only read may be a copy, such as an installation image.
+            // A disk that is only read may be a copy, such as an installation image.
             let severity = if disk.readonly { Severity::Warns } else { Severity::Blocks };
             let shared = if disk.readonly {
                 "make sure that both hold the same bytes"
@@ -116,7 +116,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Disks that a server on the host has: each host has its own.
+    /// Checks for disks that a server on the host has: each host has its own server.
     pub(super) fn local_servers(&mut self) {
         let (guest, source, target) = (self.guest, self.source, self.target);
         for filename in guest.composition.filenames() {
@@ -147,7 +147,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Two QEMUs that map one file as the RAM of the same guest write into each other's.
+    /// Checks the files that hold RAM: two QEMUs that map one file as the RAM of the same guest write into each
+    /// other's.
     pub(super) fn ram_files(&mut self) {
         let (guest, target) = (self.guest, self.target);
         for path in &guest.ram_files {
@@ -305,7 +306,7 @@ pub(super) mod tests {
             &["the same bytes"],
         ),
         (
-            // Hosts that were installed from one image: equal inodes, and yet two files.
+            // These hosts were installed from one image: the inodes are equal, and yet the files are two.
             |w| {
                 for host in [&mut w.source, &mut w.target] {
                     (host.files[0].file_system, host.files[0].file_system_name) = (FileSystem::Local, "ext4".into());
@@ -317,7 +318,7 @@ pub(super) mod tests {
         ),
         (|w| w.target.files[0].file_system = FileSystem::Local, K::DiskLocal, Blocks, &["(nfs) of hostb"]),
         (
-            // Two hosts installed from one image, of which neither says its boot: equal numbers of different files.
+            // These hosts were installed from one image, and neither says its boot: equal numbers of different files.
             |w| {
                 (w.source.boot_id, w.target.boot_id) = (None, None);
                 w.source.files[0].file_system = FileSystem::Local;

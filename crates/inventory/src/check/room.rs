@@ -44,7 +44,7 @@ fn problems(guest: &GuestFacts, source: &HostFacts, target: &HostFacts) -> Vec<P
     problems
 }
 
-/// What bounds a QEMU at a host. An agent that does not tell its limits tells its memory at least.
+/// Returns what bounds a QEMU at a host. An agent that does not report its limits reports its memory at least.
 fn room(host: &HostFacts) -> Room {
     host.room.clone().unwrap_or_else(|| {
         let ram = RoomLimit {
@@ -60,7 +60,8 @@ fn room(host: &HostFacts) -> Room {
     })
 }
 
-/// The target's pool of huge pages. What running guests were promised of it is reserved by the kernel, and not free.
+/// Checks the target's pool of huge pages. The kernel reserves what running guests were promised of the pool, so that
+/// is not free.
 fn pool(guest: &GuestFacts, target: &HostFacts) -> Option<Problem> {
     let page = guest.hugepages.filter(|page| *page > 0)?;
     let pages = guest.ram_bytes.div_ceil(page);
@@ -85,7 +86,7 @@ fn unread(host: &str, room: &Room) -> Option<Problem> {
     Some(Problem { kind: ProblemKind::RoomUnknown, severity: Severity::Warns, what, cure })
 }
 
-/// What the copy makes the source allocate.
+/// Checks what the copy makes the source allocate.
 fn copy(guest: &GuestFacts, source: &HostFacts) -> Option<Problem> {
     let copy = guest.copy.as_ref()?;
     let why = copy.allocation_text(&guest.name);
@@ -107,7 +108,7 @@ fn copy(guest: &GuestFacts, source: &HostFacts) -> Option<Problem> {
     Some(Problem { kind, severity, what, cure })
 }
 
-/// Why a guest is not copied, as one sentence; none: there is room for that.
+/// Returns why a guest is not copied, as one sentence. `None`: there is room for the copy.
 pub fn refused_copy(copy: &CopyRoom, host: &str, who: &str) -> Option<String> {
     let CopyFits::Not(limit) = copy.fits() else { return None };
     let needed = copy.needed_bytes();
@@ -119,17 +120,17 @@ pub fn refused_copy(copy: &CopyRoom, host: &str, who: &str) -> Option<String> {
     ))
 }
 
-/// There is no room for a QEMU. As text it is one sentence.
+/// The error that there is no room for a QEMU. As text it is one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}: {cure}")]
 pub struct NoRoom {
-    /// Which limit is in the way.
+    /// The limit that is in the way.
     pub what: String,
     /// What to do.
     pub cure: String,
 }
 
-/// Why a QEMU is not let in; none: there is room for it.
+/// Returns why a QEMU is not let in. `None`: there is room for it.
 pub fn refusal(room: &Room, need: &RoomNeed, host: &str, who: &str) -> Option<NoRoom> {
     let lacking = room.lacking(need);
     let (limit, needed) = lacking.first()?;

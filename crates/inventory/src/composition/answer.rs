@@ -6,7 +6,7 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("QEMU's answer to {command} is not understood: {why}")]
 pub struct Malformed {
-    /// What was asked.
+    /// The command that was asked.
     pub command: &'static str,
     /// What is wrong with the answer.
     pub why: String,

@@ -7,13 +7,13 @@ use super::model::{Composition, Device, Drive, Medium, OpenFile, is_numbered};
 use crate::file_facts::{FileFacts, FileSystem};
 use crate::qemu_version::QemuVersion;
 
-/// Properties that say nothing of what a device is: `drive` names a node, which each QEMU numbers anew if it has no
-/// name of its own; a disk's geometry follows from its size when QEMU opened it (hw/block/block.c), which may have
-/// grown since; the number of a device's bus is the firmware's choice.
+/// The properties that say nothing of what a device is. `drive` names a node, which each QEMU numbers anew if the node
+/// has no name of its own. A disk's geometry follows from its size when QEMU opened it (hw/block/block.c), and the disk
+/// may have grown since. The number of a device's bus is the firmware's choice.
 const OF_A_PROCESS: [&str; 8] = ["busnr", "drive", "cyls", "heads", "secs", "lcyls", "lheads", "lsecs"];
-/// Properties that a guest knows a device by. Between QEMUs of different versions the others' defaults may differ,
-/// which the machine type makes up for. The chipset's others may be where the guest has put something (`MCFG` of
-/// hw/pci-host/q35.c, `smb_io_base` of hw/acpi/piix4.c), which moves with its state.
+/// The properties that a guest knows a device by. The defaults of other properties may differ between QEMUs of
+/// different versions, which the machine type makes up for. Other properties of the chipset may be where the guest has
+/// put something (`MCFG` of hw/pci-host/q35.c, `smb_io_base` of hw/acpi/piix4.c), which moves with its state.
 const IDENTITY: [&str; 22] = [
     "addr",
     "acpi-index",
@@ -44,15 +44,15 @@ const IDENTITY: [&str; 22] = [
 pub enum Part {
     /// The machine type.
     Machine,
-    /// A device, or a property of one.
+    /// A device, or a property of a device.
     Device,
     /// A vCPU.
     Vcpu,
     /// RAM, or a memory device.
     Memory,
-    /// What is in a drive.
+    /// The medium in a drive.
     Drive,
-    /// A drive's limits, cache mode or bitmaps: QEMU's alone, the guest does not see them.
+    /// A drive's limits, cache mode or bitmaps. Only QEMU has them; the guest does not see them.
     Tuning,
     /// A network backend.
     Network,
@@ -64,14 +64,14 @@ pub enum Part {
     Activity,
 }
 
-/// One thing that two compositions do not have in common.
+/// Something that two compositions do not have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What kind of thing.
+    /// The kind of thing.
     pub part: Part,
     /// The thing, as the subject of a sentence: `the device virtio-blk-pci "late"`.
     pub subject: String,
-    /// How it differs.
+    /// How the thing differs.
     pub change: Change,
 }
 
@@ -80,21 +80,21 @@ pub struct Difference {
 pub enum Change {
     /// Only the first composition has it.
     OnlyFirst,
-    /// Only the second has it.
+    /// Only the second composition has it.
     OnlySecond,
-    /// Both have it, with another value of this.
+    /// Both compositions have it, with another value of this.
     Differs {
-        /// Of what: `property serial`, `image`.
+        /// What has another value: `property serial`, `image`.
         what: String,
-        /// In the first.
+        /// The value in the first composition.
         first: String,
-        /// In the second.
+        /// The value in the second composition.
         second: String,
     },
 }
 
 impl Difference {
-    /// As what happened to a guest between two looks.
+    /// Tells the difference as what happened to a guest between two looks.
     pub fn as_event(&self) -> String {
         let Difference { part, subject, change } = self;
         match (change, part) {
@@ -108,7 +108,7 @@ impl Difference {
         }
     }
 
-    /// As what a target's QEMU has and lacks.
+    /// Tells the difference as what a target's QEMU has and lacks.
     pub fn as_mismatch(&self, guest: &str, target: &str) -> String {
         let Difference { subject, change, .. } = self;
         match change {
@@ -130,20 +130,21 @@ impl fmt::Display for Difference {
 /// Whether a path means the same file on two hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SameFile {
-    /// It does.
+    /// The files are the same.
     Yes,
-    /// It does not.
+    /// The files are not the same.
     No,
-    /// The first host's is on a file system that only that host sees.
+    /// The first host's file is on a file system that only that host sees.
     LocalToFirst,
-    /// The second host's is.
+    /// The second host's file is on a file system that only that host sees.
     LocalToSecond,
-    /// That cannot be known, for this reason.
+    /// Whether they are the same cannot be known, for this reason.
     Unknown(String),
 }
 
-/// Device and inode identify a file within one kernel; between two, a network file system's inode does, and for a
-/// block device its worldwide name. Hosts installed from one image have equal inodes on their local file systems.
+/// Returns whether two files are the same. Device and inode identify a file within one kernel. Between two kernels a
+/// network file system's inode does, and a block device's worldwide name. Hosts installed from one image have equal
+/// inodes on their local file systems.
 pub fn same_file(boots: (Option<&str>, Option<&str>), first: &FileFacts, second: &FileFacts) -> SameFile {
     if boots.0.is_some() && boots.0 == boots.1 {
         return if (first.device, first.inode) == (second.device, second.inode) { SameFile::Yes } else { SameFile::No };
@@ -163,7 +164,7 @@ pub fn same_file(boots: (Option<&str>, Option<&str>), first: &FileFacts, second:
     }
 }
 
-/// Whether two files with one number on network file systems are the same: two exports may number alike.
+/// Returns whether two files with one number on network file systems are the same: two exports may number alike.
 fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
     let handles = first.handle.as_ref().zip(second.handle.as_ref());
     let is_same_handle = handles.map(|(one, other)| one == other);
@@ -173,7 +174,7 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
             Some(_) => SameFile::No,
             None => SameFile::Unknown(format!("{one} and {other} may be two names of the same or not")),
         },
-        // One server may have another handle for each version of NFS.
+        // A server may have another handle for each version of NFS.
         (Some(one), Some(_)) if is_same_handle == Some(false) => SameFile::Unknown(format!(
             "{one} calls it something else on each (is it mounted with the same version of NFS?)"
         )),
@@ -187,15 +188,15 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
 const RAM_BACKENDS: [&str; 4] =
     ["memory-backend-file", "memory-backend-memfd", "memory-backend-ram", "memory-backend-shm"];
 
-/// What `first` and `second` do not have in common: of one guest at two moments, or of a guest and the QEMU that is to
-/// take it. Files are compared where both compositions have looked at them, else their names are.
+/// Returns what `first` and `second` do not have in common: of one guest at two moments, or of a guest and the QEMU
+/// that is to take it. Files are compared where both compositions have looked at them, else their names are.
 pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference> {
     let mut all = Differences { all: Vec::new(), first, second, same_release: release(first) == release(second) };
     if first.machine != second.machine {
         all.differs(Part::Machine, "the machine", "type", &first.machine, &second.machine);
     }
     all.devices(&first.devices, &second.devices, false);
-    // What those without an id are is compared on their buses.
+    // Devices without an id are compared on their buses.
     let peripheral = |(id, kind): (&String, &String)| (!is_numbered(id)).then(|| format!("the device {kind} \"{id}\""));
     let on_bus = ids(&first.devices).union(&ids(&second.devices)).cloned().collect::<BTreeSet<String>>();
     let busless = |peripherals: &BTreeMap<String, String>| -> BTreeSet<String> {
@@ -228,7 +229,7 @@ fn release(composition: &Composition) -> Option<(u32, u32)> {
     composition.qemu.map(|QemuVersion { major, minor, .. }| (major, minor))
 }
 
-/// The ids of devices on buses.
+/// Returns the ids of devices on buses.
 fn ids(devices: &[Device]) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     for device in devices {
@@ -242,7 +243,7 @@ struct Differences<'a> {
     all: Vec<Difference>,
     first: &'a Composition,
     second: &'a Composition,
-    /// Both QEMUs are of one release.
+    /// Whether both QEMUs are of one release.
     same_release: bool,
 }
 
@@ -280,13 +281,13 @@ impl Differences<'_> {
         self.sets(part, &entries(first), &entries(second), |entry| entry.clone());
     }
 
-    /// Whether somebody asked for a device: it is none of the chipset's.
+    /// Returns whether a device was asked for, and is not the chipset's.
     fn was_asked_for(&self, device: &Device) -> bool {
         !device.id.is_empty() || self.first.peripherals.values().any(|kind| *kind == device.driver)
     }
 
-    /// Devices on the same buses, by what the guest finds them by. `asked`: somebody asked for the device that has
-    /// these buses.
+    /// Compares devices on the same buses, by what the guest finds them by. `asked`: the device that has these buses
+    /// was asked for.
     fn devices(&mut self, first: &[Device], second: &[Device], asked: bool) {
         let mut rest: Vec<&Device> = second.iter().collect();
         for device in first {
@@ -351,7 +352,7 @@ impl Differences<'_> {
             return self.differs(Part::Drive, subject, "the image", &names(first), &names(second));
         }
         for (depth, (image, other)) in first.chain.iter().zip(&second.chain).enumerate() {
-            // What is only read may be a copy.
+            // An image that is only read may be a copy.
             let may_be_copy = depth > 0 || first.read_only;
             if let Some((first, second)) = self.files(&image.filename, &other.filename, may_be_copy) {
                 self.differs(Part::Drive, subject, "the image", &first, &second);
@@ -384,7 +385,7 @@ impl Differences<'_> {
         });
     }
 
-    /// How two images are to be told apart, if they are not the same.
+    /// Returns how two images are told apart, if they are not the same.
     fn files(&self, first: &str, second: &str, may_be_copy: bool) -> Option<(String, String)> {
         let seen = (self.first.file(first), self.second.file(second));
         let (Some(here), Some(there)) = seen else {
@@ -393,7 +394,7 @@ impl Differences<'_> {
         if here.moves && there.moves {
             return None;
         }
-        // What a path does not say: an offset, an option of a filter.
+        // A path does not say everything: an offset, an option of a filter.
         if first != second && first.starts_with("json:") && second.starts_with("json:") {
             return Some((first.to_owned(), second.to_owned()));
         }
@@ -423,13 +424,13 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// Whether a property names what has no name of its own by a number of chance: `"#net016"` (id_generate of QEMU's
-/// util/id.c).
+/// Returns whether a property names something without a name of its own by a number of chance: `"#net016"` (id_generate
+/// of QEMU's util/id.c).
 fn is_of_chance(value: &str) -> bool {
     value.starts_with("\"#")
 }
 
-/// What a guest finds a device by.
+/// Returns what a guest finds a device by.
 fn location(device: &Device) -> (&str, &str, &str, &str) {
     let address = device.properties.get("addr").map_or("", String::as_str);
     (&device.bus, &device.driver, &device.id, address)
@@ -512,7 +513,7 @@ mod tests {
         );
     }
 
-    /// Each part of a composition that is changed alone is told, once, by its name.
+    /// Checks that each part of a composition that is changed alone is reported, once, by its name.
     #[test]
     fn each_part_is_compared() {
         type Spoil = fn(&mut Composition);
@@ -573,7 +574,7 @@ mod tests {
         let mut first = composition();
         first.peripherals.insert("device[3]".into(), "virtio-blk-pci".into());
         first.devices[0].children[0].properties.insert("x-new".into(), "1".into());
-        // Where the guest has put something of the chipset.
+        // This is where the guest has put something of the chipset.
         first.devices[0].properties.insert("MCFG".into(), "1".into());
         let mut second = first.clone();
         second.qemu = Some(QemuVersion { major: 7, minor: 2, micro: 0 });
@@ -599,7 +600,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(differs(&first, &second), [""; 0]);
-        // Another mount point, the same file.
+        // The mount point is another, the file is the same.
         second.files[0].filename = "/t/ov.qcow2".into();
         medium(&mut second).chain[0].filename = "/t/ov.qcow2".into();
         assert_eq!(differs(&first, &second), [""; 0]);
@@ -616,7 +617,7 @@ mod tests {
         (first.files[0].moves, second.files[0].moves) = (true, true);
         assert_eq!(differs(&first, &second), [""; 0]);
         first.files[0].moves = false;
-        // The same file, read from another place of it.
+        // The file is the same, read from another place of it.
         let offset = |composition: &Composition, bytes: u64| {
             let mut composition = composition.clone();
             let name = format!("json:{{\"offset\": {bytes}, \"file\": \"/s/ov.qcow2\"}}");

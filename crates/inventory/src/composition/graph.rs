@@ -1,7 +1,7 @@
 //! The files that a drive lies on, whatever its images are made of.
 //!
-//! `query-block` tells the images that a drive's first is an overlay of, and nothing else that is below: the data file
-//! of a qcow2, the children of a quorum, what a filter passes on. The block graph has them all.
+//! `query-block` lists the images that a drive's first image is an overlay of, and nothing else that is below: not the
+//! data file of a qcow2, the children of a quorum, or what a filter passes on. The block graph has them all.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,18 @@ use super::answer::{Malformed, Read, list, malformed, text};
 
 const EDGES: &str = "x-debug-query-block-graph";
 const NODES: &str = "query-named-block-nodes";
-/// Most steps from a drive downwards. A graph has no circles, yet two ways may lead to the same node.
+/// The most steps from a drive downwards. A graph has no circles, yet two ways may lead to the same node.
 const STEPS_MAX: usize = 4096;
 
-/// QEMU's block nodes, and which lies on which.
+/// QEMU's block nodes, and which node lies on which.
 pub(super) struct Graph<'a> {
     filenames: BTreeMap<&'a str, &'a str>,
     children: BTreeMap<&'a str, Vec<(&'a str, &'a str)>>,
 }
 
 impl<'a> Graph<'a> {
-    /// `edges`: the answer to `x-debug-query-block-graph`. `nodes`: to `query-named-block-nodes`.
+    /// Reads a graph. `edges` is the answer to `x-debug-query-block-graph`, `nodes` the answer to
+    /// `query-named-block-nodes`.
     pub(super) fn read(edges: &'a Value, nodes: &'a Value) -> Read<Graph<'a>> {
         let mut filenames = BTreeMap::new();
         for node in list(NODES, nodes)? {
@@ -35,7 +36,7 @@ impl<'a> Graph<'a> {
         }
         let mut children: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
         for edge in list(EDGES, &edges["edges"])? {
-            // Of drives and jobs it is known from elsewhere what they lie on.
+            // What drives and jobs lie on is known from elsewhere.
             let Some(parent) = names.get(&number(edge, "parent")?) else { continue };
             let child = names.get(&number(edge, "child")?).ok_or_else(|| malformed(EDGES, "an edge to nowhere"))?;
             children.entry(parent).or_default().push((text(EDGES, edge, "name")?, child));
@@ -43,8 +44,8 @@ impl<'a> Graph<'a> {
         Ok(Graph { filenames, children })
     }
 
-    /// What is at the bottom below a node: the way there (`file`, `data-file`, `backing/file`), and what QEMU calls the
-    /// file.
+    /// Returns what is at the bottom below a node: the way there (`file`, `data-file`, `backing/file`), and what QEMU
+    /// calls the file.
     pub(super) fn files_below(&self, node: &'a str) -> Read<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         let mut open = vec![(String::new(), node)];
@@ -79,7 +80,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Edges and nodes as QEMU 10 tells them of a guest whose disk is an overlay on a qcow2 with a data file.
+    /// Returns edges and nodes as QEMU 10 reports them of a guest whose disk is an overlay on a qcow2 with a data file.
     pub(in super::super) fn answers() -> (Value, Value) {
         let node = |name: &str, file: &str| json!({"node-name": name, "file": file, "drv": "x", "ro": false});
         let nodes = json!([
@@ -126,7 +127,7 @@ pub(super) mod tests {
             assert!(Graph::read(&edges, &nodes).is_err(), "{at}");
         }
         assert!(Graph::read(&edges, &json!([{"node-name": "top"}])).is_err());
-        // Circles, which QEMU has none of, end.
+        // Circles end, though QEMU has none.
         let mut edges = edges;
         edges["edges"][1]["child"] = json!(1);
         assert!(Graph::read(&edges, &nodes).unwrap().files_below("top").is_err());

@@ -16,7 +16,7 @@
 //! | TPMs, objects | `query-tpm`, `qom-list` of `/objects` | id and type |
 //! | block jobs, exports | `query-jobs`, `query-block-exports` | stay with the source's QEMU: there must be none |
 //!
-//! Pure: [`Answers`] are QEMU's words, who asks for them is the agent's matter.
+//! Pure: [`Answers`] are QEMU's words; to ask for them is the agent's matter.
 
 mod answer;
 mod compare;

@@ -11,33 +11,33 @@ use crate::qemu_version::QemuVersion;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Composition {
-    /// The QEMU's version: devices have more properties in a newer one.
+    /// The QEMU's version. Devices have more properties in a newer QEMU.
     pub qemu: Option<QemuVersion>,
     /// The machine type without alias: `pc-q35-10.0`.
     pub machine: String,
-    /// Devices on buses, as a tree.
+    /// The devices on buses, as a tree.
     pub devices: Vec<Device>,
-    /// Devices that the command line or somebody since asked for, also those without a bus: QOM name and type.
+    /// The devices that the command line or a later command asked for, also those without a bus: QOM name and type.
     pub peripherals: BTreeMap<String, String>,
-    /// vCPUs that are plugged, by their places: `socket-id 0, core-id 1, thread-id 0`.
+    /// The vCPUs that are plugged, by their places: `socket-id 0, core-id 1, thread-id 0`.
     pub vcpus: BTreeSet<String>,
-    /// RAM by its backends.
+    /// The RAM by its backends.
     pub ram: Vec<RamBackend>,
-    /// Memory devices (`pc-dimm`, `nvdimm`, `virtio-mem`...), each as a sentence of its fields.
+    /// The memory devices (`pc-dimm`, `nvdimm`, `virtio-mem`...), each as a sentence of its fields.
     pub memory_devices: BTreeSet<String>,
-    /// Drives that a device of the guest has.
+    /// The drives that a device of the guest has.
     pub drives: Vec<Drive>,
-    /// Network backends, and NICs: name and type.
+    /// The network backends and NICs: name and type.
     pub network: BTreeMap<String, String>,
-    /// TPM backends: id, and type with model.
+    /// The TPM backends: id, and type with model.
     pub tpms: BTreeMap<String, String>,
-    /// User-creatable objects: id and type.
+    /// The user-creatable objects: id and type.
     pub objects: BTreeMap<String, String>,
-    /// Block jobs and exports of block nodes, each in words.
+    /// The block jobs and the exports of block nodes, each in words.
     pub activities: BTreeSet<String>,
-    /// The files below the drives, as this host sees them. Empty where nobody looked.
+    /// The files below the drives, as this host sees them. Empty where no agent looked.
     pub files: Vec<OpenFile>,
-    /// Whose files these are: `/proc/sys/kernel/random/boot_id`.
+    /// The kernel that has these files: `/proc/sys/kernel/random/boot_id`.
     pub boot_id: Option<String>,
 }
 
@@ -46,18 +46,18 @@ pub struct Composition {
 pub struct Device {
     /// The bus: `pcie.0`.
     pub bus: String,
-    /// QEMU's name of its kind: `virtio-blk-pci`.
+    /// QEMU's name of the device's kind: `virtio-blk-pci`.
     pub driver: String,
-    /// Its id; empty if it was given none.
+    /// The device's id. Empty if the device was given none.
     pub id: String,
-    /// Its properties, as `info qtree` prints them.
+    /// The device's properties, as `info qtree` prints them.
     pub properties: BTreeMap<String, String>,
-    /// What its own buses hold.
+    /// The devices on the device's own buses.
     pub children: Vec<Device>,
 }
 
 impl Device {
-    /// This device and all on its buses.
+    /// Returns this device and all devices on its buses.
     pub fn all(&self) -> Box<dyn Iterator<Item = &Device> + '_> {
         Box::new(std::iter::once(self).chain(self.children.iter().flat_map(Device::all)))
     }
@@ -66,9 +66,9 @@ impl Device {
 /// A part of the guest's RAM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RamBackend {
-    /// Its object's id; empty if it has none.
+    /// The id of the RAM's object. Empty if the object has none.
     pub id: String,
-    /// Bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -77,38 +77,39 @@ pub struct RamBackend {
 pub struct Drive {
     /// The device: its id or QOM path.
     pub device: String,
-    /// The name of the drive (`-drive id=`); empty where a node stands in its place.
+    /// The name of the drive (`-drive id=`). Empty where a node stands in its place.
     pub name: String,
-    /// Whether its medium may be changed while the guest runs.
+    /// Whether the medium may be changed while the guest runs.
     pub removable: bool,
-    /// What is in it; none: it is empty.
+    /// The medium in the drive. `None`: the drive is empty.
     pub medium: Option<Medium>,
 }
 
-/// What is in a drive.
+/// The medium in a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Medium {
-    /// The image that the guest sees first, then the one that it is an overlay of, and so on.
+    /// The image that the guest sees first, then the image that it is an overlay of, and so on.
     pub chain: Vec<Image>,
-    /// What is below beside the files of the chain: the data file of a qcow2, the children of a quorum. The way there
-    /// from the first image's node (`data-file`, `backing/data-file`), and what QEMU calls the file.
+    /// The files that are below beside those of the chain: the data file of a qcow2, the children of a quorum. A key is
+    /// the way there from the first image's node (`data-file`, `backing/data-file`), a value is what QEMU calls the
+    /// file.
     #[serde(default)]
     pub beside: BTreeMap<String, String>,
     /// Whether the guest may only read.
     pub read_only: bool,
-    /// Limits and cache modes, which QEMU does not move: name and value.
+    /// The limits and cache modes, which QEMU does not move: name and value.
     pub tuning: BTreeMap<String, String>,
-    /// Dirty bitmaps that only this QEMU has.
+    /// The dirty bitmaps that only this QEMU has.
     pub bitmaps: BTreeSet<String>,
 }
 
 impl Medium {
-    /// Whether a file on this way is only read: it is of an image that another is an overlay of.
+    /// Returns whether a file on this way is only read, since it is of an image that another is an overlay of.
     pub fn is_backing(way: &str) -> bool {
         way.split('/').any(|step| step == "backing")
     }
 
-    /// The name of the image that the guest sees first.
+    /// Returns the name of the image that the guest sees first.
     pub fn filename(&self) -> &str {
         self.chain.first().map_or("", |image| &image.filename)
     }
@@ -119,39 +120,39 @@ impl Medium {
 pub struct Image {
     /// QEMU's driver: `qcow2`, `raw`.
     pub format: String,
-    /// As QEMU calls it: a path, relative perhaps, or a description (`json:`, `nbd://`).
+    /// The file as QEMU calls it: a path, relative perhaps, or a description (`json:`, `nbd://`).
     pub filename: String,
-    /// Bytes that the guest sees.
+    /// The bytes that the guest sees.
     pub virtual_bytes: u64,
 }
 
 /// A file below a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFile {
-    /// As QEMU calls it.
+    /// The file as QEMU calls it.
     pub filename: String,
-    /// What is at that path, as QEMU's process sees it; none: nothing is, or its file system does not answer.
+    /// What is at that path, as QEMU's process sees it. `None`: nothing is there, or its file system does not answer.
     pub facts: Option<FileFacts>,
     /// Whether that is what the process has open.
     pub is_open: bool,
-    /// Whether the agent keeps it for the guest, and what is in it arrives with the guest: UEFI's variables. Each host
-    /// has its own.
+    /// Whether the agent keeps the file for the guest, and its contents arrive with the guest: UEFI's variables. Each
+    /// host has its own.
     #[serde(default)]
     pub moves: bool,
 }
 
-/// Whether a device has no id but a number in QOM, in the order in which such devices were made: `device[3]`.
+/// Returns whether a device has no id but a number in QOM, in the order in which such devices were made: `device[3]`.
 pub fn is_numbered(id: &str) -> bool {
     id.starts_with("device[")
 }
 
 impl Composition {
-    /// The file that QEMU calls so.
+    /// Returns the file that QEMU calls so.
     pub fn file(&self, filename: &str) -> Option<&OpenFile> {
         self.files.iter().find(|file| file.filename == filename)
     }
 
-    /// The names of all files below all drives, each once.
+    /// Returns the names of all files below all drives, each once.
     pub fn filenames(&self) -> BTreeSet<&str> {
         let media = self.drives.iter().filter_map(|drive| drive.medium.as_ref());
         let names = media.flat_map(|medium| {
@@ -161,8 +162,8 @@ impl Composition {
         names.map(String::as_str).collect()
     }
 
-    /// The same without what only a source's QEMU does, and without what was seen of its files: what its command line
-    /// makes again.
+    /// Returns what the command line makes again: the composition without what only a source's QEMU does, and without
+    /// what was seen of its files.
     pub fn as_launched(&self) -> Composition {
         Composition { activities: BTreeSet::new(), files: Vec::new(), boot_id: None, ..self.clone() }
     }

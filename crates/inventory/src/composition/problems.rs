@@ -5,9 +5,9 @@ use super::model::{Composition, Medium};
 use crate::command_line;
 use crate::problem::{Problem, ProblemKind, Severity};
 
-/// Of a guest whose QEMU was started from a definition: what it has now that `launched`, as that QEMU was when it had
-/// just been started, had not, and the other way round. `given`: names of images that the target's QEMU is started with
-/// instead.
+/// Returns the problems of a guest whose QEMU was started from a definition: what the guest has now and did not have in
+/// `launched`, when that QEMU had just been started, and the other way round. `given` are the names of images that the
+/// target's QEMU is started with instead.
 pub(crate) fn composition_problems(
     guest: &str,
     launched: &Composition,
@@ -24,8 +24,8 @@ pub(crate) fn composition_problems(
     problems
 }
 
-/// The same of a guest whose QEMU somebody else started with this command line. `hot_plugged`: the devices that were
-/// plugged in later.
+/// Returns the problems of a guest whose QEMU another program started with this command line. `hot_plugged` are the
+/// devices that were plugged in later.
 pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, hot_plugged: &[String]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |kind, what: String, cure: &str| problems.push(Problem::new(kind, Severity::Blocks, what, cure));
@@ -84,7 +84,7 @@ pub(crate) fn launch_problems(guest: &str, args: &[String], now: &Composition, h
     problems
 }
 
-/// What drives have open now, and the command line does not name, or the other way round.
+/// Returns the media that drives have open now and that the command line does not name, and the other way round.
 fn media_problems(guest: &str, args: &[String], now: &Composition) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut add = |what: String| {
@@ -96,8 +96,8 @@ fn media_problems(guest: &str, args: &[String], now: &Composition) -> Vec<Proble
     // What a file of more options says of drives is seen at the target only, before anything is copied.
     for drive in now.drives.iter().filter(|_| !reads_files) {
         let Some(medium) = &drive.medium else { continue };
-        // Options that a path does not say, such as an offset or a filter's, are in what QEMU calls it; the files below
-        // are named.
+        // Options that a path does not say, such as an offset or an option of a filter, are in what QEMU calls the
+        // image. The files below are named.
         let mut below =
             medium.beside.iter().filter(|(way, _)| !Medium::is_backing(way)).map(|(_, file)| file).peekable();
         let are_files_named =
@@ -131,7 +131,7 @@ const CHANGED: &str = "put back what it was started with (a snapshot: QMP block-
                        shut the guest down and \
                        start it with what it has now";
 
-/// What keeps a guest here whatever its QEMU was started from.
+/// Returns what keeps a guest here whatever its QEMU was started from.
 fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
     let mut problems = Vec::new();
     for activity in &now.activities {
@@ -170,7 +170,7 @@ fn own_problems(guest: &str, now: &Composition) -> Vec<Problem> {
     problems
 }
 
-/// Whether this is the size of an image, which whoever opens the image finds there.
+/// Returns whether the difference is the size of an image, which every QEMU that opens the image finds there.
 fn is_size(difference: &Difference) -> bool {
     matches!(&difference.change, Change::Differs { what, .. } if difference.part == Part::Drive && what == "the size \
         in bytes")
@@ -181,17 +181,17 @@ fn is_relative(filename: &str) -> bool {
     !filename.starts_with('/') && !has_scheme
 }
 
-/// Without the protocol that QEMU lets one write before a path.
+/// Returns the name without the protocol that QEMU lets people write before a path.
 pub(super) fn plain(filename: &str) -> &str {
     filename.strip_prefix("file:").unwrap_or(filename)
 }
 
-/// Whether this is only that a drive has the image that the target is started with, too.
+/// Returns whether the difference is only that a drive has the image that the target is started with, too.
 fn is_given(difference: &Difference, now: &Composition, given: &[String]) -> bool {
     let Change::Differs { what, .. } = &difference.change else { return false };
     let is_image = difference.part == Part::Drive
         && ["the image", "the medium", "the format", "the size in bytes"].contains(&what.as_str());
-    // By the drive's own words, which `compare` made of it.
+    // The words of the drive are those that `compare` made.
     let has_given = |filename: &str| given.iter().any(|given| given == filename);
     is_image
         && now.drives.iter().any(|drive| {

@@ -20,20 +20,20 @@
 
 use super::model::Device;
 
-/// Deepest tree that is read: PCI bridges in bridges with USB hubs in hubs have some twenty levels.
+/// The deepest tree that is read: PCI bridges in bridges with USB hubs in hubs have some twenty levels.
 const DEPTH_MAX: usize = 64;
 
-/// Text that is no device tree.
+/// The error of a text that is no device tree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the device tree: {why}")]
 pub struct NoTree {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
     /// What is wrong.
     pub why: &'static str,
 }
 
-/// The devices on the root buses, with all below them.
+/// Returns the devices on the root buses, with all devices below them.
 pub fn parse(text: &str) -> Result<Vec<Device>, NoTree> {
     let mut roots = Vec::new();
     // The devices that are open, from the root on, each with the indentation of its properties.

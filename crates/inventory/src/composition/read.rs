@@ -11,9 +11,9 @@ use super::qtree;
 use crate::qemu_version::QemuVersion;
 
 const BLOCK: &str = "query-block";
-/// Longest backing chain that is read: each image of one is a file that QEMU has open.
+/// The longest backing chain that is read. QEMU has a file open for each image of a chain.
 const CHAIN_MAX: usize = 256;
-/// Settings of a drive that QEMU keeps for itself.
+/// The settings of a drive that QEMU keeps for itself.
 const TUNING: [&str; 20] = [
     "bps",
     "bps_rd",
@@ -37,52 +37,53 @@ const TUNING: [&str; 20] = [
     "detect_zeroes",
 ];
 
-/// What QEMU answered to what a composition is read from.
+/// What QEMU answered, as far as a composition is read from it.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
     /// QEMU's version.
     pub version: Option<QemuVersion>,
-    /// `qom-get` of `/machine`, `type`.
+    /// The answer to `qom-get` of `/machine`, `type`.
     pub machine: Value,
-    /// HMP's `info qtree`.
+    /// The answer to HMP's `info qtree`.
     pub qtree: Value,
-    /// HMP's `info network`.
+    /// The answer to HMP's `info network`.
     pub network: Value,
-    /// What tells of drives.
+    /// The answers on drives.
     pub block: BlockAnswers,
-    /// `query-jobs`.
+    /// The answer to `query-jobs`.
     pub jobs: Value,
-    /// `query-block-exports`.
+    /// The answer to `query-block-exports`.
     pub exports: Value,
-    /// `query-memdev`.
+    /// The answer to `query-memdev`.
     pub memdev: Value,
-    /// `query-memory-devices`.
+    /// The answer to `query-memory-devices`.
     pub memory_devices: Value,
-    /// `query-hotpluggable-cpus`.
+    /// The answer to `query-hotpluggable-cpus`.
     pub vcpus: Value,
-    /// `query-tpm`.
+    /// The answer to `query-tpm`.
     pub tpms: Value,
-    /// `qom-list` of `/machine/peripheral`, `/machine/peripheral-anon`, `/objects`.
+    /// The answers to `qom-list` of `/machine/peripheral` and `/machine/peripheral-anon`.
     pub peripherals: [Value; 2],
-    /// See `peripherals`.
+    /// The answer to `qom-list` of `/objects`.
     pub objects: Value,
 }
 
-/// What QEMU answered to what drives are read from.
+/// What QEMU answered, as far as drives are read from it.
 #[derive(Debug, Clone, Default)]
 pub struct BlockAnswers {
-    /// `query-block`.
+    /// The answer to `query-block`.
     pub drives: Value,
-    /// `x-debug-query-block-graph`.
+    /// The answer to `x-debug-query-block-graph`.
     pub edges: Value,
-    /// `query-named-block-nodes`.
+    /// The answer to `query-named-block-nodes`.
     pub nodes: Value,
 }
 
 impl Answers {
-    /// The composition, its files aside.
+    /// Returns the composition without its files.
     ///
     /// # Errors
+    ///
     /// If an answer is not understood: what cannot be compared must not be moved.
     pub fn composition(&self) -> Read<Composition> {
         let machine = words("qom-get", &self.machine)?;
@@ -110,7 +111,7 @@ impl Answers {
     }
 }
 
-/// Name and type of each child in a `qom-list`.
+/// Returns name and type of each child in a `qom-list`.
 fn children(answer: &Value) -> Read<BTreeMap<String, String>> {
     let mut children = BTreeMap::new();
     for property in list("qom-list", answer)? {
@@ -122,7 +123,7 @@ fn children(answer: &Value) -> Read<BTreeMap<String, String>> {
     Ok(children)
 }
 
-/// `key value, key value` of an object's fields, in their order by name.
+/// Writes an object's fields, in their order by name, as `key value, key value`.
 fn fields(value: &Value, without: &[&str]) -> String {
     let Some(object) = value.as_object() else { return value.to_string() };
     let object: BTreeMap<_, _> = object.iter().filter(|(key, _)| !without.contains(&key.as_str())).collect();
@@ -151,7 +152,8 @@ fn ram(answer: &Value) -> Read<Vec<RamBackend>> {
 fn memory_devices(answer: &Value) -> Read<BTreeSet<String>> {
     let device = |device: &Value| {
         let kind = text("query-memory-devices", device, "type")?;
-        // How much of a virtio-mem is plugged moves with its state. Whether a device was plugged late makes none of it.
+        // How much of a virtio-mem is plugged moves with its state. Whether a device was plugged late does not make it
+        // another device.
         let without: &[&str] =
             if kind == "virtio-mem" { &["size", "hotplugged"] } else { &["hotplugged", "hotpluggable"] };
         Ok(format!("{kind}: {}", fields(&device["data"], without)))
@@ -160,15 +162,16 @@ fn memory_devices(answer: &Value) -> Read<BTreeSet<String>> {
 }
 
 impl BlockAnswers {
-    /// The drives that devices of the guest have, in the order of these.
+    /// Returns the drives that devices of the guest have, in the order of the devices.
     ///
     /// # Errors
+    ///
     /// If an answer is not understood.
     pub fn drives(&self) -> Result<Vec<Drive>, Malformed> {
         let graph = Graph::read(&self.edges, &self.nodes)?;
         let mut drives = Vec::new();
         for info in list(BLOCK, &self.drives)? {
-            // No device has it: the guest does not see it.
+            // A drive that no device has is not seen by the guest.
             let Some(device) = info["qdev"].as_str().filter(|device| !device.is_empty()) else { continue };
             let medium = match &info["inserted"] {
                 Value::Null => None,
@@ -202,7 +205,7 @@ fn medium<'a>(inserted: &'a Value, graph: &Graph<'a>) -> Read<Medium> {
     }
     let mut beside = graph.files_below(text(BLOCK, inserted, "node-name")?)?;
     beside.retain(|_, file| chain.iter().all(|image| image.filename != *file));
-    // The driver of the node may be a filter's above the image.
+    // The driver of the node may be that of a filter above the image.
     let driver = text(BLOCK, inserted, "drv")?;
     if let Some(first) = chain.first_mut()
         && first.format != driver
@@ -238,7 +241,7 @@ fn setting(value: &Value) -> Option<String> {
     }
 }
 
-/// Lines as `net0: index=0,type=tap,ifname=tap7`, of backends indented by ` \ `.
+/// Reads lines as `net0: index=0,type=tap,ifname=tap7`, with backends indented by ` \ `.
 fn network(answer: &str) -> BTreeMap<String, String> {
     let mut unnamed = 0;
     let entry = |line: &str| {
@@ -269,7 +272,7 @@ fn activities(jobs: &Value, exports: &Value) -> Read<BTreeSet<String>> {
     let mut activities = BTreeSet::new();
     for job in list("query-jobs", jobs)? {
         let status = text("query-jobs", job, "status")?;
-        // It is over, and waits to be dismissed.
+        // A job in these states is over, and waits to be dismissed.
         if !matches!(status, "concluded" | "null") {
             let (kind, id) = (text("query-jobs", job, "type")?, text("query-jobs", job, "id")?);
             activities.insert(format!("block job {id} ({kind})"));
@@ -291,7 +294,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn answers() -> Answers {
-        // From QEMU 7.2 and 10.0, shortened.
+        // The answers are from QEMU 7.2 and 10.0, shortened.
         let (edges, nodes) = graph::tests::answers();
         let image = json!({"virtual-size": 67108864, "filename": "/s/ov.qcow2", "format": "qcow2",
             "backing-image": {"virtual-size": 67108864, "filename": "/s/base.qcow2", "format": "qcow2"}});

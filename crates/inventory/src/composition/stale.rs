@@ -1,8 +1,8 @@
 //! Which images a QEMU that is started again would have otherwise than its guest last had them.
 //!
 //! A live snapshot, a mirror that was pivoted, a changed or ejected medium: what a QEMU was started from says nothing
-//! of them. A guest that is started from the old image lacks all that it wrote since, and what it writes there ruins
-//! the overlay.
+//! of them. A guest that is started from the old image lacks all that it wrote since. What the guest writes to the old
+//! image ruins the overlay.
 
 use std::collections::BTreeSet;
 
@@ -15,24 +15,24 @@ use super::problems::plain;
 pub struct Stale {
     /// The drive, as the subject of a sentence: `the drive "d0"`.
     pub drive: String,
-    /// The image that it had; none: it was empty.
+    /// The image that the drive had. `None`: the drive was empty.
     pub had: Option<String>,
-    /// The image that it would get.
+    /// The image that the drive would get.
     pub gets: String,
-    /// Whether the image that it had is an overlay of that one.
+    /// Whether the image that the drive had is an overlay of the image that it would get.
     pub is_below: bool,
 }
 
-/// The drives that would not have what the guest last had in them. `last`: as they were then; `launched`: as they were
-/// when that QEMU had just been started, if that is known; `named`: the files of drives that are named to the QEMU that
-/// is to be started.
+/// Returns the drives that would not have what the guest last had in them. `last` are the drives as they were then.
+/// `launched` are the drives as they were when that QEMU had just been started, if that is known. `named` are the files
+/// of drives that are named to the QEMU that is to be started.
 ///
-/// Drives that would be missing, as they were plugged in while the guest ran, are none: nothing is written to another
-/// image for it.
+/// Drives that would be missing, as they were plugged in while the guest ran, are not among them: nothing is written to
+/// another image for it.
 pub fn stale(last: &[Drive], launched: Option<&[Drive]>, named: &BTreeSet<String>) -> Vec<Stale> {
     let named: BTreeSet<&str> = named.iter().map(|name| plain(name)).collect();
     let open: BTreeSet<&str> = last.iter().filter_map(|drive| drive.medium.as_ref()).flat_map(files).collect();
-    // Whatever is no plain path QEMU may call otherwise than its command line does.
+    // What is no plain path QEMU may call otherwise than its command line does.
     let mut unopened = named.iter().filter(|name| name.starts_with('/') && !open.contains(*name)).copied();
     let mut unopened = || unopened.next();
     let find = |drive: &Drive| {
@@ -57,7 +57,7 @@ pub fn stale(last: &[Drive], launched: Option<&[Drive]>, named: &BTreeSet<String
     last.iter().filter_map(find).collect()
 }
 
-/// All files of a medium.
+/// Returns all files of a medium.
 fn files(medium: &Medium) -> impl Iterator<Item = &str> {
     medium.chain.iter().map(|image| &image.filename).chain(medium.beside.values()).map(|file| plain(file))
 }

@@ -9,11 +9,11 @@ use super::names::check_path;
 use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, is_q35, path, word};
 use crate::toml_reader::{Reader, Table, Value};
 
-/// Most disks.
+/// The most disks.
 pub const DISKS_MAX: usize = 64;
-/// Most CD drives.
+/// The most CD drives.
 pub const CDROMS_MAX: usize = 16;
-/// Most controllers of a kind.
+/// The most controllers of a kind.
 const CONTROLLERS_MAX: u64 = 16;
 /// The order of disks in which the firmware tries to boot from them.
 const BOOT_INDEX: std::ops::RangeInclusive<u64> = 0..=255;
@@ -22,9 +22,9 @@ const BOOT_INDEX: std::ops::RangeInclusive<u64> = 0..=255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DiskFormat {
-    /// As it is.
+    /// The bytes are those of the disk.
     Raw,
-    /// QEMU's.
+    /// QEMU's format.
     Qcow2,
 }
 
@@ -32,10 +32,10 @@ pub enum DiskFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// Past it (O_DIRECT): two hosts see the same bytes.
+    /// QEMU bypasses the cache (O_DIRECT): two hosts see the same bytes.
     #[default]
     None,
-    /// Through it, for file systems without O_DIRECT.
+    /// QEMU uses the cache, for file systems without O_DIRECT.
     Writeback,
 }
 
@@ -45,15 +45,15 @@ const CACHES: [(&str, Cache); 2] = [("none", Cache::None), ("writeback", Cache::
 /// A disk on storage that source and target share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// The image or the block device, absolute.
+    /// The absolute path of the image or the block device.
     pub path: PathBuf,
-    /// What is in it.
+    /// The image's format.
     pub format: DiskFormat,
     /// Whether the guest may only read.
     pub readonly: bool,
-    /// How it is cached.
+    /// How the disk is cached.
     pub cache: Cache,
-    /// How the guest sees it, and how QEMU reads it. Left out where it is the default, as older versions know it.
+    /// How the guest sees the disk, and how QEMU reads it. Left out where it is the default, as older versions know it.
     #[serde(default, skip_serializing_if = "DiskOptions::is_default")]
     pub options: DiskOptions,
 }
@@ -68,15 +68,15 @@ pub struct DiskOptions {
     pub controller: u8,
     /// The disk's serial number.
     pub serial: Option<String>,
-    /// The disk's worldwide name, of a SCSI or SATA disk.
+    /// The worldwide name of a SCSI or SATA disk.
     pub wwn: Option<u64>,
-    /// Whether the guest takes the disk for one without moving parts, of a SCSI or SATA disk.
+    /// Whether the guest takes a SCSI or SATA disk for a disk without moving parts.
     pub ssd: bool,
-    /// The firmware tries disks with a lower number first.
+    /// The place in the boot order. The firmware tries disks with a lower number first.
     pub boot_index: Option<u8>,
     /// Whether what the guest discards is given back to the storage.
     pub discard: bool,
-    /// How QEMU reads and writes; none: QEMU's default, threads.
+    /// How QEMU reads and writes. `None`: QEMU's default, threads.
     pub io: Option<Io>,
     /// Whether a thread of its own serves the disk (or the controller of a SCSI disk).
     pub iothread: bool,
@@ -101,12 +101,12 @@ pub enum Bus {
     Sata,
     /// The PIIX controller of an i440FX machine.
     Ide,
-    /// A controller of its own. QEMU cannot move one (`unmigratable` in its hw/nvme/ctrl.c).
+    /// An NVMe controller of its own. QEMU cannot move such a controller (`unmigratable` in its hw/nvme/ctrl.c).
     Nvme,
 }
 
 impl Bus {
-    /// Disks and CD drives that one controller has room for: hw/scsi/virtio-scsi.c (VIRTIO_SCSI_MAX_TARGET),
+    /// Returns how many disks and CD drives a controller has room for: hw/scsi/virtio-scsi.c (VIRTIO_SCSI_MAX_TARGET),
     /// hw/ide/ich.c (six ports), hw/ide/piix.c (two channels with two devices each).
     fn room(self) -> usize {
         match self {
@@ -122,24 +122,24 @@ impl Bus {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Io {
-    /// A pool of threads.
+    /// QEMU has a pool of threads.
     Threads,
-    /// The kernel's own asynchronous I/O, past the page cache only.
+    /// QEMU uses the kernel's own asynchronous I/O, without the page cache only.
     Native,
-    /// io_uring.
+    /// QEMU uses io_uring.
     IoUring,
 }
 
 /// A CD drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cdrom {
-    /// The image in the drive; none: the drive is empty.
+    /// The image in the drive. `None`: the drive is empty.
     pub path: Option<PathBuf>,
     /// What the drive is plugged into: SATA, IDE or virtio SCSI.
     pub bus: Bus,
     /// Which controller of that kind.
     pub controller: u8,
-    /// The firmware tries drives with a lower number first.
+    /// The place in the boot order. The firmware tries drives with a lower number first.
     pub boot_index: Option<u8>,
 }
 
@@ -209,14 +209,14 @@ impl Storage<'_> {
     fn path(&mut self, reader: &mut Reader, value: Option<Value>) -> Option<PathBuf> {
         let value = value?;
         let path = value.parsed(reader, VALUE_BYTES_MAX, check_path)?;
-        // As components, so that a doubled slash hides nothing.
+        // The path is compared by components, so that a doubled slash hides nothing.
         if !self.paths.insert(path.components().collect()) {
             value.report_at(reader, "this disk is there already", "remove one: two disks on one file destroy it");
         }
         Some(path)
     }
 
-    /// A place at a controller.
+    /// Reads a controller, and takes a place at it.
     fn read_controller(&mut self, reader: &mut Reader, table: &mut Table, bus: Bus, value: Option<Value>) -> u8 {
         let span = value.map_or(table.span.clone(), |value| value.span);
         let controller = table.get("controller");
@@ -259,14 +259,16 @@ fn check_wwn(text: &str) -> Result<u64, String> {
     wwn.ok_or_else(|| "write 16 hexadecimal digits, such as \"0x5000c50015ea71ac\"".into())
 }
 
-/// Letters, digits, `_`, `-`, `.` and blanks: what disks' drivers and udev pass on as it is.
+/// Checks a serial number: letters, digits, `_`, `-`, `.` and blanks, which disks' drivers and udev pass on as they
+/// are.
 fn check_serial(text: &str, most: usize) -> Result<String, String> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"_-. ".contains(&b);
     let is_serial = text.len() <= most && text.bytes().all(fits);
     is_serial.then(|| text.to_owned()).ok_or_else(|| format!("it may be at most {most} of a-z A-Z 0-9 _ - . and blank"))
 }
 
-/// Longest serial number: VIRTIO_BLK_ID_BYTES of linux/virtio_blk.h, the ATA and NVMe standards; hw/scsi/scsi-disk.c.
+/// Returns the length of the longest serial number: VIRTIO_BLK_ID_BYTES of linux/virtio_blk.h, the ATA and NVMe
+/// standards, hw/scsi/scsi-disk.c.
 fn serial_bytes_max(bus: Bus) -> usize {
     if bus == Bus::VirtioScsi { 36 } else { 20 }
 }

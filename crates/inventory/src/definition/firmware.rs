@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::values::{Line, ROOT_KEYS, is_q35, path, read_path, word};
 use crate::toml_reader::{Reader, Table};
 
-/// What runs before the guest's own software. Without this section: the BIOS that QEMU brings.
+/// What runs before the guest's own software. Without this section the VM has the BIOS that QEMU brings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firmware {
-    /// Which kind.
+    /// The kind of firmware.
     pub kind: FirmwareKind,
-    /// Its code, absolute; none: the host's for `kind` and `secure_boot`, which is written here when the VM first
-    /// starts.
+    /// The absolute path of its code. `None`: the host's firmware for `kind` and `secure_boot`, whose path is written
+    /// here when the VM first starts.
     pub image: Option<PathBuf>,
-    /// What a new variable store is a copy of; none: the one that belongs to the image.
+    /// The file that a new variable store is a copy of. `None`: the file that belongs to the image.
     pub template: Option<PathBuf>,
-    /// UEFI's variable store, on storage that source and target share. None: the agent keeps the store, and the store
+    /// UEFI's variable store, on storage that source and target share. `None`: the agent keeps the store, and the store
     /// moves with the guest.
     pub vars: Option<PathBuf>,
     /// Whether only signed software boots.
@@ -30,7 +30,7 @@ pub struct Firmware {
 pub enum FirmwareKind {
     /// UEFI in flash memory: code, and a store of variables.
     Uefi,
-    /// One image of a BIOS, QEMU's `-bios`.
+    /// An image of a BIOS, QEMU's `-bios`.
     Bios,
 }
 
@@ -48,7 +48,7 @@ impl Firmware {
     }
 }
 
-/// `machine`: the VM's `-machine`.
+/// Reads the section. `machine` is the VM's `-machine`.
 pub(super) fn read(reader: &mut Reader, mut table: Table, machine: &str) -> Firmware {
     let kind = table.get("type").and_then(|value| value.word(reader, &KINDS)).unwrap_or(FirmwareKind::Uefi);
     let image = table.get("image");

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::values::{Line, ROOT_KEYS};
 use crate::toml_reader::{Reader, Table};
 
-/// `downtime-limit`, with QEMU's own upper bound (MAX_MIGRATE_DOWNTIME of its migration/options.c).
+/// The values of `downtime-limit`, with QEMU's own upper bound (MAX_MIGRATE_DOWNTIME of its migration/options.c).
 pub const DOWNTIME_LIMIT_MS: RangeInclusive<u64> = 1..=2_000_000;
-/// multifd channels: QEMU takes 1 to 255, a stream each is kept free for the others.
+/// The numbers of multifd channels. QEMU takes 1 to 255. Each channel is a stream, and some streams are kept free for
+/// others.
 pub const MULTIFD_CHANNELS: RangeInclusive<u64> = 1..=64;
-/// Priorities.
+/// The priorities.
 pub const PRIORITY: RangeInclusive<u64> = 0..=100;
 
 /// How a VM is moved.
@@ -19,11 +20,11 @@ pub const PRIORITY: RangeInclusive<u64> = 0..=100;
 pub struct Migration {
     /// QEMU's `downtime-limit`.
     pub downtime_limit_ms: u64,
-    /// multifd channels; none: as many as fit.
+    /// The number of multifd channels. `None`: as many as fit.
     pub multifd_channels: Option<u8>,
-    /// Of several that wait, the highest goes first.
+    /// The priority. Of several VMs that wait, the VM with the highest goes first.
     pub priority: u8,
-    /// Whether it may be moved at all. One that may not can have what cannot be moved.
+    /// Whether the VM may be moved at all. A VM that may not can have what cannot be moved.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub allowed: bool,
 }

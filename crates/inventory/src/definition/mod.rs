@@ -37,8 +37,8 @@
 //!
 //! Each section has a module, with all that it may say; `docs/migrate.md` has the list.
 //!
-//! What a section got later than version 0.1 is left out of JSON where it is the default: older versions keep and send
-//! definitions without, and those have to mean the same machine for good.
+//! What a section got later than version 0.1 is left out of JSON where it is the default. Older versions keep and send
+//! definitions without it, and those definitions have to mean the same machine for good.
 //!
 //! A [`Definition`] that exists is valid: [`Definition::parse`] and serde both see to that, by the same rules.
 
@@ -78,70 +78,70 @@ use self::names::check_model;
 use self::values::{is_default, is_q35, path, read_path, word};
 use crate::toml_reader::{ParseError, Reader, Table, read};
 
-/// Guests' RAM.
+/// The sizes of guests' RAM.
 pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB..=64 * TIB;
-/// Virtual CPUs.
+/// The numbers of virtual CPUs.
 pub const CPUS: RangeInclusive<u64> = 1..=1024;
 /// The sizes of huge pages on x86-64.
 const HUGEPAGES: [u64; 2] = [2 * MIB, GIB];
 
-/// A VM. Serialises as it is; deserialising applies the rules of [`Definition::parse`].
+/// A VM. It serialises as it is. Deserialising applies the rules of [`Definition::parse`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct Definition {
-    /// `[a-z0-9][a-z0-9._-]{0,62}`.
+    /// The name: `[a-z0-9][a-z0-9._-]{0,62}`.
     pub name: String,
-    /// RAM, whole MiB.
+    /// The RAM in bytes, whole MiB.
     pub memory_bytes: u64,
-    /// Virtual CPUs.
+    /// The number of virtual CPUs.
     pub cpus: u32,
-    /// QEMU's `-cpu`: model and flags. None: see [`Definition::cpu_for`].
+    /// QEMU's `-cpu`: model and flags. `None`: see [`Definition::cpu_for`].
     pub cpu: Option<String>,
     /// QEMU's `-machine`: type, perhaps with options.
     pub machine: String,
-    /// Who runs the guest's instructions.
+    /// What runs the guest's instructions.
     pub accel: Accel,
-    /// Size of the huge pages below its RAM.
+    /// The size of the huge pages below the RAM.
     pub hugepages: Option<u64>,
-    /// A kernel to boot directly.
+    /// The kernel of a direct boot.
     pub kernel: Option<PathBuf>,
-    /// Its initramfs.
+    /// The kernel's initramfs.
     pub initrd: Option<PathBuf>,
-    /// Its command line.
+    /// The kernel's command line.
     pub append: Option<String>,
-    /// What runs before the guest's software; none: QEMU's BIOS.
+    /// What runs before the guest's software. `None`: QEMU's BIOS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firmware: Option<Firmware>,
-    /// Its TPM.
+    /// The TPM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tpm: Option<Tpm>,
-    /// What its firmware says of the machine.
+    /// What the firmware says of the machine.
     #[serde(default, skip_serializing_if = "is_default")]
     pub system: System,
-    /// Its clock.
+    /// The clock.
     #[serde(default, skip_serializing_if = "is_default")]
     pub rtc: Rtc,
-    /// Its graphical console.
+    /// The graphical console.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display: Option<Display>,
-    /// In the guest's order.
+    /// The disks, in the guest's order.
     pub disks: Vec<Disk>,
-    /// CD drives, after the disks.
+    /// The CD drives, after the disks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cdroms: Vec<Cdrom>,
-    /// In the guest's order.
+    /// The NICs, in the guest's order.
     pub nics: Vec<Nic>,
-    /// Which QEMU, and what else it is told.
+    /// Which QEMU runs the VM, and what else it is told.
     pub qemu: Qemu,
-    /// How it is moved.
+    /// How the VM is moved.
     pub migration: Migration,
 }
 
-/// Who runs a guest's instructions.
+/// What runs a guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Accel {
-    /// KVM where it works, else TCG. Only in a definition: what runs is one of the others.
+    /// KVM where it works, else TCG. Only a definition says so: what runs is one of the others.
     #[default]
     Auto,
     /// The CPU.
@@ -172,7 +172,11 @@ impl<'de> Deserialize<'de> for Definition {
 }
 
 impl Definition {
-    /// Reads a VM's file; `file_name` is for messages. Errors tell everything that is wrong at once.
+    /// Reads a VM's file. `file_name` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the file, at once.
     pub fn parse(text: &str, file_name: &str) -> Result<Definition, ParseError> {
         read(text, file_name, Definition::read)
     }
@@ -251,7 +255,7 @@ impl Definition {
         }
     }
 
-    /// The file again, complete: [`Definition::parse`] makes the same of it.
+    /// Writes the complete file. [`Definition::parse`] reads the same definition from it.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut line = |key: &str, value: Toml| text.push_str(&format!("{key} = {value}\n"));
@@ -278,13 +282,14 @@ impl Definition {
         text
     }
 
-    /// QEMU's `-cpu` under `accel`: `host` is what KVM is fastest with and TCG lacks.
+    /// Returns QEMU's `-cpu` under `accel`. KVM is fastest with `host`, which TCG lacks.
     pub fn cpu_for(&self, accel: Accel) -> &str {
         let default = if accel == Accel::Tcg { "max" } else { "host" };
         self.cpu.as_deref().unwrap_or(default)
     }
 
-    /// What a host has to have besides disks and CDs for the VM to start there, and what that is. Read only.
+    /// Returns the files that a host has to have besides disks and CDs for the VM to start there, and what they are.
+    /// QEMU only reads them.
     pub fn opened(&self) -> Vec<(&'static str, &PathBuf)> {
         let firmware = self.firmware.as_ref();
         let template =
@@ -299,18 +304,19 @@ impl Definition {
         files.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
     }
 
-    /// Whether its machine is of the q35 family, which has AHCI and no IDE.
+    /// Returns whether the machine is of the q35 family, which has AHCI and no IDE.
     pub fn is_q35(&self) -> bool {
         is_q35(&self.machine)
     }
 
-    /// The machine type without its options.
+    /// Returns the machine type without its options.
     pub fn machine_type(&self) -> &str {
         self.machine.split(',').next().unwrap_or_default()
     }
 
-    /// Puts what an alias stood for (`pc-q35-10.0`) in its place and keeps the options: from its first start on, a
-    /// guest's machine must not change with QEMU's version. False, and nothing changes, if that is no machine type.
+    /// Puts what an alias stood for (`pc-q35-10.0`) in the alias's place and keeps the options: from its first start
+    /// on, a guest's machine must not change with QEMU's version. Returns `false`, and changes nothing, if that is no
+    /// machine type.
     pub fn resolve_machine_type(&mut self, versioned: &str) -> bool {
         let machine = format!("{versioned}{}", &self.machine[self.machine_type().len()..]);
         let fits = !versioned.is_empty() && !versioned.contains(',') && machine.len() <= VALUE_BYTES_MAX;

@@ -2,12 +2,16 @@
 
 use std::path::{Component, Path, PathBuf};
 
-/// Longest name.
+/// The longest name.
 pub const NAME_BYTES_MAX: usize = 63;
-/// Longest name of a network interface: IFNAMSIZ of linux/if.h, without its end.
+/// The longest name of a network interface: IFNAMSIZ of linux/if.h, without its end.
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// What is wrong with a name of a VM or host: what to do about it.
+/// Checks a name of a VM or host.
+///
+/// # Errors
+///
+/// What to do about a wrong name.
 pub(crate) fn check_name(name: &str) -> Result<String, String> {
     let first = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
     let rest = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b));
@@ -17,12 +21,12 @@ pub(crate) fn check_name(name: &str) -> Result<String, String> {
     Err(format!("names have 1 to {NAME_BYTES_MAX} of a-z 0-9 . _ - and begin with a letter or digit"))
 }
 
-/// Whether `name` can be a VM's: for names from a command line or a peer.
+/// Returns whether `name` can be a VM's name, for names from a command line or a peer.
 pub fn is_name(name: &str) -> bool {
     check_name(name).is_ok()
 }
 
-/// An absolute path without `..`, which a symbolic link would make mean something else on another host.
+/// Checks an absolute path. It has no `..`, which a symbolic link would make mean something else on another host.
 pub(super) fn check_path(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     if !path.is_absolute() {
@@ -34,7 +38,8 @@ pub(super) fn check_path(text: &str) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
-/// The name of a network interface, by the kernel's rules (dev_valid_name of net/core/dev.c) and without QEMU's comma.
+/// Checks the name of a network interface, by the kernel's rules (dev_valid_name of net/core/dev.c) and without QEMU's
+/// comma.
 pub(super) fn check_interface(text: &str) -> Result<String, String> {
     let unfit = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace();
     if text.len() > INTERFACE_BYTES_MAX || text == "." || text == ".." || text.contains(unfit) {
@@ -43,7 +48,7 @@ pub(super) fn check_interface(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A model or type, and options after commas.
+/// Checks a model or type, with options after commas.
 pub(super) fn check_model(text: &str) -> Result<String, String> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-+=,".contains(&b);
     if !text.bytes().all(fits) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {

@@ -9,16 +9,16 @@ use super::names::check_interface;
 use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, word};
 use crate::toml_reader::{Reader, Table, Value, quote};
 
-/// Most NICs.
+/// The most NICs.
 pub const NICS_MAX: usize = 32;
 
 /// A network card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nic {
-    /// What it is plugged into.
+    /// What the card is plugged into.
     #[serde(flatten)]
     pub attachment: Attachment,
-    /// Its address.
+    /// The card's address.
     pub mac: MacAddress,
     /// What the guest sees. Left out where it is the default, as older versions know it.
     #[serde(default, skip_serializing_if = "NicOptions::is_default")]
@@ -29,9 +29,9 @@ pub struct Nic {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NicOptions {
-    /// Which card.
+    /// The model of card.
     pub model: NicModel,
-    /// Pairs of queues of a virtio card, at most one for each CPU; none: one.
+    /// The number of pairs of queues of a virtio card, at most one for each CPU. `None`: one.
     pub queues: Option<u8>,
     /// Whether the kernel moves the packets of a virtio card (`/dev/vhost-net`), not QEMU.
     pub vhost: bool,
@@ -54,9 +54,9 @@ pub enum NicModel {
     E1000e,
     /// Intel's 82540EM.
     E1000,
-    /// Realtek's.
+    /// Realtek's card.
     Rtl8139,
-    /// VMware's.
+    /// VMware's card.
     Vmxnet3,
 }
 
@@ -67,14 +67,14 @@ const MODELS: [(&str, NicModel); 5] = [
     ("rtl8139", NicModel::Rtl8139),
     ("vmxnet3", NicModel::Vmxnet3),
 ];
-/// Pairs of queues; a tap has at most 256 (MAX_TAP_QUEUES of drivers/net/tun.c).
+/// The numbers of pairs of queues. A tap has at most 256 queues (MAX_TAP_QUEUES of drivers/net/tun.c).
 const QUEUES: std::ops::RangeInclusive<u64> = 1..=64;
 
 /// What a NIC is plugged into.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attachment {
-    /// A bridge of the host: the tap between them is made and named by the agent.
+    /// A bridge of the host. The agent makes and names the tap between them.
     Bridge(String),
     /// A tap device of this name.
     Tap(String),
@@ -85,11 +85,12 @@ pub enum Attachment {
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// The address of a VM's NIC by their names, the same on every host and in every version. 40 bits differ (under
-    /// QEMU's 52:54:00 it would be 24, and of a thousand NICs two would meet with a probability of 3 %); the first
+    /// Derives the address of a VM's NIC from their names, the same on every host and in every version. 40 bits differ:
+    /// under QEMU's 52:54:00 it would be 24, and of a thousand NICs two would meet with a probability of 3 %. The first
     /// byte, 52, says "locally administered, one card" (IEEE 802, 8.2).
     pub fn derived(vm: &str, nic: usize) -> MacAddress {
-        // FNV-1a, and the finaliser of splitmix64, so that names that differ in the last letter differ in all bytes.
+        // The hash is FNV-1a with the finaliser of splitmix64, so that names that differ in the last letter differ in
+        // all bytes.
         let bytes = vm.bytes().chain([0]).chain((nic as u64).to_le_bytes());
         let hash = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -111,7 +112,11 @@ impl fmt::Display for MacAddress {
 impl std::str::FromStr for MacAddress {
     type Err = String;
 
-    /// Six bytes in hexadecimal with colons, of one card. The error says what to write.
+    /// Reads six bytes in hexadecimal with colons, the address of one card.
+    ///
+    /// # Errors
+    ///
+    /// What to write instead.
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split(':').collect();
         let byte = |part: &&str| {

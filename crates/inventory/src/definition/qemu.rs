@@ -9,19 +9,19 @@ use super::values::{Line, ROOT_KEYS, VALUE_BYTES_MAX, path, read_path};
 use crate::command_line;
 use crate::toml_reader::{Reader, Table, quote};
 
-/// Most extra arguments.
+/// The most extra arguments.
 pub const ARGS_MAX: usize = 256;
 
-/// Which QEMU, and what else it is told.
+/// Which QEMU runs the VM, and what else it is told.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Qemu {
-    /// The program; none: the agent's.
+    /// The program. `None`: the agent's.
     pub binary: Option<PathBuf>,
-    /// More arguments, verbatim.
+    /// The extra arguments, verbatim.
     pub args: Vec<String>,
 }
 
-/// Arguments that would be at odds with what the agent says, and what to do instead.
+/// The arguments that would be at odds with what the agent says, and what to do instead.
 const RESERVED: [(&str, &str); 11] = [
     ("incoming", "the agent says when a QEMU waits for a migration: leave it out"),
     ("S", "the agent says when a guest runs: leave it out"),
@@ -60,21 +60,22 @@ pub(super) fn read(reader: &mut Reader, mut table: Table) -> Qemu {
     Qemu { binary, args: args.into_iter().map(|(_, text)| text.to_owned()).collect() }
 }
 
-/// Devices that nothing can move, by how they begin, and what they are.
+/// The devices that nothing can move, by how their names begin, and what they are.
 const HOST_ONLY_DEVICES: [(&str, &str); 2] =
     [("vfio-", "a device of this host"), ("usb-host", "a USB device of this host")];
 
 impl Qemu {
-    /// Whether its arguments name a file, such as a disk's.
+    /// Returns whether the arguments name a file, such as a disk's.
     pub fn names(&self, path: &Path) -> bool {
-        // QEMU's way to write a comma; JSON and lists take it as it is.
+        // A doubled comma is QEMU's way to write a comma. JSON and lists take a comma as it is.
         let text = path.to_string_lossy();
         let escaped = text.replace(',', ",,");
         self.args.iter().any(|arg| arg.contains(&*text) || arg.contains(&escaped))
     }
 
-    /// What in its arguments keeps the guest on the host where it starts; QEMU itself says more once it runs. Not a
-    /// rule of [`super::Definition::parse`]: that would make what older versions have started and kept unreadable.
+    /// Returns what in the arguments keeps the guest on the host where it starts. QEMU itself says more once the guest
+    /// runs. [`super::Definition::parse`] has no such rule: it would make definitions unreadable that older versions
+    /// have started and kept.
     pub fn unmovable(&self) -> Vec<String> {
         let mut found = Vec::new();
         for option in command_line::options(&self.args) {

@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 use super::values::{Line, ROOT_KEYS, word};
 use crate::toml_reader::{Reader, Table};
 
-/// Longest text of the system's table: longer ones are no serial numbers.
+/// The longest text of the system's table: longer texts are no serial numbers.
 const TEXT_BYTES_MAX: usize = 128;
 
-/// What the guest's firmware says of the machine: SMBIOS' table of type 1. None: what QEMU says.
+/// What the guest's firmware says of the machine: SMBIOS' table of type 1. `None`: what QEMU says.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct System {
-    /// `8-4-4-4-12` hexadecimal digits, lower case.
+    /// The machine's UUID: `8-4-4-4-12` hexadecimal digits, lower case.
     pub uuid: Option<String>,
-    /// Who made the machine.
+    /// The manufacturer of the machine.
     pub manufacturer: Option<String>,
-    /// What the machine is called.
+    /// The name of the product.
     pub product: Option<String>,
-    /// Of the product.
+    /// The version of the product.
     pub version: Option<String>,
     /// The machine's serial number.
     pub serial: Option<String>,
@@ -29,7 +29,7 @@ pub struct System {
 }
 
 impl System {
-    /// The texts, by the names that a VM file and QEMU's `-smbios type=1` have for them.
+    /// Returns the texts, by the names that a VM file and QEMU's `-smbios type=1` have for them.
     pub fn texts(&self) -> [(&'static str, Option<&String>); 6] {
         [
             ("manufacturer", self.manufacturer.as_ref()),
@@ -51,7 +51,7 @@ impl System {
     }
 }
 
-/// A UUID as QEMU takes it (qemu_uuid_parse of its util/uuid.c).
+/// Checks a UUID as QEMU takes it (qemu_uuid_parse of its util/uuid.c).
 fn check_uuid(text: &str) -> Result<String, String> {
     let digits = |part: &str| part.bytes().all(|b| b.is_ascii_hexdigit());
     let lengths: Vec<usize> = text.split('-').map(str::len).collect();
@@ -90,10 +90,10 @@ pub struct Rtc {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RtcBase {
-    /// Universal time: all but Windows.
+    /// Universal time, which all guests but Windows expect.
     #[default]
     Utc,
-    /// The host's local time: Windows.
+    /// The host's local time, which Windows expects.
     Localtime,
 }
 
@@ -126,7 +126,7 @@ pub struct Display {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Video {
-    /// QEMU's standard VGA: every guest has a driver.
+    /// QEMU's standard VGA, for which every guest has a driver.
     #[default]
     Vga,
     /// virtio-gpu with VGA.

@@ -118,7 +118,7 @@ fn what_is_left_out_has_a_default() {
     assert_eq!(example().cpu_for(Accel::Tcg), "EPYC-v4,+avx2");
 }
 
-/// Line, column and parts of the message of everything that is wrong.
+/// Checks line, column and parts of the message of everything that is wrong.
 fn check(text: &str, expect: &[(usize, usize, &[&str])]) {
     let error = Definition::parse(text, "web1.toml").expect_err(text);
     let message = error.to_string();
@@ -135,7 +135,7 @@ fn check(text: &str, expect: &[(usize, usize, &[&str])]) {
 #[test]
 fn each_fault_is_told_with_its_place_and_cure() {
     type Case<'a> = (&'a str, usize, usize, &'a [&'a str]);
-    // What follows LEAST, from line 3; LEAST itself is right.
+    // A case is what follows LEAST, from line 3. LEAST itself is right.
     let cases: &[Case] = &[
         ("cpuz = 2", 3, 1, &["no key \"cpuz\"", "did you mean cpu"]),
         ("xyzzy = 2", 3, 1, &["no key \"xyzzy\"", "known here: name, memory"]),
@@ -230,7 +230,7 @@ fn each_fault_is_told_with_its_place_and_cure() {
     for (text, line, column, parts) in cases {
         check(&format!("{LEAST}{text}\n"), &[(*line, *column, *parts)]);
     }
-    // The root's own: name and memory.
+    // These keys are the root's: name and memory.
     for (text, line, column, parts) in [
         ("memory = '1 GiB'", 1, 1, &["name is missing", "name = \"web1\""][..]),
         ("name = 'a'", 1, 1, &["memory is missing"]),
@@ -286,7 +286,7 @@ fn there_is_an_upper_bound_to_everything() {
     assert!(beyond.to_string().len() < 1000, "a long line is shown in part: {beyond}");
     let beyond = Definition::parse(&"#".repeat(crate::TEXT_BYTES_MAX + 1), "").unwrap_err();
     assert!(beyond.to_string().contains("are read at most"), "{beyond}");
-    // So are faults.
+    // Diagnostics are bounded, too.
     let beyond = Definition::parse(&many("[[nic]]\nx = 1\ny = 2\nz = 3\n", NICS_MAX), "").unwrap_err();
     assert_eq!((beyond.diagnostics.len(), beyond.more), (100, 28));
     assert!(beyond.to_string().ends_with("and 28 more"));
@@ -305,7 +305,8 @@ fn the_place_in_a_long_line_is_shown() {
 
 #[test]
 fn a_derived_mac_stays() {
-    // Written down: another version must derive the same, or guests would find a new card after a move.
+    // The addresses are written down: another version must derive the same, or guests would find a new card after a
+    // move.
     assert_eq!(MacAddress::derived("web1", 0).to_string(), "52:c1:b5:11:b6:ea");
     let macs = |vm| (0..32).map(move |nic| MacAddress::derived(vm, nic));
     let all: BTreeSet<_> = ["web1", "web2", "web11", "a", "b"].into_iter().flat_map(macs).collect();
@@ -392,7 +393,7 @@ fn clocks_and_displays() -> impl Strategy<Value = (Rtc, Option<Display>)> {
         .prop_map(|(base, slew, video)| (Rtc { base, slew }, video.map(|video| Display { video })))
 }
 
-/// Options that go together, without a boot index, which no two disks may share.
+/// Makes options that go together, without a boot index, which no two disks may share.
 fn disk_options() -> impl Strategy<Value = DiskOptions> {
     let plain = (option::of("[A-Za-z0-9_. -]{1,20}"), any::<bool>(), any::<bool>());
     let io = option::of(prop_oneof![Just(Io::Threads), Just(Io::IoUring)]);
@@ -430,7 +431,7 @@ fn nic_options() -> impl Strategy<Value = NicOptions> {
     prop_oneof![virtio, other.prop_map(|model| NicOptions { model, ..NicOptions::default() })]
 }
 
-/// Everything beside what [`definitions`] has.
+/// Makes everything beside what [`definitions`] has.
 fn extended() -> impl Strategy<Value = Definition> {
     let options = (vec(disk_options(), 6), vec(nic_options(), 6), any::<bool>());
     (definitions(), firmwares(), tpms(), systems(), clocks_and_displays(), cdroms(), options).prop_map(
@@ -449,7 +450,7 @@ fn extended() -> impl Strategy<Value = Definition> {
 
 #[test]
 fn what_older_versions_kept_is_read_and_said_as_before() {
-    // Of a definition of version 0.1, as it is in state/vms and on the wire.
+    // A definition of version 0.1, as it is in state/vms and on the wire.
     let kept = serde_json::json!({
         "name": "a", "memory_bytes": 64 * MIB, "cpus": 1, "cpu": null, "machine": "pc-q35-7.2", "accel": "tcg",
         "hugepages": null, "kernel": null, "initrd": null, "append": null,
@@ -611,7 +612,7 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<Definition>(&json).unwrap(), definition);
     }
 
-    /// The example with a piece replaced: read or refused, and what is read is written and read again.
+    /// Replaces a piece of the example: the result is read or refused, and what is read is written and read again.
     #[test]
     fn no_text_is_too_odd(at in 0..EXAMPLE.len(), cut in 0usize..40, piece in "[\\x00-\\x7fé\"\\[\\]=]{0,8}") {
         let end = (at + cut).min(EXAMPLE.len());

@@ -27,10 +27,10 @@ pub enum TpmModel {
 /// The version of a TPM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TpmVersion {
-    /// 1.2.
+    /// TPM 1.2.
     #[serde(rename = "1.2")]
     V1_2,
-    /// 2.0.
+    /// TPM 2.0.
     #[serde(rename = "2.0")]
     V2_0,
 }

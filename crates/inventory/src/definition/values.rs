@@ -7,10 +7,10 @@ use toml::Value as Toml;
 use super::names::check_path;
 use crate::toml_reader::{Reader, Value};
 
-/// Longest extra argument, path, CPU model or kernel command line.
+/// The longest extra argument, path, CPU model or kernel command line.
 pub const VALUE_BYTES_MAX: usize = 4096;
 
-/// The word of a value: each value is in its table.
+/// Returns the word of a value. Each value is in its table.
 pub(super) fn word<T: Copy + PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
     words.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
 }
@@ -26,13 +26,13 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Whether a `-machine` is of the q35 family.
+/// Returns whether a `-machine` is of the q35 family.
 pub(super) fn is_q35(machine: &str) -> bool {
     let kind = machine.split(',').next().unwrap_or_default();
     kind == "q35" || kind.starts_with("pc-q35-")
 }
 
-/// The keys of the root table, which end up in a section when written below its header.
+/// The keys of the root table, which end up in a section when they are written below its header.
 pub(super) const ROOT_KEYS: [&str; 10] =
     ["name", "memory", "cpus", "cpu", "machine", "accel", "hugepages", "kernel", "initrd", "append"];
 
