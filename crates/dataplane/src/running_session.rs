@@ -26,7 +26,7 @@ use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
 use crate::pool::Pool;
 
-/// How often a session is told the time.
+/// Says how often a session is told the time.
 const CLOCK_PERIOD: Duration = Duration::from_millis(50);
 /// Says after how long a thread that waits for capacity asks again, whatever happens.
 const CAPACITY_WAIT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A virtual clock: time passes when somebody waits.
+//! Is a virtual clock: time passes when a thread waits.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ pub(crate) trait Timed: Send + Sync {
     fn live(&self, now: Duration);
 }
 
-/// A virtual clock: time passes when somebody waits. Clones are the same clock.
+/// A virtual clock: time passes when a thread waits. Clones are the same clock.
 #[derive(Clone, Default)]
 pub struct VirtualClock(Arc<State>);
 

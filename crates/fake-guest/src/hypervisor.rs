@@ -1,4 +1,4 @@
-//! A hypervisor whose guests live in virtual time. Its processes are real, and do nothing.
+//! Is a hypervisor whose guests live in virtual time. Its processes are real, and do nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -19,15 +19,15 @@ use crate::clock::VirtualClock;
 use crate::guest::FakeGuest;
 use crate::machine::GuestParameters;
 
-/// A real process that was told to end is gone by then.
+/// Bounds the wait for a real process that was told to end.
 const KILL_TIME: Duration = Duration::from_secs(10);
-/// Stops itself, and so holds its pid and its words in `/proc` until somebody kills it.
+/// Holds the script by which a process stops itself, and so holds its pid and its words in `/proc` until it is killed.
 const STAND_STILL: &str = "kill -STOP $$";
 
 /// A hypervisor whose guests are [`FakeGuest`]s. Clones are the same.
 ///
-/// Its processes are shells with the words of the command that was to be started, so that whoever looks into `/proc`
-/// finds them. They are killed with the last clone.
+/// Its processes are shells with the words of the command that was to be started, so that a search of `/proc` finds
+/// them. They are killed with the last clone.
 #[derive(Debug, Clone)]
 pub struct FakeHypervisor {
     inner: Arc<Inner>,
@@ -41,29 +41,29 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the next starts come to; then guests by default.
+    /// The results of the next starts; after these, starts give guests.
     next: VecDeque<Birth>,
-    /// By their sockets.
+    /// The processes, by their sockets.
     processes: BTreeMap<PathBuf, Born>,
 }
 
-/// What comes of a start.
+/// The result of a start.
 #[derive(Debug, Clone)]
 pub enum Birth {
-    /// A guest, which answers.
+    /// The start gives a guest, which answers.
     Answers(Box<GuestParameters>),
-    /// A process that runs and never answers.
+    /// The start gives a process that runs and never answers.
     Silent,
-    /// A process that ends at once, with these words.
+    /// The start gives a process that ends at once, with these words.
     Ends(&'static str),
-    /// No process.
+    /// The start gives no process.
     NoProgram,
 }
 
 #[derive(Debug)]
 struct Born {
     id: ProcessId,
-    /// None: it never answers.
+    /// The guest; `None`: the process never answers.
     guest: Option<FakeGuest>,
 }
 
@@ -78,17 +78,17 @@ impl Drop for Inner {
 }
 
 impl FakeHypervisor {
-    /// A hypervisor without guests.
+    /// Makes a hypervisor without guests.
     pub fn new(clock: &VirtualClock) -> FakeHypervisor {
         FakeHypervisor { inner: Arc::new(Inner { clock: clock.clone(), state: Mutex::default() }) }
     }
 
-    /// Has the next start that nothing is said of come to this.
+    /// Sets the result of the next start that has none yet.
     pub fn expect(&self, birth: Birth) {
         self.inner.state.lock().next.push_back(birth);
     }
 
-    /// Starts a process with a guest as somebody else does, with these words on its command line.
+    /// Starts a process with a guest as another program does, with these words on its command line.
     pub fn start_elsewhere(&self, words: &[&str], socket: &Path, log: &Path) -> Result<Process, Error> {
         let mut command = Command::new("qemu");
         command.args(words);
@@ -145,7 +145,7 @@ impl Hypervisor for FakeHypervisor {
         if let Some(guest) = self.guest_at(socket) {
             return Ok(Arc::new(guest));
         }
-        // One that ends does so in milliseconds; one that stands still does not end.
+        // A process that ends does so in milliseconds; a process that stands still does not end.
         while !stands_still(process).map_err(Error::Process)? {
             if let Some(exit) = process.wait_exit(Duration::from_millis(1)).map_err(Error::Process)? {
                 return Err(Error::Ended { status: exit.to_string(), stderr: log.tail() });
@@ -196,7 +196,7 @@ impl Hypervisor for FakeHypervisor {
     }
 }
 
-/// Whether a process has stopped itself (proc_pid_stat(5), field 3).
+/// Returns whether a process has stopped itself (proc_pid_stat(5), field 3).
 fn stands_still(process: &Process) -> io::Result<bool> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id().pid));
     match stat {

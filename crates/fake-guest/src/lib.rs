@@ -6,8 +6,11 @@
 //! test says how fast everything is, and what goes wrong: at which command, and whether the command is refused, not
 //! received, or received and not answered; which events are lost; which of the [`Oddities`] of QEMU's versions happen.
 //!
-//! Time is a [`VirtualClock`]'s: it passes when somebody waits. So a copy of an hour takes milliseconds, and a guest
+//! Time is a [`VirtualClock`]'s: it passes when a thread waits. So a copy of an hour takes milliseconds, and a guest
 //! that does not answer takes the time for which its caller would have waited.
+//!
+//! A [`FakeHypervisor`] starts and finds such guests, for the tests of what keeps VMs: the second implementation of
+//! [`Hypervisor`](skein_hypervisor::Hypervisor). Its processes are real and do nothing.
 //!
 //! Absent on purpose: the guest's RAM and its content, other hosts, threads.
 

@@ -39,20 +39,20 @@ pub struct GuestParameters {
     pub hot_bytes: u64,
     /// The bytes of pages that the link takes a second.
     pub link_bytes_per_s: u64,
-    /// The guest's composition.
+    /// The name that the guest was started with.
     pub name: String,
-    /// The abilities of what runs the guest.
+    /// The reasons why the guest cannot be migrated, by its hypervisor's word.
     pub blocked_reasons: Vec<String>,
-    /// The oddities of QEMU's versions that happen.
+    /// The guest's composition.
     pub composition: Composition,
-    /// Returns an idle guest of 1 GiB on a link of 8 Gb/s, under QEMU 10.0.
+    /// The abilities of what runs the guest.
     pub abilities: Abilities,
-    /// The abilities that only some hypervisors have.
+    /// The oddities of QEMU's versions that happen.
     pub oddities: Oddities,
 }
 
 impl Default for GuestParameters {
-    /// Whether it takes when to switch over.
+    /// Returns an idle guest of 1 GiB on a link of 8 Gb/s, under QEMU 10.0.
     fn default() -> Self {
         GuestParameters {
             version: QemuVersion { major: 10, minor: 0, micro: 2 },
@@ -69,15 +69,14 @@ impl Default for GuestParameters {
     }
 }
 
-/// Whether it throttles a guest.
+/// The abilities that only some hypervisors have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Abilities {
-    /// Whether it measures what a guest writes.
+    /// Whether the hypervisor takes when to switch over.
     pub steers: bool,
-    /// The things that QEMU does at times: see [`skein_hypervisor::migration`].
+    /// Whether the hypervisor throttles a guest.
     pub throttles: bool,
-    /// Whether a cancel in the moment of the pause wakes nobody: the guest stays stopped, cancelling, until
-    /// `continue_cancelling` (7.2).
+    /// Whether the hypervisor measures what a guest writes.
     pub samples: bool,
 }
 
@@ -87,29 +86,30 @@ impl Default for Abilities {
     }
 }
 
-/// Whether a cancelled migration says that it failed.
+/// The things that QEMU does at times: see [`skein_hypervisor::migration`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Oddities {
-    /// Whether a cancelled migration is cancelling for ever, though the guest runs (7.2, 2 of 48).
+    /// Whether a cancel in the moment of the pause wakes nobody: the guest stays stopped, cancelling, until
+    /// `continue_cancelling` (7.2).
     pub cancel_misses_pause: bool,
-    /// Whether a migration that failed or was cancelled is never let go of.
+    /// Whether a cancelled migration says that it failed.
     pub cancelled_says_failed: bool,
-    /// How long a migration that failed or was cancelled is held, if it is let go of.
+    /// Whether a cancelled migration is cancelling for ever, though the guest runs (7.2, 2 of 48).
     pub cancels_for_ever: bool,
-    /// Whether a cancel before the switchover ends as failed with the guest stopped (7.2, 1 of 94).
+    /// Whether a migration that failed or was cancelled is never let go of.
     pub never_lets_go: bool,
-    /// Whether a cancel in the switchover comes too late: the migration is completed all the same.
+    /// How long a migration that failed or was cancelled is held, if it is let go of.
     pub lets_go_after: Duration,
-    /// What a guest is in the middle of.
+    /// Whether a cancel before the switchover ends as failed with the guest stopped (7.2, 1 of 94).
     pub cancel_leaves_stopped: bool,
-    /// The guest is in the middle of nothing that ends by itself.
+    /// Whether a cancel in the switchover comes too late: the migration is completed all the same.
     pub cancel_is_late: bool,
 }
 
-/// A measurement of a dirty rate.
+/// What a guest is in the middle of.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Phase {
-    /// A guest, and what runs the guest.
+    /// The guest is in the middle of nothing that ends by itself.
     Rest,
     Setup {
         until: Duration,
@@ -123,37 +123,37 @@ enum Phase {
     },
 }
 
-/// The guest's state before the migration stopped it.
+/// A measurement of a dirty rate.
 #[derive(Debug, Clone, Copy)]
 struct Measure {
     until: Duration,
     bytes_per_s: u64,
 }
 
-/// The bytes that may be left at the switchover, if a caller has set them.
+/// A guest, and what runs the guest.
 pub(crate) struct Machine {
     pub(crate) parameters: GuestParameters,
     now: Duration,
     phase: Phase,
     pub(crate) run_state: RunState,
-    /// The time until which a migration that is over is held.
+    /// The guest's state before the migration stopped it.
     state_before: RunState,
     status: MigrationStatus,
     error: Option<String>,
     copy: Option<Copy>,
     downtime_limit_ms: u64,
-    /// Whether the other end is gone.
+    /// The bytes that may be left at the switchover, if a caller has set them.
     switchover_bytes: Option<u64>,
     throttling: Throttling,
     throttle_wanted: u8,
     throttle: u8,
     measure: Option<Measure>,
-    /// The events on their way.
+    /// The time until which a migration that is over is held.
     holds_until: Option<Duration>,
-    /// Returns the bytes that may be left at the switchover.
+    /// Whether the other end is gone.
     target_is_gone: bool,
     sinks: Vec<EventSink>,
-    /// Events on their way.
+    /// The events on their way.
     told: VecDeque<(Duration, GuestEvent)>,
     pub(crate) event_delay: Duration,
     pub(crate) loses_events: bool,
@@ -196,13 +196,13 @@ impl Machine {
         Rates { link: self.parameters.link_bytes_per_s as f64, writes, hot: self.parameters.hot_bytes as f64 }
     }
 
-    /// Bytes that may be left at the switchover.
+    /// Returns the bytes that may be left at the switchover.
     fn threshold(&self) -> f64 {
         let own = self.parameters.link_bytes_per_s as f64 * self.downtime_limit_ms as f64 / 1000.0;
         self.switchover_bytes.map_or(own, |bytes| bytes as f64)
     }
 
-    /// Returns when something changes by itself.
+    /// Lives until `now`.
     pub(crate) fn live(&mut self, now: Duration) {
         while let Some(next) = self.next_change().filter(|next| *next <= now) {
             self.pass(next);
@@ -212,7 +212,7 @@ impl Machine {
         self.deliver();
     }
 
-    /// Sets from when on a migration that is over is not held any more.
+    /// Lets time pass in which nothing changes but what is sent.
     fn pass(&mut self, to: Duration) {
         let time = to.saturating_sub(self.now);
         let rates = self.rates();
@@ -222,7 +222,7 @@ impl Machine {
         self.now = self.now.max(to);
     }
 
-    /// Fails a migration in the switchover. QEMU runs the guest by itself then.
+    /// Returns when something changes by itself.
     fn next_change(&self) -> Option<Duration> {
         match self.phase {
             Phase::Rest => None,
@@ -287,7 +287,7 @@ impl Machine {
         }
     }
 
-    /// What the guest is asked and told.
+    /// Sets from when on a migration that is over is not held any more.
     fn let_go(&mut self) {
         let oddities = self.parameters.oddities;
         self.holds_until =
@@ -306,7 +306,7 @@ impl Machine {
         self.go(Phase::Rest, MigrationStatus::Failed);
     }
 
-    /// Returns whether nothing is answered: in the switchover QEMU holds its lock until what it writes is read.
+    /// Fails a migration in the switchover. QEMU runs the guest by itself then.
     fn fail_in_switchover(&mut self, why: &str) {
         self.fail(why);
         self.run_again();
@@ -340,7 +340,7 @@ impl Machine {
         }
     }
 
-    // A caller that had no answer may repeat the command.
+    // What the guest is asked and told.
 
     pub(crate) fn state(&self) -> MigrationState {
         let copy = self.copy.map(|copy| CopyState {
@@ -361,7 +361,7 @@ impl Machine {
         is_under_way || self.holds_until.is_some_and(|until| until > self.now)
     }
 
-    /// What happens to the guest.
+    /// Returns whether nothing is answered: in the switchover QEMU holds its lock until what it writes is read.
     pub(crate) fn is_deaf(&self) -> bool {
         matches!(self.phase, Phase::Device { until: None })
     }
@@ -395,7 +395,7 @@ impl Machine {
                 self.go(Phase::Device { until }, MigrationStatus::Device);
                 Ok(())
             }
-            // Ends everything: what runs the guest was killed, or ended.
+            // A caller that had no answer may repeat the command.
             MigrationStatus::Device | MigrationStatus::Completed => Ok(()),
             _ => Err("Migration not in expected state".into()),
         }
@@ -472,16 +472,16 @@ impl Machine {
         self.measure.filter(|measure| measure.until <= self.now).map(|measure| measure.bytes_per_s)
     }
 
-    // Events that were sent arrive, up to the end.
+    // What happens to the guest.
 
-    /// Everything ends: what runs it was killed, or ended.
+    /// Ends everything: what runs the guest was killed, or ended.
     pub(crate) fn end(&mut self) {
         (self.is_alive, self.phase) = (false, Phase::Rest);
         self.close();
     }
 
     pub(crate) fn close(&mut self) {
-        // What was said is heard to its end.
+        // Events that were sent arrive, up to the end.
         self.told.iter_mut().for_each(|(due, _)| *due = self.now);
         self.deliver();
         self.is_closed = true;

@@ -147,9 +147,9 @@ pub fn uplink<'a>(nics: &'a [Nic], nic: &'a Nic) -> &'a Nic {
     at
 }
 
-/// `struct ifinfomsg`.
+/// Holds the size of `struct ifinfomsg`.
 const LINK_FIXED_BYTES: usize = 16;
-/// `struct ifaddrmsg`.
+/// Holds the size of `struct ifaddrmsg`.
 const ADDRESS_FIXED_BYTES: usize = 8;
 
 fn payloads(request: u16, fixed_bytes: usize, answer: u16) -> io::Result<Vec<Vec<u8>>> {
@@ -208,7 +208,7 @@ fn parse_link(payload: &[u8]) -> Option<Nic> {
     (!nic.name.is_empty()).then_some(nic)
 }
 
-/// `struct rtnl_link_stats64`.
+/// Reads a `struct rtnl_link_stats64`.
 fn parse_counters(value: &[u8]) -> Option<Counters> {
     let field = |n: usize| u64_at(value, 8 * n);
     Some(Counters {

@@ -96,7 +96,7 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
-/// One moment.
+/// A sample: the counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The seconds since the epoch of the options; negative before the epoch.

@@ -1,4 +1,4 @@
-//! What runs guests on a host: the seam between an agent's VMs and the programs that run them.
+//! Is the seam between an agent's VMs and the programs that run guests on a host.
 
 use std::fmt::Debug;
 use std::io;
@@ -18,21 +18,22 @@ use crate::process::Process;
 use crate::process::error::Error;
 use crate::process::log::Log;
 
-/// What runs guests on a host, each in a process with a control socket.
+/// Runs guests on a host, each in a process with a control socket.
 ///
 /// A start has two steps, so that the process can be written down before anything is asked of it.
 pub trait Hypervisor: Debug + Send + Sync {
-    /// Starts `command`, whose process outlives this one and listens on `socket`. Its output goes to the end of `log`.
+    /// Starts `command`, whose process outlives this process and listens on `socket`. Its output goes to the end of
+    /// `log`.
     ///
     /// # Errors
-    /// The program cannot be run, or the log not be written.
+    /// The program cannot be run, or the log cannot be written.
     fn start(&self, command: Command, socket: &Path, log: &Path) -> Result<(Process, Log), Error>;
 
     /// Waits up to `deadline` until a process from [`Hypervisor::start`] answers on its `socket`, and kills the process
     /// if it does not.
     ///
     /// # Errors
-    /// It ended ([`Error::Ended`]), or does not answer.
+    /// The process ended ([`Error::Ended`]), or does not answer.
     fn first_answer(
         &self,
         process: &Process,
@@ -41,29 +42,30 @@ pub trait Hypervisor: Debug + Send + Sync {
         deadline: Duration,
     ) -> Result<Arc<dyn Guest>, Error>;
 
-    /// Connects to a guest whose process somebody started before, within `deadline`.
+    /// Connects to a guest whose process was started before, by any program, within `deadline`.
     ///
     /// # Errors
-    /// Nobody listens, or who listens does not answer as this hypervisor does.
+    /// Nobody listens, or the program that listens does not answer as this hypervisor does.
     fn connect(&self, socket: &Path, deadline: Duration) -> Result<Connected, ConnectError>;
 
-    /// Tells whether the CPU runs guests here, for `program`; none: the host's usual one. The first call takes up to
-    /// seconds.
+    /// Checks that the CPU runs guests here, for `program`; `None`: the host's usual program. The first call takes up
+    /// to seconds.
     ///
     /// # Errors
-    /// The CPU does not, and why.
+    /// The CPU does not run guests; with the reason.
     fn kvm_works(&self, program: Option<&Path>) -> Result<(), KvmError>;
 
-    /// Returns the version of `program`; none: the host's usual one.
+    /// Returns the version of `program`; `None`: the host's usual program.
     ///
     /// # Errors
     /// The program cannot be run, or does not say its version.
     fn version_of(&self, program: Option<&Path>) -> Result<QemuVersion, Error>;
 
-    /// Returns the program that runs guests where a definition names none.
+    /// Returns the program that runs guests for definitions that name none.
     fn default_program(&self) -> PathBuf;
 
-    /// Returns what `program` can do on this host under `accel`. Starts and ends it, within `deadline`.
+    /// Returns what `program` can do on this host under `accel`. The call starts and ends the program, within
+    /// `deadline`.
     ///
     /// # Errors
     /// The program does not start, lacks the accelerator, or does not answer.
@@ -75,22 +77,22 @@ pub trait Hypervisor: Debug + Send + Sync {
 pub struct Connected {
     /// The guest.
     pub guest: Arc<dyn Guest>,
-    /// The process behind the socket; none: it ended, or cannot be seen from this pid namespace.
+    /// The process behind the socket; `None`: the process ended, or cannot be seen from this pid namespace.
     pub process: io::Result<Option<Process>>,
 }
 
-/// Why there is no connection to a guest.
+/// The reason why there is no connection to a guest.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The socket cannot be reached.
     #[error("connecting to the QMP socket {path}")]
     Unreachable {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// Somebody listens there who does not answer as a hypervisor does.
+    /// The program that listens there does not answer as a hypervisor does.
     #[error(transparent)]
     Guest(#[from] GuestError),
 }

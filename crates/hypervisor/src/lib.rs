@@ -1,6 +1,8 @@
 //! Is what Skein needs of a hypervisor, over the hypervisor's unmodified interfaces: QMP and QEMU processes.
 //!
 //! - [`guest`]: a running guest, whatever runs it: the seam between an agent's workers and a hypervisor.
+//! - [`hypervisor`]: what starts and finds such guests: the seam between an agent's VMs and a hypervisor.
+//!   [`QemuHypervisor`]: QEMU's.
 //! - [`Monitor`]: a guest of QEMU's, by a client of QEMU's control socket for several threads; every wait has a
 //!   deadline. [`Qmp`]: a client for one thread.
 //! - [`Config`]: a machine, and the command line of its QEMU. [`Qemu`]: the process, ended when dropped.

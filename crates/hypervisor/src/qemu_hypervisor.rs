@@ -1,4 +1,4 @@
-//! QEMU as the hypervisor of a host.
+//! Is QEMU as the hypervisor of a host.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -61,7 +61,7 @@ pub enum CaError {
     KeyExposed {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
     /// Key and certificate are not a pair.

@@ -59,7 +59,7 @@ pub enum IdentityError {
     KeyExposed {
         /// The file.
         path: PathBuf,
-        /// Its permission bits.
+        /// The file's permission bits.
         mode: u32,
     },
     /// Key and certificate are not a pair.
@@ -78,7 +78,7 @@ pub enum IdentityError {
     CaExpired {
         /// The CA's file.
         path: PathBuf,
-        /// Its last day.
+        /// The last day of validity.
         day: String,
     },
     /// The certificate is signed by a CA that is not in `ca.pem`.
@@ -94,7 +94,7 @@ pub enum IdentityError {
     Expired {
         /// The certificate's file.
         path: PathBuf,
-        /// Its last day.
+        /// The last day of validity.
         day: String,
         /// The host's name.
         host: String,

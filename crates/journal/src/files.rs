@@ -170,7 +170,7 @@ fn in_place(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The flag of `include/uapi/linux/fs.h`.
+/// Holds a flag of `include/uapi/linux/fs.h`.
 const FS_NOCOW_FL: c_int = 0x0080_0000;
 
 nix::ioctl_read_bad!(get_flags, nix::request_code_read!(b'f', 1, size_of::<c_long>()), c_int);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::files::{Access, FileSystem, OpenFile, Shape};
 use crate::{Journal, JournalLimits};
 
-/// The bytes that a disk writes whole.
+/// Says how many bytes a disk writes whole.
 const SECTOR_BYTES: usize = 512;
 
 /// Bytes that were written, and the offset of the first.

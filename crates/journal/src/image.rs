@@ -15,16 +15,16 @@
 //! Sequence numbers go up by one, and go on from file to file. So a slot of an older file is never taken for a slot of
 //! this file.
 
-/// The size of a slot: a page, and at least a sector of any disk.
+/// Holds the size of a slot: a page, and at least a sector of any disk.
 pub(crate) const SLOT_BYTES: usize = 4096;
 
-/// The bytes before a payload in its slot.
+/// Says how many bytes come before a payload in its slot.
 const RECORD_HEADER_BYTES: usize = 16;
 
-/// The largest length of a payload, in bytes.
+/// Bounds a payload, in bytes.
 pub const RECORD_BYTES_MAX: usize = SLOT_BYTES - RECORD_HEADER_BYTES;
 
-/// The most records that a file can be made for: 16 MiB.
+/// Bounds the records that a file can be made for: 16 MiB.
 pub const RECORDS_MAX: usize = 4095;
 
 const MAGIC: &[u8; 8] = b"SKEINJNL";

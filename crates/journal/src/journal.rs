@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use crate::files::{Access, FileSystem, Kernel, OpenFile};
 use crate::image::{self, Damage, JournalSlot, RECORD_BYTES_MAX, RECORDS_MAX, SLOT_BYTES};
 
-/// The most bytes of a journal's file.
+/// Bounds the bytes of a journal's file.
 const FILE_BYTES_MAX: usize = (1 + RECORDS_MAX) * SLOT_BYTES;
 
 /// How much a journal holds.

@@ -302,7 +302,7 @@ mod tests {
         let last = seen(&[drive("d", "", &[&over, "/s/base"])]);
         let again = as_last("a", &launch, &last, Some(&launched)).unwrap();
         assert_eq!(again.definition().unwrap().disks[0].path, Path::new(&over));
-        // It is not known which of the disks that was.
+        // Which of the disks that was is not known.
         let error = as_last("a", &launch, &last, None).unwrap_err();
         assert!(error.to_string().contains(&format!("last had {over} open")), "{error}");
         assert!(error.cure().contains("--as-defined") && error.cure().contains("qemu-img commit"), "{}", error.cure());
