@@ -1,4 +1,4 @@
-//! Runs cases: builds each stage's hosts and guests, moves the guests back and forth with the movers taking turns, and
+//! Runs cases: builds each scene's hosts and guests, moves the guests back and forth with the movers taking turns, and
 //! records what was seen.
 
 use std::{
@@ -39,7 +39,7 @@ pub const RUNS_QUICK: u32 = 3;
 /// The most time that a quick case may take. No round is begun that would probably not fit.
 pub const QUICK_BUDGET: Duration = Duration::from_secs(240);
 
-/// How many times a peer may not come to an end in a stage before it is left out. Each time takes a minute and more.
+/// How many times a peer may not come to an end in a scene before it is left out. Each time takes a minute and more.
 const ENDLESS: usize = 2;
 
 /// The device by which taps are made. Some containers do not have it.
@@ -56,9 +56,9 @@ pub struct Options {
     pub quick: bool,
     /// The movers to measure. `None`: those of the case.
     pub movers: Option<Vec<Mover>>,
-    /// Whether the last stage's hosts are kept.
+    /// Whether the last scene's hosts are kept.
     pub keep: bool,
-    /// Changes to every stage.
+    /// Changes to every scene.
     pub adjust: Adjust,
     /// The command line that is recorded.
     pub command: Vec<String>,
@@ -94,7 +94,7 @@ pub enum Progress<'a> {
 /// Reports the progress, with the results so far.
 pub type Tell<'a> = dyn FnMut(&Progress<'_>, &Results) + 'a;
 
-/// Runs `cases` one after the other. A stage that cannot be run is noted in its case's result, and the others go on.
+/// Runs `cases` one after the other. A scene that cannot be run is noted in its case's result, and the others go on.
 ///
 /// # Errors
 ///
@@ -131,6 +131,33 @@ struct Gathered {
     notes: Vec<String>,
 }
 
+/// A scene whose hosts are built.
+struct BuiltScene<'a> {
+    case: &'a Case,
+    scene: &'a Scene,
+    /// The groups of guests at work and of the host's programs, if there are any. They end before the hosts do.
+    busy: Option<Busy>,
+    site: Site,
+    /// The movers that take turns.
+    movers: Vec<Mover>,
+    /// What the links carry, if that was measured.
+    yardstick: Option<Yardstick>,
+}
+
+/// The time that a scene may take.
+#[derive(Clone, Copy)]
+struct Budget {
+    begun: Instant,
+    lasts: Duration,
+}
+
+impl Budget {
+    /// Returns whether that much time is left.
+    fn has(self, time: Duration) -> bool {
+        self.begun.elapsed() + time <= self.lasts
+    }
+}
+
 impl<'a, 'b> Bench<'a, 'b> {
     fn new(options: &'a Options, tell: &'a mut Tell<'b>) -> Result<Self, BenchError> {
         let directory = tempfile::Builder::new().prefix("skein-bench-").tempdir().map_err(BenchError::Directory)?;
@@ -159,15 +186,20 @@ impl<'a, 'b> Bench<'a, 'b> {
         self.options.interrupt.load(Ordering::Relaxed)
     }
 
-    fn rounds(&self) -> u32 {
+    fn round_count(&self) -> u32 {
         self.options.runs.unwrap_or(if self.options.quick { RUNS_QUICK } else { RUNS })
     }
 
+    fn downtime_limit_ms(&self, scene: &Scene) -> u64 {
+        self.options.adjust.downtime_limit_ms.unwrap_or(scene.downtime_limit_ms)
+    }
+
+    /// Returns the case with the changes that the options ask for.
     fn adjusted(&self, case: Case) -> Case {
         let mut case = if self.options.quick { case.quick() } else { case };
         let adjust = &self.options.adjust;
-        for stage in &mut case.stages {
-            let guest = &mut stage.guest;
+        for scene in &mut case.stages {
+            let guest = &mut scene.guest;
             if let Some(memory_mb) = adjust.memory_mb {
                 let scale = |mb: u32| (u64::from(mb) * u64::from(memory_mb) / u64::from(guest.memory_mb)) as u32;
                 let fill_mb = scale(guest.fill_mb).min(memory_mb.saturating_sub(case::KERNEL_MB));
@@ -175,31 +207,30 @@ impl<'a, 'b> Bench<'a, 'b> {
                 (guest.memory_mb, guest.fill_mb, guest.rewrite_mb) = (memory_mb, fill_mb, rewrite_mb);
             }
             guest.vcpus = adjust.vcpus.unwrap_or(guest.vcpus);
-            stage.links.mtu = adjust.mtu.unwrap_or(stage.links.mtu);
+            scene.links.mtu = adjust.mtu.unwrap_or(scene.links.mtu);
             if let Some(only) = &self.options.movers {
-                stage.movers.retain(|mover| only.contains(mover));
-                stage.movers.extend(only.iter().filter(|m| !stage.movers.contains(m)).collect::<Vec<_>>());
+                scene.movers.retain(|mover| only.contains(mover));
+                scene.movers.extend(only.iter().filter(|m| !scene.movers.contains(m)).collect::<Vec<_>>());
             }
         }
         case
     }
 
+    /// Runs a case, and judges it.
     fn case(&mut self, case: &Case) -> Result<(), BenchError> {
         let mut gathered = Gathered::default();
         let mut complete = true;
         let begun = Instant::now();
-        for (n, stage) in case.stages.iter().enumerate() {
-            // The rest of the budget is divided among the remaining stages.
+        for (n, scene) in case.stages.iter().enumerate() {
+            // The rest of the budget is divided among the remaining scenes.
             let left = QUICK_BUDGET.saturating_sub(begun.elapsed()) / (case.stages.len() - n) as u32;
-            let budget = if self.options.quick { left } else { Duration::MAX };
-            match self.stage(case, stage, budget, &mut gathered) {
+            let lasts = if self.options.quick { left } else { Duration::MAX };
+            match self.scene(case, scene, Budget { begun: Instant::now(), lasts }, &mut gathered) {
                 Ok(()) => {}
                 Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
                 Err(_) if self.interrupted() => return Err(BenchError::Interrupted),
                 Err(error) => {
-                    let note = in_stage(stage, &format!("ended early: {}", chain(&error)));
-                    self.tell(&Progress::Note(&note));
-                    gathered.notes.push(note);
+                    self.note(scene, &format!("ended early: {}", chain(&error)), &mut gathered);
                     complete = false;
                 }
             }
@@ -213,119 +244,150 @@ impl<'a, 'b> Bench<'a, 'b> {
         Ok(())
     }
 
-    fn stage(
+    /// Runs one scene of a case, within the budget.
+    fn scene(&mut self, case: &Case, scene: &Scene, budget: Budget, gathered: &mut Gathered) -> Result<(), BenchError> {
+        self.tell(&Progress::Stage(scene));
+        let Some(mut built) = self.build(case, scene, gathered)? else { return Ok(()) };
+        let booting = Instant::now();
+        let mut household = self.boot(&built)?;
+        self.tell(&Progress::Ready(booting.elapsed()));
+        self.rounds(&mut built, &mut household, budget, gathered)?;
+        if scene.kill_agent && built.movers.contains(&Mover::SkeinAgents) {
+            self.kill_agent(&built, &mut household, gathered)?;
+        }
+        if self.options.keep {
+            built.site.keep();
+        }
+        Ok(())
+    }
+
+    /// Builds the hosts of a scene, and measures their links. Returns `None` if none of the movers can run here.
+    fn build<'s>(
         &mut self,
-        case: &Case,
-        stage: &Scene,
-        budget: Duration,
+        case: &'s Case,
+        scene: &'s Scene,
         gathered: &mut Gathered,
-    ) -> Result<(), BenchError> {
-        let begun = Instant::now();
-        self.tell(&Progress::Stage(stage));
+    ) -> Result<Option<BuiltScene<'s>>, BenchError> {
         self.count += 1;
-        let taps = match (stage.ping, std::fs::File::open(TUN)) {
-            (false, _) => 0,
-            // The agents' guests have taps of their own.
-            (true, Ok(_)) => {
-                stage.moves.guests() * if stage.movers.iter().any(|mover| mover.is_of_agents()) { 2 } else { 1 }
-            }
-            (true, Err(error)) => {
-                let note = in_stage(stage, &format!("guests are not pinged: {TUN}: {error}"));
-                self.tell(&Progress::Note(&note));
-                gathered.notes.push(note);
-                0
-            }
-        };
         let name = machine::lab_name(self.count);
-        let mut site = Site::build(&name, &stage.links, taps)?;
-        let busy = stage.busy_host.then(|| Busy::new(&name));
+        let taps = self.taps(scene, gathered);
+        let site = Site::build(&name, &scene.links, taps)?;
+        let busy = scene.busy_host.then(|| Busy::new(&name));
         let lacks = match &busy {
             Some(Err(error)) => Some(chain(error)),
-            _ => lacks_software(stage),
+            _ => lacks_software(scene),
         };
         let busy = busy.and_then(Result::ok);
+        let movers = self.movers_that_run(scene, &site, lacks, gathered);
+        if movers.is_empty() {
+            return Ok(None);
+        }
+        let yardstick = if scene.iperf3 { self.measure_links(scene, &site, gathered) } else { None };
+        Ok(Some(BuiltScene { case, scene, busy, site, movers, yardstick }))
+    }
+
+    /// Returns how many taps the scene's guests need for pings. None if there are no taps here.
+    fn taps(&mut self, scene: &Scene, gathered: &mut Gathered) -> u32 {
+        if !scene.ping {
+            return 0;
+        }
+        if let Err(error) = std::fs::File::open(TUN) {
+            self.note(scene, &format!("guests are not pinged: {TUN}: {error}"), gathered);
+            return 0;
+        }
+        // The agents' guests have taps of their own.
+        let sets = if scene.movers.iter().any(|mover| mover.is_of_agents()) { 2 } else { 1 };
+        scene.moves.guests() * sets
+    }
+
+    /// Returns the movers of the scene that can run here. `lacks` is why none can, if that is so.
+    fn movers_that_run(
+        &mut self,
+        scene: &Scene,
+        site: &Site,
+        lacks: Option<String>,
+        gathered: &mut Gathered,
+    ) -> Vec<Mover> {
+        let adjust = &self.options.adjust;
+        let qemu = machine::qemu_program(adjust.qemu.as_deref());
         let mut movers = Vec::new();
-        for &mover in &stage.movers {
-            let adjust = &self.options.adjust;
-            let qemu = machine::qemu_program(adjust.qemu.as_deref());
-            match lacks.clone().or_else(|| carry::lacks(mover, &site, &qemu, adjust.memory)) {
+        for &mover in &scene.movers {
+            match lacks.clone().or_else(|| carry::lacks(mover, site, &qemu, adjust.memory)) {
                 None => movers.push(mover),
                 Some(why) => {
-                    let skipped = Skipped { stage: stage.name.into(), mover, why };
+                    let skipped = Skipped { stage: scene.name.into(), mover, why };
                     self.tell(&Progress::Skipped(&skipped));
                     gathered.skipped.push(skipped);
                 }
             }
         }
-        if movers.is_empty() {
-            return Ok(());
-        }
-        if stage.iperf3 {
-            let measured = site.with_arp_apart(|| iperf::measure(&site, stage.name, self.directory.path()));
-            match measured.map_err(iperf::IperfError::from).flatten() {
-                Ok(yardstick) => {
-                    self.tell(&Progress::Yardstick(&yardstick));
-                    gathered.yardsticks.push(yardstick);
-                }
-                // Guests can be moved without the yardstick.
-                Err(error) => {
-                    let note = in_stage(stage, &chain(&error));
-                    self.tell(&Progress::Note(&note));
-                    gathered.notes.push(note);
-                }
+        movers
+    }
+
+    /// Measures what the links carry. Guests can be moved without that measure, too.
+    fn measure_links(&mut self, scene: &Scene, site: &Site, gathered: &mut Gathered) -> Option<Yardstick> {
+        let measured = site.with_arp_apart(|| iperf::measure(site, scene.name, self.directory.path()));
+        match measured.map_err(iperf::IperfError::from).flatten() {
+            Ok(yardstick) => {
+                self.tell(&Progress::Yardstick(&yardstick));
+                gathered.yardsticks.push(yardstick.clone());
+                Some(yardstick)
+            }
+            Err(error) => {
+                self.note(scene, &chain(&error), gathered);
+                None
             }
         }
-        let yardstick = gathered.yardsticks.iter().find(|y| y.stage == stage.name).cloned();
-        let booted = Instant::now();
-        let mut household = self.boot(stage, &site, &movers, busy.as_ref())?;
-        self.tell(&Progress::Ready(booted.elapsed()));
+    }
 
-        let rounds = self.rounds();
-        let mut longest_round = Duration::ZERO;
+    /// Lets the movers take turns, as many rounds as there are or as fit into the budget.
+    fn rounds(
+        &mut self,
+        built: &mut BuiltScene<'_>,
+        household: &mut Household,
+        budget: Budget,
+        gathered: &mut Gathered,
+    ) -> Result<(), BenchError> {
+        let rounds = self.round_count();
+        let mut longest = Duration::ZERO;
         for round in 1..=rounds {
-            let round_begun = Instant::now();
-            if round > 1 && begun.elapsed() + longest_round > budget {
+            if round > 1 && !budget.has(longest) {
                 let seconds = QUICK_BUDGET.as_secs();
                 let fitted = format!("{} of {rounds} rounds fitted into the {seconds} s of a quick case", round - 1);
-                let note = in_stage(stage, &fitted);
-                self.tell(&Progress::Note(&note));
-                gathered.notes.push(note);
+                self.note(built.scene, &fitted, gathered);
                 break;
             }
-            for mover in order(&movers, round as usize - 1) {
+            let begun = Instant::now();
+            for mover in order(&built.movers, round as usize - 1) {
                 self.tell(&Progress::Moving(mover, round, rounds));
-                let place = (stage, &site, busy.as_ref());
-                if self.one_run(case, place, yardstick.as_ref(), &mut household, mover, round)? {
-                    drop(std::mem::take(&mut household));
-                    household = self.boot(stage, &site, &movers, busy.as_ref())?;
+                if self.one_run(built, household, mover, round)? {
+                    drop(std::mem::take(household));
+                    *household = self.boot(built)?;
                 }
             }
-            movers.retain(|&mover| {
-                let endless = mover != case.subject && is_endless(&self.results.runs, case.name, stage.name, mover);
-                if endless && round < rounds {
-                    let note = in_stage(stage, &format!("{mover} did not come to an end {ENDLESS} times: left out"));
-                    self.tell(&Progress::Note(&note));
-                    gathered.notes.push(note);
+            for mover in self.leave_out_endless(built) {
+                if round < rounds {
+                    let words = format!("{mover} did not come to an end {ENDLESS} times: left out");
+                    self.note(built.scene, &words, gathered);
                 }
-                !endless
-            });
-            longest_round = longest_round.max(round_begun.elapsed());
-        }
-        if stage.kill_agent && movers.contains(&Mover::SkeinAgents) {
-            self.kill_agent(stage, &site, &mut household, gathered)?;
-        }
-        if self.options.keep {
-            site.keep();
+            }
+            longest = longest.max(begun.elapsed());
         }
         Ok(())
+    }
+
+    /// Takes out the movers that never come to an end, except the subject. Returns those.
+    fn leave_out_endless(&self, built: &mut BuiltScene<'_>) -> Vec<Mover> {
+        let (case, scene) = (built.case, built.scene);
+        let endless =
+            |mover: Mover| mover != case.subject && is_endless(&self.results.runs, case.name, scene.name, mover);
+        built.movers.extract_if(.., |mover| endless(*mover)).collect()
     }
 
     /// Runs one mover once. Returns `true` if guests were lost and have to be booted again.
     fn one_run(
         &mut self,
-        case: &Case,
-        (stage, site, busy): (&Scene, &Site, Option<&Busy>),
-        yardstick: Option<&Yardstick>,
+        built: &BuiltScene<'_>,
         household: &mut Household,
         mover: Mover,
         round: u32,
@@ -334,21 +396,23 @@ impl<'a, 'b> Bench<'a, 'b> {
             return Err(BenchError::Interrupted);
         }
         self.count += 1;
-        let directory = self.directory.path().join(self.count.to_string());
         let setting = Setting {
-            case: case.name,
-            stage,
-            site,
-            busy,
-            yardstick,
+            case: built.case.name,
+            scene: built.scene,
+            site: &built.site,
+            busy: built.busy.as_ref(),
+            yardstick: built.yardstick.as_ref(),
             kit: &self.kit,
-            downtime_limit_ms: self.options.adjust.downtime_limit_ms.unwrap_or(stage.downtime_limit_ms),
+            mover,
+            round,
+            downtime_limit_ms: self.downtime_limit_ms(built.scene),
             commit: &self.results.about.commit,
+            directory: &self.directory.path().join(self.count.to_string()),
             interrupt: &self.options.interrupt,
         };
         let tick = &mut |tick: Tick<'_>| (self.tell)(&Progress::Tick(tick), &self.results);
-        household.make_way_for(mover, site, &self.kit)?;
-        let Outcome { mut runs, mut lost } = setting.run(household, mover, round, &directory, tick)?;
+        household.make_way_for(mover, &built.site, &self.kit)?;
+        let Outcome { mut runs, mut lost } = setting.run(household, tick)?;
         for (verdict, run) in household.verify(mover).into_iter().zip(&mut runs) {
             match verdict {
                 // A corrupt guest would count against every mover that follows.
@@ -373,46 +437,55 @@ impl<'a, 'b> Bench<'a, 'b> {
     /// Moves the agents' first guest once more, and kills its agent meanwhile.
     fn kill_agent(
         &mut self,
-        stage: &Scene,
-        site: &Site,
+        built: &BuiltScene<'_>,
         household: &mut Household,
         gathered: &mut Gathered,
     ) -> Result<(), BenchError> {
+        let BuiltScene { scene, site, .. } = built;
         household.make_way_for(Mover::SkeinAgents, site, &self.kit)?;
         let Some(agents) = &mut household.agents else { return Ok(()) };
+        let downtime_limit_ms = self.downtime_limit_ms(scene);
         let mut tell = |note: String| {
             (self.tell)(&Progress::Note(&note), &self.results);
             gathered.notes.push(note);
         };
         tell("An agent is killed while it moves its guest:".into());
-        let downtime_limit_ms = self.options.adjust.downtime_limit_ms.unwrap_or(stage.downtime_limit_ms);
         agents.survive_kill(0, (site, &self.kit), downtime_limit_ms, &self.options.interrupt, &mut tell)
     }
 
-    fn boot(&self, stage: &Scene, site: &Site, movers: &[Mover], busy: Option<&Busy>) -> Result<Household, BenchError> {
+    /// Boots the guests of a scene.
+    fn boot(&self, built: &BuiltScene<'_>) -> Result<Household, BenchError> {
+        let BuiltScene { scene, site, movers, busy, .. } = built;
         // The image is prepared each time. This is quick if it exists, and it may have been removed since.
         let cache = skein_lab_guest::default_cache();
         let image = Image::prepare(&cache)?;
-        let image = if stage.guest.software { image.with_software(&cache)? } else { image };
+        let image = if scene.guest.software { image.with_software(&cache)? } else { image };
         let (kit, adjust, interrupt) = (&self.kit, &self.options.adjust, &self.options.interrupt);
-        Household::boot(Boot { stage, site, kit, adjust, movers, busy, interrupt }, &image)
+        Household::boot(Boot { stage: scene, site, kit, adjust, movers, busy: busy.as_ref(), interrupt }, &image)
+    }
+
+    /// Tells a note about a scene, and keeps it for the case's result.
+    fn note(&mut self, scene: &Scene, words: &str, gathered: &mut Gathered) {
+        let note = in_scene(scene, words);
+        self.tell(&Progress::Note(&note));
+        gathered.notes.push(note);
     }
 }
 
-/// Returns whether a mover has never come to an end in a stage, often enough not to be tried again.
+/// Returns whether a mover has never come to an end in a scene, often enough not to be tried again.
 fn is_endless(runs: &[Run], case: &str, stage: &str, mover: Mover) -> bool {
     let mut of = runs.iter().filter(|r| r.case == case && r.stage == stage && r.mover == mover && r.guest == 0);
     of.clone().count() >= ENDLESS && of.all(|r| r.called_off_s.is_some())
 }
 
-/// Returns why a stage whose guest has software cannot be run here, or `None` if it can.
-fn lacks_software(stage: &Scene) -> Option<String> {
-    stage.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
+/// Returns why a scene whose guest has software cannot be run here, or `None` if it can.
+fn lacks_software(scene: &Scene) -> Option<String> {
+    scene.guest.software.then(|| skein_lab_guest::find_software().err().map(|error| chain(&error)))?
 }
 
-/// Returns a note about a stage, with the stage's name if it has one.
-fn in_stage(stage: &Scene, words: &str) -> String {
-    if stage.name.is_empty() { words.into() } else { format!("stage '{}': {words}", stage.name) }
+/// Returns a note about a scene, with the scene's name if it has one.
+fn in_scene(scene: &Scene, words: &str) -> String {
+    if scene.name.is_empty() { words.into() } else { format!("stage '{}': {words}", scene.name) }
 }
 
 /// Returns the cases of these names, in the order given.

@@ -1,10 +1,7 @@
 //! Cuts links in mid-migration, and judges how that affected the traffic.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -23,7 +20,8 @@ pub struct Inflicted {
     pub healed_s: Option<f64>,
 }
 
-/// Cuts links once `sent` is large enough, and heals them in time, or when the migration is over.
+/// Cuts links once `sent` is large enough, and heals them in time, or when the migration is over. Returns what was
+/// done, or `None` if the migration was over before, or a link could not be cut.
 pub fn inflict(
     site: &Site,
     fault: Fault,
@@ -31,14 +29,13 @@ pub fn inflict(
     fill_bytes: u64,
     sent: impl Fn() -> u64,
     over: &AtomicBool,
-    seen: &Mutex<Vec<Inflicted>>,
-) {
+) -> Option<Inflicted> {
     const STEP: Duration = Duration::from_millis(10);
     let threshold = fill_bytes / 100 * u64::from(fault.after_percent);
     let ended = || over.load(Ordering::Relaxed);
     while sent() < threshold {
         if ended() {
-            return;
+            return None;
         }
         std::thread::sleep(STEP);
     }
@@ -47,7 +44,7 @@ pub fn inflict(
     for &link in &links {
         if let Err(error) = site.lose(link, fault.kind) {
             tracing::error!("{}", chain(&error));
-            return;
+            return None;
         }
     }
     let lost = Instant::now();
@@ -61,8 +58,7 @@ pub fn inflict(
         }
     }
     let healed_s = in_time.then(|| start.elapsed().as_secs_f64());
-    let inflicted = Inflicted { fault, links, at_s, healed_s };
-    seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(inflicted);
+    Some(Inflicted { fault, links, at_s, healed_s })
 }
 
 impl Inflicted {

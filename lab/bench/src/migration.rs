@@ -93,6 +93,17 @@ impl Moved {
     }
 }
 
+/// When a migration begins, and what ends it early.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing<'a> {
+    /// The moment that times count from.
+    pub start: Instant,
+    /// The time after which the migration is called off.
+    pub deadline: Duration,
+    /// A flag that ends the migration early when it is set.
+    pub interrupt: &'a AtomicBool,
+}
+
 /// How far a migration is, for threads that watch it.
 #[derive(Debug, Default)]
 pub struct ReachedState {
@@ -158,11 +169,10 @@ pub fn migrate(
     source: &mut Guest,
     target: &mut Guest,
     connect: &str,
-    start: Instant,
-    deadline: Duration,
-    standing: &ReachedState,
-    interrupt: &AtomicBool,
+    timing: Timing<'_>,
+    reached: &ReachedState,
 ) -> Result<Moved, MigrationError> {
+    let Timing { start, deadline, interrupt } = timing;
     let clock = Clock::now(start);
     // Events from before are not part of this migration.
     while source.qemu.qmp.next_event(Duration::ZERO).map_err(at("source"))?.is_some() {}
@@ -182,8 +192,8 @@ pub fn migrate(
             asked = Instant::now();
             let info = qmp.migration().map_err(at("source"))?;
             if let Some(ram) = info.ram {
-                standing.sent_bytes.store(ram.transferred, Ordering::Relaxed);
-                standing.left_bytes.store(ram.remaining, Ordering::Relaxed);
+                reached.sent_bytes.store(ram.transferred, Ordering::Relaxed);
+                reached.left_bytes.store(ram.remaining, Ordering::Relaxed);
             }
             if info.status.is_over() {
                 break true;
