@@ -1,10 +1,10 @@
 //! How long a migration by pre-copy takes, and whether it ends.
 //!
-//! Round 0 sends `V`, the RAM in use, at rate `R`; each later round sends what the guest dirtied, at rate `D`, during
-//! the one before (Clark et al., "Live Migration of Virtual Machines", NSDI 2005, 3.1). So round `i` sends `V·λ^i`,
-//! `λ = D/R`, and with `λ < 1` the rounds shrink until what is left fits into the downtime limit `L`: QEMU switches
-//! over at the first `n` with `V·λ^n <= R·L` (`migration_iteration_run` of its migration/migration.c). All rounds
-//! together, the last one with the guest stopped, take
+//! Round 0 sends `V`, the RAM in use, at rate `R`. Each later round sends what the guest dirtied, at rate `D`, during
+//! the round before (Clark et al., "Live Migration of Virtual Machines", NSDI 2005, 3.1). So round `i` sends `V·λ^i`,
+//! `λ = D/R`. With `λ < 1` the rounds shrink until what is left fits into the downtime limit `L`: QEMU switches over at
+//! the first `n` with `V·λ^n <= R·L` (`migration_iteration_run` of its migration/migration.c). All rounds together, the
+//! last one with the guest stopped, take
 //!
 //! ```text
 //! T = V/R · (1 - λ^(n+1)) / (1 - λ) = (V - λ·V_n) / (R - D),   V_n = V·λ^n
@@ -13,10 +13,10 @@
 //! as in Liu et al., "Performance and Energy Modeling for Live Migration of Virtual Machines", HPDC 2011. With
 //! `λ >= 1` rounds never shrink.
 //!
-//! It is a bound, and says so: pages of zeros are not sent, a guest dirties the same pages again within a round (it
-//! dirties less than `D` says), memory may compress, and a transport that takes one path may take a faster one than the
-//! slowest. How much that is nobody knows before. What it cannot bound: other traffic on the links, CPU that is short,
-//! and QEMU throttling a guest.
+//! The forecast is a bound, and says so. Pages of zeros are not sent. A guest dirties the same pages again within a
+//! round, and so dirties less than `D` says. Memory may compress. A transport that takes one path may take a faster
+//! path than the slowest. How much that saves is not known before. What the forecast cannot bound: other traffic on the
+//! links, CPU that is short, and QEMU throttling a guest.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,15 +26,16 @@ use skein_units::{about_seconds, decimal};
 
 use crate::convergence::{self, needed};
 
-/// Payload of a link's rate: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538 on the wire.
+/// The part of a link's rate that is payload: TCP with timestamps over IPv4 at an MTU of 1500 puts 1448 bytes into 1538
+/// on the wire.
 const TCP_PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 
-/// What does not depend on the guest's memory.
+/// The inputs that do not depend on the guest's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForecastInputs {
-    /// From the command to the first page: the target's QEMU starts, sessions connect.
+    /// The time from the command to the first page: the target's QEMU starts, sessions connect.
     pub setup: Duration,
-    /// Device state and the handover, with the guest stopped.
+    /// The time of device state and the handover, with the guest stopped.
     pub switchover: Duration,
     /// QEMU's `downtime-limit`.
     pub downtime_limit: Duration,
@@ -43,7 +44,8 @@ pub struct ForecastInputs {
 }
 
 impl Default for ForecastInputs {
-    /// A QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms, no throttling.
+    /// Assumes a QEMU that starts in a second, 50 ms of devices and handover, QEMU's default limit of 300 ms, and no
+    /// throttling.
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self { setup: ms(1000), switchover: ms(50), downtime_limit: ms(300), allow_throttle: 0 }
@@ -53,26 +55,26 @@ impl Default for ForecastInputs {
 /// Whether rounds get shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForecastConvergence {
-    /// They do.
+    /// Rounds get shorter.
     Yes,
-    /// They do not, and the guest would never be switched over.
+    /// Rounds do not get shorter, and the guest would never be switched over.
     No,
-    /// How fast the guest dirties its memory is not known, or it is faster than this can be sure to move it.
+    /// How fast the guest dirties its memory is not known, or is faster than the guest is sure to be moved.
     Unknown,
 }
 
 /// How long a migration takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forecast {
-    /// From the command to the guest running at the target, at most: see the module. If convergence is unknown, what
-    /// each page takes once, and rounds to come are not in it. None if it never ends, or may not.
+    /// The longest time from the command to the guest running at the target: see the module. If convergence is unknown,
+    /// the time is that of each page once, without the rounds to come. `None` if the migration never ends, or may not.
     pub seconds: Option<f64>,
-    /// How long the guest stands still; none if that is not known.
+    /// How long the guest stands still. `None`: not known.
     pub downtime_ms_estimate: Option<f64>,
-    /// Whether it ends.
+    /// Whether the migration ends.
     pub converges: ForecastConvergence,
-    /// In words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is
-    /// zeros`.
+    /// The forecast in words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its
+    /// memory is zeros`.
     pub why: String,
 }
 
@@ -82,8 +84,8 @@ impl fmt::Display for Forecast {
     }
 }
 
-/// Forecasts a migration of a guest that uses `ram_bytes` and dirties `dirty_bytes_per_s` (none: not known), over paths
-/// that carry `rates_bits_per_s` on the wire, and of which `transport` takes all or one.
+/// Forecasts a migration of a guest that uses `ram_bytes` and dirties `dirty_bytes_per_s` (`None`: not known), over
+/// paths that carry `rates_bits_per_s` on the wire, and of which `transport` takes all or one.
 pub fn forecast(
     ram_bytes: u64,
     dirty_bytes_per_s: Option<u64>,
@@ -94,7 +96,7 @@ pub fn forecast(
     let rates = || rates_bits_per_s.iter().filter(|rate| **rate > 0).map(|rate| *rate as f64);
     let wire = match transport.uses_all_nics() {
         true => rates().sum(),
-        // Which one it will be is not known.
+        // Which path it will be is not known.
         false => rates().reduce(f64::min).unwrap_or(0.0),
     };
     let (volume, rate) = (ram_bytes as f64, wire * TCP_PAYLOAD_SHARE / 8.0);
@@ -238,7 +240,7 @@ mod tests {
         }
     }
 
-    /// The rounds themselves, one after the other: seconds of all, and of the last.
+    /// Counts the rounds one after the other. Returns the seconds of all rounds, and of the last.
     fn rounds(volume: f64, dirty: f64, rate: f64, limit: f64) -> (f64, f64) {
         let (mut left, mut seconds) = (volume, 0.0);
         while left > rate * limit {
@@ -248,7 +250,7 @@ mod tests {
         (seconds + left / rate, left / rate)
     }
 
-    /// A guest, and paths that are faster than it dirties its memory.
+    /// Makes a guest, and paths that are faster than the guest dirties its memory.
     fn moves() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
         (0u64..1 << 42, 0.0f64..0.98, vec(1_000_000u64..100 * GBIT, 1..5)).prop_map(|(ram, part, rates)| {
             let rate = rates.iter().sum::<u64>() as f64 * TCP_PAYLOAD_SHARE / 8.0;
@@ -264,7 +266,7 @@ mod tests {
             let rate = rates.iter().sum::<u64>() as f64 * TCP_PAYLOAD_SHARE / 8.0;
             let (seconds, last) = rounds(ram as f64, dirty as f64, rate, 0.3);
             prop_assert_eq!(forecast.converges, ForecastConvergence::Yes);
-            // One round more or less where the last one is just about the limit.
+            // There is one round more or less where the last round is just about the limit.
             let near = |is: f64, expect: f64, by: f64| (is - expect).abs() <= expect * 1e-6 + by;
             prop_assert!(near(forecast.seconds.unwrap(), seconds + 1.05, 0.31), "{} {}", forecast, seconds);
             let downtime = forecast.downtime_ms_estimate.unwrap();

@@ -5,7 +5,7 @@
 //! | [`forecast`](mod@forecast) | how long a migration will take, and whether it ends, before it begins |
 //! | [`convergence`] | the same while it is under way, and what would make it end |
 //!
-//! Absent on purpose: clocks, guests, who measures what a guest writes, who throttles it.
+//! Absent on purpose: clocks, guests, what measures the guest's writes and what throttles the guest.
 
 #![forbid(unsafe_code)]
 

@@ -1,27 +1,28 @@
 //! Every way that a migration can go, tried exhaustively (`stateright`).
 //!
-//! **What is modelled.** The real [`Source`] and [`Target`], each in an agent that may crash at any step and starts
-//! again from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the guest) and what
-//! kills them; a network that delivers whatever was ever sent at any time, any number of times, in any order, or never;
-//! hosts that go off and come back with their disk and without their QEMU; people who cancel, and who vouch for a host
-//! that is off. Whatever a machine wants may be done at once, late, or never; waits may end as soon as they are wanted.
-//! See `model/world/step.rs` for each step, and `model/fair.rs` for what must follow once no more goes wrong.
+//! **What is modelled.** The real [`SourceHandover`] and [`TargetHandover`], each in an agent that may crash at any
+//! step and starts again from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the
+//! guest) and what kills them; a network that delivers whatever was ever sent at any time, any number of times, in any
+//! order, or never; hosts that go off and come back with their disk and without their QEMU; people who cancel, and who
+//! vouch for a host that is off. Whatever a state machine wants may be done at once, late, or never; waits may end as
+//! soon as they are wanted. See `model/world/step.rs` for each step, and `model/fair.rs` for what must follow once no
+//! more goes wrong.
 //!
 //! **What is left out, and why that is sound.** Time: a wait may be over at any moment, so any clock is covered. When a
-//! message is sent: it counts as sent from the moment that a machine wants it sent, and delivery is never certain, so
-//! all later sendings are covered. What is in the guest: an image counts as stale from the moment that the source runs
-//! again after it was copied. The next migration of a guest that was kept: one step, after which this migration may
-//! give no order. What a disk says is one record, the greatest: that is how a journal is read. Unless the budget asks
-//! for every detail (`Budget::fine`), an order is carried out in the step in which it is given, and inputs that have
-//! the same effect as others are left out (`World::steps`). In one check contact comes and goes, and waits end in doubt
-//! (`Budget::doubt`): neither may make a source resume.
+//! message is sent: it counts as sent from the moment that a state machine wants it sent, and delivery is never
+//! certain, so all later sendings are covered. What is in the guest: an image counts as stale from the moment that the
+//! source runs again after the image was copied. The next migration of a guest that was kept: one step, after which
+//! this migration may give no order. What a disk says is one record, the greatest: that is how a journal is read.
+//! Unless the budget asks for every detail (`Budget::fine`), an order is carried out in the step in which it is given,
+//! and inputs that have the same effect as others are left out (`World::steps`). In one check contact comes and goes,
+//! and waits end in doubt (`Budget::doubt`): neither may make a source resume.
 //!
 //! **What is assumed of the agents.** While `migrate`, or the start of a QEMU, is under way, they say nothing of the
 //! QEMU; what QEMU answers is not reordered; no order is given again before the answer to it was taken in.
 //!
 //! **What a proof may undo.** A person who vouches that a host is off is believed: the other end then runs the guest as
-//! it has it, though the host that is off may have run the guest since. Only after a proof is that no breach of a
-//! promise; two guests that run at once always are a breach.
+//! it has the guest, though the host that is off may have run the guest since. Only after a proof is that no breach of
+//! a promise; two guests that run at once always are a breach.
 //!
 //! **What bounds it.** Faults that cost something are counted ([`Budget`]); everything else is unbounded. States are
 //! told apart by 64 bits of hash: that two of 10 million collide has a chance of one in 300,000.

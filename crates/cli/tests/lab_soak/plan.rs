@@ -130,9 +130,9 @@ const SWITCHOVER: std::ops::Range<usize> = 2..6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// This long after the migration is asked for. It may still be checked then.
+    /// The fault comes so long after the migration is asked for. The migration may still be checked then.
     Asked(Duration),
-    /// This long after a step.
+    /// The fault comes so long after a step.
     Step(MigrationPhase, Duration),
 }
 
@@ -157,7 +157,7 @@ pub struct Fault {
     pub moment: Moment,
     /// How long it takes until the fault is healed, goes on, or the process is started again.
     pub lasts: Duration,
-    /// The NIC, if the fault is at one. It is one of the target's host or of the source's.
+    /// The NIC, if the fault is at a NIC. It is a NIC of the target's host or of the source's.
     pub nic: usize,
     pub of_target: bool,
 }
@@ -181,7 +181,7 @@ pub struct Round {
     pub rate: u32,
 }
 
-/// Draws rounds, with each kind of fault once before any comes again.
+/// Draws rounds, with each kind of fault once before any kind comes again.
 pub struct Planner {
     rng: Rng,
     kinds: Vec<Kind>,

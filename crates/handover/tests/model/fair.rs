@@ -8,8 +8,11 @@ use crate::world::{End, Step, World, Write};
 const ROUNDS: usize = 60;
 
 /// Runs the world without faults: from here on both agents run and can talk, disks take what they are given, QEMUs do
-/// what they are told, and every want is carried out; waits end when nothing else is left to do. Returns the reason if
-/// the world does not end as it must.
+/// what they are told, and every want is carried out. Waits end when nothing else is left to do.
+///
+/// # Errors
+///
+/// The reason if the world does not end as it must.
 pub fn comes_to_rest(world: &World) -> Result<(), String> {
     if !world.hosts_are_on() {
         return Ok(());
@@ -54,7 +57,8 @@ fn round(world: &mut World) -> bool {
     world.go(Step::Contact(S, true));
     world.go(Step::Contact(T, !world.source_is_over()));
     look(world);
-    // No machine has more records to write at once; a machine that wants the same again and again shows as unrest.
+    // No state machine has more records to write at once. A state machine that wants the same again and again shows as
+    // unrest.
     for _ in 0..4 {
         if let Some(record) = world.source_write() {
             world.go(Step::SourceWritten(record, Write::Done));
@@ -108,7 +112,7 @@ fn look(world: &mut World) {
     world.go(Step::TargetGuest(better.unwrap_or(guest)));
 }
 
-/// Ends the waits of both machines.
+/// Ends the waits of both state machines.
 fn elapse(world: &mut World) -> bool {
     let before = world.clone();
     if let Some(wait) = world.source_wait() {

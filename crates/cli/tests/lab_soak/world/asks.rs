@@ -11,7 +11,7 @@ use super::outcome::Failure;
 use super::state::{Guest, World};
 use crate::plan::{Move, Round};
 
-/// How long a request to migrate that is refused before anything was done is repeated: an agent of the round before may
+/// How long a request to migrate is repeated that is refused before anything was done: an agent of the round before may
 /// not have found all the others yet.
 const AGAIN: Duration = Duration::from_secs(20);
 /// The time within which a request to migrate is answered: two agents and their QEMUs are asked.
@@ -85,7 +85,7 @@ impl World {
         Ok(busy)
     }
 
-    /// Returns what the log of one end has so far. It is read from the disk, as an agent may be unable to answer.
+    /// Returns what the log of one end has so far. The log is read from the disk, as an agent may be unable to answer.
     fn log(&self, host: &str, id: MigrationId) -> Vec<LogEntry> {
         let dir = self.cluster.state_dir(host).join("migrations");
         let read = EventLog::read::<LogEntry>(&dir, &id.to_string());

@@ -16,7 +16,7 @@ use super::state::{Guest, World};
 const BOOTS: usize = 3;
 
 impl World {
-    /// Starts a guest and waits until it works. A guest that gives up while it boots, as an emulated one on a busy
+    /// Starts a guest and waits until it works. A guest that gives up while it boots, as an emulated guest on a busy
     /// machine may, was not in a migration, so it is started again.
     pub(super) fn boot(&mut self, at: usize) {
         for n in 1.. {

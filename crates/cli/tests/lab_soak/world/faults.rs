@@ -12,7 +12,7 @@ use super::asks::Ask;
 use super::state::{NICS, World};
 use crate::plan::{Fault, Kind, Moment, Side};
 
-/// If a migration has not reached a step by then, it never will.
+/// A migration that has not reached a step by then never will.
 const STEP_TIME: Duration = Duration::from_secs(30);
 
 /// What ends a fault.

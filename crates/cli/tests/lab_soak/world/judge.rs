@@ -11,7 +11,7 @@ use super::asks::Ask;
 use super::outcome::{Failure, Harm};
 use super::state::{Guest, World};
 
-/// The time from the resolution until nothing is left over.
+/// The longest time from the resolution until nothing is left over.
 const CLEAN: Duration = Duration::from_secs(20);
 /// The time within which an agent answers.
 const SOON: Duration = Duration::from_secs(2);

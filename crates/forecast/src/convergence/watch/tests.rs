@@ -25,7 +25,7 @@ fn the_downtime_is_short_where_that_costs_next_to_nothing() {
     };
     assert_eq!(watch.aim(sample.fits), sample.fits / 16, "as long as nothing is known");
     for (rate, aims) in [(20.0, sample.fits / 16), (190.0, sample.fits)] {
-        // A first round of 5 s, and some of a second, at 200 MB/s.
+        // The first round takes 5 s, the others a second each, at 200 MB/s.
         let dirtied = |seconds: f64| (rate * MB * seconds) as u64;
         watch = ConvergenceWatch::new(0);
         for tenth in 0..80 {
@@ -47,7 +47,7 @@ fn a_guest_that_is_not_throttled_though_it_may_be_is_given_up() {
         let at = Duration::from_millis(tenth * 100);
         let sent = (200.0 * MB * at.as_secs_f64()) as u64;
         let round = 1 + tenth / 20;
-        // As much again in each round of two seconds.
+        // Each round of two seconds leaves as much again.
         let remaining = round * (400.0 * MB) as u64 - sent;
         let sample = CopySample { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2 };
         said.extend(Some(watch.sample(&sample).1).filter(|help| *help != ConvergenceStep::None));
@@ -60,7 +60,7 @@ fn a_link_that_is_lost_is_no_reason_to_give_up() {
     let mut watch = ConvergenceWatch::new(0);
     for tenth in 0..200u64 {
         let at = Duration::from_millis(tenth * 100);
-        // Four rounds of a second that leave the same, and then nothing.
+        // Four rounds of a second leave the same, and then nothing moves.
         let moved = at.as_secs_f64().min(4.5);
         let (round, sent) = (1 + moved as u64, (200.0 * MB * moved) as u64);
         let remaining = round * (200.0 * MB) as u64 - sent;
@@ -75,7 +75,7 @@ fn an_outage_is_not_in_the_figures_after_it() {
     let mut said = Vec::new();
     for tenth in 0..300u64 {
         let at = Duration::from_millis(tenth * 100);
-        // Rounds of a second at 200 MB/s that leave 150 MB each; from 10 s on nothing moves for ten.
+        // Rounds of a second at 200 MB/s leave 150 MB each. From 10 s on nothing moves for ten.
         let moved = if tenth < 100 { tenth } else { tenth.saturating_sub(200) + 100 } as f64 / 10.0;
         let (round, sent) = (1 + (moved / 0.75) as u64, (200.0 * MB * moved) as u64);
         let remaining = round * (150.0 * MB) as u64 - sent.min(round * (150.0 * MB) as u64);
@@ -107,7 +107,7 @@ fn a_pause_of_qemu_is_no_slow_link() {
         nics: 2,
     };
     for tenth in 0..100u64 {
-        // Seven seconds after each second at 200 MB/s.
+        // Seven seconds pass after each second at 200 MB/s.
         sample.at = Duration::from_millis(tenth * 100 + tenth / 10 * 7000);
         sample.sent = tenth * 20_000_000;
         watch.sample(&sample);
@@ -120,7 +120,7 @@ fn a_pause_of_qemu_is_no_slow_link() {
 fn a_guest_that_should_converge_and_does_not_is_given_up_late() {
     let mut watch = ConvergenceWatch::new(0);
     let given_up = (0..1000u64).find_map(|tenth| {
-        // Rounds of half a second at 50 MB/s, and two seconds after each in which QEMU answers nobody.
+        // Rounds of half a second move 50 MB/s. After each round QEMU answers nobody for two seconds.
         let (round, part) = (tenth / 5, tenth % 5);
         let at = Duration::from_millis(tenth * 100 + round * 2000);
         let sent = round * 25_000_000 + part * 5_000_000;
@@ -147,8 +147,8 @@ fn a_guest_that_should_converge_and_does_not_is_given_up_late() {
     assert_eq!(lack, ConvergenceNeeds { nics: None, throttle: None, throttle_without_effect: None });
 }
 
-/// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every
-/// other round that is a second after the last.
+/// A guest and its QEMU: rounds, and the throttle as `migration_trigger_throttle` sets it, at the end of every other
+/// round that is a second after the last.
 #[derive(Debug, Clone)]
 struct Guest {
     ram: f64,
@@ -202,7 +202,7 @@ impl Guest {
                 }
             }
             if step % 10 == 0 {
-                // A tenth more or less.
+                // The sample is a tenth more or less.
                 let seen = self.writes.throttled(slowed).dirtied(1.0) * (1.0 + 0.1 * at.sin());
                 let sampled = (self.is_sampled && at - throttled_at >= 1.0).then_some(seen as u64);
                 let sample = CopySample {
@@ -266,7 +266,7 @@ fn what_does_not_help_is_given_up_in_time() {
         let mut watch = ConvergenceWatch::new(allowed);
         let (mut throttle, mut asked, mut wanted) = (0, 0, 0);
         let given_up = (0..2000u64).find(|tenth| {
-            // Rounds of a second, of which a tenth is sent in.
+            // Each round takes a second, and sends for a tenth of it.
             let (round, part) = (tenth / 10, tenth % 10);
             if wanted > throttle && tenth - asked > 20 {
                 throttle = wanted;
@@ -291,7 +291,7 @@ fn what_does_not_help_is_given_up_in_time() {
                 ConvergenceStep::GiveUp(..) => true,
             }
         });
-        // Since all that is allowed was asked for.
+        // The time counts since all that is allowed was asked for.
         let seconds = (given_up.expect("is given up") - asked) / 10;
         assert!(throttle == allowed && (10..30).contains(&seconds), "{allowed}: {seconds} s, {throttle} %");
     }
@@ -312,9 +312,10 @@ proptest! {
     fn what_converges_is_let_alone_and_foretold(guest in guests(0.0..0.9)) {
         let end = guest.copied(99).unwrap();
         prop_assert!(end.given_up.is_none() && end.throttle == 0, "{:?}", end.throttle);
-        // One round tells less of how it writes than two, and there is one more or less where the last just fits.
+        // One round tells less of how the guest writes than two. There is one round more or less where the last round
+        // just fits.
         let told = end.said.iter().filter_map(|(at, round, said)| match said {
-            // Near to what is moved, a little more or less makes many rounds.
+            // Where a guest writes nearly as fast as it is moved, a little more or less makes many rounds.
             Convergence::In { seconds }
                 if *round > 3 && guest.writes.rate < DIRTY_SHARE_CONVERGING * guest.moves =>
             {

@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Returns the state after a migration. A guest that stood still before its migration was stopped stays so.
+    /// Returns the state after a migration. A guest that stood still already when its migration was stopped stays so.
     pub(super) fn after_migration(&self, otherwise: SourceQemu) -> SourceQemu {
         if self.source_qemu == SourceQemu::HaltedMigrating { SourceQemu::Halted } else { otherwise }
     }

@@ -36,7 +36,7 @@ pub(super) enum SourceQemu {
     Resumed,
     /// A migration was cancelled, and the guest stays stopped.
     Stopped,
-    /// Somebody stopped the guest, while it was copied and while it was not.
+    /// A person stopped the guest, or it stopped by itself, while it was copied and while it was not.
     HaltedMigrating,
     Halted,
     Gone,
@@ -79,8 +79,8 @@ pub struct World {
     pub(super) moved_in: bool,
     /// Whether the target has settled and forgotten the migration: a message that comes now comes late.
     pub(super) came_late: bool,
-    /// Whether another migration of the guest was begun, as this one was over. The source's QEMU belongs to that one
-    /// then.
+    /// Whether another migration of the guest was begun, as this migration was over. The source's QEMU belongs to the
+    /// other migration then.
     pub(super) followed: bool,
 
     /// The intents and reports that were ever sent: bit `n` for number `n`.

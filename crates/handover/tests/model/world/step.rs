@@ -61,8 +61,8 @@ pub enum Step {
     /// The guest that was kept is migrated again, and the whole of it is copied.
     NextMigration,
     Crash(End),
-    /// A crash when the first of the records of a refusal is on disk. (If it is refused before it began, the beginning
-    /// is the first record.)
+    /// A crash when the first of the records of a refusal is on disk. (If the migration is refused before it began, the
+    /// beginning is the first record.)
     CrashWhileRefusing,
     /// A crash right after the record reached the disk.
     CrashAfterWriting(End),

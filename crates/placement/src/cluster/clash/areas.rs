@@ -76,9 +76,9 @@ impl Finder<'_> {
         self.report(rules, members, what, "allow a larger skew, allow them the same hosts, or make the rule soft");
     }
 
-    /// Returns a lower bound of how unevenly guests are spread. Those that may be in some areas only are at least a
-    /// certain number in one of these areas, and the other guests leave each of the other areas with at most a certain
-    /// number. The true skew may be larger.
+    /// Returns a lower bound of how unevenly guests are spread. Of the guests that may be in some areas only, at least
+    /// a certain number are in one of these areas. The other guests leave each of the other areas with at most a
+    /// certain number. The true skew may be larger.
     fn skew_min(&self, guests: &[GuestId], level: usize, allowed: impl Fn(GuestId) -> Bits) -> u32 {
         let mut confined: BTreeMap<BTreeSet<u32>, usize> = BTreeMap::new();
         for guest in guests {

@@ -56,7 +56,7 @@ impl Finder<'_> {
     }
 
     /// Finds groups that are apart with more members than hosts for them. By Hall's theorem some of the members then
-    /// have fewer hosts than there are of them. Each such crowd is reported.
+    /// have fewer hosts than there are of these members. Each such crowd is reported.
     pub(super) fn apart(&mut self, group: GroupId) {
         // A guest that no host is allowed to is reported separately.
         let members = self.members(group).iter().filter(|guest| !self.allowed(**guest).is_empty());

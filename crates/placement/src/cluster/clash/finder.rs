@@ -17,7 +17,7 @@ pub(super) type Rules = BTreeSet<RuleId>;
 pub(super) struct Finder<'a> {
     pub(super) problem: &'a Problem,
     pub(super) names: &'a Names,
-    /// The fences that last, and the indices of each guest's.
+    /// The fences that last, and the indices of each guest's fences.
     fences: Vec<Fence>,
     fences_of: Vec<Vec<u32>>,
     /// The sets of hosts that rules allow guests to be on, and the index of each guest's set.
@@ -110,8 +110,8 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns all fences except that around hosts that are online, and the indices of each guest's. A guest of a group
-/// that is among sets of hosts is within the union of these sets, whichever is chosen: that is a fence, too.
+/// Returns all fences except that around hosts that are online, and the indices of each guest's fences. A guest of a
+/// group that is among sets of hosts is within the union of these sets, whichever set is chosen: that is a fence, too.
 fn lasting_fences(problem: &Problem, names: &Names) -> (Vec<Fence>, Vec<Vec<u32>>) {
     let mut fences = names.fences.clone();
     let mut fences_of = names.fences_of.clone();

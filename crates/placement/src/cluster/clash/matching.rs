@@ -2,25 +2,25 @@
 
 use std::collections::BTreeMap;
 
-/// A matching that gives each on the left a place of its own on the right, by augmenting paths (Kuhn).
+/// A matching that gives each guest on the left a place of its own on the right, by augmenting paths (Kuhn).
 pub(super) struct Matching<F> {
-    /// For each place on the right, which on the left has it.
+    /// For each place on the right, the index on the left that has it.
     with: Vec<Option<usize>>,
     choices: F,
 }
 
 impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
-    /// Finds a place for each on the left.
+    /// Finds a place for each index on the left.
     ///
     /// # Errors
     ///
-    /// A set of places for which there are more on the left than there are places.
+    /// A set of places for which there are more indices on the left than places.
     pub(super) fn complete(left: usize, right: usize, choices: F) -> Result<(), Vec<u32>> {
         let mut matching = Matching { with: vec![None; right], choices };
         (0..left).try_for_each(|n| matching.add(n))
     }
 
-    /// Returns how many on the left can have a place, counted up to `enough`.
+    /// Returns how many indices on the left can have a place, counted up to `enough`.
     pub(super) fn most(left: usize, right: usize, enough: usize, choices: F) -> usize {
         let mut matching = Matching { with: vec![None; right], choices };
         let mut placed = 0;
@@ -32,11 +32,11 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
         placed
     }
 
-    /// Finds a place for one more, breadth first: one whose place is taken looks for another.
+    /// Finds a place for one more index, breadth first: an index whose place is taken looks for another place.
     ///
     /// # Errors
     ///
-    /// All places that were tried, if there is no free one: those that have them can have no others.
+    /// All places that were tried, if none is free: the indices that have them can have no others.
     fn add(&mut self, new: usize) -> Result<(), Vec<u32>> {
         let mut left = vec![new];
         let mut came: BTreeMap<u32, usize> = BTreeMap::new();
@@ -61,7 +61,7 @@ impl<F: Fn(usize) -> Vec<u32>> Matching<F> {
         Err(came.into_keys().collect())
     }
 
-    /// Moves each on the way to a free place one place further.
+    /// Moves each index on the way to a free place one place further.
     fn shift(&mut self, free: u32, new: usize, came: &BTreeMap<u32, usize>) {
         let mut place = free;
         loop {

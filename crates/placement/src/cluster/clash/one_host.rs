@@ -38,8 +38,8 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns, for guests that have to be on one host and do not fit on any, the rules that this needs, the guests
-    /// that they bind, and the hosts that they leave.
+    /// Returns the rules that a clash of guests on one host needs, the guests that these rules bind, and the hosts that
+    /// the rules leave. The guests do not fit on any host that is allowed to all of them.
     fn reduced(
         &self,
         guests: &[GuestId],

@@ -8,14 +8,14 @@ use crate::problem::GuestId;
 /// Rules that can never hold together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Clash {
-    /// The rules. Without any one of them these guests would not clash like this. Empty if the guests and hosts alone
+    /// The rules. Without any of the rules these guests would not clash like this. Empty if the guests and hosts alone
     /// clash.
     pub rules: Vec<String>,
     /// The guests that the rules are about.
     pub guests: Vec<String>,
-    /// Why they cannot hold together.
+    /// Why the rules cannot hold together.
     pub what: String,
-    /// What to do about it.
+    /// What to do about the clash.
     pub todo: String,
 }
 

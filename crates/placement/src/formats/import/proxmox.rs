@@ -1,6 +1,6 @@
 //! Imports from Proxmox VE: `pvesh get /cluster/resources --output-format json`; `/etc/pve/ha/rules.cfg` (from 9 on),
-//! `groups.cfg` and `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances
-//! it.
+//! `groups.cfg` and `resources.cfg`, or JSON of `/cluster/ha/rules` and so on; and the tags by which ProxLB balances a
+//! cluster.
 //!
 //! The meaning of rules is in pve-ha-manager's `PVE::HA::Rules::NodeAffinity` and `ResourceAffinity`, that of groups in
 //! `PVE::HA::Groups`, and that of tags in ProxLB's `models/tags.py`.
@@ -238,7 +238,7 @@ fn tags(draft: &mut Draft) {
             draft.word(format!("only {} has the tag '{name}', which says nothing then", quoted(&guests)));
             continue;
         }
-        // ProxLB only tries to obey these, and goes on where it cannot.
+        // ProxLB only tries to obey these tags, and goes on where it cannot.
         let kind = match name.starts_with("plb_affinity") {
             true => Kind::Together { hard: false },
             false => Kind::Apart { hard: false },
@@ -338,7 +338,7 @@ fn node_affinity(draft: &mut Draft, id: &str, guests: Vec<String>, listed: &[&st
 }
 
 /// Adds the rules of groups, as Proxmox VE 9 makes rules of them. Which guest is in which group is in `resources.cfg`.
-/// `groups` is `None` if they were not read.
+/// `groups` is `None` if the groups were not read.
 fn ha_groups(draft: &mut Draft, sids: &Sids, groups: Option<&Vec<Section>>, resources: &[Section]) {
     let mut of_group: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for resource in resources {
@@ -366,7 +366,7 @@ fn ha_groups(draft: &mut Draft, sids: &Sids, groups: Option<&Vec<Section>>, reso
     }
     for (group, of) in of_group {
         match groups {
-            // Proxmox VE skips these, too.
+            // Proxmox VE skips these guests, too.
             Some(_) => {
                 draft.word(format!("HA resources are in group '{group}', of which there is none: {}", quoted(&of)))
             }
