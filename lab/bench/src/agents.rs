@@ -30,7 +30,7 @@ use crate::{
     migration::{
         ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, ReachedState, SETTLE, note,
     },
-    mover::MULTIFD_CHANNELS,
+    mover::{MULTIFD_CHANNELS, Tls},
     process::Process,
     results::{GuestCheck, Phases, Step},
     rewriting::Count,
@@ -65,7 +65,7 @@ const KILLED_DEADLINE: Duration = Duration::from_secs(10);
 pub struct Agents {
     processes: Vec<Process>,
     /// Whether they encrypt data.
-    tls: bool,
+    tls: Tls,
     /// The control group of the agents and the guests that they start, if they have one.
     group: Option<Members>,
     /// The witness, which sees where the guests run.
@@ -127,7 +127,7 @@ impl Agents {
         let namespaces = namespaces.collect::<Result<Vec<_>, BenchError>>()?;
         let witness = Witness::new(namespaces);
         let group = busy.map(Busy::host);
-        let mut agents = Self { processes: Vec::new(), tls: true, group, witness, guests: Vec::new(), directory };
+        let mut agents = Self { processes: Vec::new(), tls: Tls::On, group, witness, guests: Vec::new(), directory };
         for host in HOSTS {
             let process = agents.start(site, kit, host)?;
             agents.processes.push(process);
@@ -152,7 +152,7 @@ impl Agents {
         command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
         // As many migrations at once as a stage may have guests.
         command.args(["--incoming", "16", "--outgoing", "16"]);
-        if !self.tls {
+        if self.tls == Tls::Off {
             command.args(["--plain-data", "--allow-plain-data"]);
         }
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
@@ -224,7 +224,7 @@ impl Agents {
 
     /// Sets whether data is encrypted. That is an agent's setting from its start on, so both agents are started again
     /// if it changes. Guests go on meanwhile.
-    pub(crate) fn set_tls(&mut self, tls: bool, site: &Site, kit: &Kit) -> Result<(), BenchError> {
+    pub(crate) fn set_tls(&mut self, tls: Tls, site: &Site, kit: &Kit) -> Result<(), BenchError> {
         if tls == self.tls {
             return Ok(());
         }
@@ -235,17 +235,22 @@ impl Agents {
         (0..HOSTS.len()).try_for_each(|host| self.restart(site, kit, host))
     }
 
-    /// Stops or continues all guests.
+    /// Stops all guests.
     ///
     /// # Errors
     ///
     /// [`BenchError`] if a QEMU does not obey.
-    pub fn set_running(&self, running: bool) -> Result<(), BenchError> {
-        for guest in &self.guests {
-            let monitor = guest.seen.monitor();
-            if running { monitor.cont() } else { monitor.stop() }.map_err(Error::from)?;
-        }
-        Ok(())
+    pub fn stop(&self) -> Result<(), BenchError> {
+        self.guests.iter().try_for_each(|guest| Ok(guest.seen.monitor().stop().map_err(Error::from)?))
+    }
+
+    /// Lets all guests run again.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if a QEMU does not obey.
+    pub fn resume(&self) -> Result<(), BenchError> {
+        self.guests.iter().try_for_each(|guest| Ok(guest.seen.monitor().cont().map_err(Error::from)?))
     }
 
     /// Returns the QEMU of guest `n` on a host that it has not left yet or has come to. If there are several, it is the

@@ -58,6 +58,15 @@ pub enum Mover {
     Socat,
 }
 
+/// Whether Skein encrypts data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// Data is encrypted.
+    On,
+    /// Data is plain text.
+    Off,
+}
+
 /// What carries data between the two QEMUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
@@ -74,12 +83,12 @@ pub enum Carrier {
     /// Skein's tunnel between unix sockets.
     Skein {
         /// Whether data is encrypted.
-        tls: bool,
+        tls: Tls,
     },
     /// Skein's agents, which also own the QEMUs.
     Agents {
         /// Whether data is encrypted.
-        tls: bool,
+        tls: Tls,
         /// The transport that they are told to use; `auto`: what they think best.
         transport: Transport,
     },
@@ -162,14 +171,16 @@ impl Mover {
     /// Returns what carries data between the QEMUs.
     pub fn carrier(self) -> Carrier {
         match self {
-            Mover::SkeinTls => Carrier::Skein { tls: true },
-            Mover::SkeinPlain => Carrier::Skein { tls: false },
-            Mover::SkeinAgents => Carrier::Agents { tls: true, transport: Transport::Auto },
-            Mover::SkeinAgentsPlain => Carrier::Agents { tls: false, transport: Transport::Auto },
-            Mover::SkeinAgentsTcp => Carrier::Agents { tls: true, transport: Transport::Tcp },
-            Mover::SkeinAgentsCompression => Carrier::Agents { tls: true, transport: Transport::Compression },
-            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: true, transport: Transport::Multichannel },
-            Mover::SkeinAgentsMultichannelPlain => Carrier::Agents { tls: false, transport: Transport::Multichannel },
+            Mover::SkeinTls => Carrier::Skein { tls: Tls::On },
+            Mover::SkeinPlain => Carrier::Skein { tls: Tls::Off },
+            Mover::SkeinAgents => Carrier::Agents { tls: Tls::On, transport: Transport::Auto },
+            Mover::SkeinAgentsPlain => Carrier::Agents { tls: Tls::Off, transport: Transport::Auto },
+            Mover::SkeinAgentsTcp => Carrier::Agents { tls: Tls::On, transport: Transport::Tcp },
+            Mover::SkeinAgentsCompression => Carrier::Agents { tls: Tls::On, transport: Transport::Compression },
+            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: Tls::On, transport: Transport::Multichannel },
+            Mover::SkeinAgentsMultichannelPlain => {
+                Carrier::Agents { tls: Tls::Off, transport: Transport::Multichannel }
+            }
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
             Mover::QemuMultifd
@@ -291,7 +302,7 @@ mod tests {
             let memory = mover.memory(MemoryBackend::Memfd);
             assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
             if let Carrier::Agents { tls, transport } = mover.carrier() {
-                assert_eq!(tls, !mover.name().ends_with("plain"));
+                assert_eq!(tls == Tls::Off, mover.name().ends_with("plain"));
                 assert!(transport == Transport::Auto || mover.name().contains(transport.name()));
             }
             // QEMU refuses these two together.

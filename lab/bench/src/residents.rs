@@ -145,10 +145,9 @@ impl Household {
             }
         }
         let Some(agents) = &mut self.agents else { return Ok(()) };
-        if let Carrier::Agents { tls, .. } = mover.carrier() {
-            agents.set_tls(tls, site, kit)?;
-        }
-        agents.set_running(mover.is_of_agents())
+        let Carrier::Agents { tls, .. } = mover.carrier() else { return agents.stop() };
+        agents.set_tls(tls, site, kit)?;
+        agents.resume()
     }
 
     /// Lets every guest that `mover` moves check all its memory.

@@ -62,6 +62,15 @@ pub struct Party {
 /// QEMUs that are started while a run is watched. Whoever sees one adds it here.
 pub type Arriving = Arc<Mutex<Vec<(u32, Vec<u32>)>>>;
 
+/// Which things of processes are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Their CPU and their memory.
+    WithMemory,
+    /// Their CPU.
+    WithoutMemory,
+}
+
 /// A run that is being watched.
 pub struct RunWatch {
     epoch: Instant,
@@ -125,7 +134,7 @@ impl RunWatch {
         places: &[WatchedHost],
         parties: Vec<Party>,
         links: usize,
-        memory: bool,
+        scope: Scope,
         work: Option<Work>,
     ) -> io::Result<Self> {
         let epoch = Instant::now();
@@ -135,7 +144,7 @@ impl RunWatch {
             Ok((place.host.clone(), Sampler::start(options)?))
         };
         let samplers = places.iter().map(sampler).collect::<io::Result<_>>()?;
-        Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, memory, work)?, links })
+        Ok(Self { epoch, samplers, processes: Processes::start(epoch, parties, scope, work)?, links })
     }
 
     /// Returns what each NIC of `host` sends, in bits per second, over the last half second.
@@ -295,7 +304,7 @@ struct Processes {
 }
 
 impl Processes {
-    fn start(epoch: Instant, parties: Vec<Party>, memory: bool, work: Option<Work>) -> io::Result<Self> {
+    fn start(epoch: Instant, parties: Vec<Party>, scope: Scope, work: Option<Work>) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::Builder::new().name("processes".into()).spawn(move || {
@@ -315,7 +324,7 @@ impl Processes {
                         meter.look();
                     }
                     cpu.push((epoch.elapsed().as_secs_f64(), meter.cpu()));
-                    if look && memory {
+                    if look && scope == Scope::WithMemory {
                         let now = meter.memory(&party.watched_host.netns);
                         let bytes = now.anonymous_bytes;
                         let private = PrivateMemory { before_bytes: bytes, most_bytes: bytes };
@@ -401,7 +410,7 @@ mod tests {
         let place = WatchedHost { host: "here".into(), netns: "/proc/self/ns/net".into() };
         let end = End { movers: vec![std::process::id()], ..End::default() };
         let party = Party { way: 0, watched_host: place.clone(), end, arriving: Arriving::default() };
-        let watch = RunWatch::start(&[place], vec![party], 1, true, None).unwrap();
+        let watch = RunWatch::start(&[place], vec![party], 1, Scope::WithMemory, None).unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until {}
         let watched = watch.stop(Instant::now());

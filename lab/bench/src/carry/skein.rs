@@ -2,7 +2,7 @@
 
 use super::carried::{Carried, CarryError, CarryRoute, READY_DEADLINE, command_lines, forwards, unix_uris};
 use super::kit::Kit;
-use crate::process::Process;
+use crate::{mover::Tls, process::Process};
 
 /// The port of the agent.
 const PORT: u16 = 7070;
@@ -10,7 +10,8 @@ const PORT: u16 = 7070;
 /// What both programs print once they are ready.
 const READY: &str = "word that it is ready";
 
-pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, CarryError> {
+/// Starts an agent on the target and a tunnel to it on the source.
+pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: Tls) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
     let site = route.site;
 
@@ -18,7 +19,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, Ca
     command.args(["agent", "--tunnels-only"]).arg("--identity").arg(kit.identity(route.target));
     command.arg("--listen").arg(format!("[::]:{PORT}"));
     command.arg("--allow").arg(route.directory.join("*.t"));
-    if !tls {
+    if tls == Tls::Off {
         command.arg("--allow-plain-data");
     }
     let mut agent = Process::start(command, &route.directory.join("agent.log"))?;
@@ -33,7 +34,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: bool) -> Result<Carried, Ca
         pair.push(&forward.connect);
         command.arg("--forward").arg(pair);
     }
-    if !tls {
+    if tls == Tls::Off {
         command.arg("--plain-data");
     }
     let mut tunnel = Process::start(command, &route.directory.join("tunnel.log"))?;

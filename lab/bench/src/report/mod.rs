@@ -182,8 +182,10 @@ fn section(out: &mut String, case: &CaseResult, runs: &[&Run]) {
         }
         // Skein is shown in full, and then the fastest other mover. The rest can be unfolded.
         let (own, peers): (Vec<&Total>, Vec<&Total>) = totals.iter().partition(|t| t.mover.is_skein());
-        own.iter().for_each(|total| over_time(out, total, &runs, true));
-        peers.iter().enumerate().for_each(|(n, total)| over_time(out, total, &runs, n == 0));
+        own.iter().for_each(|total| over_time(out, total, &runs, Detail::Full));
+        peers.iter().enumerate().for_each(|(n, total)| {
+            over_time(out, total, &runs, if n == 0 { Detail::Full } else { Detail::Folded });
+        });
     }
     out.push_str("</section>\n");
 }
@@ -400,8 +402,17 @@ fn per_gb(run: &Run, of: fn(&crate::results::CpuSeconds) -> f64) -> Option<f64> 
     (run.guest_bytes > 0).then(|| (of(&run.cpu_source_s) + of(&run.cpu_target_s)) / (run.guest_bytes as f64 / 1e9))
 }
 
+/// How the typical run of a mover is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    /// In full view.
+    Full,
+    /// Folded, as the other runs are.
+    Folded,
+}
+
 /// Adds the typical run, in full view or folded, and the others folded.
-fn over_time(out: &mut String, total: &Total, runs: &[&Run], in_full: bool) {
+fn over_time(out: &mut String, total: &Total, runs: &[&Run], detail: Detail) {
     let with: Vec<(&Run, &Samples)> =
         of(total, runs).into_iter().filter_map(|r| Some((r, r.samples.as_ref()?))).collect();
     let middle = total.total_s.as_ref().map_or(0.0, |s| s.median);
@@ -415,20 +426,20 @@ fn over_time(out: &mut String, total: &Total, runs: &[&Run], in_full: bool) {
         out.push_str(LEGEND);
         out.push_str("</figure>\n");
     };
-    if in_full {
+    if detail == Detail::Full {
         picture(out, with[typical]);
     }
     // All runs of Skein and one of each peer are shown: otherwise a long bench's page would grow to tens of megabytes.
     // The JSON has them all.
     let folded: Vec<usize> = if total.mover.is_skein() {
-        (0..with.len()).filter(|&n| n != typical || !in_full).collect()
+        (0..with.len()).filter(|&n| n != typical || detail == Detail::Folded).collect()
     } else {
-        (!in_full).then_some(typical).into_iter().collect()
+        (detail == Detail::Folded).then_some(typical).into_iter().collect()
     };
-    let what = match (folded.len(), in_full) {
+    let what = match (folded.len(), detail) {
         (0, _) => "",
-        (_, true) => "the other runs over time, ",
-        (_, false) => "over time, ",
+        (_, Detail::Full) => "the other runs over time, ",
+        (_, Detail::Folded) => "over time, ",
     };
     let _ = writeln!(out, "<details><summary>{}: {what}how it was set up</summary>", escape(total.mover.label()),);
     for n in folded {

@@ -19,7 +19,7 @@ use crate::{
     },
     site::HOSTS,
     tick::Tick,
-    watch::{Party, RunWatch, Watched, Work},
+    watch::{Party, RunWatch, Scope, Watched, Work},
 };
 
 /// How long guests at work are watched before a migration, for what they get then.
@@ -121,8 +121,8 @@ impl Observers {
         let hosts = [setting.watched_host(0)?, setting.watched_host(1)?];
         let at_work = setting.busy.map(Busy::work).transpose()?;
         let work = setting.busy.map(|busy| Box::new(busy.account()) as Work);
-        let watch = RunWatch::start(&hosts, parties, setting.site.links(), setting.scene.watch_memory, work)
-            .map_err(BenchError::Watch)?;
+        let scope = if setting.scene.watch_memory { Scope::WithMemory } else { Scope::WithoutMemory };
+        let watch = RunWatch::start(&hosts, parties, setting.site.links(), scope, work).map_err(BenchError::Watch)?;
         std::thread::sleep(if at_work.is_some() { WORK_ALONE } else { SETTLE });
         Ok(Self { pingers, watch, at_work, small_stream })
     }
