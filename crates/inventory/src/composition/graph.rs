@@ -23,6 +23,10 @@ pub(super) struct Graph<'a> {
 impl<'a> Graph<'a> {
     /// Reads a graph. `edges` is the answer to `x-debug-query-block-graph`, `nodes` the answer to
     /// `query-named-block-nodes`.
+    ///
+    /// # Errors
+    ///
+    /// An answer that does not say what it should.
     pub(super) fn read(edges: &'a Value, nodes: &'a Value) -> Read<Graph<'a>> {
         let mut filenames = BTreeMap::new();
         for node in list(NODES, nodes)? {
@@ -46,6 +50,10 @@ impl<'a> Graph<'a> {
 
     /// Returns what is at the bottom below a node: the way there (`file`, `data-file`, `backing/file`), and what QEMU
     /// calls the file.
+    ///
+    /// # Errors
+    ///
+    /// A node that no answer names, or more than [`STEPS_MAX`] steps.
     pub(super) fn files_below(&self, node: &'a str) -> Read<BTreeMap<String, String>> {
         let mut files = BTreeMap::new();
         let mut open = vec![(String::new(), node)];

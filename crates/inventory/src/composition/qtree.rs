@@ -34,6 +34,10 @@ pub struct NoTree {
 }
 
 /// Returns the devices on the root buses, with all devices below them.
+///
+/// # Errors
+///
+/// The first line that no device tree has.
 pub fn parse(text: &str) -> Result<Vec<Device>, NoTree> {
     let mut roots = Vec::new();
     // The devices that are open, from the root on, each with the indentation of its properties.

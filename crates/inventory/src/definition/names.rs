@@ -27,6 +27,10 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Checks an absolute path. It has no `..`, which a symbolic link would make mean something else on another host.
+///
+/// # Errors
+///
+/// What to write instead.
 pub(super) fn check_path(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     if !path.is_absolute() {
@@ -40,6 +44,10 @@ pub(super) fn check_path(text: &str) -> Result<PathBuf, String> {
 
 /// Checks the name of a network interface, by the kernel's rules (dev_valid_name of net/core/dev.c) and without QEMU's
 /// comma.
+///
+/// # Errors
+///
+/// What to write instead.
 pub(super) fn check_interface(text: &str) -> Result<String, String> {
     let unfit = |c: char| c == '/' || c == ':' || c == ',' || c.is_whitespace();
     if text.len() > INTERFACE_BYTES_MAX || text == "." || text == ".." || text.contains(unfit) {
@@ -49,6 +57,10 @@ pub(super) fn check_interface(text: &str) -> Result<String, String> {
 }
 
 /// Checks a model or type, with options after commas.
+///
+/// # Errors
+///
+/// What to write instead.
 pub(super) fn check_model(text: &str) -> Result<String, String> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-+=,".contains(&b);
     if !text.bytes().all(fits) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
