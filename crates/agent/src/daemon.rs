@@ -24,7 +24,7 @@ use crate::attempts::{AttemptTable, RequestStore};
 use crate::dirs::Dirs;
 use crate::migrations::{Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
-use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
+use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question, WatchedHostsFile};
 use crate::room::HostRoom;
 use crate::server::{MigrationStarter, RequestServer, host_facts, serve};
 use crate::transport::packers;
@@ -162,6 +162,8 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
+    let (hosts, host) = (WatchedHostsFile::new(&vms.hosts_file), identity.host().to_owned());
+    known.keeps_ram_if(move || hosts.hosts().is_ok_and(|hosts| hosts.kept_ram_policy_of(&host).is_some()));
     // The first caller does not wait for the result. Without a thread KVM is tried by the first call.
     let trying = known.clone();
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {

@@ -10,6 +10,6 @@ pub(crate) fn find(guest: &dyn Guest, pid: u32) -> Option<FindRam> {
     Some(Box::new(move |info| {
         let block = blocks.iter().find(|block| block.name == info.name);
         let block = block.ok_or_else(|| RamNotFound::NoBlock(info.name.clone()))?;
-        Ok(Box::new(skein_guest_ram::find(pid, block)?))
+        Ok(skein_guest_ram::find(pid, block)?)
     }))
 }

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use skein_hypervisor::{
-    Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, Nic, NicBackend,
-    Serial, Tpm,
+    Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, MemoryBackend,
+    Nic, NicBackend, Serial, Tpm,
 };
 use skein_inventory::RoomNeed;
 use skein_inventory::command_line::{self, CommandOption};
@@ -235,6 +235,16 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
+/// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for what
+/// nobody touched; or shared memory, where somebody else needs that. `keeps_ram`: this host keeps the RAM of guests that
+/// leave.
+pub(crate) fn memory_backend(definition: &Definition, keeps_ram: bool) -> MemoryBackend {
+    match definition.shared_memory || definition.hugepages.is_some() || keeps_ram {
+        true => MemoryBackend::Memfd,
+        false => MemoryBackend::Private,
+    }
+}
+
 /// Returns QEMU's command line for a definition. `dir` is where its sockets are; `own` is what the agent keeps for the
 /// guest.
 pub(crate) fn config(
@@ -242,12 +252,14 @@ pub(crate) fn config(
     default: Option<&Path>,
     dir: &Path,
     own: &OwnState,
+    memory: MemoryBackend,
     incoming: Incoming,
 ) -> Config {
     let Defined { definition, odd_ram } = defined;
     let accel = definition.accel;
     let memory_bytes = definition.memory_bytes + if *odd_ram { ODD_BYTES } else { 0 };
     let mut config = Config::new(&definition.name, memory_bytes >> 10, dir.join("qmp"));
+    config.memory = memory;
     config.binary = definition.qemu.binary.clone().or_else(|| default.map(Path::to_owned));
     config.machine.clone_from(&definition.machine);
     config.accel = if accel == Accel::Kvm { "kvm" } else { "tcg" }.into();
@@ -403,7 +415,8 @@ mod tests {
         let definition = Definition::parse(text, "a.toml").unwrap();
         let defined = Defined { definition, odd_ram: true };
         let own = OwnState::new(Path::new("/var/lib/skein"), "a");
-        let config = config(&defined, None, Path::new("/run/skein/vms/a"), &own, Incoming::Defer);
+        let config =
+            config(&defined, None, Path::new("/run/skein/vms/a"), &own, MemoryBackend::Private, Incoming::Defer);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         for part in ["-sandbox on", "size=65544K", "-incoming defer", "-S", "/run/skein/vms/a/console", "ifname=sk"] {
@@ -420,7 +433,7 @@ mod tests {
         let definition = Definition::parse(text, "a.toml").unwrap();
         let defined = Defined { definition, odd_ram: true };
         let own = OwnState::new(Path::new("/s"), "a");
-        let config = config(&defined, None, Path::new("/r"), &own, Incoming::No);
+        let config = config(&defined, None, Path::new("/r"), &own, MemoryBackend::Memfd, Incoming::No);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         assert_eq!(
             line.join(" "),
@@ -448,7 +461,14 @@ mod tests {
                     [[nic]]\nbridge = 'b'\nqueues = 2\nvhost = true\n[[nic]]\nbridge = 'b'\nmodel = 'rtl8139'\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
         let own = OwnState::new(Path::new("/s"), "a");
-        let config = config(&Defined { definition, odd_ram: false }, None, Path::new("/r"), &own, Incoming::No);
+        let config = config(
+            &Defined { definition, odd_ram: false },
+            None,
+            Path::new("/r"),
+            &own,
+            MemoryBackend::Memfd,
+            Incoming::No,
+        );
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let line = line.join(" ");
         for part in [

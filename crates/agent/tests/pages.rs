@@ -495,7 +495,7 @@ fn left(recorded: &Recorded, ram: &FakeRam, (there, here): (u64, u64)) -> ((Opti
     let outcome = carry(recorded, false, Some(ram), Some(&target));
     assert_eq!(outcome.source.failed(), None);
     assert!(!outcome.source.builds_on_kept());
-    let kept = (outcome.target.take_marks(there), outcome.source.ram_to_keep(here));
+    let kept = (outcome.target.take_marks(there), outcome.source.ram_to_keep(here).unwrap());
     assert!(outcome.target.take_marks(there).is_none(), "once");
     assert_eq!(kept.1.as_ref().map(KeptRam::bytes), Some((PAGES * PAGE) as u64));
     (kept, outcome.source.counts().wire_bytes())
@@ -516,7 +516,7 @@ fn a_guest_that_comes_back_finds_what_was_kept() {
         let counts = outcome.source.counts();
         assert!(counts.repaired_pages == 0 && counts.wire_bytes() * 3 < bytes * 2, "{counts:?} of {bytes}");
         // The guest may go there and back again.
-        assert!(outcome.target.take_marks(8).is_some() && outcome.source.ram_to_keep(8).is_some());
+        assert!(outcome.target.take_marks(8).is_some() && outcome.source.ram_to_keep(8).unwrap().is_some());
     }
 }
 

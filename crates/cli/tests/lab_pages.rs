@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 use skein_api::{
     LogEntry, LoggedEvent, MigrateOptions, Migration, MigrationId, Outcome, PageFigures, Reply, Request, Transport,
 };
-use skein_guest_ram::{Memory, Ram, find};
+use skein_guest_ram::{Ram, find};
 use skein_hypervisor::version_of;
 use skein_inventory::Definition;
 use skein_lab_cluster::{Cluster, Settings, Start, arguments, configuration, until};
@@ -44,8 +44,8 @@ const KILL_WITHIN: Duration = Duration::from_secs(1);
 const PIECE_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-/// The RAM of a QEMU that other processes can map, by block.
-type Rams = BTreeMap<String, Memory>;
+/// The RAM of a QEMU, by block.
+type Rams = BTreeMap<String, Box<dyn Ram>>;
 
 /// Returns the program that is tested. It is a copy, as one that is built meanwhile may lack the feature.
 fn program() -> PathBuf {
@@ -220,8 +220,8 @@ fn equal_pages(source: &Rams, target: &Rams) -> usize {
         for at in (0..source.bytes()).step_by(PIECE_BYTES) {
             let bytes = (source.bytes() - at).min(PIECE_BYTES as u64) as usize;
             let (here, there) = (&mut here[..bytes], &mut there[..bytes]);
-            source.read_by_file(at, here).unwrap();
-            target.read_by_file(at, there).unwrap();
+            source.read(at, here).unwrap();
+            target.read(at, there).unwrap();
             let both = here.chunks(PAGE_BYTES).zip(there.chunks(PAGE_BYTES)).enumerate();
             let wrong = both.filter(|(_, (here, there))| here != there);
             differ.extend(wrong.map(|(page, (here, there))| {
@@ -452,12 +452,32 @@ fn memory_kib(params: &Params) -> u32 {
     (Spec::memory_mb_for(params.fill_mb) << 10) + 8
 }
 
-/// Tests RAM that no other process can map: the target's QEMU gets every byte as the source's QEMU sent it.
+/// Tests RAM that is QEMU's own, of a guest that somebody else started: pages are placed directly, and each is right.
 #[test]
-fn a_guest_with_private_ram_is_rebuilt() {
+fn a_guest_with_private_ram_is_placed() {
+    const VM: &str = "v";
+    let mut world = World::new(settings());
+    let ram = format!("memory-backend-ram,id=ram0,size={}K", memory_kib(&busy(3)));
+    let size = format!("{}K", memory_kib(&busy(3)));
+    world.adopt(VM, &busy(3), &["-m", &size, "-object", &ram, "-machine", "memory-backend=ram0"]);
+    for (from, to, channels) in [("a", "b", 0), ("b", "a", 4)] {
+        let options = MigrateOptions { channels: Some(channels), ..MigrateOptions::default() };
+        let (pages, moved) = world.compared(VM, (from, to), options, |_| ());
+        assert!(pages > 0 && pages_of(&moved).direct == Some(true), "{moved:?}");
+        assert_eq!(world.cluster.verify(VM).pages, 48 << 8);
+    }
+    world.end();
+}
+
+/// Tests RAM that the target's agent cannot reach: QEMU there gets every byte as the source's QEMU sent it.
+#[test]
+fn a_guest_whose_ram_is_out_of_reach_is_rebuilt() {
     const VM: &str = "v";
     let mut world = World::new(settings());
     world.adopt(VM, &busy(3), &["-m", &format!("{}K", memory_kib(&busy(3)))]);
+    for host in ["a", "b"] {
+        world.start(host, Some("unreachable"));
+    }
     let cluster = &world.cluster;
     for (from, to, channels) in [("a", "b", 0), ("b", "a", 4)] {
         let options = MigrateOptions { channels: Some(channels), ..MigrateOptions::default() };
@@ -466,7 +486,7 @@ fn a_guest_with_private_ram_is_rebuilt() {
         assert_eq!(moved.outcome, Some(Outcome::Moved), "{moved:?}");
         let pages = pages_of(&moved);
         assert_eq!((pages.direct, pages.counts.compared_us), (Some(false), None), "{moved:?}");
-        let why = "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on";
+        let why = "QEMU has no RAM block 'pc.ram' here";
         assert_eq!(pages.why_not_direct, why);
         let noted =
             |event: &LoggedEvent| event.event == LogEntry::Note { text: format!("direct placement: no: {why}") };

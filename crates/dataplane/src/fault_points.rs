@@ -4,7 +4,7 @@
 //! `SKEIN_PLANT=NAME` makes a target's agent err until it is first asked whether its copy is the same, so that what is
 //! sent again then stays; `SKEIN_PLANT=NAME:always` makes it err for ever. The names are those of `Plant`. Only pages
 //! of every other region are spoilt: the others show what an error does to its neighbours. For a source's agent there
-//! is `unplaceable` alone.
+//! is `unplaceable` alone. `unreachable` is there for good.
 //!
 //! With `SKEIN_FAULT_POINT=ram-complete` and `SKEIN_FAULT_FILE=PATH` a source's agent halts once the target's copy is
 //! known to be the same, and before anything that follows the pages is read, in every migration; see [`halt`].
@@ -22,7 +22,7 @@ use skein_pages::REGION_PAGES;
 /// Says after how long a halted thread goes on, whatever happens.
 const HALT_MAX: Duration = Duration::from_secs(60);
 
-/// An error at the target; the last is at the source.
+/// An error at the target; `unplaceable` is at the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Plant {
     /// `stale-zero`: a page has content and is to be zero, and is not written.
@@ -42,9 +42,11 @@ pub(crate) enum Plant {
     ShortMark,
     /// `unplaceable`: once all pages were written, the source finds that they cannot be.
     Unplaceable,
+    /// `unreachable`: the guest's RAM cannot be reached.
+    Unreachable,
 }
 
-const NAMES: [(&str, Plant); 8] = [
+const NAMES: [(&str, Plant); 9] = [
     ("stale-zero", Plant::StaleZero),
     ("stale-version", Plant::StaleVersion),
     ("lost-batch", Plant::LostBatch),
@@ -53,6 +55,7 @@ const NAMES: [(&str, Plant); 8] = [
     ("wrong-base", Plant::WrongBase),
     ("short-mark", Plant::ShortMark),
     ("unplaceable", Plant::Unplaceable),
+    ("unreachable", Plant::Unreachable),
 ];
 
 /// Holds the planted error, and whether it is planted for ever.
@@ -76,9 +79,10 @@ pub(crate) fn is_planted(plant: Plant, page: u32) -> bool {
     wanted && page as usize / REGION_PAGES % 2 == 1 && page % one_in == 5 % one_in
 }
 
-/// Returns whether [`Plant::Unplaceable`] is planted.
-pub(crate) fn is_unplaceable() -> bool {
-    PLANTED.is_some_and(|(planted, _)| planted == Plant::Unplaceable)
+/// Returns whether an error that concerns no page of its own is planted: [`Plant::Unplaceable`],
+/// [`Plant::Unreachable`].
+pub(crate) fn is_planted_at_all(plant: Plant) -> bool {
+    PLANTED.is_some_and(|(planted, _)| planted == plant)
 }
 
 /// Notes that both copies are about to be compared.

@@ -22,6 +22,11 @@ pub struct KeptRam {
     pub(crate) ram: BTreeMap<u16, Arc<dyn Ram>>,
 }
 
+/// The RAM of a guest cannot be kept, as it is its QEMU's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the guest's RAM is its QEMU's own, and ends with that process")]
+pub struct RamIsPrivate;
+
 impl KeptRam {
     /// Returns how many bytes the RAM takes at most.
     pub fn bytes(&self) -> u64 {

@@ -61,7 +61,7 @@ pub use addresses::Addresses;
 pub use dialer::{Dialer, DialerSettings, StartError};
 pub use error_chain::error_chain;
 pub use find_ram::{FindRam, RamNotFound};
-pub use kept_ram::{KeptMarks, KeptRam};
+pub use kept_ram::{KeptMarks, KeptRam, RamIsPrivate};
 pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};

@@ -11,13 +11,19 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 
-use crate::maps::{Backing, Unsuitable, backing};
+use crate::maps::{Backing, Unsuitable, all_private, backing};
 use crate::memory::ProcessAddress;
+use crate::process_memory::ProcessMemory;
+use crate::ram::Ram;
 use crate::{Memory, RamBlock};
 
 /// Most bytes of a process's list of mappings. A process has 65,530 mappings at most, unless its host allows more
 /// (`vm.max_map_count`), and few have long paths.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
+
+/// The least size of a private block that [`find`] takes for RAM. QEMU's largest blocks of devices' memory have 16 MiB
+/// unless somebody asks for more (`vgamem_mb` of its hw/display).
+const PRIVATE_BYTES_MIN: u64 = 32 << 20;
 
 /// Why a block's memory cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -48,8 +54,8 @@ pub enum FindError {
         /// The address at which the block should begin.
         address: u64,
     },
-    /// The block's memory is private to QEMU.
-    #[error("the RAM of block '{0}' is private to QEMU: start it with memory-backend-memfd,share=on")]
+    /// The block's memory is private to QEMU, so that no file has it.
+    #[error("the RAM of block '{0}' is private to QEMU")]
     Private(String),
     /// QEMU cannot write to the block's memory.
     #[error("the RAM of block '{0}' is read-only in QEMU")]
@@ -128,6 +134,18 @@ pub enum FindError {
     },
 }
 
+/// Finds the `used_bytes` of a block of process `pid` that holds a guest's RAM: as [`find_shared`] where QEMU shares the
+/// block, else as [`find_private`]. Small private blocks are left out: these are devices' memory and ROMs.
+///
+/// # Errors
+/// As of [`find_shared`].
+pub fn find(pid: u32, block: &RamBlock) -> Result<Box<dyn Ram>, FindError> {
+    match find_shared(pid, block) {
+        Err(FindError::Private(_)) if block.used_bytes >= PRIVATE_BYTES_MIN => Ok(Box::new(find_private(pid, block)?)),
+        found => Ok(Box::new(found?)),
+    }
+}
+
 /// Maps the `used_bytes` of a block of process `pid` into this process. The whole block has to be shared, and in one
 /// piece of one file in memory (memfd, tmpfs, hugetlbfs) that QEMU can write to. The mapping takes nothing from the
 /// host's memory yet.
@@ -137,7 +155,30 @@ pub enum FindError {
 ///
 /// # Errors
 /// A [`FindError`] for each reason why the block cannot be mapped.
-pub fn find(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
+pub fn find_shared(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
+    let (process, maps, range) = look(pid, block)?;
+    let start = range.start;
+    let backing = backing(&maps, range).map_err(|why| unsuitable(why, pid, block, start))?;
+    map_backing(&process, block, &backing, ProcessAddress { pid, address: start })
+}
+
+/// Finds a block of process `pid` that is private to the process, all of it. The caller has to make sure of the same as
+/// for [`find_shared`].
+///
+/// # Errors
+/// A [`FindError`] for each reason why the block cannot be reached.
+pub fn find_private(pid: u32, block: &RamBlock) -> Result<ProcessMemory, FindError> {
+    let (process, maps, range) = look(pid, block)?;
+    let Range { start, end } = range;
+    all_private(&maps, range).map_err(|why| unsuitable(why, pid, block, start))?;
+    let page_table = openat(&process, "pagemap", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    let page_table = page_table.map_err(|errno| FindError::Maps { pid, source: errno.into() })?;
+    let at = ProcessAddress { pid, address: start };
+    Ok(ProcessMemory::new(at, end - start, File::from(page_table)))
+}
+
+/// Returns a process, its list of mappings, and the addresses where a block should be.
+fn look(pid: u32, block: &RamBlock) -> Result<(OwnedFd, String, Range<u64>), FindError> {
     let name = || block.name.clone();
     // All that follows concerns the process that is opened here, even if another process gets its number meanwhile.
     let process = open(&*format!("/proc/{pid}"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
@@ -155,16 +196,21 @@ pub fn find(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
         Some(Errno::ESRCH) => FindError::NoProcess(pid),
         _ => FindError::Maps { pid, source },
     })?;
-    let backing = backing(&maps, range).map_err(|why| match why {
-        Unsuitable::NotMapped => not_mapped(),
+    Ok((process, maps, range))
+}
+
+/// Returns why the block at `address` is not reached.
+fn unsuitable(why: Unsuitable, pid: u32, block: &RamBlock, address: u64) -> FindError {
+    let name = || block.name.clone();
+    match why {
+        Unsuitable::NotMapped => FindError::NotMapped { block: name(), address },
         Unsuitable::Private => FindError::Private(name()),
         Unsuitable::ReadOnly => FindError::ReadOnly(name()),
         Unsuitable::Scattered => FindError::Scattered(name()),
         Unsuitable::Malformed(line) => {
             FindError::Maps { pid, source: io::Error::new(io::ErrorKind::InvalidData, line) }
         }
-    })?;
-    map_backing(&process, block, &backing, ProcessAddress { pid, address: start })
+    }
 }
 
 fn map_backing(
@@ -286,7 +332,7 @@ mod tests {
         let theirs = Mapping::shared(&file, 2 * PAGE, 6 * PAGE as usize).unwrap();
         let address = address_of(&theirs);
         for (begin, bytes) in [(0, 6 * PAGE), (PAGE, 2 * PAGE), (PAGE, PAGE + 24)] {
-            let ours = find(pid, &block(address + begin, bytes)).unwrap();
+            let ours = find_shared(pid, &block(address + begin, bytes)).unwrap();
             assert_eq!((ours.bytes(), ours.page_bytes()), (bytes, PAGE));
             ours.write(bytes - 8, &bytes.to_ne_bytes()).unwrap();
             let mut seen = [0; 8];
@@ -305,20 +351,19 @@ mod tests {
     #[test]
     fn why_it_cannot_be() {
         let pid = std::process::id();
-        let refused = |block: &RamBlock| find(pid, block).unwrap_err();
+        let refused = |block: &RamBlock| find_shared(pid, block).unwrap_err();
         let own = vec![0u8; 2 * PAGE as usize];
         let error = refused(&block(own.as_ptr().addr() as u64, PAGE));
         assert!(matches!(&error, FindError::Private(name) if name == "pc.ram"));
-        assert_eq!(
-            error.to_string(),
-            "the RAM of block 'pc.ram' is private to QEMU: start it with memory-backend-memfd,share=on"
-        );
+        // That is what another way is for.
+        let private = find_private(pid, &block(own.as_ptr().addr() as u64, PAGE)).unwrap();
+        assert!(!private.outlives_qemu() && private.bytes() == PAGE);
         assert!(matches!(refused(&block(PAGE, PAGE)), FindError::NotMapped { address: PAGE, .. }));
         assert!(matches!(refused(&block(u64::MAX, PAGE)), FindError::NotMapped { .. }));
         assert!(matches!(refused(&block(PAGE, 0)), FindError::Empty(_)));
         assert!(matches!(refused(&RamBlock { host_address: None, ..block(0, PAGE) }), FindError::NoAddress(_)));
         for nobody in [u32::MAX, 0] {
-            assert!(matches!(find(nobody, &block(PAGE, PAGE)), Err(FindError::NoProcess(pid)) if pid == nobody));
+            assert!(matches!(find_shared(nobody, &block(PAGE, PAGE)), Err(FindError::NoProcess(pid)) if pid == nobody));
         }
 
         let file = memory(4 * PAGE);
@@ -326,7 +371,7 @@ mod tests {
         let address = address_of(&theirs);
         assert!(matches!(refused(&block(address + 8, PAGE)), FindError::Misaligned { page_bytes: PAGE, .. }));
         file.set_len(2 * PAGE).unwrap();
-        find(pid, &block(address, 2 * PAGE)).unwrap();
+        find_shared(pid, &block(address, 2 * PAGE)).unwrap();
         let error = refused(&block(address, 2 * PAGE + 1));
         assert!(matches!(error, FindError::Short { bytes: 8192, end: 12288, .. }), "{error}");
     }
@@ -340,7 +385,7 @@ mod tests {
             return;
         }
         let theirs = Mapping::shared(&file, 0, PAGE as usize).unwrap();
-        let error = find(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
+        let error = find_shared(std::process::id(), &block(address_of(&theirs), PAGE)).unwrap_err();
         // On some filesystems the map shows another device number than the file has.
         assert!(matches!(error, FindError::NotInMemory { .. } | FindError::Replaced { .. }), "{error}");
     }

@@ -89,6 +89,31 @@ pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitab
     found.filter(|_| end >= range.end).ok_or(Unsuitable::NotMapped)
 }
 
+/// Checks that all of `range`, which is not empty, is private to the process, which can read and write it.
+pub(crate) fn all_private(maps: &str, range: Range<u64>) -> Result<(), Unsuitable> {
+    let mut end = range.start;
+    for line in maps.lines() {
+        let mapping = parse(line).ok_or_else(|| Unsuitable::Malformed(line.into()))?;
+        if mapping.range.end <= range.start {
+            continue;
+        }
+        if mapping.range.start > end {
+            break;
+        }
+        if mapping.shared {
+            return Err(Unsuitable::Scattered);
+        }
+        if !mapping.writable {
+            return Err(Unsuitable::ReadOnly);
+        }
+        end = mapping.range.end;
+        if end >= range.end {
+            return Ok(());
+        }
+    }
+    Err(Unsuitable::NotMapped)
+}
+
 /// Parses a line like `7f4ad3fff000-7f4ae3fff000 rw-s 00000000 00:01 125230      /memfd:memory-backend-memfd
 /// (deleted)`.
 fn parse(line: &str) -> Option<Mapping> {
@@ -141,6 +166,15 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         ] {
             assert_eq!(backing(MAPS, range.clone()).map(|found| found.offset), expected, "{range:x?}");
         }
+        for (range, expected) in [
+            (0xa000..0xb000, Ok(())),
+            (0xc800..0xd000, Ok(())),
+            (0x9000..0xb000, Err(Unsuitable::Scattered)),
+            (0xa000..0xd000, Err(Unsuitable::NotMapped)),
+            (0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000, Err(Unsuitable::ReadOnly)),
+        ] {
+            assert_eq!(all_private(MAPS, range.clone()), expected, "{range:x?}");
+        }
         let cut = &MAPS[..MAPS.len() / 3];
         assert!(matches!(backing(cut, 0x7000..0x8000), Err(Unsuitable::Malformed(_) | Unsuitable::NotMapped)));
         assert_eq!(backing("hello", 1..2), Err(Unsuitable::Malformed("hello".into())));
@@ -157,7 +191,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             let mut maps = MAPS.to_owned();
             maps.replace_range(at..at + 1, &instead);
             for range in [0x1000..0x7000, 0x6000..0x9000, range.0.min(range.1)..range.0.max(range.1)] {
-                let _ = (backing(&maps, range.clone()), backing(&text, range));
+                let _ = (backing(&maps, range.clone()), backing(&text, range.clone()));
+                let _ = (all_private(&maps, range.clone()), all_private(&text, range));
             }
         }
     }

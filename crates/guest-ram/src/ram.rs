@@ -11,6 +11,11 @@ pub trait Ram: Send + Sync {
     /// Returns the block's size in bytes.
     fn bytes(&self) -> u64;
 
+    /// Returns whether the bytes stay when QEMU ends.
+    fn outlives_qemu(&self) -> bool {
+        true
+    }
+
     /// Writes `data` at `offset`.
     ///
     /// # Errors

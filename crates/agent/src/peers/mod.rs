@@ -57,7 +57,7 @@ pub use shared::Answerer;
 pub use version::{CONTROL_VERSIONS, ControlVersions};
 
 use control_stream::ControlStream;
-use host_addresses::WatchedHostsFile;
+pub(crate) use host_addresses::WatchedHostsFile;
 use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
 use state::State;
 

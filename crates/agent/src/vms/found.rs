@@ -41,8 +41,16 @@ impl Vms {
         start_time: Duration,
     ) -> io::Result<Arc<Vms>> {
         dirs.take_run(|run| search::qemus(&run.join("vms")).into_keys().next())?;
-        let (all, kills, on_killed) = (Mutex::default(), Kills::default(), OnceLock::new());
-        let vms = Arc::new(Vms { dirs, hypervisor, qemu, start_time, vms: all, kills, on_killed });
+        let vms = Arc::new(Vms {
+            dirs,
+            hypervisor,
+            qemu,
+            start_time,
+            vms: Mutex::default(),
+            kills: Kills::default(),
+            on_killed: OnceLock::new(),
+            keeps_ram: OnceLock::new(),
+        });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();
         for dir in [vms.dirs.vms(), vms.dirs.run.join("vms")] {

@@ -31,12 +31,23 @@ pub(crate) struct Vms {
     pub(super) kills: Kills,
     /// Called when a guest was killed, with its name and what killed it.
     pub(super) on_killed: OnceLock<OnKilled>,
+    /// Whether this host keeps the RAM of guests that leave; see [`Vms::keeps_ram_if`].
+    pub(super) keeps_ram: OnceLock<KeepsRam>,
 }
 
 /// The callback of [`Vms::on_killed`].
 pub(super) struct OnKilled(pub(super) Box<TellKilled>);
 
 pub(super) type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
+
+/// See [`Vms::keeps_ram`].
+pub(super) struct KeepsRam(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl std::fmt::Debug for KeepsRam {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeepsRam")
+    }
+}
 
 impl std::fmt::Debug for OnKilled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,6 +60,16 @@ impl Vms {
     /// before it nobody is told.
     pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
         let _ = self.on_killed.set(OnKilled(Box::new(tell)));
+    }
+
+    /// Has `ask` tell whether this host keeps the RAM of guests that leave: those guests need shared memory. Once; before
+    /// that the host keeps none.
+    pub(crate) fn keeps_ram_if(&self, ask: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.keeps_ram.set(KeepsRam(Box::new(ask)));
+    }
+
+    pub(super) fn keeps_ram(&self) -> bool {
+        self.keeps_ram.get().is_some_and(|KeepsRam(ask)| ask())
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

@@ -16,7 +16,7 @@ use super::registry::Vms;
 use super::saved::{SavedVm, write};
 use super::vm::{KILL_TIME, Running, Vm};
 use super::{movable, swtpm, tap_devices};
-use crate::launch::{Defined, Launch, config};
+use crate::launch::{Defined, Launch, config, memory_backend};
 use crate::own_state::OwnState;
 use crate::{error_chain, firmware};
 
@@ -106,8 +106,9 @@ impl Vms {
                 if let Some(tpm) = definition.tpm {
                     swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
                 }
+                let memory = memory_backend(definition, self.keeps_ram());
                 let begins = if incoming.is_some() { Incoming::Defer } else { Incoming::No };
-                let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, begins);
+                let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, memory, begins);
                 let mut command = Command::new(config.program());
                 command.args(config.arguments());
                 command

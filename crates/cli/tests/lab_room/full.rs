@@ -9,7 +9,7 @@ use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request};
 use skein_lab_cluster::{Cluster, Settings};
 
 use super::group::Group;
-use super::world::{MIB, PATIENCE, cluster, guest, noise, settings};
+use super::world::{MIB, PATIENCE, cluster, guest, noise, settings, with_shared_memory};
 
 /// How many guests move.
 const MOVERS: usize = 6;
@@ -92,7 +92,8 @@ pub fn soak() {
     let cluster = cluster(&group, Settings { incoming: 6, outgoing: 6, ..settings() });
     let file = noise(cluster.dir(), FULL);
     for vm in RESIDENTS {
-        cluster.start_vm("b", &guest(&cluster, vm, RAM, Some(&file)));
+        // What `use_ram` writes to.
+        cluster.start_vm("b", &with_shared_memory(&guest(&cluster, vm, RAM, Some(&file))));
     }
     let movers: Vec<String> = (0..MOVERS).map(|number| format!("v{number}")).collect();
     for vm in &movers {

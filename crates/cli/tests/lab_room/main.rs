@@ -12,6 +12,7 @@ mod world;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use skein_api::{
 use skein_lab_cluster::{Cluster, Settings};
 
 use group::Group;
-use world::{MIB, PATIENCE, cluster, guest, noise, settings};
+use world::{MIB, PATIENCE, cluster, guest, noise, settings, with_shared_memory};
 
 fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
     problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()
@@ -149,7 +150,7 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
     let cluster = cluster(&group, settings());
-    cluster.start_vm("b", &guest(&cluster, "sparse", 1024, None));
+    cluster.start_vm("b", &with_shared_memory(&guest(&cluster, "sparse", 1024, None)));
     group.limit(group.used() + 600 * MIB);
     let check = check_move(&cluster, "sparse", "b", "a");
     let told = of_kind(&check.problems, ProblemKind::SourceRam).join("; ");
@@ -158,6 +159,36 @@ fn a_sparse_guest_is_not_copied_where_its_source_has_no_room_for_that() {
     let check = check_move(&cluster, "sparse", "b", "a");
     assert!(!check.blocks(), "{check:?}");
     moved(&cluster, "sparse", "b", "a");
+    assert_eq!(group.kills(), 0);
+    cluster.wait_clean(PATIENCE);
+    cluster.check();
+}
+
+/// Tests that a guest takes nothing at its source for what it never wrote, unless its RAM is shared.
+#[test]
+fn the_copy_of_a_sparse_guest_takes_nothing() {
+    let Some(group) = Group::new() else { return };
+    group.limit(4096 * MIB);
+    let cluster = cluster(&group, settings());
+    cluster.start_vm("b", &guest(&cluster, "sparse", 1024, None));
+    let before = group.used();
+    group.limit(before + 300 * MIB);
+    let check = check_move(&cluster, "sparse", "b", "a");
+    assert!(!check.blocks(), "{check:?}");
+    let most = AtomicU64::new(0);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                most.fetch_max(group.used(), Relaxed);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        moved(&cluster, "sparse", "b", "a");
+        is_over.store(true, Relaxed);
+    });
+    let most = most.into_inner();
+    assert!(before <= most && most < before + 128 * MIB, "{before} {most}");
     assert_eq!(group.kills(), 0);
     cluster.wait_clean(PATIENCE);
     cluster.check();

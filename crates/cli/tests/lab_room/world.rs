@@ -53,3 +53,8 @@ pub fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> St
         None => bare,
     }
 }
+
+/// Returns a VM's file with RAM that other processes can map.
+pub fn with_shared_memory(file: &str) -> String {
+    format!("shared_memory = true\n{file}")
+}

@@ -16,7 +16,7 @@ use super::packer_pool::PackerPool;
 use super::page_counters::PageCounters;
 use crate::error_chain::error_chain;
 use crate::find_ram::FindRam;
-use crate::kept_ram::{KeptMarks, KeptRam, Trip};
+use crate::kept_ram::{KeptMarks, KeptRam, RamIsPrivate, Trip};
 
 /// Bounds the other agent's time for an answer. After that the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -206,11 +206,17 @@ impl SourcePages {
 
     /// Returns the RAM of a guest that the target runs now, for the guest's way back from this trip. `None`: its pages
     /// went through QEMU, or the RAM is not at hand.
-    pub fn ram_to_keep(&self, trip: u64) -> Option<KeptRam> {
+    ///
+    /// # Errors
+    /// [`RamIsPrivate`] if the RAM ends with the guest's QEMU.
+    pub fn ram_to_keep(&self, trip: u64) -> Result<Option<KeptRam>, RamIsPrivate> {
         let state = self.state.lock();
-        let Some(PageRoute::Direct(direct)) = &state.mode else { return None };
+        let Some(PageRoute::Direct(direct)) = &state.mode else { return Ok(None) };
+        if !direct.ram.values().all(|ram| ram.outlives_qemu()) {
+            return Err(RamIsPrivate);
+        }
         let trip = Trip { id: trip, key: self.key(), blocks: state.blocks.clone() };
-        (!direct.ram.is_empty()).then(|| KeptRam { trip, ram: direct.ram.clone() })
+        Ok((!direct.ram.is_empty()).then(|| KeptRam { trip, ram: direct.ram.clone() }))
     }
 
     /// Returns the key of the marks of pages.
@@ -401,7 +407,7 @@ impl SourcePages {
     /// channels.
     pub(super) fn all_passed(&self, barriers: u32, is_over: &dyn Fn() -> bool) -> Result<u16, SourceError> {
         #[cfg(feature = "fault-points")]
-        if crate::fault_points::is_unplaceable() {
+        if crate::fault_points::is_planted_at_all(crate::fault_points::Plant::Unplaceable) {
             return Err(self.fail_direct_placement(Unplaceable::Planted));
         }
         let channels = self.settings.channels;

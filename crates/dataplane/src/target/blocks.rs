@@ -11,7 +11,7 @@ use skein_pages::{Key, Ledger, PAGE_BYTES, REGION_PAGES, Region, RegionGuard, Re
 use super::error::{ProtocolError, TargetError};
 use crate::error_chain::error_chain;
 #[cfg(feature = "fault-points")]
-use crate::fault_points::{Plant, is_planted};
+use crate::fault_points::{Plant, is_planted, is_planted_at_all};
 use crate::find_ram::{FindRam, RamNotFound};
 use crate::kept_ram::{KeptMarks, KeptRam, Trip};
 
@@ -78,7 +78,13 @@ impl Blocks {
         };
         for (number, info) in (0u16..).zip(&infos) {
             let Some(find) = find else { break };
-            match find(info).and_then(|ram| check_size(info, ram)) {
+            let found = find(info).and_then(|ram| check_size(info, ram));
+            #[cfg(feature = "fault-points")]
+            let found = match is_planted_at_all(Plant::Unreachable) {
+                true => Err(RamNotFound::NoBlock(info.name.clone())),
+                false => found,
+            };
+            match found {
                 Ok(found) => drop(ram.insert(number, found)),
                 // The largest block is the guest's RAM; others are small.
                 Err(error) if infos.iter().all(|other| other.bytes <= info.bytes) => why_not = error_chain(&error),

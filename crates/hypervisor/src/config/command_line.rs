@@ -68,6 +68,10 @@ impl Config {
                 );
                 args.option("-machine", format!("{machine},memory-backend=ram0"));
             }
+            MemoryBackend::Private => {
+                args.option("-object", format!("memory-backend-ram,id=ram0,size={}K", self.memory_kib));
+                args.option("-machine", format!("{machine},memory-backend=ram0"));
+            }
         }
         args.option("-m", format!("{}K", self.memory_kib));
     }

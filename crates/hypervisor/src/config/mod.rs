@@ -21,7 +21,9 @@ pub enum MemoryBackend {
     /// A shared memfd, which other processes can map: `memory-backend-memfd,share=on`.
     #[default]
     Memfd,
-    /// QEMU's default.
+    /// Memory of QEMU's own, in transparent huge pages where the host allows: `memory-backend-ram`.
+    Private,
+    /// QEMU's default, which is the same without a backend's name.
     Anonymous,
 }
 
@@ -79,7 +81,7 @@ pub struct Config {
     pub memory_kib: u64,
     /// The memory that holds the RAM.
     pub memory: MemoryBackend,
-    /// The huge pages under a memfd; `None`: the kernel's choice.
+    /// The huge pages under a memfd, and under no other memory; `None`: the kernel's choice.
     pub hugepages: Option<HugePages>,
     /// The kernel of a direct boot.
     pub kernel: Option<PathBuf>,

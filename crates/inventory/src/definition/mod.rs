@@ -8,6 +8,7 @@
 //! machine = "q35"             # QEMU's machine type, with options if need be; versioned when first started
 //! accel = "auto"              # kvm where it works, else tcg
 //! hugepages = "2 MiB"         # none without it
+//! shared_memory = true        # other processes can map the RAM: for vhost-user devices
 //! kernel = "/boot/vmlinuz"    # with initrd and append: a direct boot
 //!
 //! [[disk]]
@@ -103,6 +104,9 @@ pub struct Definition {
     pub accel: Accel,
     /// The size of the huge pages below the RAM.
     pub hugepages: Option<u64>,
+    /// Whether other processes can map the RAM. RAM in huge pages always can be mapped.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shared_memory: bool,
     /// The kernel of a direct boot.
     pub kernel: Option<PathBuf>,
     /// The kernel's initramfs.
@@ -209,6 +213,7 @@ impl Definition {
             Some(bytes)
         });
 
+        let shared_memory = root.get("shared_memory").and_then(|value| value.boolean(reader)).unwrap_or(false);
         let (kernel, initrd, append) = (root.get("kernel"), root.get("initrd"), root.get("append"));
         for value in [&initrd, &append].into_iter().flatten().filter(|_| kernel.is_none()) {
             let cure = "add kernel = \"/boot/vmlinuz\", or remove this line";
@@ -237,6 +242,7 @@ impl Definition {
             cpu,
             accel,
             hugepages,
+            shared_memory,
             kernel,
             initrd,
             append,
@@ -266,6 +272,7 @@ impl Definition {
         line("machine", self.machine.as_str().into());
         line("accel", word(&ACCELS, self.accel).into());
         self.hugepages.iter().for_each(|bytes| line("hugepages", exact_bytes(*bytes).into()));
+        self.shared_memory.then(|| line("shared_memory", true.into()));
         self.kernel.iter().for_each(|kernel| line("kernel", path(kernel)));
         self.initrd.iter().for_each(|initrd| line("initrd", path(initrd)));
         self.append.iter().for_each(|append| line("append", append.as_str().into()));

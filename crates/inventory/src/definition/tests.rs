@@ -16,6 +16,7 @@ cpu = "EPYC-v4,+avx2"
 machine = "q35,smm=off"
 accel = "kvm"
 hugepages = "2 MiB"
+shared_memory = true
 kernel = "/boot/vmlinuz"
 initrd = '/boot/initrd "1".img'
 append = "console=ttyS0 root=/dev/vda"
@@ -64,6 +65,7 @@ fn example() -> Definition {
         machine: "q35,smm=off".into(),
         accel: Accel::Kvm,
         hugepages: Some(2 * MIB),
+        shared_memory: true,
         kernel: Some("/boot/vmlinuz".into()),
         initrd: Some("/boot/initrd \"1\".img".into()),
         append: Some("console=ttyS0 root=/dev/vda".into()),
@@ -149,6 +151,7 @@ fn each_fault_is_told_with_its_place_and_cure() {
         ("cpu = \"\"", 3, 7, &["cpu is empty"]),
         ("machine = \"-q35\"", 3, 11, &["machine cannot be"]),
         ("accel = \"hvf\"", 3, 9, &["\"auto\" or \"kvm\" or \"tcg\""]),
+        ("shared_memory = \"yes\"", 3, 17, &["must be a boolean", "shared_memory = true"]),
         ("hugepages = \"4 MiB\"", 3, 13, &["\"2 MiB\" and \"1 GiB\""]),
         ("initrd = \"/i\"", 3, 10, &["initrd without a kernel", "add kernel"]),
         ("append = \"quiet\"", 3, 10, &["append without a kernel"]),
@@ -560,9 +563,19 @@ fn definitions() -> impl Strategy<Value = Definition> {
     let boot = option::of((path(), option::of(path()), option::of(text())));
     let qemu = (option::of(path()), vec(text(), 0..5));
     let migration = (1u64..=2_000_000, option::of(1u8..=64), 0u8..=100);
-    let huge = option::of(Just(2 * MIB));
+    let huge = (option::of(Just(2 * MIB)), any::<bool>());
     (guest, "[a-z][a-z0-9=,]{0,20}", accel, huge, boot, disks, nics, qemu, migration).prop_map(
-        |((name, memory, cpus, cpu), machine, accel, hugepages, boot, disks, nics, qemu, migration)| {
+        |(
+            (name, memory, cpus, cpu),
+            machine,
+            accel,
+            (hugepages, shared_memory),
+            boot,
+            disks,
+            nics,
+            qemu,
+            migration,
+        )| {
             let (kernel, rest) =
                 boot.map_or((None, (None, None)), |(kernel, initrd, append)| (Some(kernel), (initrd, append)));
             Definition {
@@ -573,6 +586,7 @@ fn definitions() -> impl Strategy<Value = Definition> {
                 machine,
                 accel,
                 hugepages,
+                shared_memory,
                 kernel,
                 initrd: rest.0,
                 append: rest.1,

@@ -33,8 +33,8 @@ pub(super) fn is_q35(machine: &str) -> bool {
 }
 
 /// The keys of the root table, which end up in a section when they are written below its header.
-pub(super) const ROOT_KEYS: [&str; 10] =
-    ["name", "memory", "cpus", "cpu", "machine", "accel", "hugepages", "kernel", "initrd", "append"];
+pub(super) const ROOT_KEYS: [&str; 11] =
+    ["name", "memory", "cpus", "cpu", "machine", "accel", "hugepages", "shared_memory", "kernel", "initrd", "append"];
 
 pub(super) fn read_path(reader: &mut Reader, value: Option<Value>) -> Option<PathBuf> {
     value?.parsed(reader, VALUE_BYTES_MAX, check_path)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use skein_api::CopyProgress;
+use skein_dataplane::RamIsPrivate;
 use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
 use skein_handover::{MigrationId, MigrationPhase, MigrationSummary, SourcePhase};
 use skein_hypervisor::Guest;
@@ -73,8 +74,17 @@ impl AgentEnvironment {
             self.context.kept.let_go_of_rams();
             return None;
         };
-        let ram = self.pages.take().and_then(|pages| pages.ram_to_keep(self.id.0))?;
+        let pages = self.pages.take()?;
         let host = self.context.peers.host();
+        let ram = match pages.ram_to_keep(self.id.0) {
+            Ok(ram) => ram?,
+            Err(RamIsPrivate) => {
+                return Some(format!(
+                    "{host} keeps nothing of the guest's RAM, which was its QEMU's own: guests that are started or \
+                     come here from now on have shared memory"
+                ));
+            }
+        };
         let bytes = about_bytes(ram.bytes());
         Some(match self.context.kept.put_ram(vm, &self.peer, ram, keeping) {
             true => format!("{host} keeps {bytes} of the guest's RAM for {}", exact_time(keeping.time_s)),

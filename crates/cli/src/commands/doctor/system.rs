@@ -172,8 +172,8 @@ fn judge_kvm(tried: Result<(), KvmError>) -> Finding {
 
 /// Checks the pages of guests' RAM.
 pub fn memory() -> Vec<Finding> {
-    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").ok();
-    let mut findings: Vec<Finding> = setting.as_deref().and_then(judge_shmem).into_iter().collect();
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
+    let mut findings: Vec<Finding> = setting.as_deref().and_then(judge_huge_pages).into_iter().collect();
     let pools = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten();
     let mut pools: Vec<(u64, u64, u64)> = pools.filter_map(|pool| pool_of(&pool.path())).collect();
     pools.sort();
@@ -194,18 +194,16 @@ fn pool_of(dir: &Path) -> Option<(u64, u64, u64)> {
     Some((kib.checked_mul(1024)?, number("nr_hugepages")?, number("free_hugepages")?))
 }
 
-/// Judges a setting like `always within_size advise [never] deny force`, of Documentation/admin-guide/mm/transhuge.rst.
-fn judge_shmem(setting: &str) -> Option<Finding> {
+/// Judges a setting like `always [madvise] never`, of Documentation/admin-guide/mm/transhuge.rst.
+fn judge_huge_pages(setting: &str) -> Option<Finding> {
     let chosen = setting.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))?;
     Some(match chosen {
-        "never" | "deny" => warn(
+        "never" => warn(
             "memory",
-            format!(
-                "shmem_enabled is {chosen}: a guest's RAM, which arrives in a memfd, is populated by 4 KiB at a time"
-            ),
-            "echo advise >/sys/kernel/mm/transparent_hugepage/shmem_enabled (QEMU asks for it)",
+            "transparent huge pages are off: guests run slower, and their RAM arrives by 4 KiB at a time",
+            "echo madvise >/sys/kernel/mm/transparent_hugepage/enabled (QEMU asks for them)",
         ),
-        _ => ok("memory", format!("shmem_enabled is {chosen}: a guest's RAM may have large pages")),
+        _ => ok("memory", format!("transparent huge pages: {chosen}; QEMU asks for them")),
     })
 }
 
@@ -334,10 +332,10 @@ mod tests {
 
     #[test]
     fn settings_are_judged() {
-        let shmem = |text| judge_shmem(text).map(|finding| finding.severity);
-        assert_eq!(shmem("always within_size advise [never] deny force\n"), Some(Warn));
-        assert_eq!(shmem("always within_size [advise] never deny force\n"), Some(Good));
-        assert_eq!(shmem("odd"), None);
+        let huge_pages = |text| judge_huge_pages(text).map(|finding| finding.severity);
+        assert_eq!(huge_pages("always madvise [never]\n"), Some(Warn));
+        assert_eq!(huge_pages("always [madvise] never\n"), Some(Good));
+        assert_eq!(huge_pages("odd"), None);
         let governors = |all: &[(&str, &str)]| {
             judge_governors(all.iter().map(|(driver, governor)| ((*driver).into(), (*governor).into())).collect())
                 .map(|finding| finding.severity)

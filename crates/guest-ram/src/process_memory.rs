@@ -1,0 +1,268 @@
+//! The memory of a RAM block that is private to its QEMU, reached through that process's address space.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
+use nix::unistd::Pid;
+
+use crate::memory::ProcessAddress;
+use crate::ram::{AccessError, Ram};
+
+/// Bytes of a page in a process's table of pages.
+const PAGE_BYTES: u64 = 4096;
+/// Bytes of an entry of `/proc/PID/pagemap`: one for each page.
+const ENTRY_BYTES: u64 = 8;
+/// Bits 61 to 63 of an entry: the page is in memory, in swap, or of a file (the kernel's
+/// Documentation/admin-guide/mm/pagemap.rst). None of them: nobody has touched the page, and it is zero.
+const ENTRY_IS_TOUCHED: u64 = 0b111 << 61;
+/// How many bytes are checked for zeros at once: these fit a core's cache.
+const ZERO_CHECK_BYTES: usize = 16 << 10;
+const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+
+/// The memory of one block that is private to a QEMU process, which that process and its guest go on using; see
+/// [`Ram`].
+///
+/// Whoever writes here acts as QEMU itself would: the kernel finds huge pages where QEMU asked for them, copies what
+/// was mapped privately, and charges QEMU's control group. When QEMU ends, its memory is gone.
+///
+/// The system calls name a process by its number. Before each, the process's table of pages is read, which was opened
+/// with the process and says nothing of another that has got its number since. Numbers are given in ascending order
+/// (the kernel's `alloc_pid`), so that none comes back between these two calls.
+#[derive(Debug)]
+pub struct ProcessMemory {
+    at: ProcessAddress,
+    bytes: u64,
+    /// `/proc/PID/pagemap`.
+    page_table: File,
+}
+
+impl ProcessMemory {
+    /// `page_table`: `/proc/PID/pagemap` of the process at `at`.
+    pub(crate) fn new(at: ProcessAddress, bytes: u64, page_table: File) -> ProcessMemory {
+        ProcessMemory { at, bytes, page_table }
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
+        let is_within = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        is_within.then_some(()).ok_or(AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes })
+    }
+
+    fn remote(&self, offset: u64, len: usize) -> [RemoteIoVec; 1] {
+        [RemoteIoVec { base: (self.at.address + offset) as usize, len }]
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.at.pid as i32)
+    }
+
+    fn failed(&self, source: impl Into<io::Error>) -> AccessError {
+        AccessError::Process { pid: self.at.pid, source: source.into() }
+    }
+
+    /// Returns how many bytes from `offset` on, at most `bytes`, nobody has touched; and 0 for the end of the process.
+    fn untouched(&self, offset: u64, bytes: u64) -> Result<u64, AccessError> {
+        let first = (self.at.address + offset) / PAGE_BYTES;
+        let mut entries = [0; (ZERO_CHECK_BYTES / PAGE_BYTES as usize + 1) * ENTRY_BYTES as usize];
+        let wanted = (self.at.address + offset + bytes).div_ceil(PAGE_BYTES) - first;
+        let len = entries.len().min((wanted * ENTRY_BYTES) as usize);
+        let read = self.page_table.read_at(&mut entries[..len], first * ENTRY_BYTES);
+        match read.map_err(|error| self.failed(error))? {
+            // The table of a process that has ended is empty.
+            0 => Err(self.failed(Errno::ESRCH)),
+            read => {
+                let is_untouched = |entry: &&[u8]| {
+                    <[u8; 8]>::try_from(*entry).map(u64::from_ne_bytes).is_ok_and(|entry| entry & ENTRY_IS_TOUCHED == 0)
+                };
+                let entries = entries[..read].chunks_exact(ENTRY_BYTES as usize);
+                let pages = entries.take_while(is_untouched).count() as u64;
+                let end = (first + pages) * PAGE_BYTES;
+                Ok(end.saturating_sub(self.at.address + offset).min(bytes))
+            }
+        }
+    }
+
+    /// Passes what somebody has touched of `bytes` bytes at `offset` to `see`, piece after piece, each with its offset,
+    /// until `see` returns false. Returns whether `see` never returned false.
+    fn check_zeros(
+        &self,
+        offset: u64,
+        bytes: u64,
+        see: impl Fn(u64, &[u8]) -> Result<bool, AccessError>,
+    ) -> Result<bool, AccessError> {
+        self.check(offset, bytes)?;
+        let (mut at, end) = (offset, offset + bytes);
+        let mut buffer = [0; ZERO_CHECK_BYTES];
+        while at < end {
+            let piece = &mut buffer[..(end - at).min(ZERO_CHECK_BYTES as u64) as usize];
+            let hole = self.untouched(at, piece.len() as u64)?;
+            if hole > 0 {
+                at += hole;
+                continue;
+            }
+            self.read(at, piece)?;
+            if !see(at, piece)? {
+                return Ok(false);
+            }
+            at += piece.len() as u64;
+        }
+        Ok(true)
+    }
+}
+
+impl Ram for ProcessMemory {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn outlives_qemu(&self) -> bool {
+        false
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.check(offset, data.len() as u64)?;
+        let mut done = 0;
+        while done < data.len() {
+            let (at, rest) = (offset + done as u64, &data[done..]);
+            self.untouched(at, 1)?;
+            match process_vm_writev(self.pid(), &[IoSlice::new(rest)], &self.remote(at, rest.len())) {
+                Ok(0) => return Err(self.failed(io::ErrorKind::WriteZero)),
+                // A page that the kernel has no memory for ends a write early (process_vm_readv(2)).
+                Ok(bytes) => done += bytes,
+                Err(errno @ (Errno::EFAULT | Errno::ENOMEM)) => {
+                    return Err(AccessError::NoMemory { offset: at, source: errno.into() });
+                }
+                Err(errno) => return Err(self.failed(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What nobody has touched stays so.
+    fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
+        self.check_zeros(offset, bytes, |at, seen| {
+            for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
+                let zeros = &ZEROS[..page.len()];
+                if page != zeros {
+                    self.write(at + (number * ZEROS.len()) as u64, zeros)?;
+                }
+            }
+            Ok(true)
+        })?;
+        Ok(())
+    }
+
+    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
+        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
+    }
+
+    /// What nobody has touched is read from the kernel's page of zeros.
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset, out.len() as u64)?;
+        let mut done = 0;
+        while done < out.len() {
+            let (at, rest) = (offset + done as u64, &mut out[done..]);
+            let len = rest.len();
+            self.untouched(at, 1)?;
+            match process_vm_readv(self.pid(), &mut [IoSliceMut::new(rest)], &self.remote(at, len)) {
+                Ok(0) => return Err(self.failed(io::ErrorKind::UnexpectedEof)),
+                Ok(bytes) => done += bytes,
+                Err(errno) => return Err(self.failed(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.read(offset, out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAGE: usize = PAGE_BYTES as usize;
+
+    /// Memory of this process, which plays QEMU.
+    fn own(memory: &[u8]) -> ProcessMemory {
+        let at = ProcessAddress { pid: std::process::id(), address: memory.as_ptr().addr() as u64 };
+        ProcessMemory::new(at, memory.len() as u64, File::open("/proc/self/pagemap").unwrap())
+    }
+
+    #[test]
+    fn what_is_not_in_the_block_is_refused() {
+        let memory = vec![7; 3 * PAGE];
+        let ram = own(&memory);
+        let end = ram.bytes();
+        for (offset, bytes) in [(end - 1, 2), (end, 1), (u64::MAX, 1), (u64::MAX - 1, 8)] {
+            let mut out = vec![0; bytes as usize];
+            for result in [
+                ram.write(offset, &out),
+                ram.read(offset, &mut out),
+                ram.zero(offset, bytes),
+                ram.is_zero(offset, bytes).map(drop),
+                ram.read_in_qemu(offset, &mut vec![0; bytes as usize]),
+            ] {
+                assert!(matches!(result, Err(AccessError::OutOfBounds { .. })), "{offset} {bytes}: {result:?}");
+            }
+        }
+        for nothing in [0, end] {
+            ram.write(nothing, &[]).unwrap();
+            ram.read(nothing, &mut []).unwrap();
+            assert!(ram.is_zero(nothing, 0).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_not_written_to() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let page_table = File::open(format!("/proc/{}/pagemap", child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // As if another process had its number by now: this one.
+        let memory = vec![7; PAGE];
+        let at = ProcessAddress { pid: std::process::id(), address: memory.as_ptr().addr() as u64 };
+        let ram = ProcessMemory::new(at, PAGE as u64, page_table);
+        assert!(matches!(ram.write(0, &[1; 8]), Err(AccessError::Process { .. })));
+        assert!(matches!(ram.read(0, &mut [0; 8]), Err(AccessError::Process { .. })));
+        assert!(matches!(ram.zero(0, 8), Err(AccessError::Process { .. })));
+        assert_eq!(memory, [7; PAGE]);
+    }
+
+    proptest! {
+        /// What is done by way of the kernel is what is done to a slice.
+        #[test]
+        fn like_a_slice(
+            steps in proptest::collection::vec((0..5 * PAGE, 0..3 * PAGE, any::<Option<u8>>()), 0..20),
+        ) {
+            let memory = vec![0; 5 * PAGE];
+            let ram = own(&memory);
+            let mut model = vec![0; 5 * PAGE];
+            for (at, bytes, fill) in steps {
+                let bytes = bytes.min(model.len() - at);
+                match fill {
+                    Some(fill) => {
+                        ram.write(at as u64, &vec![fill; bytes]).unwrap();
+                        model[at..at + bytes].fill(fill);
+                    }
+                    None => {
+                        ram.zero(at as u64, bytes as u64).unwrap();
+                        model[at..at + bytes].fill(0);
+                    }
+                }
+                let is_zero = model[at..at + bytes].iter().all(|&byte| byte == 0);
+                prop_assert_eq!(ram.is_zero(at as u64, bytes as u64).unwrap(), is_zero);
+            }
+            let mut all = vec![1; model.len()];
+            ram.read(0, &mut all).unwrap();
+            prop_assert!(all == model);
+        }
+    }
+}
