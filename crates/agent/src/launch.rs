@@ -235,9 +235,9 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
-/// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for what
-/// nobody touched; or shared memory, where somebody else needs that. `keeps_ram`: this host keeps the RAM of guests that
-/// leave.
+/// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for
+/// what nobody touched; or shared memory, where somebody else needs that. `keeps_ram`: this host keeps the RAM of
+/// guests that leave.
 pub(crate) fn memory_backend(definition: &Definition, keeps_ram: bool) -> MemoryBackend {
     match definition.shared_memory || definition.hugepages.is_some() || keeps_ram {
         true => MemoryBackend::Memfd,

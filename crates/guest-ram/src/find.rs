@@ -134,8 +134,8 @@ pub enum FindError {
     },
 }
 
-/// Finds the `used_bytes` of a block of process `pid` that holds a guest's RAM: as [`find_shared`] where QEMU shares the
-/// block, else as [`find_private`]. Small private blocks are left out: these are devices' memory and ROMs.
+/// Finds the `used_bytes` of a block of process `pid` that holds a guest's RAM: as [`find_shared`] where QEMU shares
+/// the block, else as [`find_private`]. Small private blocks are left out: these are devices' memory and ROMs.
 ///
 /// # Errors
 /// As of [`find_shared`].

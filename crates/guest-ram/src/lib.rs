@@ -1,9 +1,10 @@
 //! The RAM of a QEMU process: which blocks it has, where their memory is, and that memory, to read and write.
 //!
 //! - [`parse_ramblocks`]: QEMU's own table of its RAM blocks. Pure.
-//! - [`find()`], [`find_shared`], [`find_private`]: find a block's memory in a process; each reason why not is an error.
-//! - [`Memory`]: reads and writes memory that QEMU shares; [`ProcessMemory`]: QEMU's own. [`Ram`] is how their users know
-//!   both.
+//! - [`find()`], [`find_shared`], [`find_private`]: find a block's memory in a process; each reason why not is an
+//!   error.
+//! - [`Memory`]: reads and writes memory that QEMU shares; [`ProcessMemory`]: QEMU's own. [`Ram`] is how their users
+//!   know both.
 //!
 //! Memory of ordinary pages is written and read as the file that it is. Huge pages have to be mapped. QEMU goes on
 //! using what is mapped here, and its guest writes to it at any time: so no `&[u8]` of it is ever made. All that this
@@ -15,8 +16,8 @@
 //! - *A file that shrinks*: QEMU seals the size of its memfd (`seal=on`, its default); that of a file in `/dev/shm` can
 //!   be changed by whoever may write to it, QEMU too: [`Memory::can_shrink`] tells. Its size is looked at before each
 //!   write.
-//! - *A QEMU that dies*: shared memory stays until it is let go here. What was QEMU's own is gone, and each access to it
-//!   is an error.
+//! - *A QEMU that dies*: shared memory stays until it is let go here. What was QEMU's own is gone, and each access to
+//!   it is an error.
 //!
 //! Touching a page of a mapped file for which there is no memory is not an error that a program sees, but SIGBUS: the
 //! process dies. So of what is mapped

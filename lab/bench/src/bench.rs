@@ -22,6 +22,7 @@ use crate::{
     case::{self, Case, Scene},
     chain,
     figure::{self, Data},
+    free_memory::KeptFreeMemory,
     iperf, machine,
     mover::{Mover, order},
     residents::Household,
@@ -121,6 +122,8 @@ struct Bench<'a, 'b> {
     directory: TempDir,
     /// The number of the next site or run.
     count: u32,
+    /// Held while migrations are measured.
+    _free_memory: KeptFreeMemory,
 }
 
 /// What a case gathers besides runs.
@@ -175,6 +178,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             tell,
             directory,
             count: 0,
+            _free_memory: KeptFreeMemory::new(),
         })
     }
 
@@ -312,7 +316,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let qemu = machine::qemu_program(adjust.qemu.as_deref());
         let mut movers = Vec::new();
         for &mover in &scene.movers {
-            match lacks.clone().or_else(|| carry::lacks(mover, site, &qemu, adjust.memory)) {
+            match lacks.clone().or_else(|| carry::lacks(mover, site, &qemu)) {
                 None => movers.push(mover),
                 Some(why) => {
                     let skipped = Skipped { stage: scene.name.into(), mover, why };

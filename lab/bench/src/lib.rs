@@ -9,6 +9,7 @@ pub mod case;
 pub mod control_latency;
 pub mod error;
 pub mod figure;
+mod free_memory;
 pub mod goodput;
 pub mod inflicted_fault;
 pub mod iperf;

@@ -35,6 +35,7 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
         kernel: read("/proc/sys/kernel/osrelease").trim().to_string(),
         os: after(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(unknown),
         qemu: version.unwrap_or_else(unknown),
+        huge_pages: huge_pages(),
         cipher: cipher_kernel(&after(&read("/proc/cpuinfo"), "flags", ':').unwrap_or_default()).to_string(),
     }
 }
@@ -58,10 +59,27 @@ pub fn cipher_kernel(flags: &str) -> &'static str {
 /// Takes this much of the free memory, at most half of it, and gives it back. A virtual machine may have given free
 /// memory up to its host, which takes a while to return it. Without this, the first mover would pay for that.
 pub fn reclaim_memory(bytes: u64) {
+    std::hint::black_box(vec![1u8; bytes.min(available_memory() / 2) as usize]);
+}
+
+/// Returns how many bytes of memory programs may take. 0: that is not known.
+pub fn available_memory() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
-    let available = available.and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024;
-    std::hint::black_box(vec![1u8; bytes.min(available / 2) as usize]);
+    available.and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Returns which transparent huge pages the kernel gives: `madvise; in shared memory never`.
+fn huge_pages() -> String {
+    let chosen = |file: &str| {
+        let text = fs::read_to_string(Path::new("/sys/kernel/mm/transparent_hugepage").join(file)).ok()?;
+        let word = text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'))?;
+        Some(word.to_owned())
+    };
+    match (chosen("enabled"), chosen("shmem_enabled")) {
+        (Some(private), Some(shared)) => format!("{private}; in shared memory {shared}"),
+        _ => "none".into(),
+    }
 }
 
 /// Returns the current time (RFC 3339, UTC).

@@ -61,6 +61,9 @@ pub struct Machine {
     /// How AES-GCM is computed: [`crate::machine::cipher_kernel`].
     #[serde(default)]
     pub cipher: String,
+    /// Which transparent huge pages the kernel gives: `madvise; in shared memory never`.
+    #[serde(default)]
+    pub huge_pages: String,
 }
 
 /// One case: its figure, what was measured, and whether the figure was met.
@@ -714,6 +717,7 @@ pub(crate) mod tests {
                     os: "Debian GNU/Linux 12".into(),
                     qemu: "QEMU emulator version 7.2.22".into(),
                     cipher: "AES-GCM with AES-NI and AVX".into(),
+                    huge_pages: "madvise; in shared memory never".into(),
                 },
             },
             cases: vec![CaseResult {

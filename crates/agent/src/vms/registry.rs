@@ -62,8 +62,8 @@ impl Vms {
         let _ = self.on_killed.set(OnKilled(Box::new(tell)));
     }
 
-    /// Has `ask` tell whether this host keeps the RAM of guests that leave: those guests need shared memory. Once; before
-    /// that the host keeps none.
+    /// Has `ask` tell whether this host keeps the RAM of guests that leave: those guests need shared memory. Once;
+    /// before that the host keeps none.
     pub(crate) fn keeps_ram_if(&self, ask: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.keeps_ram.set(KeepsRam(Box::new(ask)));
     }

@@ -183,6 +183,15 @@ fn same_on_network(first: &FileFacts, second: &FileFacts) -> SameFile {
     }
 }
 
+/// Where a device comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// It belongs to every machine of its type.
+    Chipset,
+    /// It, or the device whose bus it is on, was asked for.
+    AskedFor,
+}
+
 /// The objects that give a guest its RAM. Each host may have other ones: the guest does not see what its RAM lies on.
 /// The RAM's name and size are compared.
 const RAM_BACKENDS: [&str; 4] =
@@ -195,7 +204,7 @@ pub fn differences(first: &Composition, second: &Composition) -> Vec<Difference>
     if first.machine != second.machine {
         all.differs(Part::Machine, "the machine", "type", &first.machine, &second.machine);
     }
-    all.devices(&first.devices, &second.devices, false);
+    all.devices(&first.devices, &second.devices, Origin::Chipset);
     // Devices without an id are compared on their buses.
     let peripheral = |(id, kind): (&String, &String)| (!is_numbered(id)).then(|| format!("the device {kind} \"{id}\""));
     let on_bus = ids(&first.devices).union(&ids(&second.devices)).cloned().collect::<BTreeSet<String>>();
@@ -286,17 +295,16 @@ impl Differences<'_> {
         !device.id.is_empty() || self.first.peripherals.values().any(|kind| *kind == device.driver)
     }
 
-    /// Compares devices on the same buses, by what the guest finds them by. `asked`: the device that has these buses
-    /// was asked for.
-    fn devices(&mut self, first: &[Device], second: &[Device], asked: bool) {
+    /// Compares devices on the same buses, by what the guest finds them by. `of`: the device that has these buses.
+    fn devices(&mut self, first: &[Device], second: &[Device], of: Origin) {
         let mut rest: Vec<&Device> = second.iter().collect();
         for device in first {
             match rest.iter().position(|other| location(other) == location(device)) {
                 Some(at) => {
                     let other = rest.remove(at);
-                    let asked = asked || self.was_asked_for(device);
-                    self.properties(device, other, asked);
-                    self.devices(&device.children, &other.children, asked);
+                    let origin = if self.was_asked_for(device) { Origin::AskedFor } else { of };
+                    self.properties(device, other, origin);
+                    self.devices(&device.children, &other.children, origin);
                 }
                 None => self.add(Part::Device, name(device), Change::OnlyFirst),
             }
@@ -304,9 +312,9 @@ impl Differences<'_> {
         rest.into_iter().for_each(|device| self.add(Part::Device, name(device), Change::OnlySecond));
     }
 
-    fn properties(&mut self, first: &Device, second: &Device, asked: bool) {
+    fn properties(&mut self, first: &Device, second: &Device, origin: Origin) {
         for (property, value) in &first.properties {
-            let is_compared = match self.same_release && asked {
+            let is_compared = match self.same_release && origin == Origin::AskedFor {
                 true => !OF_A_PROCESS.contains(&property.as_str()),
                 false => IDENTITY.contains(&property.as_str()),
             };

@@ -41,12 +41,20 @@ impl Check {
     }
 }
 
+/// Which of a group's rules is broken: one that must hold, or one whose breach costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Breached {
+    Hard,
+    Soft,
+}
+
 /// Checks an assignment. `history` is what the last check returned, and `now` is the time, of any clock.
 pub fn check(compiled: &Compiled, assignment: &[HostId], history: &History, now: u64) -> (Check, History) {
     let verdict = judge(&compiled.problem, assignment);
     let text = BreachText { problem: &compiled.problem, names: &compiled.names, at: assignment };
-    let mut complaints: Vec<Complaint> = verdict.hard.iter().flat_map(|breach| text.complaints(breach, true)).collect();
-    complaints.extend(verdict.soft.iter().flat_map(|breach| text.complaints(breach, false)));
+    let mut complaints: Vec<Complaint> =
+        verdict.hard.iter().flat_map(|breach| text.complaints(breach, Breached::Hard)).collect();
+    complaints.extend(verdict.soft.iter().flat_map(|breach| text.complaints(breach, Breached::Soft)));
     complaints.extend(text.preferences());
     let survived = survival::look(compiled, assignment).map(|(survived, failures)| {
         complaints.extend(failures);
@@ -98,7 +106,7 @@ impl BreachText<'_> {
     }
 
     /// Returns the complaints about a breach: one, or one for each rule that is broken.
-    fn complaints(&self, breach: &Breach, hard: bool) -> Vec<Complaint> {
+    fn complaints(&self, breach: &Breach, breached: Breached) -> Vec<Complaint> {
         let (group, text) = match *breach {
             Breach::Unplaced { guest } => return vec![self.unplaced(guest)],
             Breach::NotOwner { guest, host, .. } => return self.not_owner(guest, host),
@@ -113,7 +121,7 @@ impl BreachText<'_> {
             Breach::Avoid { group, of, level, area, .. } => (group, self.avoid(group, of, level, area)),
             Breach::Among { group, .. } => (group, self.among(group)),
         };
-        vec![self.of_group(breach, group, hard, text)]
+        vec![self.of_group(breach, group, breached, text)]
     }
 
     fn overload(&self, host: HostId, resource: usize, Usage { used, moving, capacity }: Usage) -> Complaint {
@@ -242,7 +250,7 @@ impl BreachText<'_> {
     }
 
     /// Returns the complaint about a broken rule of a group.
-    fn of_group(&self, breach: &Breach, group: GroupId, hard: bool, text: GroupText) -> Complaint {
+    fn of_group(&self, breach: &Breach, group: GroupId, breached: Breached, text: GroupText) -> Complaint {
         let GroupText { key, what, guests } = text;
         let mut hosts: Vec<HostId> = guests.iter().map(|guest| self.at[*guest as usize]).collect();
         hosts.retain(|host| *host != NOWHERE);
@@ -265,10 +273,10 @@ impl BreachText<'_> {
             }
             _ => of.spread.map(|spread| spread.strength),
         };
-        complaint.hard = hard;
+        complaint.hard = breached == Breached::Hard;
         complaint.rule = Some(rule.to_string());
         complaint.gravity = match strength.map(|strength| strength.score(breach.count())) {
-            Some(score) if !hard => score.cost,
+            Some(score) if breached == Breached::Soft => score.cost,
             _ => Score::BREACH * breach.count(),
         };
         complaint

@@ -10,8 +10,6 @@ mod ssh;
 
 use std::path::Path;
 
-use skein_hypervisor::MemoryBackend;
-
 pub(crate) use self::carried::command_lines;
 pub use self::carried::{Carried, CarryError, CarryRoute, Forward};
 use self::carried::{lacks_program, tcp};
@@ -21,12 +19,9 @@ use crate::{
     site::Site,
 };
 
-/// Returns why this machine cannot run `mover` with this QEMU and memory, as far as that is known before trying.
-/// `None`: it can.
-pub fn lacks(mover: Mover, site: &Site, qemu: &Path, memory: MemoryBackend) -> Option<String> {
+/// Returns why this machine cannot run `mover` with this QEMU, as far as that is known before trying. `None`: it can.
+pub fn lacks(mover: Mover, site: &Site, qemu: &Path) -> Option<String> {
     match mover.carrier() {
-        // A VM's definition has no other kind of memory.
-        Carrier::Agents { .. } if memory != MemoryBackend::Memfd => Some("guests of agents have shared memory".into()),
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
         Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),

@@ -41,6 +41,8 @@ pub fn page(results: &Results) -> String {
             ("commit", &about.commit),
             ("machine", &machine(&about.machine)),
             ("hypervisor", &about.machine.qemu),
+            ("ciphers", &about.machine.cipher),
+            ("huge pages", &about.machine.huge_pages),
             ("method", method),
             ("command", &about.command.join(" ")),
         ],
@@ -527,8 +529,16 @@ mod tests {
         case.parts[0].figure = text.into();
         case.parts[0].measured = text.into();
         let [t1, t2, t3, t4, t5, t6, t7] = [(); 7].map(|()| text.to_string());
-        let machine =
-            Machine { cpu: t1, cores: 2, memory_bytes: 1, kernel: t2, os: t3, qemu: t4, cipher: String::new() };
+        let machine = Machine {
+            cpu: t1,
+            cores: 2,
+            memory_bytes: 1,
+            kernel: t2,
+            os: t3,
+            qemu: t4,
+            cipher: String::new(),
+            huge_pages: String::new(),
+        };
         let about = About { commit: t5, started_at: t6, command: vec![t7], quick: true, machine };
         Results { schema: SCHEMA, about, cases: vec![case], runs }
     }
