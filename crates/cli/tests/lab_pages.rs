@@ -527,5 +527,16 @@ fn what_cannot_be_placed_is_tried_again_through_qemu() {
     {
         assert!(first.detail.contains(words), "{first:?}");
     }
+
+    // Nobody waits for the migration: the agent tries again all the same.
+    cluster.moved(VM, "b", "a");
+    let id = cluster.begin(VM, "a", "b", MigrateOptions::default()).id;
+    cluster.wait(DEADLINE, "it is tried again", || cluster.where_runs(VM) == ["b"]);
+    is_alone(cluster, VM, "b", "a");
+    let Reply::Migrations { migrations } = cluster.asked("a", &Request::MigrationList) else { panic!("no list") };
+    let (again, first) = (&migrations[0], migrations.iter().find(|migration| migration.id == id).unwrap());
+    assert_eq!((first.outcome, again.vm.as_str()), (Some(Outcome::CalledOff), VM), "{migrations:?}");
+    assert_eq!(again.attempt.as_ref().map(|attempt| attempt.number), Some(2), "{again:?}");
+    assert_eq!(cluster.verify(VM).pages, 48 << 8);
     world.end();
 }

@@ -13,8 +13,8 @@ use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
 use super::local::{
-    AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code, other_host, reason,
-    unexpected,
+    AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code,
+    other_host, reason, unexpected,
 };
 use super::text::{clean_line, count, print};
 
@@ -132,6 +132,9 @@ impl<'a> Follower<'a> {
                 }
                 Ok(None) => self.hear_nothing()?,
                 Err(error) if error.may_pass() => self.lose(error)?,
+                Err(CallError::Refused(refusal)) if self.was_called_off() => {
+                    return Ok(self.gave_up(&format!("{}: {}", refusal.message, refusal.cure)));
+                }
                 Err(error) => {
                     self.screen.close();
                     return Err(error.into());
@@ -149,6 +152,21 @@ impl<'a> Follower<'a> {
             None => eprintln!("\nWhat was begun goes on; `skein migration list` shows it."),
         }
         ExitCode::from(EXIT_INTERRUPTED)
+    }
+
+    /// Returns whether the last migration that was received was called off, so that another attempt was to follow.
+    fn was_called_off(&self) -> bool {
+        self.known.as_ref().is_some_and(|migration| migration.outcome == Some(Outcome::CalledOff))
+    }
+
+    /// Says why no further attempt follows one that was called off.
+    fn gave_up(&mut self, why: &str) -> ExitCode {
+        self.screen.close();
+        if let Some(migration) = &self.known {
+            let (vm, source) = (clean_line(&migration.vm), clean_line(&migration.source));
+            eprintln!("{vm} stays on {source}; it was not tried again: {}", clean_line(why));
+        }
+        ExitCode::from(EXIT_CALLED_OFF)
     }
 
     fn left_in_doubt(&mut self) -> anyhow::Result<ExitCode> {
@@ -242,7 +260,11 @@ impl<'a> Follower<'a> {
                 if !self.json && (blocks || !check.problems.is_empty() || check.forecast.is_some()) {
                     self.screen.line(check_text(&check).trim_end())?;
                 }
-                Ok(blocks.then(|| ExitCode::from(EXIT_BLOCKED)))
+                Ok(match blocks {
+                    true if self.was_called_off() => Some(self.gave_up("something blocks it now")),
+                    true => Some(ExitCode::from(EXIT_BLOCKED)),
+                    false => None,
+                })
             }
             Reply::Migration(migration) => {
                 self.screen.close();
@@ -666,25 +688,48 @@ mod tests {
         "target":"b","stage":{"source":"grant"},"outcome":null,"why":null,"detail":"","in_doubt":false,"begun":"",
         "elapsed_ms":1,"downtime_ms":null,"copy":null,"paths":[]}"#;
 
-    fn followed(script: &'static [&'static str], stays: bool) -> anyhow::Result<ExitCode> {
+    const SHORT: Duration = Duration::from_millis(150);
+    /// Longer than any test takes, also on a busy machine.
+    const LONG: Duration = Duration::from_secs(600);
+    /// No time is short.
+    const PATIENT: FollowTimes = FollowTimes { first: LONG, silence: LONG, restart: LONG, doubt: LONG };
+
+    fn followed(script: &'static [&'static str], stays: bool, waits: FollowTimes) -> anyhow::Result<ExitCode> {
         let dir = tempfile::tempdir().unwrap();
         let client = agent(dir.path(), script, stays);
-        let (ms, request) = (Duration::from_millis, Request::MigrationWatch { id: "web1".into() });
-        let waits = FollowTimes { first: ms(150), silence: ms(150), restart: ms(300), doubt: ms(100) };
+        let request = Request::MigrationWatch { id: "web1".into() };
         Follower::new(&client, Opening::Watch(request), true, waits)?.run()
     }
 
     #[test]
     fn no_wait_is_for_ever() {
         let line = |text: &str| -> &'static [&'static str] { vec![&*text.replace('\n', "").leak()].leak() };
+        let silent = FollowTimes { first: SHORT, silence: SHORT, ..PATIENT };
         for script in [&[][..], line(PROGRESS)] {
-            let error = followed(script, true).unwrap_err().to_string();
+            let error = followed(script, true, silent).unwrap_err().to_string();
             assert!(error.contains("has not said a word"), "{error}");
         }
-        let error = followed(line(PROGRESS), false).unwrap_err().to_string();
+        let error = followed(line(PROGRESS), false, FollowTimes { restart: SHORT, ..PATIENT }).unwrap_err().to_string();
         assert!(error.contains("skein migration watch 00000000000000aa"), "{error}");
         let doubt = PROGRESS.replace("\"in_doubt\":false", "\"in_doubt\":true");
-        assert_eq!(followed(line(&doubt), true).unwrap(), ExitCode::from(EXIT_IN_DOUBT));
+        let doubtful = FollowTimes { doubt: SHORT, ..PATIENT };
+        assert_eq!(followed(line(&doubt), true, doubtful).unwrap(), ExitCode::from(EXIT_IN_DOUBT));
+    }
+
+    #[test]
+    fn a_guest_that_is_not_tried_again_stays_where_it_is() {
+        let line = |text: &str| -> &'static str { text.replace('\n', "").leak() };
+        let called_off = PROGRESS.replace("\"outcome\":null", "\"outcome\":\"kept\"");
+        let refused = r#"{"reply":"error","message":"b does not answer","cure":"start its agent"}"#;
+        let blocked = r#"{"reply":"check","vm":"web1","to":"b","problems":[
+            {"kind":"ram","severity":"blocks","what":"full","cure":"wait"}],"forecast":null}"#;
+        for last in [refused, blocked] {
+            let script: &'static [&'static str] = vec![line(&called_off), line(last)].leak();
+            assert_eq!(followed(script, true, PATIENT).unwrap(), ExitCode::from(EXIT_CALLED_OFF), "{last}");
+        }
+        // Nothing was begun.
+        assert!(followed(vec![line(refused)].leak(), true, PATIENT).is_err());
+        assert_eq!(followed(vec![line(blocked)].leak(), true, PATIENT).unwrap(), ExitCode::from(EXIT_BLOCKED));
     }
 
     #[test]
