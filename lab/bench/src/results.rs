@@ -248,6 +248,9 @@ pub struct Run {
     /// The mover's private memory, before and during the run.
     #[serde(default)]
     pub private_memory: Option<MoverPrivateMemory>,
+    /// The memory that the hosts gave for the guest's RAM, if the case watches memory.
+    #[serde(default)]
+    pub guest_ram: Option<GuestRam>,
     /// What other guests' CPU lost, if the case has guests at work.
     #[serde(default)]
     pub guests_work: Option<GuestsWork>,
@@ -383,6 +386,16 @@ pub struct EndMemory {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoverPrivateMemory {
+    /// The memory at the source.
+    pub source: PrivateMemory,
+    /// The memory at the target.
+    pub target: PrivateMemory,
+}
+
+/// The memory that the hosts gave for the RAM of a guest that moves, which is less than the guest's size as long as the
+/// guest has not touched all of its RAM. With the rest of QEMU's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestRam {
     /// The memory at the source.
     pub source: PrivateMemory,
     /// The memory at the target.
@@ -650,6 +663,7 @@ pub(crate) mod tests {
             faults: vec![],
             memory: None,
             private_memory: None,
+            guest_ram: None,
             guests_work: None,
             rewriting: None,
             control: None,

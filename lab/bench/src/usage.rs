@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::fs::MetadataExt,
     path::Path,
 };
 
@@ -91,6 +92,23 @@ impl UsageMeter {
         }
         memory
     }
+
+    /// Returns what the QEMUs hold of their guests' RAM, in bytes.
+    pub fn guest_ram(&self) -> u64 {
+        self.end.qemus.iter().map(|(pid, _)| ram_bytes(*pid)).sum()
+    }
+}
+
+/// Returns what a QEMU holds of its guest's RAM: its own pages, and those of shared memory, which others may have
+/// written to. 0: the process has ended.
+fn ram_bytes(pid: u32) -> u64 {
+    let own = skein_host::process_memory(pid).map_or(0, |memory| memory.anonymous);
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_ram = |path: &std::path::PathBuf| {
+        fs::read_link(path).is_ok_and(|name| name.to_string_lossy().starts_with("/memfd:memory-backend-memfd"))
+    };
+    let shared = files.filter(is_ram).filter_map(|path| Some(fs::metadata(path).ok()?.blocks() * 512));
+    own + shared.sum::<u64>()
 }
 
 /// Returns what was used between two readings.

@@ -6,7 +6,7 @@ use super::data::{Data, completed};
 use super::part::{Limit::AtMost, figure, part, times};
 use crate::{
     mover::Mover,
-    results::{Part, Run},
+    results::{GuestRam, Part, Run},
 };
 
 pub(super) fn cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
@@ -92,6 +92,27 @@ pub(super) fn growth_at_most(data: Data<'_>, stage: &'static str, share: f64) ->
         AtMost(share),
         measured
             .map(|(value, words)| (value, format!("{} ({words})", measured::percent(value))))
+            .ok_or("memory was not watched".into()),
+    )
+}
+
+pub(super) fn allocated_at_most(data: Data<'_>, stage: &'static str, factor: f64) -> Part {
+    let allocated = |run: &Run| {
+        let GuestRam { source, target } = run.guest_ram?;
+        let more = [source, target].map(|end| end.most_bytes.saturating_sub(end.before_bytes));
+        (source.before_bytes > 0).then_some((more, source.before_bytes))
+    };
+    let ratio = |(more, held): &([u64; 2], u64)| more[0].max(more[1]) as f64 / *held as f64;
+    let worst = data.of(stage, data.subject).filter_map(allocated).max_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+    part(
+        figure(stage, format!("memory that either host gives for the move at most {factor} x what the guest held")),
+        AtMost(factor),
+        worst
+            .map(|worst @ ([source, target], held)| {
+                let [source, target, held] = [source, target, held].map(|bytes| measured::bytes(bytes as f64));
+                let ratio = ratio(&worst);
+                (ratio, format!("{ratio:.2} x (the source {source}, the target {target}, for {held})"))
+            })
             .ok_or("memory was not watched".into()),
     )
 }

@@ -69,6 +69,8 @@ pub enum Check {
     /// The downtime that the guest sees is at most the larger of `factor` times and `slack_ms` more than the best of
     /// the peers'.
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
+    /// The hosts give at most this many times what the guest's RAM held before, at either end and in addition to that.
+    AllocatedAtMost { stage: &'static str, factor: f64 },
     /// The memory of the mover at each end is at most this many bytes.
     MemoryAtMost { stage: &'static str, bytes: u64 },
     /// After a fault, the links that remain are used to less than 90 % for at most this long.
@@ -167,6 +169,7 @@ impl Check {
             Check::WireBack { stage, at_most } => cost::wire_back(data, stage, at_most),
             Check::LostOf { stage, peer, at_most } => cost::lost_of(data, stage, peer, at_most),
             Check::GrowthAtMost { stage, share } => cost::growth_at_most(data, stage, share),
+            Check::AllocatedAtMost { stage, factor } => cost::allocated_at_most(data, stage, factor),
             Check::GrowthOver { stage, without, share } => cost::growth_over(data, stage, without, share),
             Check::GuestSlowedAtMost { stage, share } => guest::guest_slowed_at_most(data, stage, share),
             Check::GapAtMost { stage, millis } => guest::gap_at_most(data, stage, millis),
@@ -202,8 +205,8 @@ fn intact(movers: &[Mover], runs: &[Run]) -> Part {
 mod tests {
     use super::*;
     use crate::results::{
-        ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestsWork, MoverMemory, MoverPrivateMemory,
-        NicBytes, PrivateMemory, Rewriting, RoundTrips, Yardstick, tests::run,
+        ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestRam, GuestsWork, MoverMemory,
+        MoverPrivateMemory, NicBytes, PrivateMemory, Rewriting, RoundTrips, Yardstick, tests::run,
     };
     use Mover::*;
 
@@ -386,6 +389,21 @@ mod tests {
         assert_eq!(met(check, &[with([10, 12], [11, 21])]), Some(false));
         // The memory that the first migration left is not what the second begins with.
         assert_eq!(met(check, &[with([10, 20], [10, 20]), with([20, 21], [20, 21])]), Some(false));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn memory_that_hosts_give_for_a_guest() {
+        let check = Check::AllocatedAtMost { stage: "", factor: 1.2 };
+        let with = |source: [u64; 2], target: [u64; 2]| {
+            let end = |[before, most]: [u64; 2]| PrivateMemory { before_bytes: before << 20, most_bytes: most << 20 };
+            let guest_ram = Some(GuestRam { source: end(source), target: end(target) });
+            Run { guest_ram, ..moved("", SkeinTls, 1, 1e9, 8.0) }
+        };
+        assert_eq!(met(check, &[with([100, 100], [0, 110])]), Some(true));
+        assert_eq!(met(check, &[with([100, 100], [0, 130])]), Some(false), "zeros were written");
+        assert_eq!(met(check, &[with([100, 800], [0, 100])]), Some(false), "holes were filled");
+        assert_eq!(met(check, &[with([100, 100], [0, 110]), with([100, 230], [0, 100])]), Some(false), "the worst run");
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
     }
 

@@ -8,7 +8,7 @@ use skein_lab_guest::Rewrite;
 use crate::{
     busy, chain, goodput, machine,
     migration::{MigrationError, Moved},
-    results::{CpuSeconds, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run},
+    results::{CpuSeconds, GuestRam, GuestsWork, MoverMemory, MoverPrivateMemory, Phases, Run},
     rewriting::Usual,
     run::{direction::Direction, observers::Seen, setting::Setting},
     site::HOSTS,
@@ -92,6 +92,7 @@ impl Setting<'_> {
             faults: vec![],
             memory: None,
             private_memory: None,
+            guest_ram: None,
             guests_work: None,
             rewriting: None,
             control: None,
@@ -117,6 +118,9 @@ impl Setting<'_> {
         if let Some((source, target)) = memory(source).zip(memory(target)) {
             run.memory = Some(MoverMemory { source: source.most, target: target.most });
             run.private_memory = Some(MoverPrivateMemory { source: source.private, target: target.private });
+            // An end's QEMUs are watched together.
+            let alone = direction.guests.len() == 1;
+            run.guest_ram = alone.then_some(GuestRam { source: source.guest_ram, target: target.guest_ram });
         }
         run.guests_work = guests_work(watched, run.phases.order_s.unwrap_or(0.0), end_s);
         let can_carry = self.can_carry();
