@@ -459,7 +459,12 @@ fn a_guest_with_private_ram_is_placed() {
     let mut world = World::new(settings());
     let ram = format!("memory-backend-ram,id=ram0,size={}K", memory_kib(&busy(3)));
     let size = format!("{}K", memory_kib(&busy(3)));
-    world.adopt(VM, &busy(3), &["-m", &size, "-object", &ram, "-machine", "memory-backend=ram0"]);
+    // Slow enough to arrive on a busy machine.
+    world.adopt(
+        VM,
+        &Params { rate: 500, ..busy(3) },
+        &["-m", &size, "-object", &ram, "-machine", "memory-backend=ram0"],
+    );
     for (from, to, channels) in [("a", "b", 0), ("b", "a", 4)] {
         let options = MigrateOptions { channels: Some(channels), ..MigrateOptions::default() };
         let (pages, moved) = world.compared(VM, (from, to), options, |_| ());
