@@ -235,11 +235,17 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
+/// What of QEMU's arguments needs the guest's RAM in shared memory: the process of a vhost-user device maps the RAM,
+/// and a GPU's blobs are made of its memfd (QEMU's hw/display/virtio-gpu-udmabuf.c).
+const NEEDS_SHARED_MEMORY: [&str; 3] = ["vhost-user", "blob=on", "blob=true"];
+
 /// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for
 /// what nobody touched; or shared memory, where somebody else needs that. `keeps_ram`: this host keeps the RAM of
 /// guests that leave.
 pub(crate) fn memory_backend(definition: &Definition, keeps_ram: bool) -> MemoryBackend {
-    match definition.shared_memory || definition.hugepages.is_some() || keeps_ram {
+    let is_needed = |arg: &String| NEEDS_SHARED_MEMORY.iter().any(|word| arg.contains(word));
+    let is_shared = definition.shared_memory || definition.hugepages.is_some() || keeps_ram;
+    match is_shared || definition.qemu.args.iter().any(is_needed) {
         true => MemoryBackend::Memfd,
         false => MemoryBackend::Private,
     }
@@ -422,6 +428,23 @@ mod tests {
         for part in ["-sandbox on", "size=65544K", "-incoming defer", "-S", "/run/skein/vms/a/console", "ifname=sk"] {
             assert!(line.contains(part), "{part}: {line}");
         }
+    }
+
+    #[test]
+    fn ram_is_shared_with_who_needs_that() {
+        let backend = |more: &str, keeps_ram| {
+            let text = format!("name = 'a'\nmemory = '64 MiB'\n{more}");
+            memory_backend(&Definition::parse(&text, "a.toml").unwrap(), keeps_ram)
+        };
+        let device = |device: &str| format!("[qemu]\nargs = ['-device', '{device}']\n");
+        for private in ["", "shared_memory = false", &device("virtio-rng-pci"), &device("virtio-gpu-pci,blob=off")] {
+            assert_eq!(backend(private, false), MemoryBackend::Private, "{private}");
+        }
+        let (fs, gpu) = (device("vhost-user-fs-pci,chardev=c,tag=t"), device("virtio-gpu-pci,blob=on"));
+        for shared in ["shared_memory = true", "hugepages = '2 MiB'", &fs, &gpu] {
+            assert_eq!(backend(shared, false), MemoryBackend::Memfd, "{shared}");
+        }
+        assert_eq!(backend("", true), MemoryBackend::Memfd);
     }
 
     #[test]
