@@ -154,6 +154,17 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
     Ok(Peers::start(peers, identity, Arc::new(|_, _| Err("that agent is for tunnels only".into())), events)?)
 }
 
+/// Returns whether this host keeps the RAM of guests that leave.
+fn keeps_ram(hosts: &WatchedHostsFile, host: &str) -> bool {
+    match hosts.hosts() {
+        Ok(hosts) => hosts.kept_ram_policy_of(host).is_some(),
+        Err(error) => {
+            warn!("a VM gets RAM that cannot be kept: {}", crate::error_chain(&error));
+            false
+        }
+    }
+}
+
 fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
     vms.dirs.create()?;
     // The agent that has the journal has the directories. So the journal is opened before anything there is touched.
@@ -163,7 +174,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
     let (hosts, host) = (WatchedHostsFile::new(&vms.hosts_file), identity.host().to_owned());
-    known.keeps_ram_if(move || hosts.hosts().is_ok_and(|hosts| hosts.kept_ram_policy_of(&host).is_some()));
+    known.keeps_ram_if(move || keeps_ram(&hosts, &host));
     // The first caller does not wait for the result. Without a thread KVM is tried by the first call.
     let trying = known.clone();
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {

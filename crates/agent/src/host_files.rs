@@ -342,14 +342,14 @@ mod tests {
 
     #[test]
     fn who_does_not_come_back_is_not_waited_for() {
-        let told = aside(|| thread::sleep(Duration::from_secs(2))).unwrap();
+        let told = aside(|| thread::sleep(Duration::from_secs(120))).unwrap();
         let looks: Looks<FileFacts> = Looks {
             files: vec![("/srv/dead".into(), aside(move || told.recv().map(|()| None).unwrap()))],
             end: Instant::now() + Duration::from_millis(50),
         };
         let begun = Instant::now();
         assert_eq!(looks.wait(), []);
-        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

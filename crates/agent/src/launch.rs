@@ -235,9 +235,9 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
     format!("sk{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}")
 }
 
-/// What of QEMU's arguments needs the guest's RAM in shared memory: the process of a vhost-user device maps the RAM,
+/// What of QEMU's arguments needs the guest's RAM in shared memory: a device that is another process maps the RAM,
 /// and a GPU's blobs are made of its memfd (QEMU's hw/display/virtio-gpu-udmabuf.c).
-const NEEDS_SHARED_MEMORY: [&str; 3] = ["vhost-user", "blob=on", "blob=true"];
+const NEEDS_SHARED_MEMORY: [&str; 5] = ["vhost-user", "vfio-user", "x-pci-proxy-dev", "blob=on", "blob=true"];
 
 /// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for
 /// what nobody touched; or shared memory, where somebody else needs that. `keeps_ram`: this host keeps the RAM of

@@ -1,4 +1,4 @@
-//! Finds the memory of a block that QEMU reports, and maps it into this process.
+//! Finds the memory of a block that QEMU reports.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,16 +14,17 @@ use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use crate::maps::{Backing, Unsuitable, all_private, backing};
 use crate::memory::ProcessAddress;
 use crate::process_memory::ProcessMemory;
-use crate::ram::Ram;
+use crate::ram::{AccessError, Ram};
 use crate::{Memory, RamBlock};
 
 /// Most bytes of a process's list of mappings. A process has 65,530 mappings at most, unless its host allows more
 /// (`vm.max_map_count`), and few have long paths.
 const MAPS_BYTES_MAX: u64 = 32 << 20;
 
-/// The least size of a private block that [`find`] takes for RAM. QEMU's largest blocks of devices' memory have 16 MiB
-/// unless somebody asks for more (`vgamem_mb` of its hw/display).
+/// The least size of a private block that [`find`] takes for RAM: ROMs and tables are smaller.
 const PRIVATE_BYTES_MIN: u64 = 32 << 20;
+/// How the canonical path of a memory backend begins, which names its block up to machine type 3.1.
+const BACKEND_PATH: &str = "/objects/";
 
 /// Why a block's memory cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +58,17 @@ pub enum FindError {
     /// The block's memory is private to QEMU, so that no file has it.
     #[error("the RAM of block '{0}' is private to QEMU")]
     Private(String),
+    /// This process may not reach the memory of QEMU's process.
+    #[error(
+        "the memory of process {pid} is out of reach; the agent needs CAP_SYS_PTRACE, and \
+         /proc/sys/kernel/yama/ptrace_scope below 3"
+    )]
+    OutOfReach {
+        /// The process.
+        pid: u32,
+        /// The system's error.
+        source: io::Error,
+    },
     /// QEMU cannot write to the block's memory.
     #[error("the RAM of block '{0}' is read-only in QEMU")]
     ReadOnly(String),
@@ -141,9 +153,16 @@ pub enum FindError {
 /// As of [`find_shared`].
 pub fn find(pid: u32, block: &RamBlock) -> Result<Box<dyn Ram>, FindError> {
     match find_shared(pid, block) {
-        Err(FindError::Private(_)) if block.used_bytes >= PRIVATE_BYTES_MIN => Ok(Box::new(find_private(pid, block)?)),
+        Err(FindError::Private(_)) if is_ram(block) => Ok(Box::new(find_private(pid, block)?)),
         found => Ok(Box::new(found?)),
     }
+}
+
+/// Returns whether a block is a guest's RAM, by its name and size. The names of devices' blocks are paths
+/// (`0000:00:01.0/vga.vram`; `qemu_ram_set_idstr` of QEMU's system/physmem.c).
+fn is_ram(block: &RamBlock) -> bool {
+    let is_device = block.name.contains('/') && !block.name.starts_with(BACKEND_PATH);
+    !is_device && block.used_bytes >= PRIVATE_BYTES_MIN
 }
 
 /// Maps the `used_bytes` of a block of process `pid` into this process. The whole block has to be shared, and in one
@@ -174,7 +193,13 @@ pub fn find_private(pid: u32, block: &RamBlock) -> Result<ProcessMemory, FindErr
     let page_table = openat(&process, "pagemap", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let page_table = page_table.map_err(|errno| FindError::Maps { pid, source: errno.into() })?;
     let at = ProcessAddress { pid, address: start };
-    Ok(ProcessMemory::new(at, end - start, File::from(page_table)))
+    let memory = ProcessMemory::new(at, end - start, File::from(page_table));
+    // Reading tables of a process needs fewer rights than reaching its memory (ptrace(2)).
+    memory.read(0, &mut [0]).map_err(|error| match error {
+        AccessError::Process { source, .. } => FindError::OutOfReach { pid, source },
+        _ => FindError::NotMapped { block: block.name.clone(), address: start },
+    })?;
+    Ok(memory)
 }
 
 /// Returns a process, its list of mappings, and the addresses where a block should be.

@@ -89,7 +89,9 @@ pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitab
     found.filter(|_| end >= range.end).ok_or(Unsuitable::NotMapped)
 }
 
-/// Checks that all of `range`, which is not empty, is private to the process, which can read and write it.
+/// Checks that all of `range`, which is not empty, is anonymous memory of the process, which can read and write the
+/// range. What nobody touched of a private mapping of a file is the file's and not zero, and of huge pages the kernel
+/// tells less.
 pub(crate) fn all_private(maps: &str, range: Range<u64>) -> Result<(), Unsuitable> {
     let mut end = range.start;
     for line in maps.lines() {
@@ -102,6 +104,9 @@ pub(crate) fn all_private(maps: &str, range: Range<u64>) -> Result<(), Unsuitabl
         }
         if mapping.shared {
             return Err(Unsuitable::Scattered);
+        }
+        if mapping.inode != 0 {
+            return Err(Unsuitable::Private);
         }
         if !mapping.writable {
             return Err(Unsuitable::ReadOnly);
@@ -168,7 +173,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         }
         for (range, expected) in [
             (0xa000..0xb000, Ok(())),
-            (0xc800..0xd000, Ok(())),
+            (0xc800..0xd000, Err(Unsuitable::Private)),
             (0x9000..0xb000, Err(Unsuitable::Scattered)),
             (0xa000..0xd000, Err(Unsuitable::NotMapped)),
             (0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000, Err(Unsuitable::ReadOnly)),

@@ -30,7 +30,8 @@ const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 ///
 /// The system calls name a process by its number. Before each, the process's table of pages is read, which was opened
 /// with the process and says nothing of another that has got its number since. Numbers are given in ascending order
-/// (the kernel's `alloc_pid`), so that none comes back between these two calls.
+/// (the kernel's `alloc_pid`), so one comes back between these two calls only if this thread stands still while all
+/// others are given.
 #[derive(Debug)]
 pub struct ProcessMemory {
     at: ProcessAddress,

@@ -80,8 +80,8 @@ pub enum AccessError {
     /// The file cannot be read.
     #[error("reading the file of the guest's RAM")]
     File(#[source] io::Error),
-    /// QEMU's own memory cannot be read.
-    #[error("reading the guest's RAM in the memory of process {pid}")]
+    /// QEMU's own memory cannot be read or written.
+    #[error("reaching the guest's RAM in the memory of process {pid}")]
     Process {
         /// QEMU's process.
         pid: u32,

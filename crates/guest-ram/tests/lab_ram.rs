@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::json;
-use skein_guest_ram::{AccessError, FindError, Memory, Ram, RamBlock, find_private, find_shared};
+use skein_guest_ram::{AccessError, FindError, Memory, Ram, RamBlock, find, find_private, find_shared};
 use skein_hypervisor::{Config, HugePages, MemoryBackend, Monitor, Process, connect_started, spawn_detached};
 use tempfile::TempDir;
 
@@ -167,47 +167,50 @@ fn private_bytes(pid: u32) -> u64 {
 
 #[test]
 fn private_ram() {
-    for backend in ["memory-backend-memfd,share=off", "memory-backend-ram"] {
-        let vm = Vm::with_backend(256, backend);
-        assert!(matches!(vm.map("ram0"), Err(FindError::Private(name)) if name == "ram0"), "{backend}");
-        let pid = vm.process.id().pid;
-        let ram = find_private(pid, &vm.block("ram0")).unwrap();
-        assert!(ram.bytes() == 256 * MIB && !ram.outlives_qemu());
-        let (value, address) = LOADED;
-        let mut seen = [0; 8];
-        ram.read(address, &mut seen).unwrap();
-        assert_eq!(u64::from_le_bytes(seen), value, "what QEMU wrote");
-        let data = pattern(3 * MIB, 5);
-        for (at, bytes) in [(0, 640 << 10), (10 * MIB - 5, 3 * MIB), (ram.bytes() - 8, 8)] {
-            let data = &data[..bytes as usize];
-            ram.write(at, data).unwrap();
-            assert!(vm.memory(at, bytes) == data, "what QEMU sees of {bytes} bytes at {at}");
-            let mut out = vec![0; data.len()];
-            ram.read_in_qemu(at, &mut out).unwrap();
-            assert!(out == data);
-        }
-        assert!(!ram.is_zero(10 * MIB, MIB).unwrap());
-        ram.zero(10 * MIB - 5, 3 * MIB).unwrap();
-        assert!(ram.is_zero(10 * MIB - 5, 3 * MIB).unwrap());
-        // Neither looking nor making zero what is zero takes memory.
-        let before = private_bytes(pid);
-        assert!(ram.is_zero(64 * MIB, 192 * MIB - 8).unwrap());
-        ram.zero(64 * MIB, 192 * MIB - 8).unwrap();
-        let mut out = vec![1; MIB as usize];
-        ram.read(64 * MIB, &mut out).unwrap();
-        assert!(out.iter().all(|&byte| byte == 0));
-        assert!(ram.is_zero(64 * MIB, MIB).unwrap(), "what was read");
-        assert!(private_bytes(pid) < before + MIB, "{before} {}", private_bytes(pid));
-        // Nothing is written into a process that has ended, whoever gets its number.
-        vm.process.kill(DEADLINE).unwrap();
-        for error in [
-            ram.write(0, b"late").unwrap_err(),
-            ram.zero(0, 8).unwrap_err(),
-            ram.read(0, &mut [0]).unwrap_err(),
-            ram.is_zero(0, 8).unwrap_err(),
-        ] {
-            assert!(matches!(error, AccessError::Process { .. }), "{error}");
-        }
+    // What nobody touched of a private file need not be zero.
+    let vm = Vm::with_backend(64, "memory-backend-memfd,share=off");
+    let error = find(vm.process.id().pid, &vm.block("ram0")).err().unwrap();
+    assert!(matches!(&error, FindError::Private(name) if name == "ram0"), "{error}");
+
+    let vm = Vm::with_backend(256, "memory-backend-ram");
+    assert!(matches!(vm.map("ram0"), Err(FindError::Private(name)) if name == "ram0"));
+    let pid = vm.process.id().pid;
+    let ram = find_private(pid, &vm.block("ram0")).unwrap();
+    assert!(ram.bytes() == 256 * MIB && !ram.outlives_qemu());
+    let (value, address) = LOADED;
+    let mut seen = [0; 8];
+    ram.read(address, &mut seen).unwrap();
+    assert_eq!(u64::from_le_bytes(seen), value, "what QEMU wrote");
+    let data = pattern(3 * MIB, 5);
+    for (at, bytes) in [(0, 640 << 10), (10 * MIB - 5, 3 * MIB), (ram.bytes() - 8, 8)] {
+        let data = &data[..bytes as usize];
+        ram.write(at, data).unwrap();
+        assert!(vm.memory(at, bytes) == data, "what QEMU sees of {bytes} bytes at {at}");
+        let mut out = vec![0; data.len()];
+        ram.read_in_qemu(at, &mut out).unwrap();
+        assert!(out == data);
+    }
+    assert!(!ram.is_zero(10 * MIB, MIB).unwrap());
+    ram.zero(10 * MIB - 5, 3 * MIB).unwrap();
+    assert!(ram.is_zero(10 * MIB - 5, 3 * MIB).unwrap());
+    // Neither looking nor making zero what is zero takes memory.
+    let before = private_bytes(pid);
+    assert!(ram.is_zero(64 * MIB, 192 * MIB - 8).unwrap());
+    ram.zero(64 * MIB, 192 * MIB - 8).unwrap();
+    let mut out = vec![1; MIB as usize];
+    ram.read(64 * MIB, &mut out).unwrap();
+    assert!(out.iter().all(|&byte| byte == 0));
+    assert!(ram.is_zero(64 * MIB, MIB).unwrap(), "what was read");
+    assert!(private_bytes(pid) < before + MIB, "{before} {}", private_bytes(pid));
+    // Nothing is written into a process that has ended, whoever gets its number.
+    vm.process.kill(DEADLINE).unwrap();
+    for error in [
+        ram.write(0, b"late").unwrap_err(),
+        ram.zero(0, 8).unwrap_err(),
+        ram.read(0, &mut [0]).unwrap_err(),
+        ram.is_zero(0, 8).unwrap_err(),
+    ] {
+        assert!(matches!(error, AccessError::Process { .. }), "{error}");
     }
 }
 
@@ -222,7 +225,7 @@ fn devices_have_theirs_to_themselves() {
         let told = vm.monitor.version().major > 7;
         assert_eq!(block.host_address.is_some(), told, "{block:?}");
         match error {
-            FindError::Private(_) if told => drop(find_private(vm.process.id().pid, block).unwrap()),
+            FindError::Private(_) if told => assert!(find(vm.process.id().pid, block).is_err(), "{block:?}"),
             FindError::NoAddress(_) if !told => {}
             other => panic!("{block:?}: {other}"),
         }

@@ -193,8 +193,11 @@ mod tests {
 
     use super::*;
 
+    /// What is about to happen has happened by then, also on a busy machine.
+    const SOON: Duration = Duration::from_secs(60);
+
     fn child(script: &str) -> (std::process::Child, Process) {
-        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let child = Command::new("sh").args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         let process = Process::attach(ProcessId::of(child.id()).unwrap().unwrap()).unwrap().unwrap();
         (child, process)
     }
@@ -213,10 +216,12 @@ mod tests {
 
     #[test]
     fn an_end_is_seen_and_the_child_reaped() {
-        let (_child, process) = child("sleep 0.1; exit 3");
+        let (mut child, process) = child("read line; exit 3");
         assert!(process.is_alive().unwrap());
         assert_eq!(process.wait_exit(Duration::from_millis(5)).unwrap(), None);
-        assert_eq!(process.wait_exit(Duration::from_secs(5)).unwrap(), Some(Exit::Status(3)));
+        // The end of its input ends it.
+        drop(child.stdin.take());
+        assert_eq!(process.wait_exit(SOON).unwrap(), Some(Exit::Status(3)));
         assert_eq!(ProcessId::of(process.id().pid).unwrap(), None, "a zombie would still be there");
         assert_eq!(process.kill(Duration::ZERO).unwrap(), Some(Exit::Unknown), "killing the dead is no error");
         assert!(Process::attach(process.id()).unwrap().is_none());
@@ -225,7 +230,7 @@ mod tests {
     #[test]
     fn a_killed_one_is_gone() {
         let (_child, process) = child("exec sleep 60");
-        assert_eq!(process.kill(Duration::from_secs(5)).unwrap(), Some(Exit::Signal(libc::SIGKILL)));
+        assert_eq!(process.kill(SOON).unwrap(), Some(Exit::Signal(libc::SIGKILL)));
         assert!(!process.is_alive().unwrap());
     }
 

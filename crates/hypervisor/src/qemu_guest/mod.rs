@@ -377,8 +377,7 @@ mod tests {
             "quit" => out.shutdown(std::net::Shutdown::Both).unwrap(),
             _ => {}
         }));
-        let guest = guest.with_patience(Duration::from_millis(20));
-        let silent = guest.run_state().unwrap_err();
+        let silent = guest.with_patience(Duration::from_millis(20)).run_state().unwrap_err();
         assert!(matches!(silent, GuestError::Silent(_)));
         assert_eq!(silent.to_string(), "QEMU did not answer query-status within 20 ms");
         let refused = guest.resume().unwrap_err();

@@ -61,7 +61,7 @@ impl AgentEnvironment {
             direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
             key: random(),
-            ram: process.as_ref().and_then(|process| guest_ram::find(guest, process.id().pid)),
+            ram: process.as_ref().and_then(|process| guest_ram::find(guest, process.id())),
             delta_memory: offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT) / 100.0,
             kept_marks: process.and_then(|qemu| self.context.kept.take_marks(&vm.name, &self.peer, qemu.id())),
             dirty_tracking: dirty_tracking(guest),

@@ -143,8 +143,9 @@ impl TargetEnvironment for AgentEnvironment {
     }
 
     fn open_channels(&mut self, guest: &dyn Guest, offer: &Offer) {
-        let process = self.process().filter(|_| offer.indirect.is_none());
-        let pages = TargetPages::new(process.and_then(|pid| guest_ram::find(guest, pid)), self.kept.take());
+        let process = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| offer.indirect.is_none());
+        let ram = process.and_then(|process| guest_ram::find(guest, process.id()));
+        let pages = TargetPages::new(ram, self.kept.take());
         self.pages = Some(pages.clone());
         let path = self.context.dirs.incoming_socket(self.id);
         self.context.peers.incoming_channels().open(self.id, &self.peer, &path, pages);
