@@ -15,12 +15,12 @@
 //!
 //! - **Sockets are bound to address and device**, listeners too. Linux would otherwise let two NICs of one subnet share
 //!   a network link. Tests: `connects_from_the_loopback_address`, `two_nics_of_one_subnet_are_filled`.
-//! - **All links keep one contract**, which one set of tests asks of each of them (`contract.rs`).
+//! - **All links keep one contract**, which one set of tests asks of each of them (`contract_tests.rs`).
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
-mod contract;
+mod contract_tests;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod link;

@@ -8,7 +8,7 @@
 //! | `vm` | a VM, and what may be asked of it |
 //! | `registry` | all VMs by their names ([`Vms`]), and what is written down of them |
 //! | `error`, `involvement`, `seen`, `saved` | plain data: errors, the part in a migration, what is kept on disk |
-//! | `found` | what is there when the agent starts |
+//! | `reattach` | what is there when the agent starts |
 //! | `images`, `movable`, `start` | a start: what it is started with, whether it could be moved, its QEMU |
 //! | `adopt` | a QEMU that another program started |
 //! | `receive`, `arriving` | a guest comes from another host, or leaves for one |
@@ -19,13 +19,13 @@
 mod adopt;
 mod arriving;
 mod error;
-mod found;
 mod images;
 mod involvement;
 mod kills;
 #[cfg(test)]
 mod life_tests;
 mod movable;
+mod reattach;
 mod receive;
 mod registry;
 mod saved;

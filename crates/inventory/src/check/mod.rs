@@ -4,20 +4,20 @@
 //! |---|---|
 //! | `agents`, `run_state` | what the two agents do now, and why the guest stands still |
 //! | `qemu`, `cpu` | whether the target's QEMU and CPU can run the guest |
-//! | `blockers` | what QEMU cannot move |
+//! | `qemu_blockers` | what QEMU cannot move |
 //! | `files` | whether disks, kernels and files of RAM mean the same at the target |
 //! | `networks` | whether the guest's NICs find their networks |
 //! | `room` | memory, threads and CPUs at both ends |
 //! | `launch` | whether the target's QEMU will be the guest's again |
 
 mod agents;
-mod blockers;
 mod checker;
 mod cpu;
 mod files;
 mod launch;
 mod networks;
 mod qemu;
+mod qemu_blockers;
 mod room;
 mod run_state;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::world::{Case, Change, World, file, names, problems_after, qemu, world};
-use super::{PROBLEMS_MAX, agents, blockers, cpu, files, launch, networks, room};
+use super::{PROBLEMS_MAX, agents, cpu, files, launch, networks, qemu_blockers, room};
 use crate::claim::CLAIM_BYTES_MAX;
 use crate::definition::{Accel, Definition};
 use crate::facts::{
@@ -26,7 +26,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
         agents::tests::CASES,
         super::qemu::tests::CASES,
         cpu::tests::CASES,
-        blockers::tests::CASES,
+        qemu_blockers::tests::CASES,
         files::tests::CASES,
         networks::tests::CASES,
         room::tests::CASES,

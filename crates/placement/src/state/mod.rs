@@ -1,13 +1,13 @@
 //! An assignment with its books. The books tell what a shift or a swap would change in time that depends on the
 //! resources and rules of the guests concerned, not on the number of hosts and guests.
 
+mod groups;
 mod hosts;
 mod moves;
-mod rules;
 
+use groups::Rules;
 use hosts::{Exchange, HostUsage};
 use moves::Moves;
-use rules::Rules;
 
 use crate::problem::{GuestId, HostId, NOWHERE, Problem, Strength};
 use crate::score::{Score, place_broken};

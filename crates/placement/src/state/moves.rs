@@ -1,6 +1,6 @@
 //! The books of moves: for each group, how many of its members are not where they were.
 
-use super::rules::Rules;
+use super::groups::Rules;
 use crate::problem::{GroupId, GuestId, Problem};
 
 /// How many members of each group have moved, and the largest of these numbers.
