@@ -534,7 +534,7 @@ fn what_cannot_be_placed_is_tried_again_through_qemu() {
     }
 
     // Nobody waits for the migration: the agent tries again all the same.
-    cluster.moved(VM, "b", "a");
+    world.compared(VM, ("b", "a"), MigrateOptions::default(), |_| ());
     let id = cluster.begin(VM, "a", "b", MigrateOptions::default()).id;
     cluster.wait(DEADLINE, "it is tried again", || cluster.where_runs(VM) == ["b"]);
     is_alone(cluster, VM, "b", "a");
