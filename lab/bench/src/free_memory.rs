@@ -11,8 +11,6 @@ use std::{fs, io, path::Path};
 const REPORTED_ORDER: &str = "/sys/module/page_reporting/parameters/page_reporting_order";
 /// An order that no block has: above `MAX_PAGE_ORDER` (the kernel's include/linux/mmzone.h).
 const NO_ORDER: &str = "11";
-/// The share of the available memory that is touched once.
-const TOUCHED: f64 = 0.75;
 
 /// Keeps free memory from a virtual machine's host until dropped.
 #[derive(Debug)]
@@ -22,14 +20,10 @@ pub struct KeptFreeMemory {
 }
 
 impl KeptFreeMemory {
-    /// Ends the reporting. Takes back what was reported: up to half a minute.
+    /// Ends the reporting. What was reported before comes back as it is touched: see
+    /// [`reclaim_memory`](super::machine::reclaim_memory).
     pub fn new() -> KeptFreeMemory {
-        let before = Self::set(Path::new(REPORTED_ORDER)).ok().flatten();
-        if before.is_some() {
-            let available = super::machine::available_memory();
-            std::hint::black_box(vec![1u8; (available as f64 * TOUCHED) as usize]);
-        }
-        KeptFreeMemory { before }
+        KeptFreeMemory { before: Self::set(Path::new(REPORTED_ORDER)).ok().flatten() }
     }
 
     /// Writes [`NO_ORDER`] into a file, and returns what was there; none: the same.
