@@ -12,7 +12,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 
 use crate::maps::{Backing, Unsuitable, all_private, backing};
-use crate::memory::ProcessAddress;
+use crate::process_address::ProcessAddress;
 use crate::process_memory::ProcessMemory;
 use crate::ram::{AccessError, Ram};
 use crate::{Memory, RamBlock};
@@ -152,8 +152,9 @@ pub enum FindError {
 /// # Errors
 /// As of [`find_shared`].
 pub fn find(pid: u32, block: &RamBlock) -> Result<Box<dyn Ram>, FindError> {
-    match find_shared(pid, block) {
-        Err(FindError::Private(_)) if is_ram(block) => Ok(Box::new(find_private(pid, block)?)),
+    let seen = look(pid, block)?;
+    match shared(pid, block, &seen) {
+        Err(FindError::Private(_)) if is_ram(block) => Ok(Box::new(private(pid, block, &seen)?)),
         found => Ok(Box::new(found?)),
     }
 }
@@ -175,10 +176,12 @@ fn is_ram(block: &RamBlock) -> bool {
 /// # Errors
 /// A [`FindError`] for each reason why the block cannot be mapped.
 pub fn find_shared(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
-    let (process, maps, range) = look(pid, block)?;
-    let start = range.start;
-    let backing = backing(&maps, range).map_err(|why| unsuitable(why, pid, block, start))?;
-    map_backing(&process, block, &backing, ProcessAddress { pid, address: start })
+    shared(pid, block, &look(pid, block)?)
+}
+
+fn shared(pid: u32, block: &RamBlock, Seen { process, maps, range }: &Seen) -> Result<Memory, FindError> {
+    let backing = backing(maps, range.clone()).map_err(|why| unsuitable(why, pid, block, range.start))?;
+    map_backing(process, block, &backing, ProcessAddress { pid, address: range.start })
 }
 
 /// Finds a block of process `pid` that is private to the process, all of it. The caller has to make sure of the same as
@@ -187,10 +190,13 @@ pub fn find_shared(pid: u32, block: &RamBlock) -> Result<Memory, FindError> {
 /// # Errors
 /// A [`FindError`] for each reason why the block cannot be reached.
 pub fn find_private(pid: u32, block: &RamBlock) -> Result<ProcessMemory, FindError> {
-    let (process, maps, range) = look(pid, block)?;
-    let Range { start, end } = range;
-    all_private(&maps, range).map_err(|why| unsuitable(why, pid, block, start))?;
-    let page_table = openat(&process, "pagemap", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
+    private(pid, block, &look(pid, block)?)
+}
+
+fn private(pid: u32, block: &RamBlock, Seen { process, maps, range }: &Seen) -> Result<ProcessMemory, FindError> {
+    let Range { start, end } = *range;
+    all_private(maps, range.clone()).map_err(|why| unsuitable(why, pid, block, start))?;
+    let page_table = openat(process, "pagemap", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let page_table = page_table.map_err(|errno| FindError::Maps { pid, source: errno.into() })?;
     let at = ProcessAddress { pid, address: start };
     let memory = ProcessMemory::new(at, end - start, File::from(page_table));
@@ -202,8 +208,16 @@ pub fn find_private(pid: u32, block: &RamBlock) -> Result<ProcessMemory, FindErr
     Ok(memory)
 }
 
-/// Returns a process, its list of mappings, and the addresses where a block should be.
-fn look(pid: u32, block: &RamBlock) -> Result<(OwnedFd, String, Range<u64>), FindError> {
+/// A process that should have a block.
+struct Seen {
+    process: OwnedFd,
+    /// The process's list of mappings.
+    maps: String,
+    /// The addresses where the block should be.
+    range: Range<u64>,
+}
+
+fn look(pid: u32, block: &RamBlock) -> Result<Seen, FindError> {
     let name = || block.name.clone();
     // All that follows concerns the process that is opened here, even if another process gets its number meanwhile.
     let process = open(&*format!("/proc/{pid}"), OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
@@ -221,7 +235,7 @@ fn look(pid: u32, block: &RamBlock) -> Result<(OwnedFd, String, Range<u64>), Fin
         Some(Errno::ESRCH) => FindError::NoProcess(pid),
         _ => FindError::Maps { pid, source },
     })?;
-    Ok((process, maps, range))
+    Ok(Seen { process, maps, range })
 }
 
 /// Returns why the block at `address` is not reached.

@@ -39,11 +39,13 @@ mod find;
 mod mapping;
 mod maps;
 mod memory;
+mod process_address;
 mod process_memory;
 mod ram;
 mod table;
 mod touched;
 mod words;
+mod zeros;
 
 pub use find::{FindError, find, find_private, find_shared};
 pub use memory::Memory;

@@ -48,15 +48,7 @@ struct Mapping {
 /// in the file: the kernel splits a mapping whose parts were given different advice.
 pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitable> {
     let mut found: Option<Backing> = None;
-    let mut end = range.start;
-    for line in maps.lines() {
-        let mapping = parse(line).ok_or_else(|| Unsuitable::Malformed(line.into()))?;
-        if mapping.range.end <= range.start {
-            continue;
-        }
-        if mapping.range.start > end {
-            break;
-        }
+    each_mapping(maps, &range, |mapping, at| {
         if !mapping.shared {
             return Err(Unsuitable::Private);
         }
@@ -71,48 +63,53 @@ pub(crate) fn backing(maps: &str, range: Range<u64>) -> Result<Backing, Unsuitab
                     device: mapping.device,
                     inode: mapping.inode,
                     path: mapping.path,
-                    mapping: mapping.range.clone(),
+                    mapping: mapping.range,
                 });
             }
             Some(first) => {
                 let same = (first.device, first.inode) == (mapping.device, mapping.inode);
-                if !same || Some(mapping.offset) != first.offset.checked_add(end - range.start) {
+                if !same || Some(mapping.offset) != first.offset.checked_add(at - range.start) {
                     return Err(Unsuitable::Scattered);
                 }
             }
         }
-        end = mapping.range.end;
-        if end >= range.end {
-            break;
-        }
-    }
-    found.filter(|_| end >= range.end).ok_or(Unsuitable::NotMapped)
+        Ok(())
+    })?;
+    found.ok_or(Unsuitable::NotMapped)
 }
 
 /// Checks that all of `range`, which is not empty, is anonymous memory of the process, which can read and write the
 /// range. What nobody touched of a private mapping of a file is the file's and not zero, and of huge pages the kernel
 /// tells less.
 pub(crate) fn all_private(maps: &str, range: Range<u64>) -> Result<(), Unsuitable> {
-    let mut end = range.start;
+    each_mapping(maps, &range, |mapping, _| match mapping {
+        Mapping { shared: true, .. } => Err(Unsuitable::Scattered),
+        Mapping { inode: 1.., .. } => Err(Unsuitable::Private),
+        Mapping { writable: false, .. } => Err(Unsuitable::ReadOnly),
+        _ => Ok(()),
+    })
+}
+
+/// Passes the mappings of `range` to `see`, in order, each with the address from which on it is part of the range. They
+/// adjoin, and cover all of the range, or that is an error.
+fn each_mapping(
+    maps: &str,
+    range: &Range<u64>,
+    mut see: impl FnMut(Mapping, u64) -> Result<(), Unsuitable>,
+) -> Result<(), Unsuitable> {
+    let mut at = range.start;
     for line in maps.lines() {
         let mapping = parse(line).ok_or_else(|| Unsuitable::Malformed(line.into()))?;
         if mapping.range.end <= range.start {
             continue;
         }
-        if mapping.range.start > end {
+        if mapping.range.start > at {
             break;
         }
-        if mapping.shared {
-            return Err(Unsuitable::Scattered);
-        }
-        if mapping.inode != 0 {
-            return Err(Unsuitable::Private);
-        }
-        if !mapping.writable {
-            return Err(Unsuitable::ReadOnly);
-        }
-        end = mapping.range.end;
-        if end >= range.end {
+        let end = mapping.range.end;
+        see(mapping, at)?;
+        at = end;
+        if at >= range.end {
             return Ok(());
         }
     }

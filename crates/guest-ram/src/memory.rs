@@ -1,33 +1,23 @@
 //! The memory of a RAM block.
 
 use std::fs::File;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::{Pid, Whence, lseek};
+use nix::unistd::{Whence, lseek};
 
 use crate::mapping::Mapping;
-use crate::ram::{AccessError, Ram};
+use crate::process_address::ProcessAddress;
+use crate::ram::{AccessError, Ram, check_bounds};
 use crate::touched::Touched;
 use crate::words;
+use crate::zeros::{self, Sparse};
 
-/// How many bytes are checked for zeros at once: these fit a core's cache.
-const ZERO_CHECK_BYTES: usize = 16 << 10;
-/// The unit in which zeros are written: a guest's page.
-const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
 /// Bytes of a page of a file in memory that does not have huge pages.
 const PAGE_BYTES: u64 = 4096;
-
-/// Where a process has a block in its memory.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ProcessAddress {
-    pub(crate) pid: u32,
-    pub(crate) address: u64,
-}
 
 /// The memory of one block of a QEMU process, which that process and its guest go on using; see [`Ram`].
 ///
@@ -152,13 +142,10 @@ impl Memory {
     /// As [`Ram::read_in_qemu`].
     pub fn read_in_process(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.pages(offset, out.len() as u64)?;
-        let (ProcessAddress { pid, address }, len) = (self.at, out.len());
-        let remote = RemoteIoVec { base: (address + offset) as usize, len };
-        let read = process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(out)], &[remote]);
-        match read {
-            Ok(bytes) if bytes == len => Ok(()),
-            Ok(_) => Err(AccessError::Process { pid, source: io::ErrorKind::UnexpectedEof.into() }),
-            Err(errno) => Err(AccessError::Process { pid, source: errno.into() }),
+        match self.at.read(offset, out) {
+            Ok(bytes) if bytes == out.len() => Ok(()),
+            Ok(_) => Err(self.at.failed(io::ErrorKind::UnexpectedEof)),
+            Err(errno) => Err(self.at.failed(errno)),
         }
     }
 
@@ -172,37 +159,9 @@ impl Memory {
         }
     }
 
-    /// Passes `bytes` bytes at `offset` to `see`, piece after piece, each with its offset, until `see` returns false.
-    /// Holes are skipped. Returns whether `see` never returned false.
-    fn check_zeros(
-        &self,
-        offset: u64,
-        bytes: u64,
-        see: impl Fn(u64, &[u8]) -> Result<bool, AccessError>,
-    ) -> Result<bool, AccessError> {
-        self.pages(offset, bytes)?;
-        let end = offset + bytes;
-        let mut at = offset;
-        loop {
-            let data = self.seek(self.extent.start + at, Whence::SeekData).map_err(AccessError::File)?;
-            at = at.max(data - self.extent.start);
-            if at >= end {
-                return Ok(true);
-            }
-            let mut buffer = [0; ZERO_CHECK_BYTES];
-            let piece = &mut buffer[..(end - at).min(ZERO_CHECK_BYTES as u64) as usize];
-            self.read_by_file(at, piece)?;
-            if !see(at, piece)? {
-                return Ok(false);
-            }
-            at += piece.len() as u64;
-        }
-    }
-
     /// Returns the pages that contain `bytes` bytes at `offset`.
     fn pages(&self, offset: u64, bytes: u64) -> Result<Range<usize>, AccessError> {
-        let end = offset.checked_add(bytes).filter(|&end| end <= self.bytes());
-        let end = end.ok_or_else(|| AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes() })?;
+        let end = check_bounds(offset, bytes, self.bytes())?;
         Ok((offset / self.page_bytes) as usize..end.div_ceil(self.page_bytes) as usize)
     }
 }
@@ -234,21 +193,12 @@ impl Ram for Memory {
 
     /// A hole remains a hole.
     fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        self.check_zeros(offset, bytes, |at, seen| {
-            for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
-                let zeros = &ZEROS[..page.len()];
-                if page != zeros {
-                    self.write(at + (number * ZEROS.len()) as u64, zeros)?;
-                }
-            }
-            Ok(true)
-        })?;
-        Ok(())
+        zeros::zero(self, offset, bytes)
     }
 
     /// Reads the file, not the mapping.
     fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
-        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
+        zeros::is_zero(self, offset, bytes)
     }
 
     /// A hole remains a hole.
@@ -273,6 +223,17 @@ impl Ram for Memory {
             }
             read => read,
         }
+    }
+}
+
+impl Sparse for Memory {
+    fn hole(&self, at: u64, bytes: u64) -> Result<u64, AccessError> {
+        let data = self.seek(self.extent.start + at, Whence::SeekData).map_err(AccessError::File)?;
+        Ok((data - self.extent.start).saturating_sub(at).min(bytes))
+    }
+
+    fn read_data(&self, at: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.read_by_file(at, out)
     }
 }
 

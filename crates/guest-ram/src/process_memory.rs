@@ -1,15 +1,14 @@
 //! The memory of a RAM block that is private to its QEMU, reached through that process's address space.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
-use nix::unistd::Pid;
 
-use crate::memory::ProcessAddress;
-use crate::ram::{AccessError, Ram};
+use crate::process_address::ProcessAddress;
+use crate::ram::{AccessError, Ram, check_bounds};
+use crate::zeros::{self, Sparse};
 
 /// Bytes of a page in a process's table of pages.
 const PAGE_BYTES: u64 = 4096;
@@ -18,9 +17,8 @@ const ENTRY_BYTES: u64 = 8;
 /// Bits 61 to 63 of an entry: the page is in memory, in swap, or of a file (the kernel's
 /// Documentation/admin-guide/mm/pagemap.rst). None of them: nobody has touched the page, and it is zero.
 const ENTRY_IS_TOUCHED: u64 = 0b111 << 61;
-/// How many bytes are checked for zeros at once: these fit a core's cache.
-const ZERO_CHECK_BYTES: usize = 16 << 10;
-const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
+/// How many entries are read at once: those of a batch of pages.
+const ENTRIES_MAX: usize = 64;
 
 /// The memory of one block that is private to a QEMU process, which that process and its guest go on using; see
 /// [`Ram`].
@@ -46,33 +44,17 @@ impl ProcessMemory {
         ProcessMemory { at, bytes, page_table }
     }
 
-    fn check(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        let is_within = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        is_within.then_some(()).ok_or(AccessError::OutOfBounds { offset, bytes, block_bytes: self.bytes })
-    }
-
-    fn remote(&self, offset: u64, len: usize) -> [RemoteIoVec; 1] {
-        [RemoteIoVec { base: (self.at.address + offset) as usize, len }]
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.at.pid as i32)
-    }
-
-    fn failed(&self, source: impl Into<io::Error>) -> AccessError {
-        AccessError::Process { pid: self.at.pid, source: source.into() }
-    }
-
-    /// Returns how many bytes from `offset` on, at most `bytes`, nobody has touched; and 0 for the end of the process.
+    /// Returns how many bytes from `offset` on, at most `bytes` and those of [`ENTRIES_MAX`] pages, nobody has touched.
+    /// The process lives.
     fn untouched(&self, offset: u64, bytes: u64) -> Result<u64, AccessError> {
         let first = (self.at.address + offset) / PAGE_BYTES;
-        let mut entries = [0; (ZERO_CHECK_BYTES / PAGE_BYTES as usize + 1) * ENTRY_BYTES as usize];
+        let mut entries = [0; ENTRIES_MAX * ENTRY_BYTES as usize];
         let wanted = (self.at.address + offset + bytes).div_ceil(PAGE_BYTES) - first;
         let len = entries.len().min((wanted * ENTRY_BYTES) as usize);
         let read = self.page_table.read_at(&mut entries[..len], first * ENTRY_BYTES);
-        match read.map_err(|error| self.failed(error))? {
+        match read.map_err(|error| self.at.failed(error))? {
             // The table of a process that has ended is empty.
-            0 => Err(self.failed(Errno::ESRCH)),
+            0 => Err(self.at.failed(Errno::ESRCH)),
             read => {
                 let is_untouched = |entry: &&[u8]| {
                     <[u8; 8]>::try_from(*entry).map(u64::from_ne_bytes).is_ok_and(|entry| entry & ENTRY_IS_TOUCHED == 0)
@@ -83,33 +65,6 @@ impl ProcessMemory {
                 Ok(end.saturating_sub(self.at.address + offset).min(bytes))
             }
         }
-    }
-
-    /// Passes what somebody has touched of `bytes` bytes at `offset` to `see`, piece after piece, each with its offset,
-    /// until `see` returns false. Returns whether `see` never returned false.
-    fn check_zeros(
-        &self,
-        offset: u64,
-        bytes: u64,
-        see: impl Fn(u64, &[u8]) -> Result<bool, AccessError>,
-    ) -> Result<bool, AccessError> {
-        self.check(offset, bytes)?;
-        let (mut at, end) = (offset, offset + bytes);
-        let mut buffer = [0; ZERO_CHECK_BYTES];
-        while at < end {
-            let piece = &mut buffer[..(end - at).min(ZERO_CHECK_BYTES as u64) as usize];
-            let hole = self.untouched(at, piece.len() as u64)?;
-            if hole > 0 {
-                at += hole;
-                continue;
-            }
-            self.read(at, piece)?;
-            if !see(at, piece)? {
-                return Ok(false);
-            }
-            at += piece.len() as u64;
-        }
-        Ok(true)
     }
 }
 
@@ -123,19 +78,19 @@ impl Ram for ProcessMemory {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        self.check(offset, data.len() as u64)?;
+        check_bounds(offset, data.len() as u64, self.bytes)?;
         let mut done = 0;
         while done < data.len() {
             let (at, rest) = (offset + done as u64, &data[done..]);
             self.untouched(at, 1)?;
-            match process_vm_writev(self.pid(), &[IoSlice::new(rest)], &self.remote(at, rest.len())) {
-                Ok(0) => return Err(self.failed(io::ErrorKind::WriteZero)),
+            match self.at.write(at, rest) {
+                Ok(0) => return Err(self.at.failed(io::ErrorKind::WriteZero)),
                 // A page that the kernel has no memory for ends a write early (process_vm_readv(2)).
                 Ok(bytes) => done += bytes,
                 Err(errno @ (Errno::EFAULT | Errno::ENOMEM)) => {
                     return Err(AccessError::NoMemory { offset: at, source: errno.into() });
                 }
-                Err(errno) => return Err(self.failed(errno)),
+                Err(errno) => return Err(self.at.failed(errno)),
             }
         }
         Ok(())
@@ -143,34 +98,24 @@ impl Ram for ProcessMemory {
 
     /// What nobody has touched stays so.
     fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        self.check_zeros(offset, bytes, |at, seen| {
-            for (number, page) in seen.chunks(ZEROS.len()).enumerate() {
-                let zeros = &ZEROS[..page.len()];
-                if page != zeros {
-                    self.write(at + (number * ZEROS.len()) as u64, zeros)?;
-                }
-            }
-            Ok(true)
-        })?;
-        Ok(())
+        zeros::zero(self, offset, bytes)
     }
 
     fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
-        self.check_zeros(offset, bytes, |_, seen| Ok(seen.chunks(ZEROS.len()).all(|page| page == &ZEROS[..page.len()])))
+        zeros::is_zero(self, offset, bytes)
     }
 
     /// What nobody has touched is read from the kernel's page of zeros.
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        self.check(offset, out.len() as u64)?;
+        check_bounds(offset, out.len() as u64, self.bytes)?;
         let mut done = 0;
         while done < out.len() {
             let (at, rest) = (offset + done as u64, &mut out[done..]);
-            let len = rest.len();
             self.untouched(at, 1)?;
-            match process_vm_readv(self.pid(), &mut [IoSliceMut::new(rest)], &self.remote(at, len)) {
-                Ok(0) => return Err(self.failed(io::ErrorKind::UnexpectedEof)),
+            match self.at.read(at, rest) {
+                Ok(0) => return Err(self.at.failed(io::ErrorKind::UnexpectedEof)),
                 Ok(bytes) => done += bytes,
-                Err(errno) => return Err(self.failed(errno)),
+                Err(errno) => return Err(self.at.failed(errno)),
             }
         }
         Ok(())
@@ -178,6 +123,16 @@ impl Ram for ProcessMemory {
 
     fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         self.read(offset, out)
+    }
+}
+
+impl Sparse for ProcessMemory {
+    fn hole(&self, at: u64, bytes: u64) -> Result<u64, AccessError> {
+        self.untouched(at, bytes)
+    }
+
+    fn read_data(&self, at: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        self.read(at, out)
     }
 }
 

@@ -49,6 +49,12 @@ pub trait Ram: Send + Sync {
     fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError>;
 }
 
+/// Returns the end of `bytes` bytes at `offset`, if all of them are in a block of `block_bytes` bytes.
+pub(crate) fn check_bounds(offset: u64, bytes: u64, block_bytes: u64) -> Result<u64, AccessError> {
+    let end = offset.checked_add(bytes).filter(|&end| end <= block_bytes);
+    end.ok_or(AccessError::OutOfBounds { offset, bytes, block_bytes })
+}
+
 /// Why bytes cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

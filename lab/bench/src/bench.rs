@@ -178,7 +178,7 @@ impl<'a, 'b> Bench<'a, 'b> {
             tell,
             directory,
             count: 0,
-            _free_memory: KeptFreeMemory::new(),
+            _free_memory: KeptFreeMemory::keep(),
         })
     }
 

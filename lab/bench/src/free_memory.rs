@@ -22,7 +22,7 @@ pub struct KeptFreeMemory {
 impl KeptFreeMemory {
     /// Ends the reporting. What was reported before comes back as it is touched: see
     /// [`reclaim_memory`](super::machine::reclaim_memory).
-    pub fn new() -> KeptFreeMemory {
+    pub fn keep() -> KeptFreeMemory {
         KeptFreeMemory { before: Self::set(Path::new(REPORTED_ORDER)).ok().flatten() }
     }
 
@@ -34,12 +34,6 @@ impl KeptFreeMemory {
         }
         fs::write(file, NO_ORDER)?;
         Ok(Some(before))
-    }
-}
-
-impl Default for KeptFreeMemory {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -19,7 +19,6 @@ use crate::dirs::Dirs;
 use crate::own_state::OwnState;
 
 /// All VMs of this host.
-#[derive(Debug)]
 pub(crate) struct Vms {
     pub(super) dirs: Dirs,
     pub(super) hypervisor: Arc<dyn Hypervisor>,
@@ -30,28 +29,19 @@ pub(crate) struct Vms {
     pub(super) vms: Mutex<BTreeMap<String, Arc<Vm>>>,
     pub(super) kills: Kills,
     /// Called when a guest was killed, with its name and what killed it.
-    pub(super) on_killed: OnceLock<OnKilled>,
+    pub(super) on_killed: OnceLock<Box<TellKilled>>,
     /// Whether this host keeps the RAM of guests that leave; see [`Vms::keeps_ram_if`].
-    pub(super) keeps_ram: OnceLock<KeepsRam>,
+    pub(super) keeps_ram: OnceLock<Box<AskKeepsRam>>,
 }
 
-/// The callback of [`Vms::on_killed`].
-pub(super) struct OnKilled(pub(super) Box<TellKilled>);
+/// Hears the name of a guest that was killed, and what killed it.
+type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
+/// Tells whether RAM is kept.
+type AskKeepsRam = dyn Fn() -> bool + Send + Sync;
 
-pub(super) type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
-
-/// See [`Vms::keeps_ram`].
-pub(super) struct KeepsRam(Box<dyn Fn() -> bool + Send + Sync>);
-
-impl std::fmt::Debug for KeepsRam {
+impl std::fmt::Debug for Vms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KeepsRam")
-    }
-}
-
-impl std::fmt::Debug for OnKilled {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OnKilled")
+        f.debug_struct("Vms").field("dirs", &self.dirs).field("vms", &self.vms).finish_non_exhaustive()
     }
 }
 
@@ -59,17 +49,17 @@ impl Vms {
     /// Has `tell` called for each guest that is killed, and not by this agent, with its name. The call comes once;
     /// before it nobody is told.
     pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {
-        let _ = self.on_killed.set(OnKilled(Box::new(tell)));
+        let _ = self.on_killed.set(Box::new(tell));
     }
 
     /// Has `ask` tell whether this host keeps the RAM of guests that leave: those guests need shared memory. Once;
     /// before that the host keeps none.
     pub(crate) fn keeps_ram_if(&self, ask: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.keeps_ram.set(KeepsRam(Box::new(ask)));
+        let _ = self.keeps_ram.set(Box::new(ask));
     }
 
     pub(super) fn keeps_ram(&self) -> bool {
-        self.keeps_ram.get().is_some_and(|KeepsRam(ask)| ask())
+        self.keeps_ram.get().is_some_and(|ask| ask())
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

@@ -9,7 +9,7 @@ use skein_hypervisor::{Log, Process};
 use tracing::{error, info, warn};
 
 use super::kills::Killed;
-use super::registry::{OnKilled, Vms};
+use super::registry::Vms;
 use super::vm::{QEMU_ENDED_NOTE, Running, Vm};
 use super::{swtpm, tap_devices};
 
@@ -59,7 +59,7 @@ impl Vms {
         };
         error!(vm = vm.name, pid = process.id().pid, "{note}");
         vm.state.lock().note = note;
-        if let Some(OnKilled(tell)) = self.on_killed.get() {
+        if let Some(tell) = self.on_killed.get() {
             tell(&vm.name, killed);
         }
     }
