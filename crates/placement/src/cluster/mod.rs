@@ -3,6 +3,7 @@
 //! | module | does |
 //! |---|---|
 //! | [`model`] | what a cluster is: plain values, from a file or from agents' reports |
+//! | [`rule`] | the kinds of its rules, and their parameters |
 //! | [`amount`] | "16 GiB" and other amounts |
 //! | [`mod@file`] | a cluster as a file, YAML or JSON, and the lines of its mistakes |
 //! | [`compile`](compile()) | a cluster as a problem, with [`Names`] that lead back |
@@ -21,6 +22,7 @@ mod mistake;
 pub mod model;
 mod names;
 mod printable;
+pub mod rule;
 mod survival;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -16,6 +16,7 @@ use super::mistake::{CompileError, Mistake, Object, ObjectKind, unknown};
 use super::model::{self, Amounts, Cluster, HostState};
 use super::names::{Fence, Leaning, Measure, Names, RuleId, RuleKind, RuleName};
 use super::printable;
+use super::rule;
 use crate::bits::Bits;
 use crate::problem::{Balance, Group, GroupId, GuestId, HostId, HostMoves, Problem, Weights};
 use crate::schedule::Traffic;
@@ -217,7 +218,7 @@ impl<'a> Compiler<'a> {
             merged.push(Merged { guest, template });
         }
         let rule = |n: usize, name: &str| Object::new(ObjectKind::Rule(cluster.rules[n].kind()), n, name);
-        index(cluster.rules.iter().map(model::Rule::name), rule)?;
+        index(cluster.rules.iter().map(rule::Rule::name), rule)?;
         let problem = Problem {
             resources: Vec::new(),
             levels: Vec::new(),
@@ -293,7 +294,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn balance(&self, balance: &model::Balance) -> Result<Balance, Fault> {
+    fn balance(&self, balance: &rule::Balance) -> Result<Balance, Fault> {
         // Takes the row of what is measured, if there is one: it says what hosts truly have left.
         let row = |name: &str| {
             let found = self.names.rows.iter().rposition(|row| row.name == name && row.measure != Measure::Count);

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::clash::{self, Clash};
 use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
-use super::super::model::{self, Force, Guests, HOST_LEVEL, Hosts, Matching, Rule};
+use super::super::model::{Guests, HOST_LEVEL, Hosts};
 use super::super::names::{Leaning, RuleKind};
+use super::super::rule::{self, Force, Matching, Rule};
 use super::fault::{Fault, at, below};
 use super::{Compiler, ranked, seconds};
 use crate::bits::Bits;
@@ -16,7 +17,7 @@ impl<'a> Compiler<'a> {
     /// Keeps guests of the same availability set apart, unless a rule with a force of its own says so.
     pub(super) fn availability_sets(&mut self) {
         let told = self.cluster.rules.iter().filter_map(|rule| match rule {
-            Rule::Apart(model::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
+            Rule::Apart(rule::Apart { of: Guests::Set(set), from: None, .. }) => Some(set.as_str()),
             _ => None,
         });
         let told: BTreeSet<&str> = told.collect();
@@ -90,7 +91,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Keeps guests apart from each other, or from others, which have a group of their own then.
-    fn apart(&mut self, name: &str, apart: &model::Apart) -> Result<(), Fault> {
+    fn apart(&mut self, name: &str, apart: &rule::Apart) -> Result<(), Fault> {
         let strength = self.strength(apart.force, apart.weight)?;
         let Some(from) = &apart.from else {
             if apart.level.is_some() {
@@ -116,7 +117,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn spread(&mut self, name: &str, spread: &model::Spread) -> Result<(), Fault> {
+    fn spread(&mut self, name: &str, spread: &rule::Spread) -> Result<(), Fault> {
         let strength = self.strength(spread.force, spread.weight)?;
         let level = self.level(&spread.level)?;
         if spread.areas_min.is_none() && spread.skew_max.is_none() {
@@ -153,7 +154,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Compiles how many hosts may fail, and checks that some are left then.
-    pub(super) fn survive(&self, survive: &model::Survive) -> Result<Survive, Mistake> {
+    pub(super) fn survive(&self, survive: &rule::Survive) -> Result<Survive, Mistake> {
         let told = |fault: Fault| fault.of("survive").at(|| Object::only(ObjectKind::Survive));
         let (failures, hosts) = (survive.failures, self.cluster.hosts.len());
         if failures == 0 || failures as usize >= hosts {
@@ -165,7 +166,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Compiles a rule about a property: each value that guests have gives a set of hosts.
-    fn matching(&mut self, name: &str, of: &model::Match) -> Result<(), Fault> {
+    fn matching(&mut self, name: &str, of: &rule::Match) -> Result<(), Fault> {
         let cluster = self.cluster;
         let hosts = match &of.group {
             Some(group) => self.within(&Hosts::Group(group.clone()))?,

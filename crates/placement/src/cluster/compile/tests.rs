@@ -1,9 +1,8 @@
 //! Compiles a cluster that was never a file.
 
-use super::super::model::{
-    Apart, Cluster, Force, Guest, Guests, Host, Hosts, Levels, Resource, Rule, Spread, Survive, Template, Within,
-};
+use super::super::model::{Cluster, Guest, Guests, Host, Hosts, Levels, Resource, Template};
 use super::super::read;
+use super::super::rule::{Apart, Force, Rule, Spread, Survive, Within};
 use super::*;
 
 fn amounts<const N: usize>(of: [(&str, &str); N]) -> Amounts {

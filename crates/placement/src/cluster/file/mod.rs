@@ -3,12 +3,12 @@
 //!
 //! The reference of the format is docs/cluster-file.md.
 
-mod parse;
 mod places;
 mod words;
+mod yaml;
 
-use parse::parse;
 use thiserror::Error;
+use yaml::parse;
 
 use super::compile::{Compiled, compile};
 use super::mistake::{CompileError, Mistake};

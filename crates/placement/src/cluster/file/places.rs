@@ -8,7 +8,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::parse::parse_as_any;
+use super::yaml::parse_as_any;
 use crate::cluster::mistake::{Mistake, Object, ObjectKind};
 
 /// Returns the line of a mistake, from 1 on: of the part if it is written, or else of the object's name.
