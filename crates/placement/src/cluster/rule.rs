@@ -111,7 +111,7 @@ pub struct Together {
     /// Whether the rule must hold. The default is soft.
     #[serde(default)]
     pub force: Force,
-    /// The cost of a breach if the rule is soft, in seconds of traffic. The default is [`Weights::rule`].
+    /// The cost of a breach if the rule is soft, in seconds of traffic. The default is [`super::model::Weights::rule`].
     pub weight: Option<f64>,
 }
 
