@@ -1,4 +1,4 @@
-//! Is what the owner of the migrations and its workers share.
+//! Holds what the owner of the migrations and its workers share.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -41,7 +41,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Calls `look` with the paths to a host, and the meter of what they carry, as they are now.
+    /// Calls `look` with the paths to a host, as they are now, and with the meter of what they carry.
     pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
         let sessions = self.peers.snapshots();
         let paths = sessions.into_iter().filter(|session| session.peer == host).flat_map(|session| session.paths);

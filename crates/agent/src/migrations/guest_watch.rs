@@ -1,4 +1,4 @@
-//! Watches what happens to a guest while it is copied.
+//! Watches what happens to a guest while the guest is copied.
 //!
 //! | seen | by | what follows |
 //! |---|---|---|
@@ -8,10 +8,11 @@
 //! | reset | event | goes on |
 //! | suspended | run state | goes on from QEMU 9.0 on, asleep; called off before |
 //!
-//! The composition is compared with what the target was told and has compared its own QEMU with. Reading all of it
-//! takes milliseconds. When QEMU has let go of the guest, its drives are read once more, while the target loads its
-//! state: they change without an event, to the last moment. While a migration runs, QEMU plugs and unplugs no device
-//! ("device_add not allowed while migrating", softmmu/qdev-monitor.c), and what the guest lets go of has an event.
+//! The guest's composition is compared with the composition that the target was told. The target has compared its own
+//! QEMU with that one. Reading the whole composition takes milliseconds. The drives change without an event, to the
+//! last moment. So the drives are read once more when QEMU has let go of the guest, while the target loads the guest's
+//! state. While a migration runs, QEMU plugs and unplugs no device ("device_add not allowed while migrating",
+//! softmmu/qdev-monitor.c). QEMU has an event for each device that the guest lets go of.
 
 use std::time::Duration;
 
@@ -21,20 +22,20 @@ use skein_inventory::composition::{Composition, Part, differences};
 use skein_inventory::shortened;
 use tracing::info;
 
-/// Says how often the composition is read: a change is told within a second.
+/// Sets how often the composition is read: a change is told within a second.
 const COMPOSITION_CHECK_PERIOD: Duration = Duration::from_millis(400);
-/// Bounds the differences that are told.
+/// Bounds the differences that are told, so that the reason stays short.
 pub(super) const DIFFERENCES_TOLD_MAX: usize = 4;
 
 /// Watches a guest from the beginning of its copy on.
 pub(super) struct GuestWatch {
     /// The composition that the target was told.
     promised: Composition,
-    /// The time when all of the composition was read last.
+    /// When the whole composition was read last.
     looked_at: Duration,
-    /// Whether the last reading of all of the composition was not answered.
+    /// Whether the last attempt to read the whole composition failed.
     is_unknown: bool,
-    /// The reason in the last event why the guest stands still, or its QEMU ends.
+    /// Why the guest stands still or its QEMU ends, by the last event that said so.
     reason: Option<StopCause>,
 }
 
@@ -42,7 +43,7 @@ impl GuestWatch {
     /// Begins to watch. `told` is the composition that the target was told.
     ///
     /// # Errors
-    /// The target was told nothing, or the guest is not composed so any more; with the reason.
+    /// The target was told nothing, or the guest's composition is another one now. The error is the reason, in words.
     pub(super) fn begin(now: Duration, guest: &dyn Guest, told: Option<Composition>) -> Result<GuestWatch, String> {
         let told =
             told.ok_or("the target has not asked what the guest is composed of: is its agent older than this one?")?;
@@ -54,7 +55,7 @@ impl GuestWatch {
         }
     }
 
-    /// Returns what an event says of the guest that is worth a line in the log. An event that stops the guest or ends
+    /// Takes an event in. Returns a line for the log if the event is worth one. An event that stops the guest or ends
     /// its QEMU is remembered.
     pub(super) fn hear(&mut self, event: &GuestEvent) -> Option<&'static str> {
         match event {
@@ -71,8 +72,8 @@ impl GuestWatch {
         None
     }
 
-    /// Returns why the guest, which its hypervisor says is in this state, must not go on being copied; `None`: it may.
-    /// `program` is what runs the guest.
+    /// Returns why a guest in this run state must not go on being copied; `None`: the guest may. `program` is the name
+    /// of the guest's hypervisor.
     pub(super) fn stopped(&self, state: &RunState, program: &str, quirks: Quirks) -> Option<String> {
         match state {
             RunState::Running | RunState::FinishMigrate | RunState::PostMigrate => None,
@@ -87,18 +88,18 @@ impl GuestWatch {
         }
     }
 
-    /// Returns why the guest's QEMU ended, as far as an event said.
+    /// Returns why the guest's QEMU ended; `None`: no event said so.
     pub(super) fn ended(&self) -> Option<String> {
         self.reason.as_ref().map(ToString::to_string)
     }
 
-    /// Returns what changed of the guest. Checks at most every [`COMPOSITION_CHECK_PERIOD`].
+    /// Returns what changed of the guest. Checks no more often than every [`COMPOSITION_CHECK_PERIOD`].
     pub(super) fn check_if_due(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
         let is_due = now.saturating_sub(self.looked_at) >= COMPOSITION_CHECK_PERIOD;
         is_due.then(|| self.check_now(now, guest)).flatten()
     }
 
-    /// Returns what changed of the guest.
+    /// Checks at once. Returns what changed of the guest.
     pub(super) fn check_now(&mut self, now: Duration, guest: &dyn Guest) -> Option<String> {
         self.looked_at = now;
         self.compare(guest)
@@ -109,7 +110,7 @@ impl GuestWatch {
         self.is_unknown = now.is_err();
         match now {
             Ok(now) => changes(&self.promised, &now),
-            // The next question may be answered; the question at the end must be.
+            // The composition is read again soon. At standstill, no answer is an error.
             Err(error) => {
                 info!("what the guest is composed of is not known now: {error}");
                 None
@@ -117,11 +118,11 @@ impl GuestWatch {
         }
     }
 
-    /// Checks that the guest, which stands still, is still as the target was told: by its drives, or by everything if
-    /// events of other changes were missed.
+    /// Checks that the guest, which stands still, is still as the target was told. Compares the drives alone, or the
+    /// whole composition if events of other changes were missed.
     ///
     /// # Errors
-    /// What changed, or that it is not known.
+    /// The guest changed, or its composition is not known. The error says what, in words.
     pub(super) fn compare_at_standstill(&self, guest: &dyn Guest, missed_events: bool) -> Result<(), String> {
         let now = match missed_events || self.is_unknown {
             true => guest.composition(),
@@ -133,8 +134,8 @@ impl GuestWatch {
     }
 }
 
-/// Returns, in words, what of a composition is not as the target was told; `None`: all is, or only what the target does
-/// not need differs.
+/// Returns, in words, how a composition differs from what the target was told; `None`: it does not, or only in what the
+/// target does not need.
 fn changes(told: &Composition, now: &Composition) -> Option<String> {
     let differences = differences(told, now);
     let counted = differences.iter().filter(|difference| difference.part != Part::Tuning);

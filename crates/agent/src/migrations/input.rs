@@ -38,14 +38,16 @@ pub(crate) struct Capacity {
     pub(crate) outgoing: MigrationSlots,
     /// The kept RAM of guests that left, in bytes.
     pub(crate) kept_ram_bytes: u64,
+    /// Whether the journal takes more migrations. The error is the reason, in words.
     pub(crate) journal: Result<(), String>,
 }
 
-/// Asks the owner.
+/// Asks the owner what this host could still take on.
 #[derive(Clone)]
 pub(crate) struct Inquiry(pub(super) SyncSender<OwnerInput>);
 
 impl Inquiry {
+    /// Returns the owner's answer; `None`: the agent ends.
     pub(crate) fn capacity(&self) -> Option<Capacity> {
         let (reply, answer) = sync_channel(1);
         self.0.send(OwnerInput::Capacity(reply)).ok()?;

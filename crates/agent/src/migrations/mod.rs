@@ -1,10 +1,10 @@
-//! Is the migrations of this host: one thread owns the [`Manager`](skein_handover::Manager) and the journal, and a
-//! thread for each migration obeys the owner's orders to QEMU.
+//! Runs the migrations of this host. One thread, the owner, has the [`Manager`](skein_handover::Manager) and the
+//! journal. Each migration has a worker: a thread that obeys the owner's orders to QEMU.
 //!
 //! ```text
-//!  peers ─▶ ┌───────────────┐ ─▶ journal            (fsync, before anything is said)
+//!  peers ─▶ ┌───────────────┐ ─▶ journal            (fsync, before anything is sent)
 //!  commands▶│ owner: Manager│ ─▶ peers              intents, reports
-//!  workers ▶└───────────────┘ ─▶ worker of each     orders to QEMU ─▶ how it is, back to the owner
+//!  workers ▶└───────────────┘ ─▶ worker of each     orders to QEMU ─▶ QEMU's state, back to the owner
 //! ```
 
 mod context;
@@ -47,9 +47,9 @@ pub use self::offer::{Offer, OfferError};
 
 pub(crate) use self::view::MigrationViews;
 
-/// Bounds what waits for the owner: some inputs of each migration.
+/// Bounds the inputs that wait for the owner: some of each migration.
 const OWNER_INPUTS_MAX: usize = 1024;
-/// Says how long an agent waits for its predecessor's end.
+/// Bounds the time that an agent waits for its predecessor's end.
 const JOURNAL_TIME: Duration = Duration::from_secs(3);
 
 /// The migrations of this host.
@@ -59,8 +59,11 @@ pub(crate) struct Migrations {
 }
 
 impl Migrations {
-    /// Takes up what the journal has. `peers` gets where its events go, and what answers how much this host can take
-    /// on.
+    /// Takes up the migrations in the journal. `peers` gets the queue for the events of its agents, and what answers
+    /// how much this host can take on.
+    ///
+    /// # Errors
+    /// A thread cannot be started, or `peers` fails.
     pub(crate) fn start<E: From<io::Error>>(
         dirs: Dirs,
         (journal, records): (Journal<Record>, Vec<Record>),
@@ -74,7 +77,7 @@ impl Migrations {
         let open = last_records(&needed(&records));
         dirs.tidy_migrations(|id| open.contains_key(&id));
         vms.tidy_aside(|id| open.contains_key(&id));
-        // The migration is settled, and the agent was killed before the VM's file said so, too.
+        // These VMs' migrations are settled: the agent was killed before it saved that with the VM.
         for vm in vms.all().iter().filter(|vm| vm.migration().is_some_and(|id| !open.contains_key(&id))) {
             vms.settled(vm);
         }
@@ -114,6 +117,7 @@ impl Migrations {
         Ok(Migrations { context, owner: parking_lot::Mutex::new(Some(owner)) })
     }
 
+    /// Returns what commands see of the migrations.
     pub(crate) fn view(&self) -> &MigrationViews {
         &self.context.view
     }
@@ -132,6 +136,10 @@ impl Migrations {
     }
 
     /// Begins a migration, or queues it. `id` is random.
+    ///
+    /// # Errors
+    /// The migration is not begun: a migration of the VM is under way, too many migrations are under way or queued, the
+    /// journal takes nothing, or the agent ends.
     pub(crate) fn begin(
         &self,
         id: MigrationId,
@@ -153,12 +161,12 @@ impl Migrations {
         answer.recv().unwrap_or(Err(StartRefused::Stopping))
     }
 
-    /// Has `tell` called whenever a migration has ended. The owner calls `tell`, and waits for it.
+    /// Has `tell` called whenever a migration has ended. The owner calls `tell`, and waits until the call is over.
     pub(crate) fn on_end(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.context.on_end.set(Box::new(tell));
     }
 
-    /// Calls a migration off, as far as this host may. Returns false if the migration is not under way here.
+    /// Calls a migration off, as far as this host may. Returns false if this host has no such migration under way.
     pub(crate) fn cancel(&self, id: MigrationId) -> bool {
         let (reply, answer) = sync_channel(1);
         let _ = self.context.queue.send(OwnerInput::Cancel(id, reply));
@@ -185,6 +193,9 @@ impl Migrations {
 }
 
 /// Opens the journal. An agent that has just been replaced may still hold the journal for a moment.
+///
+/// # Errors
+/// The journal cannot be read, or another agent holds the journal for longer than [`JOURNAL_TIME`].
 pub(crate) fn open_journal(path: &std::path::Path) -> Result<(Journal<Record>, Vec<Record>), OpenError> {
     let end = Instant::now() + JOURNAL_TIME;
     loop {

@@ -1,7 +1,7 @@
-//! Is what a source offers its target: how the target's QEMU is to be started, and how the guest gets there.
+//! Says what a source offers its target: how the target's QEMU is to be started, and how the guest gets there.
 //!
-//! What an offer asks for is done in full or refused. A field or a value that this version does not know is an error,
-//! because a guest that arrives by half of what its source asked for is another guest than its source believes.
+//! An offer is carried out in full, or refused. An unknown field or value is an error: with half of what the source
+//! asked for, another guest would arrive than the source expects.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,7 @@ use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
 
 use crate::launch::Launch;
 
-/// Holds the default of the memory for knowing what the target holds, in per cent of the guest's RAM: enough to know
-/// all of it.
+/// The default of [`Offer::delta_memory`], in per cent of the guest's RAM: enough to know all of what the target holds.
 pub(crate) const DELTA_MEMORY_DEFAULT_PERCENT: f64 = 4.0;
 
 /// How the target's QEMU is to be started, and how its guest gets there.
@@ -22,9 +21,10 @@ pub struct Offer {
     pub(crate) launch: Launch,
     /// The multifd channels; 0: one stream.
     pub(crate) channels: u8,
+    /// The time for which the guest may stand still, in milliseconds.
     pub(crate) downtime_limit_ms: u64,
     pub(crate) transport: Route,
-    /// The reason why pages go through the target's QEMU, and not straight into the guest's RAM; `None`: they need not.
+    /// The reason why pages go through the target's QEMU, and not straight into the guest's RAM; `None`: there is none.
     #[serde(default)]
     pub(crate) indirect: Option<String>,
     /// The per cent by which the guest may be throttled; `None`: not at all.
@@ -33,15 +33,15 @@ pub struct Offer {
     /// The memory for knowing what the target holds, in per cent of the guest's RAM.
     #[serde(default)]
     pub(crate) delta_memory: Option<f64>,
-    /// Whether a person said until when to try.
+    /// Whether a person set a deadline for the migration.
     #[serde(default)]
     pub(crate) has_deadline: bool,
-    /// The priority of the definition.
+    /// The priority of the migration, by the VM's definition.
     pub(crate) priority: u8,
     /// What the source keeps of the guest's RAM.
     #[serde(default)]
     pub(crate) keep: Option<KeptRamPolicy>,
-    /// What the target's QEMU needs; `None`: its definition says it, or that QEMU once it is there.
+    /// What the target's QEMU needs; `None`: its definition says so, or the QEMU does once it is started.
     #[serde(default)]
     pub(crate) need: Option<RoomNeed>,
 }
@@ -93,7 +93,7 @@ impl Offer {
         }
     }
 
-    /// Returns what both ends' hypervisors have to agree on.
+    /// Returns the settings on which the hypervisors of both ends have to agree.
     pub(super) fn migration_settings(&self) -> MigrationSettings {
         MigrationSettings {
             channels: Some(self.channels).filter(|channels| *channels > 0),

@@ -1,4 +1,4 @@
-//! Is the one thread that has the state of all migrations of this host.
+//! Decides about the migrations: one thread has the state of all migrations of this host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::peers::PeerEvent;
 use crate::to_api::ToApi;
 use crate::vms::{Involvement, Killed, Vm};
 
-/// Bounds the orders that wait for a worker; what is too much is asked for again.
+/// Bounds the orders that wait for a worker. An order that finds no room is given again.
 const WORKER_INPUTS_MAX: usize = 64;
-/// Says how many records of the journal are kept free: what the migrations under way may still need.
+/// Reserves records of the journal for what the migrations under way may still need.
 const JOURNAL_RECORDS_RESERVED: usize = 64;
-/// Bounds the wait for a killed process, which is gone by then, unless the kernel holds it.
+/// Bounds the wait for a killed process. The process is gone by then, unless the kernel holds it.
 const KILL_TIME: Duration = Duration::from_secs(10);
-/// Says how long an agent that ends waits for its QEMUs.
+/// Bounds the time that an agent that ends waits for its workers.
 const STOP_TIME: Duration = Duration::from_millis(1200);
 
 /// The thread that obeys a migration's orders.
@@ -51,12 +51,13 @@ pub(super) struct Owner {
     records: Vec<Record>,
     workers: BTreeMap<MigrationId, WorkerHandle>,
     limits: MigrationLimits,
-    /// The guests that run here now, and are to be remembered.
+    /// The guests that run here now, and are not saved yet as VMs of this host.
     arrived: Vec<Arc<Vm>>,
     epoch: Instant,
 }
 
 impl Owner {
+    /// Takes up the migrations in `records`, which the journal holds.
     pub(super) fn new(
         context: Arc<Context>,
         limits: MigrationLimits,
@@ -75,7 +76,7 @@ impl Owner {
             arrived: Vec::new(),
             epoch: Instant::now(),
         };
-        // The workers of earlier migrations report the states of their QEMUs.
+        // A new agent does not know QEMU's states: the workers report them.
         for (id, begun) in last_records(&owner.records) {
             if !begun.is_settled() {
                 owner.context.view.begin(id, &begun.vm, role_of(&begun), &begun.peer);
@@ -87,6 +88,7 @@ impl Owner {
         owner
     }
 
+    /// Works until [`OwnerInput::Stop`] comes.
     pub(super) fn run(mut self, items: Receiver<OwnerInput>) {
         skein_host::raise_thread_priority();
         self.perform();
@@ -129,7 +131,7 @@ impl Owner {
             }
             OwnerInput::Killed(vm, killed) => self.killed(now, &vm, &killed),
             OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
-                // The host may only speak of migrations with itself.
+                // A host may only speak of migrations with itself.
                 if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
                     self.context.view.emit(id, None, &AgentEvent::Told { text });
                 }
@@ -138,8 +140,7 @@ impl Owner {
         }
     }
 
-    /// Tells that a guest was killed, in all migrations to and from this host, at both ends: the kill may have to do
-    /// with them.
+    /// Tells of a kill in all migrations to and from this host, at both ends: the kill may have to do with any of them.
     fn killed(&mut self, now: Duration, vm: &str, killed: &Killed) {
         let text = killed.text(vm, self.context.peers.host());
         for summary in self.manager.summaries() {
@@ -151,6 +152,7 @@ impl Owner {
         }
     }
 
+    /// Returns what this host could still take on.
     fn capacity(&mut self) -> Capacity {
         let used = |role| {
             let of_role = |summary: &&MigrationSummary| summary.role == role && summary.outcome.is_none();
@@ -165,6 +167,10 @@ impl Owner {
         }
     }
 
+    /// Begins a migration.
+    ///
+    /// # Errors
+    /// The journal takes nothing, or the manager refuses the migration.
     fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), StartRefused> {
         // A migration that is begun must be able to end.
         self.journal_ready().map_err(StartRefused::Journal)?;
@@ -183,16 +189,19 @@ impl Owner {
         Ok(())
     }
 
-    /// Checks that a few more records will find their place.
+    /// Checks that the journal and the state directory take what a few more migrations write.
+    ///
+    /// # Errors
+    /// The reason why not, in words.
     fn journal_ready(&mut self) -> Result<(), String> {
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
         journal.ready(JOURNAL_RECORDS_RESERVED / 2).map_err(|error| error_chain(&error))?;
-        // The journal has its room reserved; what else is kept of a VM has not.
+        // The journal's room is reserved on the disk. The room of a VM's other files is not.
         let dirs = &self.context.dirs;
         dirs.ready().map_err(|error| format!("{} takes nothing: {error}", dirs.state.display()))
     }
 
-    /// Returns the journal, and opens it again if it failed before.
+    /// Returns the journal, and opens the journal again if a write failed before. Returns `None` if that fails.
     fn journal(&mut self) -> Option<&mut Journal<Record>> {
         if self.journal.is_none() {
             match Journal::open(&self.context.dirs.journal(), JournalLimits::default()) {
@@ -203,6 +212,7 @@ impl Owner {
         self.journal.as_mut()
     }
 
+    /// Carries out what the manager wants, until the manager wants nothing more.
     fn perform(&mut self) {
         while let Some(action) = self.manager.poll_action() {
             #[cfg(feature = "fault-points")]
@@ -240,12 +250,12 @@ impl Owner {
             #[cfg(feature = "fault-points")]
             crate::fault_points::point(crate::fault_points::Moment::After, &point);
         }
-        // The source waits for the report, and this call syncs files.
+        // The source waits for the report, and this call syncs files: so the call comes after the report.
         self.arrived.drain(..).for_each(|vm| self.context.vms.arrived(&vm));
         for summary in self.manager.summaries() {
             if let Some(vm) = self.context.vms.of_migration(summary.id) {
                 vm.set_involvement(Involvement::of(&summary));
-                // This holds for a QEMU that ended before it was told to, too.
+                // A QEMU may have ended before the order to end came.
                 if (summary.role, summary.outcome) == (Role::Source, Some(Outcome::Moved)) && vm.process().is_none() {
                     self.context.vms.released(&vm);
                 }
@@ -256,8 +266,8 @@ impl Owner {
         self.context.kept.tidy(|vm| vms.get(vm).is_ok_and(|vm| vm.process().is_some()));
     }
 
-    /// Kills the QEMU of a migration. Its worker may wait for that very QEMU's answer, the first answer, too; the
-    /// worker learns of the end then.
+    /// Kills the QEMU of a migration in a thread of its own. The worker may wait for that very QEMU's answer, even for
+    /// the first one: the worker learns of the end then.
     fn kill(&self, id: MigrationId) {
         let process = self.context.vms.of_migration(id).and_then(|vm| vm.any_process());
         let Some(process) = process else { return };
@@ -276,7 +286,7 @@ impl Owner {
         let on_disk = self.append(&records);
         if let Err(error) = &on_disk {
             error!("the journal cannot be written: {error}");
-            // What the journal holds now is read from the disk, once that can be done.
+            // A failed write leaves open what the journal holds. The journal is read again once the disk allows that.
             self.journal = None;
         }
         let result = if on_disk.is_ok() { WriteResult::OnDisk } else { WriteResult::Unknown };
@@ -285,6 +295,10 @@ impl Owner {
         }
     }
 
+    /// Appends records, and makes the journal shorter if that is due.
+    ///
+    /// # Errors
+    /// The reason why it is not known that the records are on the disk, in words.
     fn append(&mut self, records: &[Record]) -> Result<(), String> {
         let known = needed(&self.records);
         let Some(journal) = self.journal() else { return Err("it cannot be opened".into()) };
@@ -294,7 +308,7 @@ impl Owner {
         let is_tight = journal.free_slots() < JOURNAL_RECORDS_RESERVED;
         self.records.extend_from_slice(records);
         let needed = needed(&self.records);
-        // The middle of a handover is no time for this, if it can wait.
+        // A rewrite takes time. It is kept out of the middle of a handover, unless the journal is nearly full.
         if is_tight || (needed.is_empty() && !known.is_empty() && self.records.len() > JOURNAL_RECORDS_RESERVED) {
             match self.journal.as_mut().map(|journal| journal.rewrite(&needed)) {
                 Some(Ok(())) => self.records = needed,
@@ -312,7 +326,7 @@ impl Owner {
         {
             self.context.view.begin(id, &summary.vm, summary.role, &summary.peer);
         }
-        // The migration's last event comes when the migration is gone.
+        // The migration's last event comes when the manager has forgotten the migration.
         let logged = || self.context.view.get(id).map(|migration| migration.vm);
         let vm = summary.as_ref().map(|summary| summary.vm.clone()).or_else(logged).unwrap_or_default();
         self.context.view.emit_with(id, Some(&vm), &AgentEvent::Handover(event.to_api()), summary.clone());
@@ -327,7 +341,7 @@ impl Owner {
                 match (role.filter(|_| *outcome == Outcome::Moved), known) {
                     (Some(Role::Target), Some(vm)) if vm.migration() == Some(id) => self.arrived.push(vm),
                     (Some(Role::Target), _) => self.context.vms.arrived_before(&vm, id),
-                    // After a crash of the host nothing is left of the VM but its definition.
+                    // After a crash of the host only the definition of the VM is left.
                     (Some(Role::Source), Some(vm))
                         if vm.process().is_none() && vm.migration().is_none_or(|own| own == id) =>
                     {
@@ -340,11 +354,11 @@ impl Owner {
         }
     }
 
-    /// Gives the job to this migration's worker. If there is none, a worker is started with that as its first job: a
-    /// report of QEMU from before an order would be taken for the order's result.
+    /// Gives the job to this migration's worker. If there is no worker, a worker is started with this job as its first:
+    /// a report of QEMU's state from before an order would be taken for the order's result.
     fn employ(&mut self, id: MigrationId, job: WorkerInput) {
         if let Some(worker) = self.workers.get(&id) {
-            // A busy worker is asked again.
+            // A worker whose queue is full gets the order again.
             let _ = worker.jobs.try_send(job);
         } else if let Some(summary) = self.manager.summary(id) {
             let (jobs, queue) = sync_channel(WORKER_INPUTS_MAX);
@@ -364,8 +378,8 @@ impl Owner {
         }
     }
 
-    /// Stops the workers. The next agent would call off what is not granted, too; if this agent does, no guest waits
-    /// for it.
+    /// Stops the workers. A migration that is not granted is called off: the next agent would call the migration off,
+    /// too, and the guest would wait until then.
     fn stop_workers(&mut self) {
         for (id, worker) in &self.workers {
             let stage = self.manager.summary(*id).map(|summary| summary.stage);

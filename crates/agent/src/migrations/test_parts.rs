@@ -1,4 +1,4 @@
-//! Is what the tests of both ends' workers share.
+//! Holds what the tests of both ends' workers share.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use skein_fake_guest::VirtualClock;
 use super::offer::Offer;
 use crate::clock::Clock;
 
-/// The fake guest's time, for a worker.
+/// The clock of a worker, which shows the fake guest's time.
 pub(super) struct TestClock(pub(super) VirtualClock);
 
 impl Clock for TestClock {
@@ -20,7 +20,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Returns an offer with a downtime limit of 300 ms, and nothing else.
+/// Returns an offer with a downtime limit of 300 ms, and nothing else of note.
 pub(super) fn offer() -> Offer {
     let text = "name = 'web'\nmemory = '1 GiB'\ncpus = 1\nmachine = 'pc-q35-10.0'\naccel = 'tcg'\n";
     let definition = skein_inventory::Definition::parse(text, "web.toml").unwrap();

@@ -1,4 +1,4 @@
-//! Is what commands see of migrations: those under way, and the logs of those that are over.
+//! Shows migrations to commands: the migrations under way, and the logs of those that are over.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,9 +37,11 @@ struct ViewedMigration {
     events: Vec<LoggedEvent>,
     summary: Option<MigrationSummary>,
     copy: Option<CopyProgress>,
+    /// When the guest was stopped for the switchover.
     stopped: Option<Instant>,
     /// Counts the changes.
     version: u64,
+    /// Whether the migration is over.
     over: bool,
 }
 
@@ -98,7 +100,7 @@ impl MigrationViews {
         }
     }
 
-    /// Removes a migration that did not come to be.
+    /// Removes a migration that was refused.
     pub(super) fn drop(&self, id: MigrationId) {
         self.table.lock().entries.remove(&id);
         let _ = std::fs::remove_file(self.dir.join(format!("{id}.jsonl")));
@@ -112,13 +114,13 @@ impl MigrationViews {
         self.change(id, |entry| entry.log(event));
     }
 
-    /// Brings an event to the agent's log and to the migration's. `vm` is the VM's name, if that is known.
+    /// Brings an event to the agent's log and to the migration's. `vm` is the VM's name, if the name is known.
     pub(crate) fn emit(&self, id: MigrationId, vm: Option<&str>, event: &AgentEvent) {
         self.emit_with(id, vm, event, None);
     }
 
-    /// Emits an event together with the migration's state: a caller that waits for the end reads the reason that is
-    /// known by then, not the one before. `summary` is `None` for a migration that is gone.
+    /// Emits an event together with the migration's state, so that a caller that waits for the end reads the reason
+    /// that is known by then. `summary` is `None` for a migration that the manager has forgotten.
     pub(super) fn emit_with(
         &self,
         id: MigrationId,
@@ -210,7 +212,7 @@ impl MigrationViews {
         self.changed.notify_all();
     }
 
-    /// Waits until there is something newer than `seen` of a migration, or `patience` ends. Returns the version then.
+    /// Waits until a migration has a version newer than `seen`, or `patience` is over. Returns the version then.
     pub(crate) fn wait(&self, id: MigrationId, seen: u64, patience: Duration) -> u64 {
         let mut table = self.table.lock();
         let version = |table: &Table| table.entries.get(&id).map_or(seen, |entry| entry.version);
@@ -226,7 +228,7 @@ impl MigrationViews {
             if let Some(summary) = &entry.summary {
                 migration.in_doubt = summary.in_doubt;
                 migration.stage = Some(summary.stage.to_api()).filter(|_| !entry.over);
-                // A reason may become known after the event.
+                // The reason may become known after the event.
                 if !summary.detail.is_empty() {
                     migration.detail.clone_from(&summary.detail);
                 }
@@ -238,9 +240,13 @@ impl MigrationViews {
         migration(id, &self.read(id)?)
     }
 
-    /// Returns the migration that a text means: by the beginning of its id, or by its VM's name the last migration.
+    /// Returns the migration that a text means. The text is the beginning of an id, or the name of a VM, which means
+    /// the VM's last migration.
+    ///
+    /// # Errors
+    /// The text means no migration, or several.
     pub(crate) fn find(&self, text: &str) -> Result<Migration, String> {
-        // Every id begins with nothing: an empty variable of a script would mean the only migration.
+        // Every id begins with the empty text: an empty variable of a script would mean the only migration.
         if text.is_empty() {
             return Err("an empty id names no migration".into());
         }
@@ -257,7 +263,7 @@ impl MigrationViews {
         }
     }
 
-    /// Returns the migrations under way and the last ones, the newest first, without their events.
+    /// Returns the migrations under way and the last that are over, at most `most`: the newest first, without events.
     pub(crate) fn list(&self, most: usize) -> Vec<Migration> {
         let mut ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
         let logs = EventLog::list(&self.dir).unwrap_or_default();
@@ -288,7 +294,7 @@ fn shown(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
 }
 
-/// Returns what a log says of its migration.
+/// Returns what a log says of its migration; `None`: the log is empty.
 fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
     let first = events.first()?;
     let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
