@@ -1,4 +1,4 @@
-//! The agent and the host of a target's worker.
+//! Connects a target's worker to its agent and its host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::own_state::TpmFile;
 use crate::room::{Reservation, asked};
 use crate::vms::{Running, Vm};
 
-/// How long the source may take to say what its guest is composed of.
+/// Bounds the time that the source may take to say what its guest is composed of.
 const ASK_TIME: Duration = Duration::from_secs(10);
-/// Longest sentence on what its QEMU has and lacks.
+/// Bounds a text about differences, part of which another host wrote.
 const TOLD_BYTES_MAX: usize = 2000;
 
-/// The agent and the host.
+/// The agent and the host, for one migration.
 pub(super) struct AgentEnvironment {
     context: Arc<Context>,
     id: MigrationId,
@@ -35,13 +35,13 @@ pub(super) struct AgentEnvironment {
     peer: String,
     vm: Option<Arc<Vm>>,
     offer: Option<Offer>,
-    /// Room for the guest.
+    /// The room that is reserved for the guest.
     reservation: Option<Reservation>,
-    /// What was kept of the guest when it left here.
+    /// The RAM that this host kept when the guest left.
     kept: Option<skein_dataplane::KeptRam>,
-    /// What takes the guest's pages.
+    /// The receiver of the guest's pages.
     pages: Option<Arc<TargetPages>>,
-    /// The file of the TPM's state before the guest's came.
+    /// The file of the TPM's state as it was before the guest's own state came.
     tpm_file: Option<TpmFile>,
 }
 
@@ -86,11 +86,12 @@ impl TargetEnvironment for AgentEnvironment {
 
     fn start(&mut self, offer: &Offer) -> Result<Arc<dyn Guest>, String> {
         let need = offer.need.or_else(|| offer.launch.need());
-        // What it needs is not taken from another guest: two that were checked at once are let in one after the other.
+        // A guest's room is reserved before the guest's hypervisor starts: two guests that were checked at once are let
+        // in one after the other.
         let rooms = &self.context.rooms;
         self.reservation = None;
         self.reservation = need.map(|need| rooms.admit(self.id, &self.name, need)).transpose()?;
-        // Before the guest has a process here: it would be let go then.
+        // This comes before the guest has a process here, because the kept RAM would be let go of then.
         self.kept = self.context.kept.take_ram(&self.name, &self.peer);
         let vm = self.context.vms.receive(&self.name, offer.launch.clone(), self.id);
         let vm = vm.map_err(|error| format!("{}: {}", error_chain(&error), error.cure()))?;
@@ -122,7 +123,7 @@ impl TargetEnvironment for AgentEnvironment {
         let mismatches: Vec<String> = grave.iter().map(|difference| difference.as_mismatch(&self.name, host)).collect();
         if !mismatches.is_empty() {
             let mismatches = shortened(&mismatches, DIFFERENCES_TOLD_MAX);
-            // Part of it is another host's words.
+            // The source wrote a part of this text: what cannot be printed is taken out.
             return Err(printable(format!("its QEMU is not as the guest's: {mismatches}"), TOLD_BYTES_MAX));
         }
         vm.set_launched(&own);
@@ -159,7 +160,7 @@ impl TargetEnvironment for AgentEnvironment {
     fn lost_tpm_state(&self) -> Option<String> {
         let vm = self.vm.as_ref()?;
         let has_tpm = vm.launch().definition().is_some_and(|definition| definition.tpm.is_some());
-        // swtpm goes on without a word where its files find no room, and the source's are about to be removed.
+        // swtpm goes on without a word if there is no room for its files. The source's files are about to be removed.
         let now = if has_tpm { vm.own().tpm_file() } else { None };
         let is_lost = has_tpm && (now.is_none() || now == self.tpm_file);
         is_lost.then(|| {

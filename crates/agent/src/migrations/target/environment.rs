@@ -1,4 +1,4 @@
-//! What a target's worker needs of its agent and its host.
+//! Declares what a target's worker needs of its agent and its host.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,60 +8,71 @@ use skein_hypervisor::{DeviceSnapshot, Guest};
 use crate::migrations::input::Input;
 use crate::migrations::offer::Offer;
 
-/// What a target's worker needs of its agent and its host, for its one migration. What it cannot have it is told in
-/// words for people: they become the migration's reason.
+/// Gives a target's worker what it needs of its agent and its host, for one migration. An error is in words for people,
+/// because it becomes the migration's reason.
 pub(super) trait TargetEnvironment: Send {
     // The VM.
 
-    /// Whether this host has a VM for the guest.
+    /// Returns whether this host has a VM for the guest.
     fn has_vm(&self) -> bool;
 
-    /// Returns the guest, if what is to run it answers.
+    /// Returns the guest, if its hypervisor answers.
     fn guest(&self) -> Option<Arc<dyn Guest>>;
 
-    /// Returns the process that is to run the guest, also one that does not answer.
+    /// Returns the process that is to run the guest, also a process that does not answer.
     fn process(&self) -> Option<u32>;
 
-    /// Returns the last words of what was to run the guest, once it has ended.
+    /// Returns the last words of the process that was to run the guest, once the process has ended.
     fn last_words(&self) -> Option<String>;
 
-    // What the guest is let in by.
+    // Letting the guest in.
 
-    /// Reserves room, and starts what is to run the guest, as it is offered.
+    /// Reserves room, and starts a hypervisor for the guest, as the offer says.
+    ///
+    /// # Errors
+    /// There is no room, or the hypervisor does not start.
     fn start(&mut self, offer: &Offer) -> Result<Arc<dyn Guest>, String>;
 
-    /// Compares what the guest's hypervisor here is composed of with the guest, as its source sees it now: the guest
-    /// must not run in another. Returns the devices that it had then.
+    /// Compares the composition of the guest's hypervisor here with the guest's composition, as its source sees it now:
+    /// the guest must not run in another hypervisor than it left. Returns the devices that the hypervisor here had at
+    /// that time.
+    ///
+    /// # Errors
+    /// The compositions differ, or one of them is not known.
     fn compare(&mut self, guest: &dyn Guest) -> Result<DeviceSnapshot, String>;
 
-    /// Sets aside what this host has in the place of what comes with the guest.
+    /// Writes, beside the saved VMs, what is to be remembered of the guest over a boot of this host. Notes the TPM's
+    /// state as it is before the guest's own state comes.
+    ///
+    /// # Errors
+    /// The files cannot be written.
     fn set_aside(&mut self) -> Result<(), String>;
 
-    /// Returns the path where the hypervisor is to listen for the guest. Nothing is there.
+    /// Returns the path of the socket where the hypervisor is to listen for the guest. The path is free.
     fn incoming_socket(&self) -> PathBuf;
 
-    /// The hypervisor listens: joins what the source sends to it.
+    /// Joins the source's channels to the hypervisor, which listens.
     fn open_channels(&mut self, guest: &dyn Guest, offer: &Offer);
 
-    /// Nothing of the guest gets here any more.
+    /// Closes the channels, so that nothing more of the guest comes here.
     fn close_channels(&self);
 
-    /// Returns why a guest that came whole has lost the state of its TPM on the way; none: it has not.
+    /// Returns why a guest that came whole has lost the state of its TPM on the way; `None`: the state is here.
     fn lost_tpm_state(&self) -> Option<String>;
 
-    /// The process is gone, and the guest never ran here: removes what came of it.
+    /// Removes what came of a guest that never ran here, and whose process has ended.
     fn drop_received(&mut self);
 
-    /// Gives back the room.
+    /// Gives the reserved room back.
     fn release_room(&mut self);
 
-    /// Keeps the marks of the guest that is this host's now, if the other one keeps its RAM.
+    /// Keeps the marks of the guest, which is this host's now, if the source keeps the guest's RAM.
     fn keep_marks(&mut self);
 
-    /// Has this thread run before others: a guest waits for it.
+    /// Has this thread run before others, because a guest waits for it.
     fn raise_priority(&self);
 
-    // Who is told.
+    // Telling others.
 
     /// Tells the owner of the migrations.
     fn tell(&self, inputs: Vec<Input>);

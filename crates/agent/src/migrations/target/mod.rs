@@ -1,9 +1,9 @@
-//! The target's end of one migration: obeys the owner's orders to the hypervisor, and tells how it is.
+//! Runs the target's end of one migration: obeys the owner's orders to the hypervisor, and reports the guest's state.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`worker`] | obeys orders, heeds events, looks; says what it comes to |
-//! | [`environment`], [`agent_environment`] | what that needs of its agent and host |
+//! | [`worker`] | obeys orders, takes events, asks the hypervisor; reports the guest's state |
+//! | [`environment`], [`agent_environment`] | what the worker needs of its agent and host |
 
 mod agent_environment;
 mod environment;
@@ -23,7 +23,7 @@ use super::input::WorkerInput;
 use super::offer::Offer;
 use crate::clock::HostClock;
 
-/// Returns a worker for this migration. It hears its hypervisor by `jobs`.
+/// Returns a worker for this migration. The events of the hypervisor come by `jobs`.
 pub(super) fn new_worker(
     context: Arc<Context>,
     summary: MigrationSummary,

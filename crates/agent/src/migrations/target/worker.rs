@@ -1,4 +1,4 @@
-//! Obeys the owner's orders to a target's hypervisor, heeds its events, and tells how the guest is.
+//! Obeys the owner's orders to a target's hypervisor, takes its events, and reports the guest's state.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,13 @@ use crate::clock::Clock;
 use crate::migrations::input::{Input, WorkerInput};
 use crate::migrations::offer::Offer;
 
-/// How often the hypervisor is asked.
+/// How often the hypervisor is asked for the guest's state.
 pub(super) const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
-/// A QEMU that could not take a guest says why, and ends, by then.
+/// A QEMU that could not take a guest says why and ends within this time.
 const WORDS_TIME: Duration = Duration::from_millis(500);
-/// A QEMU that does not answer by then is asked again later: there may be orders to obey.
+/// A QEMU that does not answer within this time is asked again later, because orders may wait.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// A process whose connection ended is gone by then.
+/// A process whose connection ended is gone within this time.
 const END_TIME: Duration = Duration::from_secs(1);
 
 /// See the [module](super).
@@ -30,19 +30,22 @@ pub(in crate::migrations) struct TargetWorker {
     environment: Box<dyn TargetEnvironment>,
     clock: Arc<dyn Clock>,
     jobs: SyncSender<WorkerInput>,
+    /// The connection whose events are heard.
     listened_to: Option<Arc<dyn Guest>>,
-    /// All that this QEMU ever said was heard, and it never said that the guest runs.
+    /// Whether it is sure that QEMU never ran the guest: all that QEMU said was heard, and QEMU never said so.
     unrun: Arc<AtomicBool>,
+    /// The state that the owner was told last; `None`: the next state is told whatever it is.
     reported_guest: Option<TargetGuest>,
-    /// Its QEMU, which an earlier agent started, has not answered this one, and that was told.
+    /// Whether the owner was told that a QEMU of an earlier agent does not answer this agent.
     has_no_monitor: bool,
-    /// Its QEMU was told to end.
+    /// Whether the owner ordered to kill QEMU.
     is_killed: bool,
-    /// What its QEMU had when it was compared with the guest.
+    /// The devices of QEMU when this agent compared QEMU with the guest; `None`: this agent has not.
     compared: Option<DeviceSnapshot>,
-    /// QEMU would not run the guest, or could not take it, and that was told: it must not run it on a second thought.
+    /// Whether QEMU could not take the guest, or would not run it, and the owner was told. Such a QEMU must not run the
+    /// guest later.
     cannot_run: bool,
-    /// What QEMU said as it ended was told.
+    /// Whether the last words of QEMU were told.
     has_told_words: bool,
 }
 
@@ -54,7 +57,7 @@ pub(super) enum Work {
 }
 
 impl TargetWorker {
-    /// A worker that hears the hypervisor's events by `jobs`.
+    /// Returns a worker. The hypervisor's events come to it by `jobs`.
     pub(super) fn new(
         id: MigrationId,
         offer: Option<Offer>,
@@ -79,6 +82,7 @@ impl TargetWorker {
         }
     }
 
+    /// Does the jobs that come, and looks every [`PROGRESS_PERIOD`], until the migration is over for this worker.
     pub(in crate::migrations) fn run(mut self, jobs: Receiver<WorkerInput>) {
         loop {
             let work = match jobs.recv_timeout(PROGRESS_PERIOD) {
@@ -92,7 +96,7 @@ impl TargetWorker {
         }
     }
 
-    /// Does this job.
+    /// Does one job.
     pub(super) fn work(&mut self, job: WorkerInput) -> Work {
         match job {
             WorkerInput::Order(Order::Target(order)) => self.obey(order),
@@ -104,7 +108,7 @@ impl TargetWorker {
         Work::GoesOn
     }
 
-    /// Does what is ordered, and says how QEMU is then, whatever came of it.
+    /// Obeys an order, and reports the guest's state afterwards, whatever came of the order.
     fn obey(&mut self, order: TargetOrder) {
         self.reported_guest = None;
         match order {
@@ -126,10 +130,10 @@ impl TargetWorker {
         }
     }
 
-    /// Starts what is to take the guest, and has it listen.
+    /// Starts a hypervisor for the guest, and has it listen.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The guest is not let in. The error is the reason, in words.
     fn receive(&mut self) -> Result<(), String> {
         let offer =
             self.offer.clone().ok_or("what the source offers makes no sense: is its agent of another version?")?;
@@ -141,14 +145,14 @@ impl TargetWorker {
         let path = self.environment.incoming_socket();
         guest.begin_incoming(&offer.migration_settings(), &path).map_err(|error| format!("QEMU: {error}"))?;
         self.environment.open_channels(&*guest, &offer);
-        // QEMU is started: what is left to do here, a guest waits for.
+        // From here on a guest waits for this thread.
         self.environment.raise_priority();
         self.look();
         Ok(())
     }
 
-    /// Whether its QEMU still has what was compared. One of which that is not known was compared by an agent before
-    /// this one.
+    /// Returns whether QEMU still has the devices that it had when it was compared with the guest. If they are not
+    /// known, an earlier agent has compared them, and the answer is true.
     fn is_as_compared(&self, guest: &dyn Guest) -> bool {
         let Some(compared) = &self.compared else { return true };
         let since = self.clock.now();
@@ -157,7 +161,7 @@ impl TargetWorker {
         is_same
     }
 
-    /// Why a guest that came whole must not run here.
+    /// Returns why a guest that came whole must not run here; `None`: it may.
     fn lacks(&self, guest: &dyn Guest) -> Option<String> {
         if !self.is_as_compared(guest) {
             return Some("its QEMU has other drives or devices than when the guest was compared with it".into());
@@ -177,7 +181,8 @@ impl TargetWorker {
             }
             Err(error @ GuestError::Refused(_)) => {
                 warn!(id = %self.id, "{error}");
-                // It answered: so it is known to be paused.
+                // QEMU answered the order, so the answer to this question is of the time after: the guest is known to
+                // be paused.
                 if guest.run_state().is_ok_and(|state| state == RunState::Paused) {
                     self.cannot_run = true;
                     let cannot = Input::Target(self.id, TargetInput::CannotRun);
@@ -191,7 +196,7 @@ impl TargetWorker {
         }
     }
 
-    /// The owner kills the process; here is what comes after that.
+    /// Reports the end of a process that the owner kills, and removes what the process leaves.
     fn kill(&mut self) {
         self.is_killed = true;
         self.environment.close_channels();
@@ -205,7 +210,7 @@ impl TargetWorker {
         self.report_guest(self.gone());
     }
 
-    /// Returns whether there is no process any more.
+    /// Waits until the process has ended. Returns whether it has.
     fn wait_for_end(&self, time: Duration) -> bool {
         self.clock.wait_until(time, &mut || self.environment.process().is_none())
     }
@@ -223,7 +228,7 @@ impl TargetWorker {
         }
         let (jobs, unrun) = (self.jobs.clone(), self.unrun.clone());
         guest.forward(Box::new(move |event| {
-            // That is said before a vCPU runs, and what was said is read to its end also after it was killed.
+            // QEMU says so before a vCPU runs. What QEMU said is read to its end even if QEMU is killed.
             if event == GuestEvent::Resumed {
                 unrun.store(false, Ordering::SeqCst);
             }
@@ -261,7 +266,7 @@ impl TargetWorker {
         }
     }
 
-    /// The guest must not run here, for this reason. It is told once: what follows from it is none.
+    /// Reports that the guest must not run here. The reason is told once: what follows from it is no other reason.
     fn refuse(&mut self, why: String) {
         if self.reported_guest != Some(TargetGuest::Failed) {
             self.environment.tell(vec![Input::Detail(self.id, why)]);
@@ -269,7 +274,7 @@ impl TargetWorker {
         self.report_guest(TargetGuest::Failed);
     }
 
-    /// QEMU could not take the guest. It ends then, and its last words say why.
+    /// Reports that QEMU could not take the guest. QEMU ends then, and its last words say why.
     fn fail(&mut self) {
         if self.environment.has_vm() {
             self.wait_for_end(WORDS_TIME);
@@ -278,7 +283,7 @@ impl TargetWorker {
         self.report_guest(TargetGuest::Failed);
     }
 
-    /// Keeps and tells what QEMU said as it ended, of a guest that has not come to run here.
+    /// Tells and logs the last words of a QEMU whose guest has not come to run here.
     fn tell_words(&mut self) {
         let is_known = matches!(
             self.reported_guest,
@@ -295,7 +300,7 @@ impl TargetWorker {
         }
     }
 
-    /// Asks QEMU how it is, and says so.
+    /// Asks QEMU for the guest's state, and reports it.
     pub(super) fn look(&mut self) {
         let Some(guest) = self.environment.guest() else { return self.look_for_process() };
         if std::mem::take(&mut self.has_no_monitor) {
@@ -312,29 +317,29 @@ impl TargetWorker {
                 None => self.report_guest(TargetGuest::Loaded),
                 Some(why) => self.refuse(why),
             },
-            // It was told to run, and sleeps.
+            // The guest was told to run, and sleeps.
             Ok((RunState::Suspended, _)) if !self.unrun.load(Ordering::SeqCst) => {
                 self.report_guest(TargetGuest::Running)
             }
-            // A QEMU before 9.0 could wake a guest that sleeps before it may run here.
+            // A QEMU before 9.0 could wake a sleeping guest before the guest may run here.
             Ok((RunState::Suspended, MigrationStatus::Completed)) => {
                 self.refuse(format!("the guest sleeps, and {} could wake it at both ends", guest.program()));
             }
             Ok((RunState::InMigrate, _)) => self.report_guest(TargetGuest::Waiting),
-            // On the way from one to the other.
+            // QEMU is on the way from one state to another.
             Ok(_) => {}
             Err(error) => info!(id = %self.id, "QEMU: {error}"),
         }
     }
 
-    /// There is nobody to ask.
+    /// Reports what is known of a QEMU that cannot be asked.
     fn look_for_process(&mut self) {
         match self.environment.process() {
             None if self.environment.has_vm() || self.is_left_over() => {
                 self.tell_words();
                 self.report_guest(self.gone());
             }
-            // One that is to end, or of which it is known why it cannot take the guest, owes no answer.
+            // A QEMU that is to end owes no answer. Nor does a QEMU of which it is known that it cannot run the guest.
             Some(pid) if !self.has_no_monitor && !self.is_killed && !self.cannot_run => {
                 self.has_no_monitor = true;
                 let why = format!("its QEMU (pid {pid}), started by the agent before this one, does not answer");
@@ -344,7 +349,7 @@ impl TargetWorker {
         }
     }
 
-    /// It was begun by an earlier agent, and nothing is there.
+    /// Returns whether an earlier agent began the migration and nothing of it is left here.
     fn is_left_over(&self) -> bool {
         !self.environment.has_vm() && self.offer.is_none()
     }

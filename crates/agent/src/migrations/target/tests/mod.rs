@@ -1,4 +1,5 @@
-//! A target's worker over a guest in virtual time: each order and each failure of it, and what comes of the guest.
+//! Tests a target's worker with a guest in virtual time: each order, each failure of an order, and what becomes of the
+//! guest.
 
 mod orders;
 mod world;

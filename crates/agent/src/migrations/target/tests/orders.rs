@@ -1,4 +1,4 @@
-//! Each order × each way in which it goes wrong, and what comes of a guest.
+//! Tests each order with each way in which it goes wrong, and what becomes of a guest.
 
 use std::time::Duration;
 
@@ -16,21 +16,21 @@ use crate::migrations::target::worker::Work;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// The order is not heard.
+    /// The hypervisor does not hear the order.
     Unheard,
-    /// The order is obeyed, and the answer lost.
+    /// The hypervisor obeys the order, and its answer is lost.
     Unanswered,
     Refused,
     /// The hypervisor has ended.
     Gone,
-    /// Another client took the connection's place.
+    /// Another client has taken the connection's place.
     Disconnected,
     /// The hypervisor could not take the guest.
     Failed,
     EventsLost,
     /// Events come half a second late.
     EventsLate,
-    /// Nothing is heard for 3 s.
+    /// The hypervisor hears nothing for 3 s.
     Deaf,
 }
 
@@ -72,7 +72,7 @@ fn cell(mut world: World, order: TargetOrder, wrong: Wrong) -> String {
     world.agent.lock().last_words = Some("bad section".into());
     world.queue_order(order);
     if order == TargetOrder::Kill {
-        // By the owner; its event comes after the order.
+        // The owner kills the hypervisor. The event of its end comes after the order.
         guest.end();
     }
     world.pass(Duration::from_secs(5));
@@ -80,7 +80,10 @@ fn cell(mut world: World, order: TargetOrder, wrong: Wrong) -> String {
     format!("{} | {did} | {done}", world.take_told().join(", "))
 }
 
-/// Compares each cell of an order's row with what is expected of it, and says all that differ.
+/// Compares each cell of an order's row with the expected one. Fails with all cells that differ.
+///
+/// # Panics
+/// A cell differs, or `expected` leaves a failure out.
 fn check(world: impl Fn() -> World, order: TargetOrder, expected: [(Wrong, &str); ALL.len()]) {
     assert_eq!(expected.map(|(wrong, _)| wrong), ALL, "each is tried");
     let cells = expected.map(|(wrong, expected)| (wrong, cell(world(), order, wrong), expected));
@@ -265,7 +268,7 @@ fn a_guest_that_came_without_all_it_needs_does_not_run_and_the_reason_is_told_on
         world.guest.arrive(RunState::Paused);
         world.pass(Duration::from_secs(1));
         assert_eq!(world.take_told(), [format!("detail {why:?}"), "Failed".into()]);
-        // What its QEMU says as it is killed is no reason.
+        // The last words of a QEMU that is killed are no reason.
         world.agent.lock().last_words = Some("terminating".into());
         world.guest.end();
         world.order(TargetOrder::Kill);
@@ -331,7 +334,7 @@ fn an_agent_that_is_started_again_finds_what_is_there() {
     world.order(TargetOrder::Continue);
     assert_eq!(world.take_told(), ["continuing", "Running"]);
 
-    // Nobody hears it.
+    // QEMU runs, and nobody hears it.
     let waiting = World::waiting();
     waiting.guest.disconnect();
     let mut world = waiting.restarted();
@@ -339,7 +342,7 @@ fn an_agent_that_is_started_again_finds_what_is_there() {
     let why = "its QEMU (pid 42), started by the agent before this one, does not answer";
     assert_eq!(world.take_told(), [format!("detail {why:?}")], "once");
 
-    // Nothing is left. Nobody knows whether it ran.
+    // Nothing is left. Nobody knows whether the guest ran.
     let mut world = World::new(GuestParameters::default()).restarted();
     world.worker.look();
     assert_eq!(world.take_told(), ["Gone"]);

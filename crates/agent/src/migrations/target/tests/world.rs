@@ -1,4 +1,4 @@
-//! A guest that is to arrive, in virtual time, an agent that notes what it is told, and a worker between the two.
+//! Connects a worker to a guest that is to arrive, in virtual time, and to an agent that notes what it is told.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,21 +18,24 @@ use crate::migrations::target::worker::{PROGRESS_PERIOD, TargetWorker, Work};
 use crate::migrations::test_parts::{TestClock, offer};
 
 const ID: MigrationId = MigrationId(7);
-/// How exactly time passes.
+/// The step in which time passes.
 const STEP: Duration = Duration::from_millis(1);
 const QUEUE: usize = 64;
 
-/// What the agent says, and what it was told.
+/// What the agent answers, and what it was told.
 #[derive(Default)]
 pub(super) struct AgentState {
     pub(super) has_vm: bool,
-    /// Why it cannot start a hypervisor, compare it, or set aside what is in the way.
+    /// Why the agent cannot start a hypervisor.
     pub(super) cannot_start: Option<String>,
+    /// Why the hypervisor may not take the guest.
     pub(super) differs: Option<String>,
+    /// Why the agent cannot write what is to be remembered of the guest.
     pub(super) cannot_set_aside: Option<String>,
     pub(super) lost_tpm_state: Option<String>,
     pub(super) last_words: Option<String>,
     inputs: Vec<Input>,
+    /// What the worker had the agent do, in words.
     pub(super) done: BTreeSet<String>,
     pub(super) notes: Vec<String>,
 }
@@ -126,7 +129,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A migration of which nothing is here yet.
+    /// Returns a migration of which nothing is here yet.
     pub(super) fn new(parameters: GuestParameters) -> World {
         let clock = VirtualClock::new();
         let guest = FakeGuest::incoming(&clock, parameters);
@@ -143,13 +146,13 @@ impl World {
         World { clock, guest, agent, worker, jobs, queue, looked_at, told_guest }
     }
 
-    /// The agent is started again: another worker, which knows only what is here.
+    /// Starts the agent again. Its new worker knows only what is here.
     pub(super) fn restarted(self) -> World {
         let agent = AgentState { has_vm: self.agent.lock().has_vm, ..AgentState::default() };
         World::of(self.clock, self.guest, agent, None)
     }
 
-    /// A hypervisor that waits for the guest.
+    /// Returns a migration whose hypervisor waits for the guest.
     pub(super) fn waiting() -> World {
         let mut world = World::new(GuestParameters::default());
         world.order(TargetOrder::Start);
@@ -157,7 +160,7 @@ impl World {
         world
     }
 
-    /// A guest that has come whole, and stands still.
+    /// Returns a migration whose guest has come whole, and stands still.
     pub(super) fn loaded() -> World {
         let mut world = World::waiting();
         world.guest.arrive(RunState::Paused);
@@ -166,7 +169,10 @@ impl World {
         world
     }
 
-    /// Lets time pass, the worker doing what it does meanwhile.
+    /// Lets time pass, with the worker at work.
+    ///
+    /// # Panics
+    /// The worker does not go on.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.clock.now() + time;
         while self.clock.now() < end {
@@ -191,19 +197,19 @@ impl World {
         self.jobs.try_send(WorkerInput::Order(Order::Target(order))).unwrap();
     }
 
-    /// Has the worker obey, after what waits for it.
+    /// Has the worker do what waits for it, and then obey.
     pub(super) fn order(&mut self, order: TargetOrder) {
         self.queue_order(order);
         self.drain();
     }
 
-    /// Returns what the owner was told since this was last asked, in short.
+    /// Returns, in short, what the owner was told since the last call.
     pub(super) fn take_told(&mut self) -> Vec<String> {
         self.told_guest = self.guest.told().len();
         std::mem::take(&mut self.agent.lock().inputs).iter().map(brief).collect()
     }
 
-    /// Returns what the guest was told and did since that was last asked, in short.
+    /// Returns, in short, what the guest was told and did since the last call of [`World::take_told`].
     pub(super) fn told_guest(&self) -> Vec<String> {
         let briefly = |told: &Told| match told {
             Told::BeginIncoming { .. } => "begin".into(),
@@ -214,13 +220,16 @@ impl World {
         self.guest.told()[self.told_guest..].iter().map(briefly).collect()
     }
 
-    /// Returns what was done, in words.
+    /// Returns what the agent did, in words, sorted.
     pub(super) fn done(&self) -> String {
         self.agent.lock().done.iter().cloned().collect::<Vec<_>>().join(", ")
     }
 }
 
-/// What the owner is told: `Loaded`, `continuing`, `cannot run`, `detail "…"`, `words "…"`.
+/// Returns what the owner is told in short: `Loaded`, `continuing`, `cannot run`, `detail "…"`, `words "…"`.
+///
+/// # Panics
+/// A target's worker has nothing to do with the input.
 fn brief(input: &Input) -> String {
     match input {
         Input::Target(ID, TargetInput::Guest(guest)) => format!("{guest:?}"),
