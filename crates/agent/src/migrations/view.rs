@@ -193,7 +193,7 @@ impl MigrationViews {
     pub(super) fn forget(&self, id: MigrationId) {
         self.change(id, |entry| entry.over = true);
         let mut table = self.table.lock();
-        // The last migrations stay at hand for those who watch them.
+        // A command may still watch a migration that has just ended: the last migrations stay at hand.
         let over: Vec<MigrationId> = table.entries.iter().filter(|(_, e)| e.over).map(|(id, _)| *id).collect();
         if over.len() > SHOWN_MAX {
             let oldest = over.into_iter().min_by_key(|id| table.entries[id].events.first().map(|e| e.time.clone()));

@@ -1,4 +1,4 @@
-//! The agent and the host of a source's worker.
+//! Connects a source's worker to its agent and its host.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::room::{Reservation, agent_bytes, asked};
 use crate::transport::width;
 use crate::vms::{Involvement, Vm};
 
-/// The agent and the host.
+/// The agent and the host, for one migration.
 pub(super) struct AgentEnvironment {
     context: Arc<Context>,
     id: MigrationId,
@@ -33,7 +33,7 @@ pub(super) struct AgentEnvironment {
     vm: Option<Arc<Vm>>,
     offer: Option<Offer>,
     outgoing: Option<OutgoingChannels>,
-    /// Room for what the copy takes of this host.
+    /// The room that is reserved for what the copy takes of this host.
     reservation: Option<Reservation>,
     pages: Option<Arc<SourcePages>>,
 }
@@ -41,7 +41,7 @@ pub(super) struct AgentEnvironment {
 impl AgentEnvironment {
     pub(super) fn new(context: Arc<Context>, summary: &MigrationSummary, offer: Option<Offer>) -> AgentEnvironment {
         let vm = context.vms.get(&summary.vm).ok();
-        // What was granted is that guest alone whose QEMU is marked so.
+        // A grant is for one guest alone: the guest whose QEMU is marked with this migration.
         let is_granted = matches!(summary.stage, MigrationPhase::Source(SourcePhase::Grant | SourcePhase::Release));
         let vm = vm.filter(|vm| !is_granted || vm.migration() == Some(summary.id));
         if let Some(vm) = &vm {
@@ -68,7 +68,7 @@ impl AgentEnvironment {
         }
     }
 
-    /// Keeps the RAM of the guest that is the other host's, for its way back.
+    /// Keeps the RAM of a guest that is the other host's now, for its way back. Returns a line for the event log.
     fn keep_ram(&mut self, vm: &str) -> Option<String> {
         let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else {
             self.context.kept.let_go_of_rams();
@@ -123,12 +123,12 @@ impl SourceEnvironment for AgentEnvironment {
         }
     }
 
-    /// Another copy that was begun since the check may have taken what there was.
+    /// A copy that was begun since the check may have taken the room: so the room is checked again.
     fn reserve(&mut self) -> Result<(), String> {
         let (Some(vm), Some(offer)) = (&self.vm, &self.offer) else { return Ok(()) };
         let delta_memory = offer.delta_memory.unwrap_or(DELTA_MEMORY_DEFAULT_PERCENT);
         let ram_bytes = offer.need.map(|need| need.ram_bytes).or_else(|| asked(vm)).unwrap_or(0);
-        // Who asks again gives back first what was had.
+        // A worker that asks again gives back first what it had.
         self.reservation = None;
         self.reservation = Some(self.context.rooms.admit_copy(self.id, vm, agent_bytes(ram_bytes, delta_memory))?);
         Ok(())
@@ -223,7 +223,7 @@ impl SourceEnvironment for AgentEnvironment {
     }
 }
 
-/// Where a hypervisor may miss what its guest writes, as the data plane has it.
+/// Returns where a hypervisor may miss what its guest writes, in the data plane's terms.
 fn dirty_tracking(guest: &dyn Guest) -> DirtyTracking {
     match guest.dirty_tracking() {
         skein_hypervisor::DirtyTracking::Exact => DirtyTracking::Exact,

@@ -1,16 +1,16 @@
-//! What is done for a copy to converge: throttling, as far as that is allowed, and calling it off. Pure: takes samples,
-//! gives steps to carry out.
+//! Decides what is done for a copy to converge: throttling the guest, as far as that is allowed, and calling the
+//! migration off. Pure: takes samples, and gives actions for others to carry out.
 
 use std::time::Duration;
 
 use skein_forecast::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 
-/// What a source was told of how far it may go for a copy to converge.
+/// How far a source may go for a copy to converge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConvergencePolicy {
-    /// Per cent by which the guest may be throttled; none: not at all.
+    /// The percentage by which the guest may be throttled; `None`: not at all.
     pub(super) allow_throttle: Option<u8>,
-    /// Somebody said until when to try: it is tried until then.
+    /// Whether a person set a deadline: the copy goes on until then.
     pub(super) has_deadline: bool,
 }
 
@@ -19,18 +19,18 @@ pub(super) struct ConvergencePolicy {
 pub(super) enum ConvergenceAction {
     /// Log this.
     Note(String),
-    /// Tell this as the reason for what comes next; empty: there is none any more.
+    /// Tell this as the reason for what comes next; empty: there is no reason any more.
     Detail(String),
-    /// Throttle the guest to so many per cent.
+    /// Throttle the guest by this percentage.
     Throttle(u8),
     /// Call the migration off.
     CallOff,
 }
 
-/// What a look at the copy comes to.
+/// What one sample comes to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConvergenceDecision {
-    /// Whether it converges; none: not known.
+    /// Whether the copy converges; `None`: not known.
     pub(super) converges: Option<Convergence>,
     pub(super) verdict: ConvergenceVerdict,
 }
@@ -38,25 +38,25 @@ pub(super) struct ConvergenceDecision {
 /// What is to become of the copy.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ConvergenceVerdict {
-    /// It goes on; do this.
+    /// The copy goes on. Do this.
     GoOn(Vec<ConvergenceAction>),
-    /// With what is allowed it does not end, for this reason: see [`ConvergenceDriver::give_up`], unless the guest has
-    /// got to the switchover meanwhile.
+    /// With what is allowed the copy does not end, for this reason. Call [`ConvergenceDriver::give_up`], unless the
+    /// guest has got to the switchover meanwhile.
     GiveUp(String),
 }
 
-/// Drives one copy.
+/// Decides for one copy.
 #[derive(Debug)]
 pub(super) struct ConvergenceDriver {
     policy: ConvergencePolicy,
     watch: ConvergenceWatch,
-    /// Why it will not converge.
+    /// Why the copy will not converge, as was told; `None`: it may.
     not_converging_why: Option<String>,
-    /// Why it would not, at some time.
+    /// Why the copy was said not to converge, at the last time.
     did_not_converge_why: Option<String>,
-    /// What was last seen of whether it converges.
+    /// Whether the copy converges, as was last seen.
     converges: Option<Convergence>,
-    /// The most that the guest was throttled by so far, and since when.
+    /// The highest percentage by which the guest was throttled, and since when; `None`: the guest is not throttled.
     throttled: Option<(u8, Duration)>,
 }
 
@@ -76,18 +76,19 @@ impl ConvergenceDriver {
         &self.watch
     }
 
-    /// Whether nothing more is to be done for it: it is called off as it does not converge.
+    /// Returns whether nothing more is to be done for the copy: the migration is called off, as the copy does not
+    /// converge.
     pub(super) fn has_given_up(&self) -> bool {
         self.not_converging_why.is_some() && !self.policy.has_deadline
     }
 
-    /// Whether to sample what the guest writes, in this round: from the second one on, of one that may be throttled or
-    /// will not converge. Nobody else asks.
+    /// Returns whether the guest's writes are to be sampled in this round. They are from the second round on, if the
+    /// guest may be throttled or the copy will not converge: nothing else needs them.
     pub(super) fn wants_dirty_rate(&self, round: u64) -> bool {
         round >= 2 && (self.policy.allow_throttle.is_some() || self.watch.is_hopeless())
     }
 
-    /// Decides by how the copy is now. `are_links_full`: another one would carry more.
+    /// Decides by a sample. `are_links_full` is whether another link would carry more.
     pub(super) fn decide(&mut self, sample: &CopySample, are_links_full: bool) -> ConvergenceDecision {
         let (converges, step) = self.watch.sample(sample);
         let verdict = match step {
@@ -108,7 +109,7 @@ impl ConvergenceDriver {
         ConvergenceDecision { converges, verdict }
     }
 
-    /// It does not converge, for this reason.
+    /// Notes that the copy does not converge, for this reason. Returns what is to be done, the first time.
     pub(super) fn give_up(&mut self, why: String) -> Vec<ConvergenceAction> {
         if self.not_converging_why.is_some() {
             return Vec::new();
@@ -116,23 +117,23 @@ impl ConvergenceDriver {
         self.did_not_converge_why = Some(why.clone());
         self.not_converging_why = Some(why.clone());
         let mut actions = vec![ConvergenceAction::Note(why.clone()), ConvergenceAction::Detail(why)];
-        // Who said until when to try wants it tried until then.
+        // A person who set a deadline wants the copy to go on until then.
         actions.extend((!self.policy.has_deadline).then_some(ConvergenceAction::CallOff));
         actions
     }
 
-    /// It may converge, or has: that it would not is not so any more.
+    /// Notes that the copy may converge after all, or has. Takes the told reason back.
     pub(super) fn converges_again(&mut self) -> Vec<ConvergenceAction> {
         let was_told = self.not_converging_why.take().is_some();
         was_told.then(|| ConvergenceAction::Detail(String::new())).into_iter().collect()
     }
 
-    /// Returns why it will not converge, as was told.
+    /// Returns why the copy will not converge, as was told.
     pub(super) fn not_converging_why(&self) -> Option<&str> {
         self.not_converging_why.as_deref()
     }
 
-    /// Returns why a copy that is called off before its end did not end, by what was last seen of it.
+    /// Returns why a copy did not end that is called off before its end, by what was last seen of the copy.
     pub(super) fn why_unfinished(&self) -> Option<String> {
         match self.converges {
             Some(never @ Convergence::Never(_)) => {
@@ -142,7 +143,8 @@ impl ConvergenceDriver {
         }
     }
 
-    /// The guest is throttled by so many per cent. Returns what that cost it, once it is over.
+    /// Notes by how many per cent the guest is throttled. Returns what throttling cost the guest, once the throttling
+    /// is over.
     pub(super) fn note_throttle(&mut self, now: Duration, percent: u8) -> Option<String> {
         match (percent, self.throttled) {
             (0, Some((most, since))) => {
@@ -168,7 +170,8 @@ impl ConvergenceDriver {
 mod tests {
     use super::*;
 
-    /// A guest that writes as much as is moved, 100 MB/s, in rounds of a second, until `until` tenths of one.
+    /// Drives the copy of a guest that writes as much as is moved, 100 MB/s, in rounds of a second. Stops after `until`
+    /// tenths of a second.
     fn driven(policy: ConvergencePolicy, until: u64) -> (ConvergenceDriver, Vec<ConvergenceVerdict>) {
         let mut driver = ConvergenceDriver::new(policy);
         let mut verdicts = Vec::new();
@@ -220,7 +223,7 @@ mod tests {
         assert!(!driver.has_given_up());
         assert_eq!(driver.converges_again(), [ConvergenceAction::Detail(String::new())]);
         assert_eq!(driver.converges_again(), [], "once");
-        // Called off at its deadline, it is known why.
+        // The reason is known if the migration is called off at its deadline.
         assert_eq!(driver.why_unfinished().as_deref(), Some("too fast"));
     }
 

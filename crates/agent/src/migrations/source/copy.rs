@@ -1,4 +1,4 @@
-//! The copy of a guest that is under way: looks at it, and carries out what is decided about it.
+//! Follows the copy of a guest that is under way, and carries out what is decided about the copy.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::migrations::guest_watch::GuestWatch;
 use crate::migrations::input::Input;
 use crate::migrations::offer::Offer;
 
-/// The copy of a guest, from the moment in which its hypervisor was told to migrate it until that is over.
+/// The copy of a guest, from the order to its hypervisor to migrate until the copy is over.
 pub(super) struct GuestCopy {
     id: MigrationId,
     offer: Offer,
     begun: Duration,
-    /// What happens to the guest meanwhile.
+    /// The watch of what happens to the guest meanwhile.
     pub(super) guest: GuestWatch,
     steering: SwitchoverSteering,
     convergence: ConvergenceDriver,
@@ -34,17 +34,17 @@ pub(super) struct GuestCopy {
     progress: ProgressWatch,
 }
 
-/// What a copy is looked at with.
+/// What a copy is checked with.
 pub(super) struct CopyLook<'a> {
     pub(super) now: Duration,
     pub(super) environment: &'a dyn SourceEnvironment,
     pub(super) guest: &'a dyn Guest,
-    /// The target's host.
+    /// The name of the target's host.
     pub(super) peer: &'a str,
 }
 
 impl GuestCopy {
-    /// A copy that begins now.
+    /// Returns a copy that begins now.
     pub(super) fn new(id: MigrationId, offer: Offer, guest: GuestWatch, now: Duration) -> GuestCopy {
         let policy = ConvergencePolicy { allow_throttle: offer.allow_throttle, has_deadline: offer.has_deadline };
         GuestCopy {
@@ -61,28 +61,29 @@ impl GuestCopy {
         }
     }
 
-    /// Returns why it will not converge, as was told.
+    /// Returns why the copy will not converge, as was told.
     pub(super) fn not_converging_why(&self) -> Option<&str> {
         self.convergence.not_converging_why()
     }
 
-    /// Returns why a copy that is called off before its end did not end, by what was last seen of it.
+    /// Returns why a copy did not end that is called off before its end, by what was last seen of the copy.
     pub(super) fn why_unfinished(&self) -> Option<String> {
         self.convergence.why_unfinished()
     }
 
-    /// The guest stands still for the switchover.
+    /// Notes that the guest stands still for the switchover: the copy has converged.
     pub(super) fn note_standstill(&mut self, environment: &dyn SourceEnvironment) {
         let actions = self.convergence.converges_again();
         self.carry_out(environment, actions);
     }
 
-    /// The copy is over, and whatever throttled the guest with it.
+    /// Ends the copy. The guest is not throttled any more.
     pub(super) fn end(mut self, now: Duration, environment: &dyn SourceEnvironment) {
         self.convergence.note_throttle(now, 0).into_iter().for_each(|text| environment.note(text));
     }
 
-    /// Whether it is to be called off, as the network is out and a throttled guest must not wait for that.
+    /// Returns whether the copy is to be called off, because the network is out and a throttled guest must not wait for
+    /// the network.
     pub(super) fn is_out(&mut self, look: &CopyLook<'_>) -> bool {
         let Some(pages) = look.environment.pages() else { return false };
         let counts = pages.counts();
@@ -97,7 +98,7 @@ impl GuestCopy {
         self.outage.is_out(look.now, &sample)
     }
 
-    /// Looks how far it is, and does what is needed for it to end.
+    /// Shows how far the copy is, and does what is needed for the copy to end.
     pub(super) fn look(&mut self, look: &CopyLook<'_>, state: &MigrationState) {
         let Some(copy) = &state.copy else { return };
         let bits_per_s = self.progress.rate(look.now, copy);
@@ -149,7 +150,7 @@ impl GuestCopy {
         decision.fits_bytes
     }
 
-    /// Looks whether the copy converges with so much left at the switchover, and does what is allowed for it.
+    /// Checks whether the copy converges if `fits` bytes are left at the switchover. Does what is allowed for that.
     fn drive(&mut self, look: &CopyLook<'_>, copy: &CopyState, fits: u64, throttle: u8) -> Option<Convergence> {
         if self.convergence.has_given_up() {
             return None;
@@ -169,7 +170,7 @@ impl GuestCopy {
         let decision = self.convergence.decide(&sample, links.is_full);
         let actions = match decision.verdict {
             ConvergenceVerdict::GoOn(actions) => actions,
-            // It may have got there meanwhile.
+            // The guest may have got to the switchover since the sample.
             ConvergenceVerdict::GiveUp(_)
                 if look.guest.migration().is_ok_and(|now| now.status != MigrationStatus::Active) =>
             {
@@ -181,7 +182,8 @@ impl GuestCopy {
         decision.converges
     }
 
-    /// Returns what the guest was last seen to write in a second, and measures again now and then, if that is wanted.
+    /// Returns the bytes that the guest was last seen to write in a second, if the decision needs them. Has the
+    /// hypervisor measure again now and then.
     fn sampled(&mut self, look: &CopyLook<'_>, copy: &CopyState, throttle: u8) -> Option<u64> {
         if !self.convergence.wants_dirty_rate(copy.round) {
             return None;
@@ -202,6 +204,7 @@ impl GuestCopy {
         self.sampler.last()
     }
 
+    /// Carries out actions.
     fn carry_out_at(&self, look: &CopyLook<'_>, actions: Vec<ConvergenceAction>) {
         for action in &actions {
             if let ConvergenceAction::Throttle(percent) = action
@@ -214,7 +217,7 @@ impl GuestCopy {
         }
     }
 
-    /// Carries out what needs no hypervisor.
+    /// Carries out the actions that need no hypervisor.
     fn carry_out(&self, environment: &dyn SourceEnvironment, actions: Vec<ConvergenceAction>) {
         for action in actions {
             match action {

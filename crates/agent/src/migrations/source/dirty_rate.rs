@@ -1,41 +1,42 @@
-//! When a guest's writes are sampled, and what was found. Pure: the caller asks the hypervisor.
+//! Decides when a guest's writes are sampled, and keeps what was found. Pure: the caller asks the hypervisor.
 
 use std::time::Duration;
 
 use skein_hypervisor::SAMPLE_PAGES;
 use skein_units::GIB;
 
-/// How long the hypervisor looks at what a guest writes, and how often.
+/// The time for which the hypervisor watches what a guest writes.
 pub(super) const SAMPLE_TIME: Duration = Duration::from_secs(1);
+/// The time between the beginnings of two measurements.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(2);
-/// It hashes so many pages at most.
+/// Bounds the pages that the hypervisor hashes, of a large guest.
 const SAMPLED_PAGES_MAX: u64 = 16 * SAMPLE_PAGES;
 
-/// What a hypervisor said of a measurement.
+/// What a hypervisor says of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measurement {
-    /// Bytes of different pages that the guest wrote to within a second.
+    /// The bytes of different pages that the guest wrote to within a second.
     Rate(u64),
-    /// It is not done yet.
+    /// The measurement is not done yet.
     NotYet,
-    /// Nothing that is understood, or nothing at all.
+    /// The answer is not understood, or there is none.
     Unknown,
 }
 
 /// Samples what a guest writes.
 #[derive(Debug, Default)]
 pub(super) struct DirtyRateSampler {
-    /// When the last measurement began; none: one may begin at once.
+    /// When the last measurement began; `None`: the next may begin at once.
     since: Option<Duration>,
     is_measuring: bool,
-    /// What is measured is of the guest as it was throttled before.
+    /// Whether the measurement under way is of the guest as it was throttled before.
     is_stale: bool,
     throttle: u8,
     last: Option<u64>,
 }
 
 impl DirtyRateSampler {
-    /// The guest is throttled by so many per cent: what was measured while it was throttled otherwise does not count.
+    /// Notes by how many per cent the guest is throttled. What was measured under another throttle does not count.
     pub(super) fn set_throttle(&mut self, throttle: u8) {
         if self.throttle != throttle {
             (self.throttle, self.last, self.is_stale) = (throttle, None, self.is_measuring);
@@ -43,34 +44,34 @@ impl DirtyRateSampler {
         }
     }
 
-    /// Whether the hypervisor is to be asked what came of a measurement.
+    /// Returns whether the hypervisor is to be asked for the result of a measurement.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.is_measuring && self.lasts(now, SAMPLE_TIME)
     }
 
-    /// Takes in what the hypervisor said of it.
+    /// Takes in what the hypervisor says of the measurement.
     pub(super) fn take(&mut self, now: Duration, measured: Measurement) {
         if let Measurement::Rate(rate) = measured {
             self.last = Some(rate).filter(|_| !self.is_stale);
             self.since = self.since.filter(|_| !self.is_stale);
         }
-        // One that does not tell is asked to measure again.
+        // A hypervisor that never gives a result is asked to measure again.
         self.is_measuring = measured == Measurement::NotYet && !self.lasts(now, SAMPLE_PERIOD);
     }
 
-    /// Returns how many pages of each GiB are to be looked at, if a measurement is to begin now.
+    /// Returns how many pages of each GiB are to be hashed, if a measurement is to begin now.
     pub(super) fn pages_to_measure(&self, now: Duration, ram_bytes: u64) -> Option<u64> {
         let is_due = !self.is_measuring && self.lasts(now, SAMPLE_PERIOD);
         is_due.then(|| SAMPLE_PAGES.min(SAMPLED_PAGES_MAX * GIB / ram_bytes.max(1)))
     }
 
-    /// The hypervisor was told to measure. `is_begun`: it does.
+    /// Notes that the hypervisor was told to measure. `is_begun` is whether it does.
     pub(super) fn note_measuring(&mut self, now: Duration, is_begun: bool) {
         self.is_measuring = is_begun;
         (self.since, self.is_stale) = (Some(now), false);
     }
 
-    /// Returns what the guest was last seen to write in a second, throttled as it is.
+    /// Returns the bytes that the guest was last seen to write in a second, under its present throttle.
     pub(super) fn last(&self) -> Option<u64> {
         self.last
     }
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!((sampler.last(), sampler.is_due(at(1900))), (Some(5), false));
         assert_eq!(sampler.pages_to_measure(at(1900), GIB), None);
         assert!(sampler.pages_to_measure(at(2000), GIB).is_some());
-        // What is refused, or never told, is tried again later.
+        // A measurement that is refused, or whose result is never told, is tried again later.
         sampler.note_measuring(at(2000), false);
         assert_eq!(sampler.pages_to_measure(at(3900), GIB), None);
         sampler.note_measuring(at(4000), true);

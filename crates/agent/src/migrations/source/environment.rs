@@ -1,4 +1,4 @@
-//! What a source's worker needs of its agent and its host.
+//! Declares what a source's worker needs of its agent and its host.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,26 +15,26 @@ use crate::migrations::input::Input;
 use crate::own_socket::SocketError;
 use crate::vms::VmError;
 
-/// What a source's worker needs of its agent and its host, for its one migration.
+/// Gives a source's worker what it needs of its agent and its host, for one migration.
 pub(super) trait SourceEnvironment: Send {
     // The VM.
 
-    /// Returns the guest, if what runs it answers.
+    /// Returns the guest, if its hypervisor answers.
     fn guest(&self) -> Option<Arc<dyn Guest>>;
 
-    /// Whether there is a process that runs the guest, also one that does not answer.
+    /// Returns whether a process runs the guest, also a process that does not answer.
     fn has_process(&self) -> bool;
 
-    /// Returns what the target was told that the guest is composed of; none: nothing.
+    /// Returns the composition that the target was told; `None`: the target was told nothing.
     fn promised_composition(&self) -> Option<Composition>;
 
-    /// Returns the last words of what ran the guest, once it has ended.
+    /// Returns the last words of the process that ran the guest, once the process has ended.
     fn last_words(&self) -> Option<String>;
 
-    /// Tells who asks for the VM later why what ran it ended.
+    /// Keeps why the guest's process ended, for those who ask for the VM later.
     fn explain_end(&self, why: &str);
 
-    /// The VM's next migrations go through the target's QEMU, for this reason.
+    /// Has the pages of the VM's next migrations go through the target's QEMU, for this reason.
     fn set_indirect(&self, why: String);
 
     // What the copy takes.
@@ -42,29 +42,33 @@ pub(super) trait SourceEnvironment: Send {
     /// Reserves room on this host for the copy.
     ///
     /// # Errors
-    /// There is none: which limit is in the way, and what to do.
+    /// There is no room. The error says which limit is in the way, and what to do.
     fn reserve(&mut self) -> Result<(), String>;
 
-    /// Writes down that the guest leaves, and listens for the hypervisor's channels. Returns the socket's path.
+    /// Writes down that the guest leaves, and listens for the hypervisor's channels. Returns the path of the socket.
+    ///
+    /// # Errors
+    /// The VM or the offer is gone, or nothing can be written or listened to.
     fn open_channels(&mut self, guest: &dyn Guest) -> Result<PathBuf, OpenChannelsError>;
 
-    /// Closes the main channel, so that a hypervisor that does not hear gives up, and has the others read to their end.
+    /// Closes the main channel, so that a hypervisor that does not hear gives up. The other channels are read to their
+    /// end.
     fn give_up_channels(&self);
 
-    /// Leaves the channels to whoever keeps them: the agent ends.
+    /// Leaves the channels to the keeper, because the agent ends.
     fn leave_channels(&mut self);
 
-    /// Returns why a channel could not be carried, if so.
+    /// Returns why a channel is not carried; `None`: all are.
     fn channels_failure(&self) -> Option<String>;
 
-    /// Returns what becomes of the guest's pages; none: its channels were never opened.
+    /// Returns what becomes of the guest's pages; `None`: the channels were never opened.
     fn pages(&self) -> Option<Arc<dyn CopiedPages>>;
 
-    /// The process is gone and the guest the other host's: removes what this host has of the VM, and keeps its RAM if
-    /// that was agreed on. Returns what is to be noted.
+    /// Removes what this host has of the VM: the process has ended, and the guest is the other host's. Keeps the
+    /// guest's RAM if that was agreed on. Returns a line for the event log.
     fn release(&mut self) -> Option<String>;
 
-    /// Has this thread run before others: a guest stands still.
+    /// Has this thread run before others, because a guest stands still.
     fn raise_priority(&self);
 
     // The paths to the target.
@@ -72,16 +76,16 @@ pub(super) trait SourceEnvironment: Send {
     /// Returns the paths as they are now.
     fn paths(&self) -> Vec<PathSample>;
 
-    /// Returns bits a second that the paths carry together while there is more than enough to send; 0: not known.
+    /// Returns the bits a second that the paths carry together while there is more than enough to send; 0: not known.
     fn carried_bits_per_s(&self) -> u64;
 
-    /// Returns how many guests are copied from here to the target now.
+    /// Returns how many guests are copied from here to the target now, this guest included.
     fn copies_to_target(&self) -> u32;
 
-    /// Returns bits a second that these NICs say they can carry together; none: not all say.
+    /// Returns the bits a second that these NICs say they can carry together; `None`: not all of them say.
     fn nics_bits_per_s(&self, nics: &BTreeSet<String>) -> Option<f64>;
 
-    // Who is told.
+    // Telling others.
 
     /// Tells the owner of the migrations.
     fn tell(&self, inputs: Vec<Input>);
@@ -89,17 +93,17 @@ pub(super) trait SourceEnvironment: Send {
     /// Adds a line to the migration's event log.
     fn note(&self, text: String);
 
-    /// The guest stands still for its migration from now on.
+    /// Notes that the guest stands still for its migration from now on.
     fn note_standstill(&self);
 
     /// Shows how far the copy is.
     fn show_progress(&self, copy: CopyProgress);
 
-    /// Shows that, and adds it to the event log.
+    /// Shows how far the copy is, and adds that to the event log.
     fn log_progress(&self, copy: CopyProgress);
 }
 
-/// Why a hypervisor's channels cannot be taken.
+/// The reason why a hypervisor's channels cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenChannelsError {
     #[error("it was begun by an agent that is gone")]
@@ -112,7 +116,7 @@ pub(super) enum OpenChannelsError {
     Socket(#[from] SocketError),
 }
 
-/// What becomes of a guest's pages: see [`SourcePages`].
+/// Tells what becomes of a guest's pages: see [`SourcePages`].
 pub(super) trait CopiedPages: Send + Sync {
     fn counts(&self) -> PageCounts;
     fn is_direct(&self) -> Option<bool>;

@@ -1,9 +1,9 @@
-//! What a hypervisor's two states say together of the guest that is moved away.
+//! Says what a hypervisor's two states mean together, for a guest that is moved away.
 
 use skein_handover::SourceGuest;
 use skein_hypervisor::{MigrationStatus, RunState};
 
-/// Returns what the run state and the migration's status say together. None: they change just now.
+/// Returns what the run state and the migration's status mean together; `None`: they change just now.
 pub(super) fn guest(state: &RunState, status: MigrationStatus) -> Option<SourceGuest> {
     use MigrationStatus as Status;
     let is_under_way = matches!(status, Status::Setup | Status::Active | Status::WaitUnplug | Status::Cancelling);
@@ -18,10 +18,10 @@ pub(super) fn guest(state: &RunState, status: MigrationStatus) -> Option<SourceG
     }
 }
 
-/// Returns what the run state says of a guest that is in no migration, or whose migration has failed.
+/// Returns what the run state means for a guest that is in no migration, or whose migration has failed.
 pub(super) fn without_migration(state: &RunState) -> SourceGuest {
     match state {
-        // One that sleeps is as good as one that runs: its QEMU wakes it.
+        // A guest that sleeps counts as running: its QEMU wakes it.
         RunState::Running | RunState::Suspended => SourceGuest::Running,
         RunState::FinishMigrate | RunState::PostMigrate => SourceGuest::Stopped,
         _ => SourceGuest::Halted,
@@ -38,7 +38,7 @@ mod tests {
         let halted =
             [RunState::Paused, RunState::IoError, RunState::GuestPanicked, RunState::Shutdown, RunState::Watchdog];
         for state in halted {
-            // Nobody but who stopped it may resume it.
+            // Only the person or program that stopped the guest may resume it.
             assert_eq!(guest(&state, Status::Cancelled), Some(SourceGuest::Halted), "{state:?}");
             assert_eq!(guest(&state, Status::None), Some(SourceGuest::Halted), "{state:?}");
             assert_eq!(guest(&state, Status::Active), Some(SourceGuest::Migrating), "{state:?}");

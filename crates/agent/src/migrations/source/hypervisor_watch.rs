@@ -1,5 +1,5 @@
-//! What hears a source's hypervisor: its events, whether any were missed, and whether it lets go of a migration that is
-//! over.
+//! Hears a source's hypervisor: its events, whether events were missed, and whether the hypervisor lets go of a
+//! migration that is over.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,42 +10,43 @@ use skein_hypervisor::{Guest, MigrationStatus};
 
 use crate::migrations::input::WorkerInput;
 
-/// A hypervisor whose migration is over has let go of it within milliseconds. One that has not by then never will.
+/// A hypervisor lets go of a migration that is over within milliseconds. A hypervisor that has not within this time
+/// never will.
 const LET_GO_TIME: Duration = Duration::from_secs(3);
-/// … or waits for the network.
+/// A hypervisor that has not let go within this time may wait for the network.
 const LET_GO_NETWORK_WAIT: Duration = Duration::from_millis(300);
 
 /// Whether a hypervisor has let go of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LetGo {
-    /// It has, or the migration is not over.
+    /// The hypervisor has, or the migration is not over.
     Done,
-    /// It will soon.
+    /// The hypervisor will soon.
     Soon,
-    /// It may wait for the network: its channels are to be closed.
+    /// The hypervisor may wait for the network: its channels are to be closed.
     WaitsForNetwork,
-    /// It never will.
+    /// The hypervisor never will.
     Never,
 }
 
-/// Hears one migration's hypervisor.
+/// Hears the hypervisor of one migration.
 pub(super) struct HypervisorWatch {
     events: SyncSender<WorkerInput>,
     /// The connection whose events are heard.
     listened_to: Option<Arc<dyn Guest>>,
-    /// An event found no room, or came while no connection was there.
+    /// Whether an event found no room, or may have come while there was no connection.
     missed_events: Arc<AtomicBool>,
-    /// Since when it has held a migration that is over.
+    /// Since when the hypervisor has held a migration that is over; `None`: it holds none.
     held_since: Option<Duration>,
 }
 
 impl HypervisorWatch {
-    /// Events go to `events`.
+    /// Returns a watch that puts the hypervisor's events into `events`.
     pub(super) fn new(events: SyncSender<WorkerInput>) -> HypervisorWatch {
         HypervisorWatch { events, listened_to: None, missed_events: Arc::default(), held_since: None }
     }
 
-    /// Has events come in, of the connection that is there now.
+    /// Takes the events of the connection to this guest, unless an open connection is heard already.
     pub(super) fn listen(&mut self, guest: &Arc<dyn Guest>) {
         if self.listened_to.as_ref().is_some_and(|heard| !heard.is_closed()) {
             return;
@@ -61,13 +62,13 @@ impl HypervisorWatch {
         self.listened_to = Some(guest.clone());
     }
 
-    /// Whether events may have been missed since the beginning.
+    /// Returns whether events may have been missed since the beginning.
     pub(super) fn has_missed_events(&self) -> bool {
         self.missed_events.load(Ordering::SeqCst)
     }
 
-    /// Whether the hypervisor has let go of a migration of this status: before, the next one would be refused.
-    /// `holds` is whether it says that it still has to do with one; none: it does not answer.
+    /// Returns whether the hypervisor has let go of a migration of this status: before, the hypervisor would refuse the
+    /// next migration. `holds` returns whether the hypervisor says that it still holds a migration; `None`: no answer.
     pub(super) fn let_go(
         &mut self,
         now: Duration,

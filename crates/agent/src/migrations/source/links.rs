@@ -1,48 +1,49 @@
-//! How full the links are that a copy takes. Pure.
+//! Measures how full the links are that a copy takes. Pure.
 
 use std::collections::BTreeSet;
 
-/// Links that carry at least this part of what they can are full.
+/// Links are full if they carry at least this share of what they can.
 const FULL_LINK_SHARE: f64 = 0.6;
-/// Of what they carried of late, a look is this part.
+/// The weight of a new sample in the average of what the links carry.
 const CARRIED_DECAY_SHARE: f64 = 0.1;
 
 /// A path to the target, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PathSample {
-    /// This host's NIC.
+    /// The name of this host's NIC.
     pub(super) nic: String,
-    /// Whether it may carry bulk.
+    /// Whether the path may carry bulk.
     pub(super) is_usable: bool,
-    /// Bits a second that it carried of late; none: not known yet.
+    /// The bits a second that the path carried recently; `None`: not known yet.
     pub(super) carried_bits_per_s: Option<u64>,
-    /// Bytes received over it so far.
+    /// The bytes received over the path so far.
     pub(super) received_bytes: u64,
-    /// Bytes on the way.
+    /// The bytes on the way.
     pub(super) inflight_bytes: u64,
 }
 
 /// What the links that carry a copy do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LinkUse {
-    /// NICs that carry it.
+    /// The number of NICs that carry the copy.
     pub(super) nics: u32,
-    /// They carry nearly what they can.
+    /// Whether the NICs carry nearly what they can.
     pub(super) is_full: bool,
 }
 
-/// Watches the links from look to look.
+/// Watches the links from sample to sample.
 #[derive(Debug, Default)]
 pub(super) struct LinkWatch {
+    /// The average of what the paths carry.
     carried_bits_per_s: f64,
     nics: BTreeSet<String>,
-    /// Bits a second that the NICs say they can; none: not all say.
+    /// The bits a second that the NICs say they can carry; `None`: not all of them say.
     nics_bits_per_s: Option<f64>,
 }
 
 impl LinkWatch {
-    /// Takes in how the paths are now. `speed` is asked what NICs can carry together, where they are others than
-    /// before.
+    /// Takes in the paths as they are now. `speed` returns what NICs can carry together. It is called if the NICs are
+    /// others than before.
     pub(super) fn sample(
         &mut self,
         paths: &[PathSample],
@@ -56,7 +57,7 @@ impl LinkWatch {
             self.nics_bits_per_s = speed(&nics);
             self.nics = nics;
         }
-        // Nobody knows of virtual ones.
+        // Virtual NICs have no speed. They count as full.
         let is_full = self.nics_bits_per_s.is_none_or(|speed| self.carried_bits_per_s >= FULL_LINK_SHARE * speed);
         LinkUse { nics: self.nics.len() as u32, is_full }
     }

@@ -1,20 +1,20 @@
-//! The source's end of one migration: obeys the owner's orders to the hypervisor, and tells how it is.
+//! Runs the source's end of one migration: obeys the owner's orders to the hypervisor, and reports the guest's state.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`worker`] | obeys orders, heeds events, looks; says what it comes to |
+//! | [`worker`] | obeys orders, takes events, asks the hypervisor; reports the guest's state |
 //! | [`copy`] | carries out what is decided about a copy that is under way |
-//! | [`hypervisor_watch`] | hears the hypervisor: events, what was missed, whether it lets go |
-//! | [`guest_state`] | what its two states say together |
-//! | [`standing`] | whether the migration stands, and that the first reason against it does |
+//! | [`hypervisor_watch`] | hears the hypervisor: its events, whether events were missed, whether it lets go |
+//! | [`guest_state`] | says what a hypervisor's two states mean together |
+//! | [`standing`] | keeps whether the migration stands, and lets only the first reason against it count |
 //! | [`switchover`] | decides what may be left when the guest is stopped |
 //! | [`convergence`], [`dirty_rate`], [`links`] | decide what is done for the copy to converge |
 //! | [`outage`] | decides whether a throttled guest waits for the network |
-//! | [`progress`] | how far the copy is |
-//! | [`environment`], [`agent_environment`] | what all that needs of its agent and host |
+//! | [`progress`] | says how far the copy is |
+//! | [`environment`], [`agent_environment`] | what the worker and the copy need of their agent and host |
 //!
-//! What decides is pure, and time is an argument; the worker has a clock, a guest and an environment, each of which is
-//! a fake in its tests.
+//! Files that decide are pure: time is an argument. The worker has a clock, a guest and an environment, and its tests
+//! have a fake of each.
 
 mod agent_environment;
 mod convergence;
@@ -44,7 +44,7 @@ use super::input::WorkerInput;
 use super::offer::Offer;
 use crate::clock::HostClock;
 
-/// Returns a worker for this migration. It hears its hypervisor by `jobs`.
+/// Returns a worker for this migration. The events of the hypervisor come by `jobs`.
 pub(super) fn new_worker(
     context: Arc<Context>,
     summary: MigrationSummary,

@@ -1,34 +1,34 @@
-//! Whether the network is out while a guest is throttled. Pure.
+//! Decides whether the network is out while a guest is throttled. Pure.
 //!
-//! QEMU would go on throttling it; from 9.2 on it waits in its main loop for the migration's thread, which waits for
-//! the network, so that the guest stands still (the timer of its migration/cpu-throttle.c).
+//! QEMU would go on throttling the guest. From QEMU 9.2 on, the throttling waits in QEMU's main loop for the
+//! migration's thread, which waits for the network: the guest stands still (the timer of migration/cpu-throttle.c).
 
 use std::time::Duration;
 
 use super::links::PathSample;
 
-/// A throttled guest waits so long for the network.
+/// Bounds the time that a throttled guest waits for the network.
 pub(super) const THROTTLED_OUTAGE_TIME: Duration = Duration::from_secs(3);
 
-/// What is known at one moment.
+/// What is known of a copy at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutageSample<'a> {
-    /// Bytes that the agent has read of the hypervisor's channels. None: it has sent no page yet.
+    /// The bytes that the agent has read of the hypervisor's channels; `None`: the hypervisor has sent no page yet.
     pub(super) read_bytes: Option<u64>,
+    /// The paths to the target.
     pub(super) paths: &'a [PathSample],
-    /// The guest is throttled, or the hypervisor may have it stand still as it could be.
+    /// Whether the guest is throttled, or its hypervisor may have it stand still because it could be.
     pub(super) may_freeze: bool,
-    /// Guests that are copied to the target now, this one too.
+    /// The guests that are copied to the target now, this guest included.
     pub(super) copies: u32,
 }
 
-/// Watches from look to look whether anything gets through.
+/// Watches, from sample to sample, whether anything gets through.
 #[derive(Debug)]
 pub(super) struct OutageWatch {
-    /// What had been read of the hypervisor at the last look at which that was more than before, and when that was.
+    /// The bytes read of the hypervisor's channels when they last became more, and when that was.
     last_progress: (u64, Duration),
-    /// What had been received of the other agent at the last look at which that was more than before, and when that
-    /// was.
+    /// The bytes received from the other agent when they last became more, and when that was.
     last_contact: (u64, Duration),
 }
 
@@ -37,7 +37,7 @@ impl OutageWatch {
         OutageWatch { last_progress: (0, now), last_contact: (0, now) }
     }
 
-    /// Whether the copy is to be called off, as nothing gets through and the guest must not wait for that.
+    /// Returns whether the copy is to be called off, because nothing gets through and the guest must not wait for that.
     pub(super) fn is_out(&mut self, now: Duration, sample: &OutageSample<'_>) -> bool {
         if sample.read_bytes.is_none_or(|read| read != self.last_progress.0) {
             self.last_progress = (sample.read_bytes.unwrap_or(0), now);
@@ -50,8 +50,8 @@ impl OutageWatch {
         if !is_long(self.last_progress.1) || !sample.may_freeze {
             return false;
         }
-        // Where nothing is on the way, the hypervisor has nothing to send. What is may be of another migration, which
-        // goes on.
+        // If nothing is on the way, the hypervisor has nothing to send. What is on the way may be another migration's,
+        // which goes on.
         let is_others = sample.copies > 1 && !is_long(self.last_contact.1);
         let is_under_way = sample.paths.iter().any(|path| path.inflight_bytes > 0);
         sample.paths.iter().all(|path| !path.is_usable) || is_under_way && !is_others
@@ -62,7 +62,8 @@ impl OutageWatch {
 mod tests {
     use super::*;
 
-    /// When it is found to be out, in tenths of a second: the path takes and gets no more than these bytes.
+    /// Returns when the network is found to be out, in tenths of a second. Nothing more is read of the hypervisor, and
+    /// the path receives `receives` bytes each tenth.
     fn out_at(path: &PathSample, sample: OutageSample<'_>, receives: u64) -> Option<u64> {
         let mut watch = OutageWatch::new(Duration::ZERO);
         (0..100).find(|tenths| {

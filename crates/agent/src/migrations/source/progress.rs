@@ -1,4 +1,4 @@
-//! How far a copy is, as commands see it and the log has it.
+//! Says how far a copy is, for commands and for the event log.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use super::environment::CopiedPages;
 use crate::migrations::offer::Offer;
 use crate::to_api::ToApi;
 
-/// Between two progress entries of the log.
+/// The time between two progress entries of the event log.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
-/// A guest that may be throttled always is by so many per cent: no less can be said.
+/// A guest that may be throttled is always throttled by at least this percentage: QEMU's settings take no less.
 const THROTTLE_LEAST_PERCENT: u8 = 1;
 
-/// Whether progress is worth an entry of the log.
+/// Whether progress is worth an entry of the event log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Logged {
     Yes,
@@ -26,13 +26,13 @@ pub(super) enum Logged {
 /// Follows one copy.
 #[derive(Debug)]
 pub(super) struct ProgressWatch {
-    /// When the rate was computed last, and what had been transferred by then.
+    /// When the rate was last computed, and the bytes transferred by then.
     last_rate_sample: Option<(Duration, u64)>,
     logged_at: Duration,
     is_placement_noted: bool,
 }
 
-/// Returns by how many per cent the guest is throttled, as people are told.
+/// Returns by how many per cent the guest is throttled, as people are told: the least throttle counts as none.
 pub(super) fn throttle_percent(state: &MigrationState) -> u8 {
     state.throttle_percent.filter(|percent| *percent > THROTTLE_LEAST_PERCENT).unwrap_or(0)
 }
@@ -42,7 +42,7 @@ impl ProgressWatch {
         ProgressWatch { last_rate_sample: None, logged_at: now, is_placement_noted: false }
     }
 
-    /// Returns bits a second that the hypervisor transferred since the last look; 0: not known.
+    /// Returns the bits a second that the hypervisor transferred since the last sample; 0: not known.
     pub(super) fn rate(&mut self, now: Duration, copy: &CopyState) -> u64 {
         let before = self.last_rate_sample.replace((now, copy.transferred_bytes));
         match before {
@@ -54,7 +54,8 @@ impl ProgressWatch {
         }
     }
 
-    /// Returns whether what is seen now goes into the log.
+    /// Returns whether this progress goes into the event log. One entry comes every [`LOG_PERIOD`], and one
+    /// when the migration is over.
     pub(super) fn is_logged(&mut self, now: Duration, state: &MigrationState) -> Logged {
         if now.saturating_sub(self.logged_at) < LOG_PERIOD && !state.status.is_over() {
             return Logged::No;
@@ -63,7 +64,8 @@ impl ProgressWatch {
         Logged::Yes
     }
 
-    /// Returns what is to be noted, once, of how the pages get to the RAM of the guest at `target`.
+    /// Returns lines for the event log on how the pages get to the RAM of the guest at `target`, once that is known.
+    /// Returns them once.
     pub(super) fn note_placement(&mut self, pages: &PageFigures, builds_on_kept: bool, target: &str) -> Vec<String> {
         let Some(direct) = pages.direct.filter(|_| !self.is_placement_noted) else { return Vec::new() };
         self.is_placement_noted = true;
@@ -98,7 +100,7 @@ pub(super) fn progress(
     }
 }
 
-/// Returns where the bytes went so far, of a guest with so much RAM.
+/// Returns where the bytes of the pages went so far, of a guest with `ram_bytes` of RAM.
 pub(super) fn page_figures(pages: &dyn CopiedPages, offer: Option<&Offer>, ram_bytes: u64) -> PageFigures {
     let counts = pages.counts();
     let sent_bytes = counts.guest_bytes().saturating_sub(counts.repaired_bytes());

@@ -1,22 +1,23 @@
-//! Whether a migration stands, and whether it is known why not. The first reason for calling off stands: what follows
-//! from it is none. Pure.
+//! Keeps whether a migration stands. The first reason for calling the migration off counts: what follows from it is no
+//! other reason. Pure.
 
 /// How a migration stands, as its source's worker knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Nothing is against it.
+    /// Nothing is against the migration.
     #[default]
     Open,
-    /// It is called off, here or by the owner.
+    /// The migration is called off, by this worker or by the owner.
     CalledOff,
-    /// The guest changed, and that was told.
+    /// The guest changed, and the owner was told.
     Changed,
-    /// It has ended without the guest being moved, and why was told.
+    /// The migration has ended and the guest stays. The owner was told why.
     Failed,
 }
 
 impl Standing {
-    /// Takes in that it stands so. Returns whether that is the first thing against it: then its reason is told.
+    /// Sets the standing if nothing was against the migration before. Returns whether that was so: then the reason is
+    /// to be told.
     pub(super) fn become_first(&mut self, next: Standing) -> bool {
         let is_first = *self == Standing::Open;
         if is_first {

@@ -1,10 +1,10 @@
-//! When a guest may be stopped for the switchover: what may be left then, for what it takes to be within the downtime
-//! limit. Pure: takes samples, gives a decision.
+//! Decides when a guest may be stopped for the switchover: how much may be left then, so that the rest arrives within
+//! the downtime limit. Pure: takes samples, and gives decisions.
 //!
-//! What may be left is what fits through this guest's share of what the paths were seen to carry, less what framing
-//! and other traffic take, in the time that the handover leaves. QEMU's own measure takes what buffers swallow for what
-//! arrives. Until there is another, that has to do: what NICs say of themselves may be ten times what the network
-//! gives.
+//! What may be left is what fits through this guest's share of what the paths were seen to carry, in the time that the
+//! handover leaves. Framing and other traffic are subtracted. QEMU's own measure counts what buffers swallow as what
+//! arrives. It is used only until the paths were measured. What NICs say of themselves is not used, because it may be
+//! ten times what the network gives.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,33 +12,35 @@ use std::time::Duration;
 use skein_forecast::ConvergenceWatch;
 use skein_pages::PageCounts;
 
-/// Of what the paths carry, what a guest's last bytes get.
+/// The share of what the paths carry that a guest's last bytes get.
 const SWITCHOVER_SHARE: f64 = 0.9;
-/// A guest's last pages may become less small than those before.
+/// Bounds how many times smaller pages are taken to become: a guest's last pages may become less small than those
+/// before.
 const PACKING_RATIO_DROP_MAX: f64 = 10.0;
-/// What fewer bytes of pages became says nothing.
+/// The least bytes of pages that say how small pages become.
 const PACKING_RATIO_BYTES_MIN: u64 = 1 << 20;
-/// What the handover, and comparing what both ends hold, take of the downtime limit; half of it at most.
+/// The part of the downtime limit that the handover takes, and comparing what both ends hold. At most half of the
+/// limit.
 const HANDOVER_TIME_RESERVED: Duration = Duration::from_millis(25);
-/// Looks of late: a second.
+/// How many samples count as recent: those of a second.
 const RECENT_SAMPLES: usize = 10;
-/// Smaller changes than this part are not worth a command.
+/// A change is worth a command to the hypervisor if it is more than the limit divided by this.
 const CHANGE_SHARE_MIN: u64 = 10;
-/// With pages held back, this part of what fits may be left of the others at least.
+/// Some of what fits stays for other pages if pages are held back: at least what fits divided by this.
 const FITS_FRACTION_BESIDE_HELD: u64 = 8;
 
 /// What is known of a copy at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SwitchoverSample {
-    /// Milliseconds for which the guest may stand still.
+    /// The time for which the guest may stand still, in milliseconds.
     pub(super) downtime_limit_ms: u64,
-    /// Bits a second that the paths to the target carry together; 0: not known yet.
+    /// The bits a second that the paths to the target carry together; 0: not known yet.
     pub(super) carried_bits_per_s: u64,
-    /// Guests that are copied to the target now, this one too.
+    /// The guests that are copied to the target now, this guest included.
     pub(super) copies: u32,
-    /// Mb/s that the hypervisor's sockets took of late.
+    /// The Mb/s that the hypervisor's sockets took recently.
     pub(super) socket_mbit_per_s: f64,
-    /// What became of the guest's pages; none: the agent has not seen any.
+    /// What became of the guest's pages; `None`: the agent has not seen any page.
     pub(super) pages: Option<PagesSample>,
 }
 
@@ -46,34 +48,34 @@ pub(super) struct SwitchoverSample {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PagesSample {
     pub(super) counts: PageCounts,
-    /// Bytes of pages that wait until the guest stands still.
+    /// The bytes of pages that are held back until the guest stands still.
     pub(super) held_bytes: u64,
-    /// Bytes of pages of which it was said that they wait, each time that it was.
+    /// The bytes of pages that were held back so far. A page counts each time that it was held back.
     pub(super) held_back_bytes: u64,
 }
 
 /// What is to be done for the switchover.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SwitchoverDecision {
-    /// Bytes that would fit.
+    /// The bytes that would fit.
     pub(super) fits_bytes: u64,
-    /// Bytes of pages that may wait until the guest stands still.
+    /// The bytes of pages that may be held back until the guest stands still.
     pub(super) held_bytes_max: u64,
-    /// What the hypervisor is to be told, if that is worth it.
+    /// What the hypervisor is to be told; `None`: nothing new is worth a command.
     pub(super) limit: Option<SwitchoverLimit>,
 }
 
 /// What a hypervisor is told of the switchover.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SwitchoverLimit {
-    /// Bytes that may be left.
+    /// The bytes that may be left.
     pub(super) bytes: u64,
-    /// Mb/s that its sockets took at most of late.
+    /// The most Mb/s that the hypervisor's sockets took recently.
     pub(super) socket_mbit_per_s: f64,
 }
 
 impl SwitchoverLimit {
-    /// Whether a change to `next` is not worth a command.
+    /// Returns whether a change to `next` is not worth a command.
     fn is_near(&self, next: &SwitchoverLimit) -> bool {
         next.bytes.abs_diff(self.bytes) <= self.bytes / CHANGE_SHARE_MIN
             && (next.socket_mbit_per_s - self.socket_mbit_per_s).abs()
@@ -86,27 +88,30 @@ impl SwitchoverLimit {
 pub(super) struct SwitchoverSteering {
     counted_last: PageCounts,
     held_back_last: u64,
-    /// Bytes of pages that a byte on the wire was, and Mb/s that the hypervisor's sockets took: at the last looks.
+    /// How many bytes of pages a byte on the wire was, at the last samples.
     packing_ratios: VecDeque<f64>,
+    /// The Mb/s that the hypervisor's sockets took, at the last samples.
     socket_mbit_per_s: VecDeque<f64>,
     /// What the hypervisor was told last.
     told: Option<SwitchoverLimit>,
-    /// The guest was seen not to converge: pages that it writes in every round may wait.
+    /// Whether the copy was seen not to converge. Then pages that the guest writes in every round may be held back,
+    /// until the end.
     holds_pages_back: bool,
 }
 
 impl SwitchoverSteering {
-    /// Decides by what is known now. `watch` has seen the copy before.
+    /// Decides by a sample. `watch` has seen the samples of this copy before.
     pub(super) fn decide(&mut self, sample: &SwitchoverSample, watch: &ConvergenceWatch) -> SwitchoverDecision {
         let limit = Duration::from_millis(sample.downtime_limit_ms);
         let time = (limit - HANDOVER_TIME_RESERVED.min(limit / 2)).as_secs_f64();
         let ratio = self.packing_ratio(sample.pages.as_ref());
         let rate = sample.carried_bits_per_s as f64 / 8.0;
         let wire = rate * SWITCHOVER_SHARE / f64::from(sample.copies.max(1)) * time;
-        // Where pages become small, somebody else than the paths is the slowest.
+        // If pages become small, something else than the paths is the slowest: what was moved counts, too.
         let fits = watch.moves().map_or(wire * ratio, |moves| (wire * ratio).min(moves * time)) as u64;
         self.holds_pages_back |= watch.is_hopeless();
-        // Half of it may be pages that wait until then, where there is no other way. They go whole.
+        // Up to half of what the wire takes may be pages that are held back, if there is no other way. They are sent
+        // whole.
         let held_bytes_max = if self.holds_pages_back { (wire / 2.0) as u64 } else { 0 };
         remember(&mut self.socket_mbit_per_s, sample.socket_mbit_per_s);
         if fits == 0 {
@@ -118,23 +123,24 @@ impl SwitchoverSteering {
             0 => watch.aim(fits),
             held => fits.saturating_sub(held).max(fits / FITS_FRACTION_BESIDE_HELD),
         };
-        // The next moment may be as fast as any of late.
+        // The sockets may take as much as at their fastest of these samples.
         let socket_mbit_per_s = self.socket_mbit_per_s.iter().copied().fold(0.0, f64::max);
         let next = SwitchoverLimit { bytes, socket_mbit_per_s };
         let is_news = !self.told.is_some_and(|told| told.is_near(&next));
         SwitchoverDecision { fits_bytes: fits, held_bytes_max, limit: is_news.then_some(next) }
     }
 
-    /// The hypervisor has taken what it was told.
+    /// Notes that the hypervisor has taken this limit.
     pub(super) fn note_told(&mut self, limit: SwitchoverLimit) {
         self.told = Some(limit);
     }
 
-    /// Returns how many bytes of pages a byte on the wire was, of late at least: the last pages are like those before.
+    /// Returns how many bytes of pages a byte on the wire is at least, by recent samples: the last pages are like those
+    /// before.
     fn packing_ratio(&mut self, pages: Option<&PagesSample>) -> f64 {
         let Some(pages) = pages else { return 1.0 };
         let (now, before) = (&pages.counts, &self.counted_last);
-        // What is held says nothing of what pages become.
+        // Pages that are held back say nothing of how small pages become.
         let before_held = std::mem::replace(&mut self.held_back_last, pages.held_back_bytes);
         let held_back = pages.held_back_bytes.saturating_sub(before_held);
         let guest = now.guest_bytes().saturating_sub(before.guest_bytes()).saturating_sub(held_back);
@@ -148,7 +154,7 @@ impl SwitchoverSteering {
     }
 }
 
-/// Adds a value to those of late.
+/// Adds a value to the recent values.
 fn remember(recent: &mut VecDeque<f64>, value: f64) {
     recent.push_back(value);
     if recent.len() > RECENT_SAMPLES {
@@ -165,7 +171,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// 1 Gb/s, alone, and a downtime limit of 300 ms: 30.9 MB fit.
+    /// Returns a sample of one copy over 1 Gb/s, with a downtime limit of 300 ms: 30.9 MB fit.
     fn sample() -> SwitchoverSample {
         SwitchoverSample {
             downtime_limit_ms: 300,
@@ -185,7 +191,7 @@ mod tests {
         PagesSample { counts, ..PagesSample::default() }
     }
 
-    /// Seen a guest that writes more than is moved, 100 MB/s.
+    /// Returns a watch that has seen a guest write more than is moved, 100 MB/s.
     fn hopeless() -> ConvergenceWatch {
         let mut watch = ConvergenceWatch::new(0);
         let round = |tenths: u64| CopySample {
@@ -274,7 +280,7 @@ mod tests {
             |steering: &mut SwitchoverSteering, bytes| steering.decide(&held(bytes), &watch).limit.unwrap().bytes;
         assert_eq!(bytes(&mut steering, 10_000_000), fits - 10_000_000);
         assert_eq!(bytes(&mut steering, 27_000_000), fits / 8, "others must come to an end, too");
-        // Once they may wait they may until the end.
+        // Pages that may be held back may be so until the end.
         assert!(steering.decide(&held(0), &ConvergenceWatch::new(0)).held_bytes_max > 0);
     }
 }

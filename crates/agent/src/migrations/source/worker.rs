@@ -1,4 +1,4 @@
-//! Obeys the owner's orders to a source's hypervisor, heeds its events, and tells how the guest is.
+//! Obeys the owner's orders to a source's hypervisor, takes its events, and reports the guest's state.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -23,17 +23,17 @@ use crate::migrations::guest_watch::GuestWatch;
 use crate::migrations::input::{Input, WorkerInput};
 use crate::migrations::offer::Offer;
 
-/// How often progress is asked for.
+/// How often the hypervisor is asked for its progress.
 pub(super) const PROGRESS_PERIOD: Duration = Duration::from_millis(100);
-/// A hypervisor that does not answer by then is asked again later: there may be orders to obey.
+/// A hypervisor that does not answer within this time is asked again later, because orders may wait.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// One that may be deaf is not waited for.
+/// Bounds the wait for a hypervisor that may be deaf.
 const UNRESPONSIVE_WAIT: Duration = Duration::from_millis(200);
-/// A QEMU that gave up resumes its guest within milliseconds.
+/// A QEMU that gave a migration up resumes its guest within milliseconds. This is ample.
 const RESUME_TIME: Duration = Duration::from_secs(2);
-/// A process whose connection ended is gone by then.
+/// A process whose connection ended is gone within this time.
 const END_TIME: Duration = Duration::from_secs(1);
-/// An agent that is told to end waits so long for a hypervisor that was told to.
+/// Bounds the time that an agent that ends waits for a hypervisor to carry out its last order.
 const LEAVE_TIME: Duration = Duration::from_millis(800);
 const NEVER_ENDS: &str =
     "QEMU never ends this migration: its guest cannot be moved until it is shut down and started again";
@@ -41,17 +41,18 @@ const NEVER_ENDS: &str =
 /// See the [module](super).
 pub(in crate::migrations) struct SourceWorker {
     id: MigrationId,
-    /// The target's host.
+    /// The name of the target's host.
     peer: String,
     offer: Option<Offer>,
     clock: Arc<dyn Clock>,
     environment: Box<dyn SourceEnvironment>,
     hypervisor: HypervisorWatch,
-    /// The copy that is under way: the hypervisor was told to migrate, and its end was not seen yet.
+    /// The copy that is under way: the hypervisor was told to migrate, and the end of that was not seen yet.
     copy: Option<GuestCopy>,
     standing: Standing,
-    /// The hypervisor may have parameters of this migration, which are not for the next.
+    /// Whether the hypervisor may have settings of this migration, which are not meant for the next migration.
     is_tuned: bool,
+    /// The state that the owner was told last; `None`: the next state is told whatever it is.
     reported_guest: Option<SourceGuest>,
 }
 
@@ -65,19 +66,19 @@ pub(super) enum Work {
     IsLeft,
 }
 
-/// When the guest's composition is looked at.
+/// When the guest's composition is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Urgency {
     Now,
     IfDue,
 }
 
-/// Why an order was not obeyed.
+/// The reason why an order was not obeyed.
 #[derive(Debug, thiserror::Error)]
 enum OrderError {
     #[error("it was begun by an agent that is gone")]
     NoOffer,
-    /// The guest is not as the target was told.
+    /// The guest is not as the target was told, for this reason.
     #[error("{0}")]
     Changed(String),
     #[error(transparent)]
@@ -87,7 +88,7 @@ enum OrderError {
 }
 
 impl SourceWorker {
-    /// A worker for the migration of this summary. It hears the hypervisor's events by `jobs`.
+    /// Returns a worker for the migration of `summary`. The hypervisor's events come to it by `jobs`.
     pub(super) fn new(
         summary: MigrationSummary,
         offer: Option<Offer>,
@@ -104,12 +105,14 @@ impl SourceWorker {
             hypervisor: HypervisorWatch::new(jobs),
             copy: None,
             standing: Standing::default(),
-            // By the agent before this one.
+            // An earlier agent may have set them.
             is_tuned: !matches!(summary.stage, MigrationPhase::Source(SourcePhase::Begin | SourcePhase::Prepare)),
             reported_guest: None,
         }
     }
 
+    /// Does the jobs that come, and asks the hypervisor every [`PROGRESS_PERIOD`] without a job, until the migration is
+    /// forgotten or the agent ends.
     pub(in crate::migrations) fn run(mut self, jobs: Receiver<WorkerInput>) {
         loop {
             let work = match jobs.recv_timeout(PROGRESS_PERIOD) {
@@ -128,8 +131,8 @@ impl SourceWorker {
         }
     }
 
-    /// Does this job and those that wait. Of orders only the last stands: while a hypervisor was deaf, others were
-    /// repeated.
+    /// Does `job` and all jobs that wait in `jobs`. Only the last order is obeyed: orders may have been repeated while
+    /// a hypervisor was deaf.
     pub(super) fn work(&mut self, job: WorkerInput, jobs: &Receiver<WorkerInput>) -> Work {
         let mut order = None;
         let mut work = Work::GoesOn;
@@ -151,7 +154,8 @@ impl SourceWorker {
         work
     }
 
-    /// The next agent goes on. The hypervisor gets done with what it was told last while somebody reads what it writes.
+    /// Leaves the migration to the next agent. The hypervisor can carry out its last order only while this agent reads
+    /// what it writes: so this waits for a while.
     pub(super) fn leave(&mut self) {
         let clock = self.clock.clone();
         clock.wait_until(LEAVE_TIME, &mut || {
@@ -163,7 +167,7 @@ impl SourceWorker {
 
     // Orders.
 
-    /// Does what is ordered, and says how the guest is then, whatever came of it.
+    /// Obeys an order, and reports the guest's state afterwards, whatever came of the order.
     fn obey(&mut self, order: SourceOrder) {
         self.reported_guest = None;
         if order == SourceOrder::Quit {
@@ -179,7 +183,7 @@ impl SourceWorker {
             return self.look();
         };
         let done = match order {
-            // Begun already, or over: a migration is begun once.
+            // A migration is begun once: this one has begun, or is over.
             SourceOrder::Migrate if self.copy.is_some() || !self.standing.is_open() => Ok(()),
             SourceOrder::Migrate => match self.environment.reserve() {
                 Ok(()) => self.migrate(&guest),
@@ -193,7 +197,7 @@ impl SourceWorker {
         if let Err(error) = done {
             let error = crate::error_chain(&error);
             warn!(id = %self.id, "{order:?}: {error}");
-            // An order may be obeyed after the failure that makes it obsolete: the reason for that stands.
+            // A late order may be refused because the migration has failed. The reason for the failure stands.
             if self.standing.is_open() {
                 self.environment.tell(vec![Input::Detail(self.id, format!("QEMU: {error}"))]);
             }
@@ -205,7 +209,7 @@ impl SourceWorker {
         self.look();
     }
 
-    /// There is no room for the copy.
+    /// Fails the migration, because there is no room for the copy.
     fn refuse_copy(&mut self, why: String) {
         warn!(id = %self.id, "{why}");
         self.standing.become_first(Standing::Failed);
@@ -214,21 +218,21 @@ impl SourceWorker {
         self.look();
     }
 
-    /// It is called off: because it takes too long perhaps, then says whether it converged; or because its pages were
-    /// found not to be right here, which the target may have been the first to act on.
+    /// Tells why the migration is called off, as far as this worker knows. The copy may take too long: the reason is
+    /// whether it converges. Or this host found the pages not to be right, on which the target may have acted first.
     fn explain(&mut self) {
         if !self.standing.become_first(Standing::CalledOff) {
             return;
         }
+        // If there is no copy, the hypervisor has let go of the migration, and the reason was told.
         let Some(copy) = self.copy.as_ref().filter(|copy| copy.not_converging_why().is_none()) else { return };
-        // Once the hypervisor has let go of it, the reason is told.
         let found = self.environment.pages().and_then(|pages| pages.failed_here());
         if let Some(why) = found.map(|why| self.advised(why)).or_else(|| copy.why_unfinished()) {
             self.environment.tell(vec![Input::Detail(self.id, why)]);
         }
     }
 
-    /// What was wrong with the pages, and what follows.
+    /// Returns what was wrong with the pages, and what follows from that.
     fn advised(&self, why: String) -> String {
         match self.environment.pages().and_then(|pages| pages.direct_placement_failure()) {
             Some(_) => why + "; without direct placement it can be moved, and is when it is tried again",
@@ -236,6 +240,10 @@ impl SourceWorker {
         }
     }
 
+    /// Begins the copy.
+    ///
+    /// # Errors
+    /// The offer is gone, the guest changed, or a channel or the hypervisor does not do its part.
     fn migrate(&mut self, guest: &Arc<dyn Guest>) -> Result<(), OrderError> {
         let offer = self.offer.clone().ok_or(OrderError::NoOffer)?;
         self.is_tuned = true;
@@ -250,9 +258,13 @@ impl SourceWorker {
         Ok(())
     }
 
-    /// From here on a QEMU may be deaf, before it has answered: nobody waits for that.
+    /// Has the hypervisor continue a migration that is at its switchover. Does not wait long for the answer: a QEMU may
+    /// be deaf from here on, before it has answered.
+    ///
+    /// # Errors
+    /// The hypervisor refuses, or its connection is gone.
     fn go_on(&mut self, guest: &dyn Guest) -> Result<(), OrderError> {
-        // The guest stands still.
+        // The guest stands still, and waits for this thread.
         self.environment.raise_priority();
         match guest.with_patience(UNRESPONSIVE_WAIT).continue_migration() {
             Err(GuestError::Silent(_)) => Ok(()),
@@ -260,8 +272,11 @@ impl SourceWorker {
         }
     }
 
-    /// In the switchover a QEMU may be deaf as long as its target does not read; a main connection that closes wakes
-    /// it, and the guest stands still until then.
+    /// Cancels the migration. In the switchover, a QEMU may be deaf as long as its target does not read, while the
+    /// guest stands still. Closing the main channel wakes such a QEMU.
+    ///
+    /// # Errors
+    /// The hypervisor refuses or does not answer, or its connection is gone.
     fn cancel(&mut self, guest: &dyn Guest) -> Result<(), OrderError> {
         let cancelled = guest.with_patience(UNRESPONSIVE_WAIT).cancel_migration();
         if cancelled.is_err() {
@@ -270,8 +285,8 @@ impl SourceWorker {
         Ok(cancelled?)
     }
 
-    /// The guest runs elsewhere. The owner does not ask the hypervisor to end but kills it, as what it holds of disks
-    /// is another's by now; here is what comes after that.
+    /// Releases what this host has of a guest that runs at the target. The owner kills the hypervisor, and does not ask
+    /// it to end: the disks that it holds open are the other host's by now.
     fn quit(&mut self) {
         self.copy = None;
         if self.wait_for_end() {
@@ -280,7 +295,7 @@ impl SourceWorker {
         self.look();
     }
 
-    /// Returns whether there is no process any more.
+    /// Waits until the process has ended. Returns whether it has.
     fn wait_for_end(&self) -> bool {
         self.clock.wait_until(END_TIME, &mut || !self.environment.has_process())
     }
@@ -293,11 +308,11 @@ impl SourceWorker {
                 self.wait_for_end();
                 self.look();
             }
-            // The two that a guest waits for are believed at once.
+            // A guest waits for these two. They are believed at once, without a question to the hypervisor.
             GuestEvent::Migration(MigrationStatus::PreSwitchover) => {
                 self.environment.note_standstill();
                 self.copy.iter_mut().for_each(|copy| copy.note_standstill(&*self.environment));
-                // A look may have seen what came after the event.
+                // An answer that was read before this event may be of a later state.
                 if !matches!(self.reported_guest, Some(SourceGuest::Device | SourceGuest::Completed)) {
                     self.report_stopped();
                 }
@@ -312,7 +327,7 @@ impl SourceWorker {
         }
     }
 
-    /// An event of the guest, not of its migration.
+    /// Takes in an event of the guest, as opposed to its migration.
     fn heed_guest(&mut self, event: &GuestEvent) {
         if *event == GuestEvent::Stopped {
             self.environment.note_standstill();
@@ -333,9 +348,9 @@ impl SourceWorker {
         }
     }
 
-    // Looks.
+    // Questions.
 
-    /// Asks the hypervisor how the guest is, and says so.
+    /// Asks the hypervisor for the guest's state, and reports it.
     pub(super) fn look(&mut self) {
         self.check_channels();
         let Some(guest) = self.environment.guest() else {
@@ -349,19 +364,19 @@ impl SourceWorker {
         self.check_network(&*guest);
         let asked = || -> Result<_, GuestError> { Ok((guest.run_state()?, guest.migration()?, guest.run_state()?)) };
         match asked() {
-            // In the middle of a change there is nothing to say.
+            // The state changes just now: there is nothing to report.
             Ok((before, _, after)) if before != after => {}
             Ok((_, state, after)) => self.take_answers(&*guest, &state, &after),
-            // An event or the next look says more.
+            // An event or the next question tells more.
             Err(error) => info!(id = %self.id, "QEMU: {error}"),
         }
     }
 
-    /// Says how the guest is by its hypervisor's answers.
+    /// Reports the guest's state by its hypervisor's answers.
     fn take_answers(&mut self, hypervisor: &dyn Guest, state: &MigrationState, run_state: &RunState) {
         self.check_guest(run_state, Urgency::IfDue);
         if state.status == MigrationStatus::Cancelling {
-            // It may wait for this.
+            // A hypervisor that is cancelling may wait for this.
             let _ = hypervisor.continue_cancelling();
         }
         if let Some(copy) = &mut self.copy {
@@ -412,8 +427,7 @@ impl SourceWorker {
         }
     }
 
-    /// Calls the migration off if the guest, which its hypervisor says is in this state, was stopped, or is another
-    /// than the target was told.
+    /// Calls the migration off if the guest was stopped, by this run state, or is not as the target was told.
     fn check_guest(&mut self, state: &RunState, urgency: Urgency) {
         if !self.standing.is_open() || matches!(state, RunState::FinishMigrate | RunState::PostMigrate) {
             return;
@@ -429,10 +443,11 @@ impl SourceWorker {
         changed.into_iter().for_each(|why| self.report_changed(why));
     }
 
-    /// A migration is over when the hypervisor has let go of it: before, the next one would be refused.
+    /// Returns the migration's status. It is over only when the hypervisor has let go of it: before, the hypervisor
+    /// would refuse the next migration.
     fn let_go(&mut self, guest: &dyn Guest, status: MigrationStatus) -> MigrationStatus {
         let let_go = self.hypervisor.let_go(self.clock.now(), status, || guest.holds_migration().ok());
-        // With the other host out of reach its channels may wait for somebody to read what they still write.
+        // If the other host is out of reach, the hypervisor may wait until its channels are read to their end.
         if matches!(let_go, LetGo::WaitsForNetwork | LetGo::Never) {
             self.environment.give_up_channels();
         }
@@ -450,16 +465,16 @@ impl SourceWorker {
         }
     }
 
-    /// The guest goes on here: another migration is to find its hypervisor as it was.
+    /// Resets the hypervisor's settings, because the guest goes on here and may be migrated again.
     fn forget_tuning(&mut self, guest: &dyn Guest) {
         match guest.forget_migration_settings() {
             Ok(()) => self.is_tuned = false,
-            // The next look tries again.
+            // This is tried again after the hypervisor's next answers.
             Err(error) => info!(id = %self.id, "QEMU: {error}"),
         }
     }
 
-    /// The migration is over, and the guest here is about to go on.
+    /// Reports that the migration has failed, once the guest here is about to go on.
     fn fail(&mut self, hypervisor: &dyn Guest, state: &MigrationState) {
         let mut is_settled = || hypervisor.run_state().map_or(true, |state| state != RunState::FinishMigrate);
         self.clock.wait_until(RESUME_TIME, &mut is_settled);
@@ -473,7 +488,7 @@ impl SourceWorker {
             self.environment.set_indirect(why);
         }
         let mut inputs = Vec::new();
-        // The other end may hear of that before the hypervisor does, and end the copy.
+        // The target may hear of the reason before this host's hypervisor does, and end the copy.
         if !self.standing.become_first(Standing::Failed) {
             info!(id = %self.id, "QEMU has let go of it");
         } else if let Some(why) =
@@ -491,17 +506,17 @@ impl SourceWorker {
         self.environment.tell(inputs);
     }
 
-    // What is told.
+    // Reports.
 
-    /// The guest stands still for the switchover: one that changed does not go on.
+    /// Reports that the guest stands still for the switchover. A guest that changed does not go on.
     fn report_stopped(&mut self) {
         if !self.standing.has_changed() {
             self.report_guest(SourceGuest::PreSwitchover);
         }
     }
 
-    /// The hypervisor let go of the guest, whose state is on its way: what it is now, the target must have. Before,
-    /// somebody could still have changed that; until the target has loaded the state, the guest can be kept.
+    /// Reports that the hypervisor let go of the guest, whose state is on its way. The guest is compared now: before,
+    /// it could still have been changed, and until the target has loaded the state, the guest can be kept here.
     fn report_completed(&mut self) {
         let is_new = self.reported_guest != Some(SourceGuest::Completed) && !self.standing.has_changed();
         if let Some((guest, copy)) = self.environment.guest().zip(self.copy.as_ref()).filter(|_| is_new) {
@@ -524,9 +539,9 @@ impl SourceWorker {
         self.environment.tell(reason.into_iter().chain([changed]).collect());
     }
 
-    /// What ran the guest has ended: what is known of why.
+    /// Reports that the guest's process has ended, with what is known of the reason.
     fn report_gone(&mut self) {
-        // One that was told to end, as its guest runs elsewhere, is not asked why.
+        // A hypervisor that was killed because its guest runs at the target has no reason to tell.
         if let Some(copy) = self.copy.as_ref().filter(|_| self.reported_guest != Some(SourceGuest::Gone)) {
             let words = self.environment.last_words().map(|words| format!("its QEMU said: {words}"));
             let reason = copy.guest.ended();

@@ -82,7 +82,8 @@ impl TargetWorker {
         }
     }
 
-    /// Does the jobs that come, and looks every [`PROGRESS_PERIOD`], until the migration is over for this worker.
+    /// Does the jobs that come, and asks QEMU every [`PROGRESS_PERIOD`] without a job, until the migration is forgotten
+    /// or the agent ends.
     pub(in crate::migrations) fn run(mut self, jobs: Receiver<WorkerInput>) {
         loop {
             let work = match jobs.recv_timeout(PROGRESS_PERIOD) {

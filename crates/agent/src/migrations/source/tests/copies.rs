@@ -1,4 +1,4 @@
-//! What happens to a copy that is under way, and what is done for it.
+//! Tests what happens to a copy that is under way, and what is done for it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A path that carries 100 MB/s, and all that its NIC can.
+/// Returns a path that carries 100 MB/s, which is all that its NIC can carry.
 fn path() -> PathSample {
     PathSample {
         nic: "eth0".into(),
@@ -30,7 +30,7 @@ fn path() -> PathSample {
     }
 }
 
-/// A copy of a busy guest, over one such path, that has gone on for so long.
+/// Has a busy guest copied over one such path for `time`.
 fn busy_for(time: Duration, world: World) -> World {
     let mut world = world;
     {
@@ -50,7 +50,7 @@ fn what_does_not_converge_is_called_off_and_the_reason_stands() {
     let why = "will not converge: dirties 150 MB/s, moves 100 MB/s: needs 1 more NIC, or --allow-throttle 70";
     assert_eq!(world.take_told(), ["Migrating", &format!("detail {why:?}"), "failed"]);
     assert_eq!(world.notes(), [why]);
-    // The owner calls it off.
+    // The owner calls the migration off.
     world.order(SourceOrder::CancelMigration);
     world.pass(seconds(1));
     assert_eq!(world.take_told(), ["Migrating", "failed", "Running"]);
@@ -65,7 +65,7 @@ fn where_it_is_tried_until_a_deadline_it_goes_on_and_is_explained_then() {
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(told[1].starts_with("detail \"will not converge: "), "{told:?}");
     assert_eq!(world.status(), MigrationStatus::Active);
-    // It comes to write less.
+    // The guest comes to write less.
     world.guest.set_writes(0);
     world.pass(seconds(10));
     assert_eq!(world.take_told(), ["detail \"\"", "PreSwitchover"]);
@@ -149,7 +149,7 @@ fn a_guest_that_changes_while_it_is_copied_is_kept() {
         assert_eq!(told.len(), 2, "{case}: {told:?}");
         assert!(told[0].starts_with("detail ") && told[0].contains(why), "{case}: {told:?}");
         assert_eq!(told[1], "changed", "{case}");
-        // Whatever is refused after that is no reason, and the switchover is not reported any more.
+        // What is refused after that is no reason, and the switchover is not reported any more.
         world.order(SourceOrder::Continue);
         assert_eq!(world.take_told(), ["Migrating"], "{case}");
     }
@@ -171,7 +171,8 @@ fn a_guest_that_changed_before_it_stood_still_is_found_at_the_end() {
     type Change = fn(&mut Composition, Drive);
     let plugged: Change = |composition, drive| composition.drives.push(drive);
     let job: Change = |composition, _| composition.activities.extend(["block job x".to_owned()]);
-    // What comes without an event is looked at; of what has one, where events were missed.
+    // Drives change without an event: they are compared. Other changes have an event: they are compared if events were
+    // missed.
     for (change, events, is_found) in [(plugged, 0, true), (job, 0, false), (job, 70, true)] {
         let mut world = World::at(MigrationStatus::PreSwitchover, small());
         (0..events).for_each(|_| world.guest.tell(GuestEvent::Awake));
@@ -373,7 +374,7 @@ fn an_agent_that_is_started_again_finds_the_guest_as_it_is() {
         let is_forgotten = all.contains(&Told::ForgetMigrationSettings);
         assert_eq!(is_forgotten, status != Status::Completed, "for the next migration: {status:?}");
     }
-    // It is resumed once its end is known.
+    // The guest is resumed once the end of its migration is known.
     let mut world = World::at(Status::Completed, small()).restarted(SourcePhase::Keep);
     world.order(SourceOrder::Resume);
     assert_eq!(world.take_told(), ["Running"]);
@@ -401,7 +402,7 @@ fn an_agent_that_ends_waits_for_what_it_told_the_hypervisor() {
     assert_eq!(world.clock.now() - before, Duration::from_millis(800), "it is copied on, as nobody called it off");
     assert!(world.has_done("left") && !world.has_done("gave up"));
 
-    // The order came first.
+    // The order came before the agent was told to end.
     let mut world = World::at(MigrationStatus::Active, large());
     world.jobs.try_send(WorkerInput::Leave).unwrap();
     let cancel = WorkerInput::Order(skein_handover::Order::Source(SourceOrder::CancelMigration));

@@ -1,4 +1,5 @@
-//! A source's worker over a guest in virtual time: each order and each failure of it, and what happens to a copy.
+//! Tests a source's worker with a guest in virtual time: each order, each failure of an order, and what happens to a
+//! copy.
 
 mod copies;
 mod orders;

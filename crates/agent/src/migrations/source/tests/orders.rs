@@ -1,4 +1,4 @@
-//! Each order × each way in which it goes wrong.
+//! Tests each order with each way in which it goes wrong.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::world::{World, large, small};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wrong {
     Nothing,
-    /// The order is not heard.
+    /// The hypervisor does not hear the order.
     Unheard,
-    /// The order is obeyed, and the answer lost.
+    /// The hypervisor obeys the order, and its answer is lost.
     Unanswered,
     Refused,
-    /// What runs the guest has ended, and its event waits.
+    /// The hypervisor has ended, and the event of that waits.
     Gone,
-    /// Another client took the connection's place.
+    /// Another client has taken the connection's place.
     Disconnected,
     /// The migration fails by itself, and the event is drained together with the order.
     Failed,
@@ -30,7 +30,7 @@ enum Wrong {
     EventsLate,
     /// Each event of the migration comes twice.
     EventsTwice,
-    /// Nothing is heard for 3 s.
+    /// The hypervisor hears nothing for 3 s.
     Deaf,
 }
 
@@ -59,7 +59,7 @@ fn command(order: SourceOrder) -> Command {
     }
 }
 
-/// Has an order obeyed at this point of a copy, while something goes wrong. Returns what the owner is told within five
+/// Has an order obeyed at this point of a copy while something goes wrong. Returns what the owner is told within five
 /// seconds, what the guest did, and what else the worker did.
 fn cell(mut world: World, order: SourceOrder, wrong: Wrong) -> String {
     let guest = world.guest.clone();
@@ -82,7 +82,7 @@ fn cell(mut world: World, order: SourceOrder, wrong: Wrong) -> String {
     }
     world.agent.lock().done.clear();
     if order == SourceOrder::Quit {
-        // The owner kills the process first.
+        // The owner kills the process before the order.
         guest.end();
     }
     world.order(order);
@@ -98,7 +98,10 @@ fn cell(mut world: World, order: SourceOrder, wrong: Wrong) -> String {
     format!("{} | {did} | {}", world.take_told().join(", "), done.join(", "))
 }
 
-/// Compares each cell of an order's row with what is expected of it, and says all that differ.
+/// Compares each cell of an order's row with the expected one. Fails with all cells that differ.
+///
+/// # Panics
+/// A cell differs, or `expected` leaves a failure out.
 fn check(world: impl Fn() -> World, order: SourceOrder, expected: [(Wrong, &str); ALL.len()]) {
     assert_eq!(expected.map(|(wrong, _)| wrong), ALL, "each is tried");
     let cells = expected.map(|(wrong, expected)| (wrong, cell(world(), order, wrong), expected));

@@ -1,4 +1,4 @@
-//! A guest in virtual time, an agent that notes what it is told, and a worker between the two.
+//! Connects a worker to a guest in virtual time, and to an agent that notes what it is told.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,26 +24,26 @@ use crate::migrations::source::worker::{PROGRESS_PERIOD, SourceWorker, Work};
 use crate::migrations::test_parts::{TestClock, offer};
 
 pub(super) const ID: MigrationId = MigrationId(7);
-/// How exactly time passes.
+/// The step in which time passes.
 const STEP: Duration = Duration::from_millis(1);
 const QUEUE: usize = 64;
 
-/// A copy of 0.2 s, at 1 GB/s, and a switchover of 10 ms.
+/// Returns a guest whose copy takes 0.2 s at 1 GB/s, and its switchover 10 ms.
 pub(super) fn small() -> GuestParameters {
     GuestParameters { ram_bytes: 200_000_000, hot_bytes: 200_000_000, ..GuestParameters::default() }
 }
 
-/// A copy of 2 s.
+/// Returns a guest whose copy takes 2 s.
 pub(super) fn large() -> GuestParameters {
     GuestParameters { ram_bytes: 2_000_000_000, ..small() }
 }
 
-/// A guest that writes as fast as it is copied, 100 MB/s, for ever.
+/// Returns a guest that always writes faster than it is copied: 150 MB/s over a link of 100 MB/s.
 pub(super) fn busy() -> GuestParameters {
     GuestParameters { link_bytes_per_s: 100_000_000, writes_bytes_per_s: 150_000_000, ..small() }
 }
 
-/// Pages of which a test says what became.
+/// The pages of a guest. A test sets what becomes of them.
 #[derive(Clone, Default)]
 pub(super) struct FakePages(pub(super) Arc<Mutex<PagesState>>);
 
@@ -55,7 +55,7 @@ pub(super) struct PagesState {
     pub(super) failed_here: Option<String>,
     pub(super) direct_placement_failure: Option<String>,
     pub(super) held_bytes: u64,
-    /// What was last allowed.
+    /// What the worker last allowed to be held back.
     pub(super) held_bytes_max: Option<u64>,
 }
 
@@ -92,7 +92,7 @@ impl CopiedPages for FakePages {
     }
 }
 
-/// What the agent says, and what it was told.
+/// What the agent answers, and what it was told.
 #[derive(Default)]
 pub(super) struct AgentState {
     pub(super) no_room: Option<String>,
@@ -108,7 +108,7 @@ pub(super) struct AgentState {
 
     inputs: Vec<Input>,
     pub(super) notes: Vec<String>,
-    /// What else was done, in words.
+    /// What the worker had the agent do, in words.
     pub(super) done: BTreeSet<String>,
     pub(super) progress: Vec<CopyProgress>,
     pub(super) logged: usize,
@@ -119,7 +119,7 @@ pub(super) struct AgentState {
 struct FakeEnvironment {
     guest: FakeGuest,
     agent: Arc<Mutex<AgentState>>,
-    /// The channels were opened.
+    /// Whether the channels were opened.
     are_open: bool,
 }
 
@@ -158,7 +158,7 @@ impl SourceEnvironment for FakeEnvironment {
         self.are_open = true;
         Ok("/run/out".into())
     }
-    /// A hypervisor whose main channel closes gives up.
+    /// Closing the main channel has a hypervisor give up.
     fn give_up_channels(&self) {
         self.note_done("gave up");
         if self.are_open {
@@ -225,12 +225,12 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A migration that is prepared, of a guest that runs.
+    /// Returns a migration that is prepared, of a guest that runs.
     pub(super) fn new(parameters: GuestParameters) -> World {
         World::with(parameters, Some(offer()), SourcePhase::Prepare)
     }
 
-    /// A migration in this phase.
+    /// Returns a migration in this phase, of a guest that runs.
     pub(super) fn with(parameters: GuestParameters, offer: Option<Offer>, phase: SourcePhase) -> World {
         let clock = VirtualClock::new();
         let promised = Some(parameters.composition.clone());
@@ -266,13 +266,13 @@ impl World {
         World { clock, guest, agent, worker, jobs, queue, looked_at, told_guest }
     }
 
-    /// The agent is started again: another worker, which knows nothing but that the migration was in this phase.
+    /// Starts the agent again. Its new worker knows only the phase of the migration.
     pub(super) fn restarted(self, phase: SourcePhase) -> World {
         let told_guest = self.guest.told().len();
         World { told_guest, ..World::of(self.clock, self.guest, None, None, phase) }
     }
 
-    /// A migration whose copy has come this far, and of which all was told.
+    /// Returns a migration whose copy has come this far. What the owner was told up to there is taken.
     pub(super) fn at(status: MigrationStatus, parameters: GuestParameters) -> World {
         let mut world = World::new(parameters);
         world.order(SourceOrder::Migrate);
@@ -294,7 +294,10 @@ impl World {
         self.guest.seen().1.status
     }
 
-    /// Lets time pass, the worker doing what it does meanwhile.
+    /// Lets time pass, with the worker at work.
+    ///
+    /// # Panics
+    /// The worker does not go on.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.clock.now() + time;
         while self.clock.now() < end {
@@ -302,6 +305,10 @@ impl World {
         }
     }
 
+    /// Lets time pass until `is` is true.
+    ///
+    /// # Panics
+    /// `is` is not true within a minute, or the worker does not go on.
     pub(super) fn pass_until(&mut self, is: &dyn Fn(&World) -> bool) {
         let end = self.clock.now() + Duration::from_secs(60);
         while !is(self) {
@@ -327,7 +334,7 @@ impl World {
         }
     }
 
-    /// Has the worker obey, with what waits for it.
+    /// Has the worker do what waits for it, and obey.
     pub(super) fn order(&mut self, order: SourceOrder) {
         self.jobs.try_send(WorkerInput::Order(Order::Source(order))).unwrap();
         self.drain();
@@ -338,13 +345,13 @@ impl World {
         self.jobs.try_send(WorkerInput::Order(Order::Source(order))).unwrap();
     }
 
-    /// Returns what the owner was told since this was last asked, in short.
+    /// Returns, in short, what the owner was told since the last call.
     pub(super) fn take_told(&mut self) -> Vec<String> {
         self.told_guest = self.guest.told().len();
         std::mem::take(&mut self.agent.lock().inputs).iter().map(brief).collect()
     }
 
-    /// Returns what the guest was told and did since that was last asked, in short.
+    /// Returns, in short, what the guest was told and did since the last call of [`World::take_told`].
     pub(super) fn told_guest(&self) -> Vec<String> {
         let told = self.guest.told();
         told[self.told_guest..].iter().map(told_briefly).collect()
@@ -359,7 +366,10 @@ impl World {
     }
 }
 
-/// What the owner is told: `Running`, `failed`, `changed`, `detail "…"`, `words "…"`.
+/// Returns what the owner is told in short: `Running`, `failed`, `changed`, `detail "…"`, `words "…"`.
+///
+/// # Panics
+/// A source's worker has nothing to do with the input.
 fn brief(input: &Input) -> String {
     match input {
         Input::Source(ID, SourceInput::Guest(guest)) => format!("{guest:?}"),
