@@ -2,15 +2,16 @@
 
 use std::io;
 
-use skein_link::tls_record::{Seal, Unseal, pair};
+use skein_link::tls_record::{Seal, Unseal, pairs};
 
 use crate::input::Input;
 
 /// Records that anybody may have made, or ours on their way over any network.
 pub fn records(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let (seal, unseal) = pair();
-    if input.byte() % 2 == 0 { foreign(unseal, &mut input) } else { ours(seal, unseal, &mut input) }
+    let (which, [aes, aegis]) = (input.byte(), pairs());
+    let (seal, unseal) = if which & 2 == 0 { aes } else { aegis };
+    if which % 2 == 0 { foreign(unseal, &mut input) } else { ours(seal, unseal, &mut input) }
 }
 
 /// Nobody without the key makes anything that opens.

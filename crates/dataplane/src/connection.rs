@@ -59,12 +59,13 @@ impl RunningSession {
         info: PathInfo,
         connection: Connection,
     ) -> Result<(), AddError> {
-        let Connection { caps, reader, writer, shutdown } = connection;
+        let Connection { caps, cipher, reader, writer, shutdown } = connection;
         if !caps.suit_sessions() {
             return Err(AddError::Unsuitable(caps));
         }
         let sender = ConnectionSender { writer: Mutex::new(writer), wake: Condvar::new() };
         let outlet = Arc::new(sender);
+        let from_to = format!("{} > {}", info.nic, info.remote);
         self.with(|state, now| {
             if let Some(why) = state.core.ended() {
                 return Err(AddError::Ended(why.clone()));
@@ -74,6 +75,7 @@ impl RunningSession {
             state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
             Ok(())
         })?;
+        debug!(session = %self.id, connection = id.0, "{from_to} is protected by {}", cipher.unwrap_or("no cipher"));
         let live = self.clone();
         let threads = spawn("sender", move || send(&live, id, &outlet)).and_then(|sender| {
             let live = self.clone();
@@ -282,7 +284,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use skein_identity::{ClusterCa, Identity, Validity};
+    use skein_identity::{CipherPolicy, ClusterCa, Identity, Validity};
     use skein_link::{Dial, Link, Listeners, Security, TcpListeners, TlsLink};
     use skein_session::{Role, SessionId, Settings};
 
@@ -300,16 +302,19 @@ mod tests {
     }
 
     impl Ends {
-        /// Adds a connection under TLS whose keys at the dialling end are worn after so many records.
+        /// Adds a connection under TLS whose keys at the dialling end are worn after so many records. One connection
+        /// has AES-GCM, the next has AEGIS.
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
-            let listeners = TcpListeners::new(skein_identity::server_config(&self.identities[1]));
+            let policy = if id.0 % 2 == 0 { CipherPolicy::AesGcm } else { CipherPolicy::Aegis };
+            let [dialling, accepting] = self.identities.clone().map(|identity| identity.with_ciphers(policy).unwrap());
+            let listeners = TcpListeners::new(skein_identity::server_config(&accepting));
             let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
             let to = ([127, 0, 0, 1], port).into();
             let accepting = thread::spawn(move || {
                 let incoming = listeners.accept(PATIENCE).unwrap().remove(0).unwrap();
                 (incoming.remote(), incoming.open(Security::Encrypted, PATIENCE).unwrap())
             });
-            let link = TlsLink::new(skein_identity::client_config(&self.identities[0]));
+            let link = TlsLink::new(skein_identity::client_config(&dialling));
             let link = worn_after.map_or(link.clone(), |records| link.retiring_after(records));
             let dial = Dial { from: None, to, packet_bytes: None, answer_time: PATIENCE, handshake_time: PATIENCE };
             let dialled = link.dial(&dial).unwrap();

@@ -9,6 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::{CertificateError, ClientConfig, InconsistentKeys, ServerConfig};
 
 use crate::certificate::{CertificateInfo, ParseError, parse_pem, unix_seconds};
+use crate::cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds};
 use crate::files::{self, Existing, WriteError};
 use crate::tls;
 
@@ -115,6 +116,14 @@ pub enum IdentityError {
         /// What TLS finds wrong with the certificate. `None`: TLS finds nothing wrong.
         source: Option<rustls::Error>,
     },
+    /// TLS cannot be set up with these ciphers.
+    #[error("TLS cannot be set up with {ciphers} only: choose another --cipher")]
+    Ciphers {
+        /// The names of the ciphers.
+        ciphers: String,
+        /// What TLS finds wrong.
+        source: rustls::Error,
+    },
 }
 
 /// Why a text is not a usable private key.
@@ -131,7 +140,8 @@ pub enum KeyError {
 
 /// A host's identity, complete and consistent: the key belongs to the certificate.
 ///
-/// [`Identity::load`] checks whether the identity is signed by its CA and valid *now*.
+/// [`Identity::load`] checks whether the identity is signed by its CA and valid *now*. [`Identity::with_ciphers`] says
+/// which ciphers its connections may have.
 pub struct Identity {
     roots: Vec<CertificateDer<'static>>,
     chain: Vec<CertificateDer<'static>>,
@@ -203,7 +213,8 @@ impl Identity {
             }
         }
         let key_path = dir.join(Self::KEY_FILE);
-        let made = tls::configs(&roots, &chain, &key).map_err(|error| match error {
+        let ciphers = CipherPolicy::Auto.allowed(CipherSpeeds::of_this_cpu());
+        let made = tls::configs(&ciphers, &roots, &chain, &key).map_err(|error| match error {
             rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 IdentityError::KeyMismatch { key: key_path, certificate: path }
             }
@@ -234,6 +245,25 @@ impl Identity {
         let identity = Self::from_pem(dir, &ca.bytes, &certificate.bytes, &key.bytes)?;
         identity.check(dir, SystemTime::now())?;
         Ok(identity)
+    }
+
+    /// Returns this identity with the ciphers of a policy on this CPU. Without this call they are those of
+    /// [`CipherPolicy::Auto`].
+    ///
+    /// # Errors
+    /// [`IdentityError::Ciphers`].
+    pub fn with_ciphers(self, policy: CipherPolicy) -> Result<Self, IdentityError> {
+        self.with_allowed(&policy.allowed(CipherSpeeds::of_this_cpu()))
+    }
+
+    /// Returns this identity with these ciphers.
+    ///
+    /// # Errors
+    /// [`IdentityError::Ciphers`].
+    pub fn with_allowed(self, ciphers: &AllowedCiphers) -> Result<Self, IdentityError> {
+        let (client, server) = tls::configs(ciphers, &self.roots, &self.chain, &self.key)
+            .map_err(|source| IdentityError::Ciphers { ciphers: ciphers.to_string(), source })?;
+        Ok(Self { client, server, ..self })
     }
 
     /// Parses the three files. `dir` is only for messages.

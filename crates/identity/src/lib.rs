@@ -5,11 +5,14 @@
 //! which every identity has, so that a host dialled by any of its IP addresses can be checked for membership; and the
 //! host's own name, which tells who it is ([`peer_name`]).
 //!
+//! Which ciphers a host allows is a [`CipherPolicy`], and how fast its CPU is at each ([`CipherSpeeds`]).
+//!
 //! Absent on purpose: TLS 1.2, session tickets and 0-RTT (nothing to replay), revocation lists (make a new CA instead,
 //! see `docs/identity.md`), and any way to turn verification off.
 
 mod ca;
 mod certificate;
+mod cipher;
 mod explain;
 mod files;
 mod identity;
@@ -17,6 +20,7 @@ mod tls;
 
 pub use ca::{CaError, ClusterCa, Validity};
 pub use certificate::{CertificateInfo, ParseError, parse_pem};
+pub use cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds, RecordCipher, UnknownPolicy, record_cipher};
 pub use explain::{explain, explain_io};
 pub use files::WriteError;
 pub use identity::{Identity, IdentityError, client_config, server_config};
@@ -29,6 +33,10 @@ pub const MEMBER_NAME: &str = "member.skein.internal";
 
 /// The application protocol that both ends must agree on (TLS ALPN). Another major version has another name.
 pub const ALPN: &[u8] = b"skein/1";
+
+/// The application protocol of two ends that, after the handshake, protect records by AEGIS-128X2
+/// ([`RecordCipher::Aegis128X2`]). All else is as with [`ALPN`].
+pub const ALPN_AEGIS: &[u8] = b"skein/1+aegis-128x2";
 
 /// The default directory of a host's identity.
 pub const DEFAULT_IDENTITY_DIR: &str = "/etc/skein/identity";

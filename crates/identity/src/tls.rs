@@ -5,13 +5,14 @@ use std::sync::Arc;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
+use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, CommonState, RootCertStore, ServerConfig, version};
 
 use crate::certificate::{CertificateInfo, ParseError};
-use crate::{ALPN, MEMBER_NAME};
+use crate::cipher::AllowedCiphers;
+use crate::{ALPN, ALPN_AEGIS, MEMBER_NAME};
 
 /// Why a peer is refused after its handshake.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +27,7 @@ pub enum PeerError {
     /// The certificate does not say which host it is.
     #[error("the peer's certificate does not name one host: issue its identity with `skein ca issue HOST`")]
     NoHost,
-    /// The peer did not agree on [`ALPN`].
+    /// The peer agreed neither on [`ALPN`] nor on [`ALPN_AEGIS`].
     #[error("the peer speaks TLS, but not skein's protocol: is that port a skein agent's, and of this version?")]
     OtherProtocol,
 }
@@ -53,22 +54,15 @@ pub fn peer_name(certificates: &[CertificateDer<'_>]) -> Result<String, PeerErro
 pub fn check_peer(connection: &CommonState) -> Result<String, PeerError> {
     let name = peer_name(connection.peer_certificates().unwrap_or_default())?;
     // A peer may skip the negotiation: TLS leaves this check to the application.
-    if connection.alpn_protocol() != Some(ALPN) {
+    if !matches!(connection.alpn_protocol(), Some(ALPN | ALPN_AEGIS)) {
         return Err(PeerError::OtherProtocol);
     }
     Ok(name)
 }
 
-/// Returns aws-lc with AES-128-GCM first: the fastest of the three if the CPU has AES, and as strong as the handshake.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(CryptoProvider {
-        cipher_suites: vec![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS13_AES_256_GCM_SHA384,
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-        ],
-        ..default_provider()
-    })
+/// Returns aws-lc with these ciphers.
+fn provider(ciphers: &AllowedCiphers) -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider { cipher_suites: ciphers.suites().to_vec(), ..default_provider() })
 }
 
 fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
@@ -85,18 +79,19 @@ fn verifier_error(error: impl std::fmt::Display) -> rustls::Error {
 
 /// Returns both configurations of one identity.
 pub(crate) fn configs(
+    ciphers: &AllowedCiphers,
     roots: &[CertificateDer<'static>],
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
 ) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), rustls::Error> {
-    let provider = provider();
+    let provider = provider(ciphers);
     let roots = root_store(roots)?;
 
     let mut client = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&version::TLS13])?
         .with_root_certificates(roots.clone())
         .with_client_auth_cert(chain.to_vec(), key.clone_key())?;
-    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.alpn_protocols = ciphers.protocols();
     client.resumption = Resumption::disabled();
 
     let verifier =
@@ -105,7 +100,7 @@ pub(crate) fn configs(
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.to_vec(), key.clone_key())?;
-    server.alpn_protocols = vec![ALPN.to_vec()];
+    server.alpn_protocols = ciphers.protocols();
     server.send_tls13_tickets = 0;
     server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok((Arc::new(client), Arc::new(server)))
@@ -117,15 +112,18 @@ pub(crate) fn verify(
     chain: &[CertificateDer<'static>],
     now: UnixTime,
 ) -> Result<(), rustls::Error> {
-    let roots = root_store(roots)?;
+    let (roots, provider) = (root_store(roots)?, Arc::new(default_provider()));
     let (first, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-    WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
+    WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
         .build()
         .map_err(verifier_error)?
         .verify_client_cert(first, rest, now)?;
-    WebPkiServerVerifier::builder_with_provider(roots, provider())
-        .build()
-        .map_err(verifier_error)?
-        .verify_server_cert(first, rest, &member_name(), &[], now)?;
+    WebPkiServerVerifier::builder_with_provider(roots, provider).build().map_err(verifier_error)?.verify_server_cert(
+        first,
+        rest,
+        &member_name(),
+        &[],
+        now,
+    )?;
     Ok(())
 }

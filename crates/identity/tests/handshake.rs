@@ -5,8 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, ServerConfig, ServerConnection};
-use skein_identity::{ClusterCa, Identity, Validity, check_peer, client_config, explain, member_name, server_config};
+use rustls::{
+    CipherSuite, ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, ServerConfig, ServerConnection,
+};
+use skein_identity::{
+    ALPN, ALPN_AEGIS, CipherPolicy, CipherSpeeds, ClusterCa, Identity, RecordCipher, Validity, check_peer,
+    client_config, explain, member_name, record_cipher, server_config,
+};
 
 fn ca(name: &str) -> ClusterCa {
     ClusterCa::create(name).unwrap()
@@ -73,13 +78,15 @@ fn between(client: &Identity, server: &Identity) -> Outcome {
 #[test]
 fn members_meet_and_know_each_other() {
     let ca = ca("lab");
-    let mut done = between(&issue(&ca, "alpha"), &issue(&ca, "beta.example.org"));
+    let [alpha, beta] =
+        ["alpha", "beta.example.org"].map(|host| issue(&ca, host).with_ciphers(CipherPolicy::AesGcm).unwrap());
+    let mut done = between(&alpha, &beta);
     assert_eq!((&done.client_error, &done.server_error), (&None, &None));
     assert_eq!(check_peer(&done.client).unwrap(), "beta.example.org");
     assert_eq!(check_peer(&done.server).unwrap(), "alpha");
     assert_eq!(done.client.protocol_version(), Some(ProtocolVersion::TLSv1_3));
-    assert_eq!(done.client.negotiated_cipher_suite().unwrap().suite(), rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
-    assert_eq!(done.client.alpn_protocol(), Some(skein_identity::ALPN));
+    assert_eq!(done.client.negotiated_cipher_suite().unwrap().suite(), CipherSuite::TLS13_AES_128_GCM_SHA256);
+    assert_eq!(done.client.alpn_protocol(), Some(ALPN));
 
     done.client.writer().write_all(b"pages").unwrap();
     let mut wire = Vec::new();
@@ -124,7 +131,7 @@ fn without_a_certificate_nobody_gets_in() {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    bare.alpn_protocols = vec![skein_identity::ALPN.to_vec()];
+    bare.alpn_protocols = vec![ALPN.to_vec()];
     let (client, server) = shake(Arc::new(bare), server_config(&issue(&ca, "b")), member_name()).errors_at_both_ends();
     assert!(client.contains("requires a certificate"), "{client}");
     assert!(server.contains("showed no certificate"), "{server}");
@@ -191,6 +198,129 @@ fn other_protocols_over_the_same_ca_stay_out() {
     let done = shake(Arc::new(silent), server_config(&b), member_name());
     assert_eq!(done.server_error, None);
     assert!(matches!(check_peer(&done.server), Err(skein_identity::PeerError::OtherProtocol)));
+}
+
+/// CPUs on which AEGIS is the fastest cipher, AES-GCM is, and ChaCha20 is, as there are no instructions for AES.
+const CPUS: [CipherSpeeds; 3] = [cpu(5, 2, 14), cpu(9, 3, 9), cpu(1, 4, 1)];
+
+const fn cpu(aes: u64, chacha: u64, aegis: u64) -> CipherSpeeds {
+    const GIGA: u64 = 1_000_000_000;
+    CipherSpeeds { aes_128_gcm: aes * GIGA, chacha20_poly1305: chacha * GIGA, aegis_128x2: aegis * GIGA }
+}
+
+/// Every policy on every CPU meets every other. Both ends agree on one cipher: AEGIS only where both allow it, and
+/// AES-GCM where one end allows nothing else.
+#[test]
+fn two_ends_agree_on_a_cipher_that_both_allow() {
+    use CipherPolicy::*;
+    let ca = ca("lab");
+    let (a, b) = (issue(&ca, "a"), issue(&ca, "b"));
+    let all = || CPUS.iter().flat_map(|cpu| CipherPolicy::ALL.map(|policy| (policy, cpu)));
+    let names_aegis = |policy, cpu: &CipherSpeeds| policy == Aegis || (policy == Auto && *cpu == CPUS[0]);
+    let mut met = [0; 4];
+    for ((here, cpu), (there, peers_cpu)) in all().flat_map(|one| all().map(move |other| (one, other))) {
+        let client = a.clone().with_allowed(&here.allowed(cpu)).unwrap();
+        let server = b.clone().with_allowed(&there.allowed(peers_cpu)).unwrap();
+        let done = between(&client, &server);
+        let which = format!("{here} on {cpu:?} dials {there} on {peers_cpu:?}");
+        assert_eq!((&done.client_error, &done.server_error), (&None, &None), "{which}");
+        assert_eq!((check_peer(&done.client).unwrap(), check_peer(&done.server).unwrap()), ("b".into(), "a".into()));
+        let wanted = if names_aegis(here, cpu) && names_aegis(there, peers_cpu) {
+            RecordCipher::Aegis128X2
+        } else if here == AesGcm || there == AesGcm || *cpu != CPUS[2] {
+            RecordCipher::OfSuite(CipherSuite::TLS13_AES_128_GCM_SHA256)
+        } else {
+            RecordCipher::OfSuite(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256)
+        };
+        assert_eq!(record_cipher(&done.client), Some(wanted), "{which}");
+        assert_eq!(record_cipher(&done.server), Some(wanted), "{which}");
+        let names = ["AEGIS-128X2", "AES-128-GCM", "ChaCha20-Poly1305", "AES-256-GCM"];
+        met[names.iter().position(|name| *name == wanted.name()).unwrap()] += 1;
+    }
+    // Of 81 pairs AEGIS has those where both allow it (4 of 9 ends do); ChaCha20 those where the dialling CPU wants it,
+    // and the other end allows it.
+    assert_eq!(met, [16, 57, 8, 0]);
+}
+
+/// Returns the configurations of version 0.1.0, which has one protocol and the suites in this order.
+fn of_version_0_1_0(identity: Identity) -> (Arc<ClientConfig>, Arc<ServerConfig>) {
+    let identity = identity.with_allowed(&CipherPolicy::Auto.allowed(&CPUS[1])).unwrap();
+    let mut client = ClientConfig::clone(&client_config(&identity));
+    let mut server = ServerConfig::clone(&server_config(&identity));
+    client.alpn_protocols = vec![b"skein/1".to_vec()];
+    server.alpn_protocols = vec![b"skein/1".to_vec()];
+    (Arc::new(client), Arc::new(server))
+}
+
+#[test]
+fn an_old_peer_gets_a_suite_of_tls() {
+    let ca = ca("lab");
+    let (b, (old_client, old_server)) = (issue(&ca, "b"), of_version_0_1_0(issue(&ca, "a")));
+    for policy in CipherPolicy::ALL {
+        let new = b.clone().with_allowed(&policy.allowed(&CPUS[0])).unwrap();
+        for done in [
+            shake(old_client.clone(), server_config(&new), member_name()),
+            shake(client_config(&new), old_server.clone(), member_name()),
+        ] {
+            assert_eq!((&done.client_error, &done.server_error), (&None, &None), "{policy}");
+            for end in [&*done.client as &rustls::CommonState, &*done.server] {
+                assert!(check_peer(end).is_ok(), "{policy}");
+                let aes = RecordCipher::OfSuite(CipherSuite::TLS13_AES_128_GCM_SHA256);
+                assert_eq!((end.alpn_protocol(), record_cipher(end)), (Some(ALPN), Some(aes)), "{policy}");
+            }
+        }
+    }
+}
+
+/// What leaves a host that may use AES-GCM only names nothing else, and it refuses a peer that has nothing else.
+#[test]
+fn aes_gcm_alone_is_all_that_is_named() {
+    let ca = ca("lab");
+    let a = issue(&ca, "a");
+    for cpu in &CPUS {
+        let strict = a.clone().with_allowed(&CipherPolicy::AesGcm.allowed(cpu)).unwrap();
+        let (client, server) = (client_config(&strict), server_config(&strict));
+        for (provider, protocols) in
+            [(client.crypto_provider(), &client.alpn_protocols), (server.crypto_provider(), &server.alpn_protocols)]
+        {
+            let suites: Vec<_> = provider.cipher_suites.iter().map(|suite| suite.suite()).collect();
+            assert_eq!(suites, [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384]);
+            assert_eq!(*protocols, [ALPN]);
+        }
+        let mut hello = Vec::new();
+        let mut client = ClientConnection::new(client, member_name()).unwrap();
+        client.write_tls(&mut hello).unwrap();
+        let names = |name: &[u8]| hello.windows(name.len()).any(|window| window == name);
+        assert!(names(ALPN) && !names(&ALPN_AEGIS[ALPN.len()..]));
+
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        provider.cipher_suites.retain(|suite| suite.suite() == CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.certificate().clone()).unwrap();
+        let mut other = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        other.alpn_protocols = vec![ALPN_AEGIS.to_vec(), ALPN.to_vec()];
+        let refused = shake(Arc::new(other), server, member_name());
+        let nothing = rustls::PeerIncompatible::NoCipherSuitesInCommon;
+        assert_eq!(refused.server_error, Some(rustls::Error::PeerIncompatible(nothing)));
+        assert!(refused.client_error.is_some());
+        assert_eq!(record_cipher(&refused.server), None);
+    }
+}
+
+/// Without a word about ciphers an identity has those that suit this CPU.
+#[test]
+fn the_default_is_auto() {
+    let ca = ca("lab");
+    let (a, b) = (issue(&ca, "a"), issue(&ca, "b"));
+    let auto = a.clone().with_ciphers(CipherPolicy::default()).unwrap();
+    assert_eq!(client_config(&a).alpn_protocols, client_config(&auto).alpn_protocols);
+    let done = between(&a, &b);
+    let first = CipherPolicy::Auto.allowed(CipherSpeeds::of_this_cpu()).first();
+    assert_eq!(record_cipher(&done.client).unwrap().name(), first);
 }
 
 #[test]

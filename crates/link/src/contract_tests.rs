@@ -1,5 +1,5 @@
-//! Tests what every link promises, with each link: TCP without TLS and with TLS, and the fake with an order and
-//! without.
+//! Tests what every link promises, with each link: TCP without TLS and with TLS, there with each cipher of records, and
+//! the fake with an order and without.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use skein_identity::{ClusterCa, Validity};
+use skein_identity::{CipherPolicy, ClusterCa, Validity};
 
 use crate::fake::{FAKE_CAPS, FakeNetwork};
 use crate::link::{
@@ -33,8 +33,13 @@ struct Bench {
 fn benches() -> Vec<Bench> {
     let ca = ClusterCa::create("test").unwrap();
     let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
-    let tcp = |link: Box<dyn Link>, name, security| {
-        let listeners = TcpListeners::new(skein_identity::server_config(&identities[1]));
+    let tcp = |policy, name, security| {
+        let [dials, accepts] = identities.clone().map(|identity| identity.with_ciphers(policy).unwrap());
+        let link: Box<dyn Link> = match security {
+            Security::Plain => Box::new(TcpLink),
+            Security::Encrypted => Box::new(TlsLink::new(skein_identity::client_config(&dials))),
+        };
+        let listeners = TcpListeners::new(skein_identity::server_config(&accepts));
         let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let at = ([127, 0, 0, 1], port).into();
         Bench { name, link, listeners: Arc::new(listeners), security, at }
@@ -48,8 +53,9 @@ fn benches() -> Vec<Bench> {
         Bench { name, link, listeners: Arc::new(listeners), security, at: ([10, 0, 0, 2], port).into() }
     };
     vec![
-        tcp(Box::new(TcpLink), "TCP", Security::Plain),
-        tcp(Box::new(TlsLink::new(skein_identity::client_config(&identities[0]))), "TLS", Security::Encrypted),
+        tcp(CipherPolicy::Auto, "TCP", Security::Plain),
+        tcp(CipherPolicy::AesGcm, "TLS with AES-128-GCM", Security::Encrypted),
+        tcp(CipherPolicy::Aegis, "TLS with AEGIS-128X2", Security::Encrypted),
         fake("fake", true),
         fake("fake without order", false),
     ]
@@ -119,6 +125,7 @@ fn messages_arrive_before_and_after_the_split() {
         assert_eq!(&hello, b"hello");
         b.send(b"welcome").unwrap();
         let to_a = b.split().unwrap();
+        assert_eq!(to_a.cipher, bench.name.strip_prefix("TLS with "), "{}", bench.name);
         let data = pattern(1_000_003);
         let sent = data.clone();
         // The message goes right behind the welcome, before the other end has read the welcome.

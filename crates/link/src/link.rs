@@ -231,6 +231,8 @@ pub trait Pending: Send {
 pub struct Connection {
     /// The capabilities that the connection promises.
     pub caps: Caps,
+    /// The name of the cipher that protects what travels; `None` if none does.
+    pub cipher: Option<&'static str>,
     /// The receiving half.
     pub reader: Box<dyn Reader>,
     /// The sending half.

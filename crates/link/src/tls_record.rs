@@ -6,12 +6,20 @@
 //! connection is retired ([`Seal::is_worn`]). So each half takes its traffic secret and protects records itself (RFC
 //! 8446, section 5) from where the plaintext lies to where the ciphertext goes, or back. A record that is not
 //! application data ends the connection.
+//!
+//! Where both ends agreed on AEGIS-128X2, its keys come from the exporter of the handshake (RFC 8446, section 7.5), and
+//! the numbers of records begin at 0 when the handshake is over. The records' format is the same.
+
+mod key;
 
 use std::io;
 use std::ops::Range;
 
-use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use rustls::{ConnectionTrafficSecrets, SupportedCipherSuite};
+use aws_lc_rs::aead::AES_128_GCM;
+use rustls::SupportedCipherSuite;
+use skein_identity::RecordCipher;
+
+use self::key::{APPLICATION_DATA, DoesNotOpen, Key, TAG_BYTES};
 
 /// Bounds the plaintext of a record (RFC 8446, section 5.1).
 pub const PLAINTEXT_MAX: usize = 1 << 14;
@@ -19,36 +27,61 @@ pub const PLAINTEXT_MAX: usize = 1 << 14;
 pub const HEADER_BYTES: usize = 5;
 /// Bounds the ciphertext of a record (RFC 8446, section 5.2).
 const CIPHERTEXT_MAX: usize = PLAINTEXT_MAX + 256;
-/// Holds the length of the tag, which is the same with every cipher of TLS 1.3.
-const TAG_BYTES: usize = 16;
 /// Says what a record adds to its plaintext: header, inner content type, tag.
 const TLS_RECORD_BYTES: usize = HEADER_BYTES + 1 + TAG_BYTES;
-/// The content types of records (RFC 8446, section 5.1).
+/// The content type of an alert (RFC 8446, section 5.1).
 const ALERT: u8 = 21;
-const APPLICATION_DATA: u8 = 23;
 /// Bounds the parts that share records with their neighbours. A longer part begins a record of its own, so that the
 /// receiver can open the part to where it belongs.
 const JOIN_BYTES: usize = 4 << 10;
 /// Says how much ciphertext a receiver takes from its socket at once, and with it the records that fit.
 const READ_BYTES: usize = 256 << 10;
 
-/// Returns both directions' protection, from the secrets of a finished handshake.
-pub(crate) fn protection(
+/// Bounds the records of a key of AEGIS-128X2, to 2^62 bytes. The cipher has no limit of its own where each nonce comes
+/// once; so many messages are safe even with nonces drawn at random (RFC 10032, "Key and Nonce Selection").
+const AEGIS_RECORDS: u64 = 1 << 48;
+/// Names what keys are exported for. The label is not registered (RFC 5705, section 4): both ends are Skein's.
+const AEGIS_LABEL: &[u8] = b"EXPORTER-skein-records";
+/// Names the cipher of the keys.
+const AEGIS_CONTEXT: &[u8] = b"aegis-128x2";
+
+/// Returns both directions' protection, with the cipher that the ends of a finished handshake agreed on.
+pub(crate) fn protection(connection: rustls::Connection) -> Result<(Seal, RecordOpener), rustls::Error> {
+    let unfinished = rustls::Error::HandshakeNotComplete;
+    let (suite, cipher) =
+        connection.negotiated_cipher_suite().zip(skein_identity::record_cipher(&connection)).ok_or(unfinished)?;
+    let exported = match cipher {
+        RecordCipher::Aegis128X2 => Some(aegis_protection(&connection)?),
+        RecordCipher::OfSuite(_) => None,
+    };
+    // This also fails where the handshake has left something unsent.
+    let secrets = connection.dangerous_extract_secrets()?;
+    exported.map_or_else(|| suite_protection(suite, secrets), Ok)
+}
+
+/// Returns both directions' protection with the cipher of a suite.
+fn suite_protection(
     suite: SupportedCipherSuite,
     secrets: rustls::ExtractedSecrets,
 ) -> Result<(Seal, RecordOpener), rustls::Error> {
     let SupportedCipherSuite::Tls13(suite) = suite;
     let ((sequence, sealing), (read_sequence, opening)) = (secrets.tx, secrets.rx);
     let limit = suite.common.confidentiality_limit;
-    let numbers = SequenceNumbers { next: Some(sequence), last: sequence.saturating_add(limit - 1) };
-    let seal = Seal { key: Key::new(sealing)?, numbers, worn_from: sequence.saturating_add(limit / 2) };
-    Ok((
-        seal,
-        RecordOpener {
-            key: Key::new(opening)?,
-            numbers: SequenceNumbers { next: Some(read_sequence), last: u64::MAX },
-        },
-    ))
+    Ok((Seal::new(Key::new(sealing)?, sequence, limit), RecordOpener::new(Key::new(opening)?, read_sequence)))
+}
+
+/// Returns both directions' protection with AEGIS-128X2. Exported are 64 bytes: key and nonce mask of what the client
+/// sends, then those of what the server sends.
+fn aegis_protection(connection: &rustls::Connection) -> Result<(Seal, RecordOpener), rustls::Error> {
+    let exported = connection.export_keying_material([0; 64], AEGIS_LABEL, Some(AEGIS_CONTEXT))?;
+    let part = |at: usize| std::array::from_fn(|i| exported[at + i]);
+    let (client, server) =
+        (Key::Aegis128X2 { key: part(0), iv: part(16) }, Key::Aegis128X2 { key: part(32), iv: part(48) });
+    let (sealing, opening) = match connection {
+        rustls::Connection::Client(_) => (client, server),
+        rustls::Connection::Server(_) => (server, client),
+    };
+    Ok((Seal::new(sealing, 0, AEGIS_RECORDS), RecordOpener::new(opening, 0)))
 }
 
 /// The numbers of a key's records. Each number is given once (RFC 8446, section 5.3: they must not wrap).
@@ -68,37 +101,6 @@ impl SequenceNumbers {
     }
 }
 
-/// A direction's traffic key and nonce mask.
-struct Key {
-    key: LessSafeKey,
-    iv: [u8; 12],
-}
-
-impl Key {
-    fn new(secrets: ConnectionTrafficSecrets) -> Result<Key, rustls::Error> {
-        let (algorithm, key, iv) = match &secrets {
-            ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
-            ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
-            ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (&CHACHA20_POLY1305, key, iv),
-            _ => return Err(rustls::Error::General("a cipher without record protection here".into())),
-        };
-        Key::from_bytes(algorithm, key.as_ref(), iv.as_ref())
-            .ok_or_else(|| rustls::Error::General("a key that does not fit its cipher".into()))
-    }
-
-    fn from_bytes(algorithm: &'static Algorithm, key: &[u8], iv: &[u8]) -> Option<Key> {
-        let key = UnboundKey::new(algorithm, key).ok()?;
-        Some(Key { key: LessSafeKey::new(key), iv: iv.try_into().ok()? })
-    }
-
-    /// Returns the mask, with the record's number in its last eight bytes (RFC 8446, section 5.3).
-    fn nonce(&self, sequence: u64) -> Nonce {
-        let mut nonce = self.iv;
-        nonce[4..].iter_mut().zip(sequence.to_be_bytes()).for_each(|(byte, number)| *byte ^= number);
-        Nonce::assume_unique_for_key(nonce)
-    }
-}
-
 /// Returns the header of a record of `length` bytes of ciphertext.
 fn header(length: usize) -> [u8; HEADER_BYTES] {
     let [high, low] = (length as u16).to_be_bytes();
@@ -114,6 +116,12 @@ pub struct Seal {
 }
 
 impl Seal {
+    /// Makes a half whose key may protect `limit` records, from the number `first` on.
+    fn new(key: Key, first: u64, limit: u64) -> Seal {
+        let numbers = SequenceNumbers { next: Some(first), last: first.saturating_add(limit - 1) };
+        Seal { key, numbers, worn_from: first.saturating_add(limit / 2) }
+    }
+
     /// Returns the records of all of `parts`, in `buffer`, which grows as needed.
     pub fn seal<'b>(&mut self, parts: &[&[u8]], buffer: &'b mut Vec<u8>) -> io::Result<&'b [u8]> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
@@ -150,12 +158,11 @@ impl Seal {
     /// Returns the record's length.
     fn record(&mut self, plain: Option<&[u8]>, bytes: usize, buffer: &mut [u8]) -> io::Result<usize> {
         let (head, body) = buffer[..bytes + TLS_RECORD_BYTES].split_at_mut(HEADER_BYTES);
-        let (text, end) = body.split_at_mut(bytes);
         head.copy_from_slice(&header(bytes + 1 + TAG_BYTES));
-        let (nonce, aad) = (self.key.nonce(self.numbers.take()?), Aad::from(&*head));
+        let number = self.numbers.take()?;
         let sealed = match plain {
-            Some(plain) => self.key.key.seal_out_of_place_scatter(nonce, aad, plain, text, &[APPLICATION_DATA], end),
-            None => self.key.key.seal_in_place_scatter(nonce, aad, text, &[APPLICATION_DATA], end),
+            Some(plain) => self.key.seal(number, head, plain, body),
+            None => self.key.seal_in_place(number, head, body),
         };
         sealed.map_err(io::Error::other)?;
         Ok(bytes + TLS_RECORD_BYTES)
@@ -180,27 +187,29 @@ pub struct RecordOpener {
 }
 
 impl RecordOpener {
+    /// Makes a half that reads from the number `first` on. How many records the key protects is the other end's duty.
+    fn new(key: Key, first: u64) -> RecordOpener {
+        RecordOpener { key, numbers: SequenceNumbers { next: Some(first), last: u64::MAX } }
+    }
+
     /// Opens a whole record into `out`, which has room for all but its header and tag. Returns how much of it is
     /// plaintext. All that is no application data of this connection is an error, see [`content`].
     fn open_to(&mut self, record: &[u8], out: &mut [u8]) -> io::Result<usize> {
         let (header, body) = record.split_at(HEADER_BYTES);
-        let (text, tag) = body.split_at(body.len() - TAG_BYTES);
-        let out = &mut out[..text.len()];
-        let nonce = self.key.nonce(self.numbers.take()?);
-        self.key.key.open_separate_gather(nonce, Aad::from(header), text, tag, out).map_err(|_| changed())?;
+        let out = &mut out[..body.len() - TAG_BYTES];
+        self.key.open(self.numbers.take()?, header, body, out).map_err(changed)?;
         content(out)
     }
 
     /// Opens a record as [`Self::open_to`] does, but in place. Returns where in `record` the plaintext is.
     fn open_in_place(&mut self, record: &mut [u8]) -> io::Result<Range<usize>> {
         let (header, body) = record.split_at_mut(HEADER_BYTES);
-        let nonce = self.key.nonce(self.numbers.take()?);
-        let plain = self.key.key.open_in_place(nonce, Aad::from(&*header), body).map_err(|_| changed())?;
+        let plain = self.key.open_in_place(self.numbers.take()?, header, body).map_err(changed)?;
         Ok(HEADER_BYTES..HEADER_BYTES + content(plain)?)
     }
 }
 
-fn changed() -> io::Error {
+fn changed(_: DoesNotOpen) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a TLS record was damaged or changed on its way")
 }
 
@@ -291,13 +300,14 @@ impl Unseal {
 
 const _: () = assert!(READ_BYTES > 2 * (HEADER_BYTES + CIPHERTEXT_MAX), "whole records fit");
 
-/// Returns both ends of one direction, with a key that everybody knows. This is for tests and fuzzers.
+/// Returns both ends of one direction, with a key that everybody knows: of AES-GCM, and of AEGIS-128X2. This is for
+/// tests and fuzzers.
 #[doc(hidden)]
-pub fn pair() -> (Seal, Unseal) {
-    let key = || Key::from_bytes(&AES_128_GCM, &[7; 16], &[9; 12]).expect("lengths fit");
-    let numbers = || SequenceNumbers { next: Some(0), last: u64::MAX };
-    let seal = Seal { key: key(), numbers: numbers(), worn_from: u64::MAX };
-    (seal, Unseal::new(RecordOpener { key: key(), numbers: numbers() }))
+pub fn pairs() -> [(Seal, Unseal); 2] {
+    let aes = || Key::of_suite(&AES_128_GCM, &[7; 16], &[9; 12]).expect("lengths fit");
+    let aegis = || Key::Aegis128X2 { key: [7; 16], iv: [9; 16] };
+    [[aes(), aes()], [aegis(), aegis()]]
+        .map(|[sealing, opening]| (Seal::new(sealing, 0, u64::MAX), Unseal::new(RecordOpener::new(opening, 0))))
 }
 
 #[cfg(test)]
@@ -336,22 +346,23 @@ mod tests {
             cuts in proptest::collection::vec(1usize..100_000, 1..8),
             asks in proptest::collection::vec(1usize..60_000, 1..8),
         ) {
-            let (mut seal, mut unseal) = pair();
-            let (mut wire, mut buffer) = (Vec::new(), Vec::new());
-            for parts in &writes {
-                let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                wire.extend_from_slice(seal.seal(&parts, &mut buffer).unwrap());
+            for (mut seal, mut unseal) in pairs() {
+                let (mut wire, mut buffer) = (Vec::new(), Vec::new());
+                for parts in &writes {
+                    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                    wire.extend_from_slice(seal.seal(&parts, &mut buffer).unwrap());
+                }
+                let plain = writes.concat().concat();
+                let mut source = wire_in_pieces(&wire, &cuts);
+                let (mut got, mut asks) = (Vec::new(), asks.iter().cycle());
+                while got.len() < plain.len() {
+                    let ask = (*asks.next().unwrap()).min(plain.len() - got.len());
+                    let mut out = vec![0; ask];
+                    unseal.read_exact(&mut out, &mut source).unwrap();
+                    got.extend(out);
+                }
+                prop_assert!(got == plain);
             }
-            let plain = writes.concat().concat();
-            let mut source = wire_in_pieces(&wire, &cuts);
-            let (mut got, mut asks) = (Vec::new(), asks.iter().cycle());
-            while got.len() < plain.len() {
-                let ask = (*asks.next().unwrap()).min(plain.len() - got.len());
-                let mut out = vec![0; ask];
-                unseal.read_exact(&mut out, &mut source).unwrap();
-                got.extend(out);
-            }
-            prop_assert!(got == plain);
         }
 
         /// Every changed bit is noticed, and nothing after it comes out.
@@ -360,14 +371,15 @@ mod tests {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let length: usize = parts.iter().map(|part| part.len()).sum();
             prop_assume!(length > 0);
-            let (mut seal, mut unseal) = pair();
-            let mut wire = seal.seal(&parts, &mut Vec::new()).unwrap().to_vec();
-            let at = at.index(wire.len());
-            wire[at] ^= 1 << bit;
-            let mut rest = &wire[..];
-            let read = unseal.read_exact(&mut vec![0; length], |buffer, _| io::Read::read(&mut rest, buffer));
-            // The legacy version in a header says nothing, but is authenticated like the rest.
-            prop_assert!(read.is_err());
+            for (mut seal, mut unseal) in pairs() {
+                let mut wire = seal.seal(&parts, &mut Vec::new()).unwrap().to_vec();
+                let at = at.index(wire.len());
+                wire[at] ^= 1 << bit;
+                let mut rest = &wire[..];
+                let read = unseal.read_exact(&mut vec![0; length], |buffer, _| io::Read::read(&mut rest, buffer));
+                // The legacy version in a header says nothing, but is authenticated like the rest.
+                prop_assert!(read.is_err());
+            }
         }
     }
 

@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use skein_identity::{CipherPolicy, CipherSpeeds};
+
 use crate::{process, results::Machine};
 
 /// Returns the QEMU program that is used if `qemu` is asked for.
@@ -28,6 +30,8 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
     let mut command = Command::new(qemu_program(qemu));
     command.arg("--version");
     let version = process::run(command).ok().and_then(|text| text.lines().next().map(str::to_string));
+    let flags = after(&read("/proc/cpuinfo"), "flags", ':').unwrap_or_default();
+    let speeds = CipherSpeeds::of_this_cpu();
     Machine {
         cpu: after(&read("/proc/cpuinfo"), "model name", ':').unwrap_or_else(unknown),
         cores: std::thread::available_parallelism().map_or(1, usize::from),
@@ -36,7 +40,8 @@ pub fn describe(qemu: Option<&Path>) -> Machine {
         os: after(&read("/etc/os-release"), "PRETTY_NAME", '=').unwrap_or_else(unknown),
         qemu: version.unwrap_or_else(unknown),
         huge_pages: huge_pages(),
-        cipher: cipher_kernel(&after(&read("/proc/cpuinfo"), "flags", ':').unwrap_or_default()).to_string(),
+        cipher: format!("{}; Skein's auto: {}", cipher_kernel(&flags), CipherPolicy::Auto.allowed(speeds).first()),
+        cipher_speeds: speeds.to_string(),
     }
 }
 
@@ -119,6 +124,9 @@ mod tests {
     fn this_machine() {
         let machine = describe(None);
         assert!(machine.cores >= 1 && machine.memory_bytes > 1 << 28 && !machine.kernel.is_empty(), "{machine:?}");
+        let ciphers = ["AES-128-GCM", "ChaCha20-Poly1305", "AEGIS-128X2"];
+        assert!(ciphers.iter().all(|name| machine.cipher_speeds.contains(name)), "{machine:?}");
+        assert!(ciphers.iter().any(|name| machine.cipher.ends_with(&format!("; Skein's auto: {name}"))), "{machine:?}");
         assert!(now().ends_with('Z') && now().len() == 20);
         assert!(!commit().is_empty());
     }

@@ -57,7 +57,7 @@ pub struct Provenance {
     pub date: String,
     /// The CPU model and the number of cores.
     pub cpu: String,
-    /// How AES-GCM was computed (see [`crate::machine::cipher_kernel`]).
+    /// How AES-GCM was computed (see [`crate::machine::cipher_kernel`]), and which cipher Skein preferred.
     pub cipher: String,
     /// The version of QEMU.
     pub qemu: String,

@@ -11,7 +11,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use skein_api::Transport;
-use skein_identity::Identity;
+use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
+use tracing::info;
 
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
@@ -22,6 +23,10 @@ pub struct SessionOptions {
     /// This host's identity: a directory with ca.pem, host.pem and host.key, made by `skein ca issue`
     #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
     pub identity: PathBuf,
+    /// Which ciphers connections may have: auto (what this CPU computes fastest, AEGIS-128X2 if the other host has it),
+    /// aes-gcm (nothing but AES-GCM, for hosts under FIPS 140-3), aegis (AEGIS-128X2 if the other host has it)
+    #[arg(long, value_name = "CIPHER", default_value_t = CipherPolicy::Auto, value_parser = cipher_policy())]
+    pub cipher: CipherPolicy,
     /// Use only this NIC; may be given several times [default: all that are up]
     #[arg(long = "nic", value_name = "NAME")]
     pub nics: Vec<String>,
@@ -34,14 +39,18 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// Loads the identity.
+    /// Loads the identity, with the ciphers of `--cipher`, and logs which these are and how fast this CPU is.
     ///
     /// # Errors
     ///
     /// An error that says how to get an identity.
     pub fn load_identity(&self) -> anyhow::Result<Identity> {
         let dir = self.identity.display();
-        Identity::load(&self.identity).with_context(|| format!("no usable identity in {dir}"))
+        let identity = Identity::load(&self.identity).with_context(|| format!("no usable identity in {dir}"))?;
+        let speeds = CipherSpeeds::of_this_cpu();
+        let ciphers = self.cipher.allowed(speeds);
+        info!("ciphers for connections: {ciphers} (--cipher {}); a core of this CPU: {speeds}", self.cipher);
+        Ok(identity.with_allowed(&ciphers)?)
     }
 
     /// Returns the NICs to use.
@@ -73,6 +82,11 @@ where
     T::Err: Into<Box<dyn Error + Send + Sync>>,
 {
     PossibleValuesParser::new(Transport::ALL.map(Transport::name)).try_map(|name| name.parse::<T>())
+}
+
+/// Returns the parser of `--cipher`.
+fn cipher_policy() -> impl TypedValueParser<Value = CipherPolicy> {
+    PossibleValuesParser::new(CipherPolicy::ALL.map(CipherPolicy::name)).try_map(|name| name.parse::<CipherPolicy>())
 }
 
 /// Waits for a signal to end, and calls `status` in every period.

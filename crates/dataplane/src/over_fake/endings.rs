@@ -164,6 +164,7 @@ fn a_goodbye_that_waits_behind_a_write_that_fails() {
     let script = Arc::new(Script::default());
     let connection = Connection {
         caps: FAKE_CAPS,
+        cipher: None,
         reader: Box::new(Scripted(script.clone())),
         writer: Box::new(Scripted(script.clone())),
         shutdown: Box::new(Scripted(script)),

@@ -150,6 +150,7 @@ pub(super) fn ends(wire: &Arc<Wire>) -> [Arc<End>; 2] {
 pub(super) fn split(end: Arc<End>, caps: Caps) -> Connection {
     Connection {
         caps,
+        cipher: None,
         reader: Box::new(FakeReader { end: end.clone(), message: VecDeque::new() }),
         writer: Box::new(FakeWriter { end: end.clone(), taken_on: 0, unsent: VecDeque::new() }),
         shutdown: Box::new(FakeShutdown(end)),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use skein_identity::RecordCipher;
 
 use super::halves::{
     PlainReader, PlainWriter, SharedSocket, SocketBuffer, SocketShutdown, TlsReader, TlsWriter, WRITE_WAIT,
@@ -242,24 +243,20 @@ impl Pending for PendingConnection {
         match security {
             Security::Plain => Ok(Connection {
                 caps,
+                cipher: None,
                 reader: Box::new(PlainReader(incoming)),
                 writer: Box::new(PlainWriter::new(shared)),
                 shutdown,
             }),
             Security::Tls { connection, .. } => {
-                let suite =
-                    connection.negotiated_cipher_suite().ok_or(LinkError::Tls(rustls::Error::HandshakeNotComplete))?;
-                let secrets = match *connection {
-                    rustls::Connection::Client(client) => client.dangerous_extract_secrets(),
-                    rustls::Connection::Server(server) => server.dangerous_extract_secrets(),
-                };
-                let protection = secrets.and_then(|secrets| tls_record::protection(suite, secrets));
-                let (mut seal, open) = protection.map_err(LinkError::Tls)?;
+                let cipher = skein_identity::record_cipher(&connection).map(RecordCipher::name);
+                let (mut seal, open) = tls_record::protection(*connection).map_err(LinkError::Tls)?;
                 if let Some(records) = retired_after {
                     seal.retire_after(records);
                 }
                 Ok(Connection {
                     caps,
+                    cipher,
                     reader: Box::new(TlsReader { incoming, unseal: Unseal::new(open) }),
                     writer: Box::new(TlsWriter::new(shared, seal)),
                     shutdown,

@@ -42,6 +42,7 @@ pub fn page(results: &Results) -> String {
             ("machine", &machine(&about.machine)),
             ("hypervisor", &about.machine.qemu),
             ("ciphers", &about.machine.cipher),
+            ("a core seals", &about.machine.cipher_speeds),
             ("huge pages", &about.machine.huge_pages),
             ("method", method),
             ("command", &about.command.join(" ")),
@@ -537,6 +538,7 @@ mod tests {
             os: t3,
             qemu: t4,
             cipher: String::new(),
+            cipher_speeds: String::new(),
             huge_pages: String::new(),
         };
         let about = About { commit: t5, started_at: t6, command: vec![t7], quick: true, machine };

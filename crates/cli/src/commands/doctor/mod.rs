@@ -58,6 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(network::tcp());
     findings.extend(system::memory());
     findings.extend(system::cpu());
+    findings.push(system::ciphers());
     findings.extend(system::limits(pid));
     findings.extend(system::clock());
     if args.json {

@@ -9,6 +9,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use skein_host::{ControlGroups, GroupResource};
 use skein_hypervisor::QemuVersion;
 use skein_hypervisor::kvm::{self, KvmError};
+use skein_identity::{CipherPolicy, CipherSpeeds};
 use skein_units::{about_bytes, exact_bytes};
 
 use super::finding::{Finding, Severity, bad, chain, ok, warn};
@@ -238,6 +239,24 @@ fn judge_governors(mut governors: Vec<(String, String)>) -> Option<Finding> {
     })
 }
 
+/// Measures how fast this CPU computes the ciphers of connections.
+pub fn ciphers() -> Finding {
+    judge_ciphers(CipherSpeeds::of_this_cpu())
+}
+
+fn judge_ciphers(speeds: &CipherSpeeds) -> Finding {
+    let what = format!("a core seals {speeds}");
+    if speeds.aes_is_slow() {
+        return warn(
+            "ciphers",
+            format!("{what}: without instructions for AES, connections to and from this host are slow"),
+            "if this host is a VM, give it its host's CPU model; on an isolated network --plain-data does without",
+        );
+    }
+    let first = CipherPolicy::Auto.allowed(speeds).first();
+    ok("ciphers", format!("{what}; --cipher auto prefers {first}"))
+}
+
 /// Checks what the agent may open and start. Without an agent it checks this process, whose limits an agent started
 /// here would have.
 pub fn limits(agent: Option<i32>) -> Vec<Finding> {
@@ -359,5 +378,18 @@ mod tests {
         assert_eq!(judged("65536", "512", None), [Warn]);
         assert_eq!(severities(&judge_limits("x", "odd", Some("odd"))), [Good]);
         assert_eq!(severities(&super::limits(None)).len(), 1);
+    }
+
+    #[test]
+    fn a_cpu_without_aes_is_told() {
+        let speeds =
+            |aes_128_gcm, aegis_128x2| CipherSpeeds { aes_128_gcm, chacha20_poly1305: 900_000_000, aegis_128x2 };
+        let fast = judge_ciphers(&speeds(5_000_000_000, 14_000_000_000));
+        let shown = "a core seals AES-128-GCM 5.0 GB/s, ChaCha20-Poly1305 0.9 GB/s, AEGIS-128X2 14.0 GB/s; --cipher \
+                     auto prefers AEGIS-128X2";
+        assert_eq!(fast, ok("ciphers", shown));
+        let slow = judge_ciphers(&speeds(90_000_000, 60_000_000));
+        assert_eq!(slow.severity, Severity::Warn);
+        assert!(slow.what.contains("AES-128-GCM 0.1 GB/s") && !slow.cure.is_empty(), "{slow:?}");
     }
 }
