@@ -305,7 +305,7 @@ mod tests {
         /// Adds a connection under TLS whose keys at the dialling end are worn after so many records. One connection
         /// has AES-GCM, the next has AEGIS.
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
-            let policy = if id.0 % 2 == 0 { CipherPolicy::AesGcm } else { CipherPolicy::Aegis };
+            let policy = if id.0.is_multiple_of(2) { CipherPolicy::AesGcm } else { CipherPolicy::Aegis };
             let [dialling, accepting] = self.identities.clone().map(|identity| identity.with_ciphers(policy).unwrap());
             let listeners = TcpListeners::new(skein_identity::server_config(&accepting));
             let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();

@@ -33,7 +33,7 @@ pub use compile::{Compiled, compile};
 pub use complaint::Complaint;
 pub use file::{ClusterError, read};
 pub use mistake::{CompileError, Mistake, Object, ObjectKind};
-pub use model::HOST_LEVEL;
 pub(crate) use names::agree;
 pub use names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};
+pub use rule::HOST_LEVEL;
 pub use survival::{Survived, failing};

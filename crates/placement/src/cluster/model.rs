@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::amount::Amount;
 use super::rule::{Balance, Rule, Survive};
 
-/// The level at which each host is an area of its own.
-pub const HOST_LEVEL: &str = "host";
-
 /// Amounts, by the name of the resource.
 pub type Amounts = BTreeMap<String, Amount>;
 
@@ -267,30 +264,6 @@ impl Guest {
 
 fn yes() -> bool {
     true
-}
-
-/// The guests that a rule is about.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Guests {
-    /// The guests with these names.
-    Guests(Vec<String>),
-    /// All guests with this tag.
-    Tag(String),
-    /// All guests of this availability set.
-    Set(String),
-    /// All guests of this tenant.
-    Tenant(String),
-}
-
-/// The hosts that a rule is about.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Hosts {
-    /// The hosts with these names.
-    Hosts(Vec<String>),
-    /// All hosts of this host group.
-    Group(String),
 }
 
 /// What each thing costs, in seconds of traffic: a migration of this many seconds is worth what it saves.

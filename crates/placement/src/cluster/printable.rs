@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::mistake::{Mistake, Object, ObjectKind};
-use super::model::{Cluster, Guests, Hosts};
-use super::rule::Rule;
+use super::model::Cluster;
+use super::rule::{Guests, Hosts, Rule};
 
 /// Checks that no name in a cluster has control characters.
 pub(super) fn check(cluster: &Cluster) -> Result<(), Mistake> {

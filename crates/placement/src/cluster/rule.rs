@@ -3,7 +3,33 @@
 use serde::Deserialize;
 
 use super::amount::Amount;
-use super::model::{Guests, HOST_LEVEL, Hosts};
+
+/// The level at which each host is an area of its own.
+pub const HOST_LEVEL: &str = "host";
+
+/// The guests that a rule is about.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Guests {
+    /// The guests with these names.
+    Guests(Vec<String>),
+    /// All guests with this tag.
+    Tag(String),
+    /// All guests of this availability set.
+    Set(String),
+    /// All guests of this tenant.
+    Tenant(String),
+}
+
+/// The hosts that a rule is about.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hosts {
+    /// The hosts with these names.
+    Hosts(Vec<String>),
+    /// All hosts of this host group.
+    Group(String),
+}
 
 /// Whether a rule must hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -2,9 +2,9 @@
 
 use super::super::amount::{Amount, Unit};
 use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
-use super::super::model::{self, HOST_LEVEL};
+use super::super::model;
 use super::super::names::{Level, Measure, Row};
-use super::super::rule::Rule;
+use super::super::rule::{HOST_LEVEL, Rule};
 use super::fault::{Fault, at, below};
 use super::{Compiler, per_cent};
 use crate::problem::{Host, Resource};

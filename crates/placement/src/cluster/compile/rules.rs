@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::clash::{self, Clash};
 use super::super::mistake::{Mistake, Object, ObjectKind, unknown};
-use super::super::model::{Guests, HOST_LEVEL, Hosts};
 use super::super::names::{Leaning, RuleKind};
-use super::super::rule::{self, Force, Matching, Rule};
+use super::super::rule::{self, Force, Guests, HOST_LEVEL, Hosts, Matching, Rule};
 use super::fault::{Fault, at, below};
 use super::{Compiler, ranked, seconds};
 use crate::bits::Bits;

@@ -1,8 +1,8 @@
 //! Compiles a cluster that was never a file.
 
-use super::super::model::{Cluster, Guest, Guests, Host, Hosts, Levels, Resource, Template};
+use super::super::model::{Cluster, Guest, Host, Levels, Resource, Template};
 use super::super::read;
-use super::super::rule::{Apart, Force, Rule, Spread, Survive, Within};
+use super::super::rule::{Apart, Force, Guests, Hosts, Rule, Spread, Survive, Within};
 use super::*;
 
 fn amounts<const N: usize>(of: [(&str, &str); N]) -> Amounts {
