@@ -199,13 +199,16 @@ fn private(pid: u32, block: &RamBlock, Seen { process, maps, range }: &Seen) -> 
     let page_table = openat(process, "pagemap", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let page_table = page_table.map_err(|errno| FindError::Maps { pid, source: errno.into() })?;
     let at = ProcessAddress { pid, address: start };
-    let memory = ProcessMemory::new(at, end - start, File::from(page_table));
-    // Reading tables of a process needs fewer rights than reaching its memory (ptrace(2)).
-    memory.read(0, &mut [0]).map_err(|error| match error {
+    let reach = || {
+        let memory = ProcessMemory::new(at, end - start, File::from(page_table))?;
+        // Reading tables of a process needs fewer rights than reaching its memory (ptrace(2)).
+        memory.read(0, &mut [0])?;
+        Ok(memory)
+    };
+    reach().map_err(|error| match error {
         AccessError::Process { source, .. } => FindError::OutOfReach { pid, source },
         _ => FindError::NotMapped { block: block.name.clone(), address: start },
-    })?;
-    Ok(memory)
+    })
 }
 
 /// A process that should have a block.

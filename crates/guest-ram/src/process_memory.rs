@@ -2,9 +2,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::process_address::ProcessAddress;
 use crate::ram::{AccessError, Ram, check_bounds};
@@ -26,22 +29,45 @@ const ENTRIES_MAX: usize = 64;
 /// Whoever writes here acts as QEMU itself would: the kernel finds huge pages where QEMU asked for them, copies what
 /// was mapped privately, and charges QEMU's control group. When QEMU ends, its memory is gone.
 ///
-/// The system calls name a process by its number. Before each, the process's table of pages is read, which was opened
-/// with the process and says nothing of another that has got its number since. Numbers are given in ascending order
-/// (the kernel's `alloc_pid`), so one comes back between these two calls only if this thread stands still while all
-/// others are given.
+/// The system calls name a process by its number. Before each, the process is asked for by a descriptor, which does not
+/// stand for another process that has got the number since. Numbers are given in ascending order (the kernel's
+/// `alloc_pid`), so one comes back between these two calls only if this thread stands still while all others are given.
 #[derive(Debug)]
 pub struct ProcessMemory {
     at: ProcessAddress,
     bytes: u64,
+    /// The process (pidfd_open(2)).
+    process: OwnedFd,
     /// `/proc/PID/pagemap`.
     page_table: File,
 }
 
 impl ProcessMemory {
     /// `page_table`: `/proc/PID/pagemap` of the process at `at`.
-    pub(crate) fn new(at: ProcessAddress, bytes: u64, page_table: File) -> ProcessMemory {
-        ProcessMemory { at, bytes, page_table }
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub(crate) fn new(at: ProcessAddress, bytes: u64, page_table: File) -> Result<ProcessMemory, AccessError> {
+        let no_process = || at.failed(Errno::ESRCH);
+        let pid = Pid::from_raw(at.pid.cast_signed()).ok_or_else(no_process)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| at.failed(errno))?;
+        let memory = ProcessMemory { at, bytes, process, page_table };
+        // The table of a process that lives now was opened before its descriptor: both are of the same process.
+        memory.untouched(0, 1)?;
+        Ok(memory)
+    }
+
+    /// Checks that the process lives.
+    fn check_lives(&self) -> Result<(), AccessError> {
+        // The descriptor becomes readable when the process ends, before its number is free.
+        loop {
+            match poll(&mut [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) {
+                Ok(0) => return Ok(()),
+                Ok(_) => return Err(self.at.failed(Errno::ESRCH)),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(self.at.failed(errno)),
+            }
+        }
     }
 
     /// Returns how many bytes from `offset` on, at most `bytes` and those of [`ENTRIES_MAX`] pages, nobody has touched.
@@ -82,7 +108,7 @@ impl Ram for ProcessMemory {
         let mut done = 0;
         while done < data.len() {
             let (at, rest) = (offset + done as u64, &data[done..]);
-            self.untouched(at, 1)?;
+            self.check_lives()?;
             match self.at.write(at, rest) {
                 Ok(0) => return Err(self.at.failed(io::ErrorKind::WriteZero)),
                 // A page that the kernel has no memory for ends a write early (process_vm_readv(2)).
@@ -111,7 +137,7 @@ impl Ram for ProcessMemory {
         let mut done = 0;
         while done < out.len() {
             let (at, rest) = (offset + done as u64, &mut out[done..]);
-            self.untouched(at, 1)?;
+            self.check_lives()?;
             match self.at.read(at, rest) {
                 Ok(0) => return Err(self.at.failed(io::ErrorKind::UnexpectedEof)),
                 Ok(bytes) => done += bytes,
@@ -149,7 +175,7 @@ mod tests {
     /// Memory of this process, which plays QEMU.
     fn own(memory: &[u8]) -> ProcessMemory {
         let at = ProcessAddress { pid: std::process::id(), address: memory.as_ptr().addr() as u64 };
-        ProcessMemory::new(at, memory.len() as u64, File::open("/proc/self/pagemap").unwrap())
+        ProcessMemory::new(at, memory.len() as u64, File::open("/proc/self/pagemap").unwrap()).unwrap()
     }
 
     #[test]
@@ -179,13 +205,17 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_is_not_written_to() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let page_table = File::open(format!("/proc/{}/pagemap", child.id())).unwrap();
+        let page_table = || File::open(format!("/proc/{}/pagemap", child.id())).unwrap();
+        let (tables, pid) = ([page_table(), page_table()], Pid::from_raw(child.id().cast_signed()).unwrap());
+        let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
         // As if another process had its number by now: this one.
         let memory = vec![7; PAGE];
         let at = ProcessAddress { pid: std::process::id(), address: memory.as_ptr().addr() as u64 };
-        let ram = ProcessMemory::new(at, PAGE as u64, page_table);
+        let [page_table, other] = tables;
+        assert!(matches!(ProcessMemory::new(at, PAGE as u64, other), Err(AccessError::Process { .. })));
+        let ram = ProcessMemory { at, bytes: PAGE as u64, process, page_table };
         assert!(matches!(ram.write(0, &[1; 8]), Err(AccessError::Process { .. })));
         assert!(matches!(ram.read(0, &mut [0; 8]), Err(AccessError::Process { .. })));
         assert!(matches!(ram.zero(0, 8), Err(AccessError::Process { .. })));
