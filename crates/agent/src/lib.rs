@@ -65,6 +65,7 @@ mod random;
 mod read_facts;
 mod room;
 mod server;
+mod socket_buffers;
 mod stream_destination;
 mod to_api;
 mod transport;

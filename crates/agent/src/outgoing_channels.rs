@@ -14,12 +14,13 @@ use nix::errno::Errno;
 use skein_dataplane::source::SourcePages;
 use skein_dataplane::{LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::channel_keeper::{self, ChannelKeeper};
 use crate::error_chain;
 use crate::own_socket::{ACCEPT_WAIT, OwnSocket, SocketError};
 use crate::peers::{Peers, SessionHold};
+use crate::socket_buffers::widen_peer;
 use crate::stream_destination::StreamDestination;
 
 /// Says how long a connection waits for a session with the other host.
@@ -218,6 +219,9 @@ impl Shared {
     /// first to close: a QEMU that loses a multifd channel before may wait for it for ever
     /// ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
+        if let Err(error) = widen_peer(&connection) {
+            debug!("{}: QEMU writes into a buffer of the usual size: {error}", self.socket.path().display());
+        }
         let connection = Arc::new(connection);
         let is_main = {
             let mut open = self.lock();
