@@ -23,6 +23,9 @@ pub(super) struct Promise {
     pub(super) name: String,
     /// The promised memory in pages of the usual size, in bytes.
     pub(super) bytes: u64,
+    /// How much of that memory a kernel that does not overcommit has not accounted yet, in bytes: RAM of QEMU's own is
+    /// accounted when QEMU starts (`accountable_mapping` of the kernel's mm/mmap.c), a shared memfd page by page.
+    pub(super) commit_bytes: u64,
     /// The promised huge pages that the kernel has reserved, in bytes. Their control group is charged when they are
     /// touched.
     pub(super) huge_bytes: u64,
@@ -63,22 +66,21 @@ pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Pro
         (those.map(of).fold(0, u64::saturating_add), names)
     };
     let memory = |field: &str| kilobytes(&files.meminfo, field);
-    let mut host = |resource, name: &str, limit: Option<u64>, used: Option<u64>| {
+    let mut host = |resource, name: &str, limit: Option<u64>, used: Option<u64>, of: fn(&Promise) -> u64| {
         let (Some(limit), Some(used)) = (limit, used) else {
             return room.unread.push(format!("{name} in /proc/meminfo"));
         };
-        let (promised, promised_to) = all(|promise| promise.bytes, &|_| true);
+        let (promised, promised_to) = all(of, &|_| true);
         let (owner, name) = (String::new(), name.to_owned());
         room.limits.push(RoomLimit { resource, owner, name, limit, used, promised, promised_to });
     };
     let total = memory("MemTotal");
     let used = total.zip(memory("MemAvailable")).map(|(total, free)| total.saturating_sub(free).saturating_sub(kept));
-    host(Resource::Ram, "MemAvailable", total, used);
+    host(Resource::Ram, "MemAvailable", total, used, |promise| promise.bytes);
     match files.overcommit.trim() {
-        // A shared memfd is accounted page by page, as it is allocated (shmem_acct_blocks of the kernel's mm/shmem.c).
         "2" => {
             let used = memory("Committed_AS").map(|used| used.saturating_sub(kept));
-            host(Resource::Commit, "CommitLimit", memory("CommitLimit"), used);
+            host(Resource::Commit, "CommitLimit", memory("CommitLimit"), used, |promise| promise.commit_bytes);
         }
         "0" | "1" => {}
         odd => room.unread.push(format!("/proc/sys/vm/overcommit_memory, which says {odd:?}")),
@@ -203,7 +205,7 @@ mod tests {
     }
 
     fn promise(name: &str, bytes: u64) -> Promise {
-        Promise { name: name.into(), bytes, huge_bytes: 0, groups: ControlGroups::default() }
+        Promise { name: name.into(), bytes, commit_bytes: bytes, huge_bytes: 0, groups: ControlGroups::default() }
     }
 
     #[test]
@@ -219,6 +221,9 @@ mod tests {
     fn a_kernel_that_does_not_overcommit() {
         let room = room(&files("2\n"), &[], &[promise("old", GIB)], 0);
         assert_eq!(room.left(Resource::Commit), Some(2 * GIB), "what is not touched of a memfd is not committed");
+        let private = Promise { commit_bytes: 0, ..promise("old", GIB) };
+        let room = super::room(&files("2\n"), &[], &[private], 0);
+        assert_eq!(room.left(Resource::Commit), Some(3 * GIB), "RAM of QEMU's own is committed when QEMU has it");
         let odd = super::room(&ProcFiles { meminfo: String::new(), ..files("x") }, &[], &[], 0);
         assert_eq!((odd.left(Resource::Ram), odd.unread.len()), (None, 2), "{odd:?}");
     }

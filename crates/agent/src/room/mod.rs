@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
 use skein_hypervisor::Guest;
-use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
+use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, overhead_bytes, refusal, refused_copy};
 use tracing::{info, warn};
 
 use self::limits::{ProcFiles, Promise};
@@ -247,7 +247,7 @@ impl HostRoom {
                     let pid = self.vms.get(other).ok()?.process()?.id().pid;
                     let bytes = QemuMemory::of(pid).ok()?.holes().saturating_add(*agent_bytes);
                     let groups = ControlGroups::of(pid).unwrap_or_default();
-                    Some(Promise { name: other.clone(), bytes, huge_bytes: 0, groups })
+                    Some(Promise { name: other.clone(), bytes, commit_bytes: bytes, huge_bytes: 0, groups })
                 }
                 _ => None,
             })
@@ -313,8 +313,12 @@ impl HostRoom {
                     }
                 };
                 let groups = ControlGroups::of(pid).unwrap_or_default();
-                let bytes = held.pending(ram_bytes(&vm, &held));
-                Some(Promise { name: vm.name.clone(), bytes, huge_bytes: held.huge_pending(), groups })
+                let ram_bytes = ram_bytes(&vm, &held);
+                // Each CPU more of an adopted guest is 8 MiB that are not worth asking QEMU for.
+                let cpus = vm.launch().definition().map_or(1, |definition| definition.cpus);
+                let bytes = held.pending(ram_bytes, overhead_bytes(ram_bytes, cpus));
+                let (name, commit_bytes, huge_bytes) = (vm.name.clone(), held.holes(), held.huge_pending());
+                Some(Promise { name, bytes, commit_bytes, huge_bytes, groups })
             });
         let mut promises: Vec<Promise> = runs.collect();
         promises.extend(self.arriving(reserved, except));
@@ -344,7 +348,10 @@ impl HostRoom {
             let huge_bytes =
                 if need.hugepages.is_some() { need.ram_bytes.saturating_sub(held.huge_allocated) } else { 0 };
             let bytes = need.memory_bytes().saturating_sub(has);
-            Some(Promise { name: vm.clone(), bytes, huge_bytes, groups })
+            // A QEMU without files in memory has RAM of its own, and had it accounted when it started.
+            let is_accounted = pid.is_some() && held.files == 0 && need.hugepages.is_none();
+            let commit_bytes = if is_accounted { 0 } else { bytes };
+            Some(Promise { name: vm.clone(), bytes, commit_bytes, huge_bytes, groups })
         })
     }
 }
