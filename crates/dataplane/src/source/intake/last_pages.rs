@@ -171,9 +171,14 @@ fn missed(ledger: &Ledger, block: u16, ram: &dyn Ram) -> Result<Vec<u32>, Source
             if count == 0 {
                 return Ok(missed);
             }
-            let content = &mut content[..count as usize * PAGE_BYTES];
-            ram.read(first * PAGE_BYTES as u64, content).map_err(SourceError::Read)?;
-            let contents = content.chunks_exact(PAGE_BYTES).map(|page| (!is_zero(page)).then_some(page));
+            let (offset, content) = (first * PAGE_BYTES as u64, &mut content[..count as usize * PAGE_BYTES]);
+            // Most of a sparse guest is holes, of which the kernel need not copy zeros.
+            let is_all_zero = ram.is_zero(offset, content.len() as u64).map_err(SourceError::Read)?;
+            if !is_all_zero {
+                ram.read(offset, content).map_err(SourceError::Read)?;
+            }
+            let contents = content.chunks_exact(PAGE_BYTES);
+            let contents = contents.map(|page| (!is_all_zero && !is_zero(page)).then_some(page));
             missed.extend(ledger.changed(block, (first as u32..).zip(contents)).map_err(SourceError::NoRam)?);
         }
     };
