@@ -206,9 +206,11 @@ impl<'a, 'b> Bench<'a, 'b> {
             let guest = &mut scene.guest;
             if let Some(memory_mb) = adjust.memory_mb {
                 let scale = |mb: u32| (u64::from(mb) * u64::from(memory_mb) / u64::from(guest.memory_mb)) as u32;
-                let fill_mb = scale(guest.fill_mb).min(memory_mb.saturating_sub(case::KERNEL_MB));
-                let rewrite_mb = scale(guest.rewrite_mb).min(fill_mb);
-                (guest.memory_mb, guest.fill_mb, guest.rewrite_mb) = (memory_mb, fill_mb, rewrite_mb);
+                let most = memory_mb.saturating_sub(case::KERNEL_MB);
+                let fill_mb = scale(guest.fill_mb).min(most);
+                guest.freed_mb = scale(guest.freed_mb).min(most - fill_mb);
+                guest.rewrite_mb = scale(guest.rewrite_mb).min(fill_mb);
+                (guest.memory_mb, guest.fill_mb) = (memory_mb, fill_mb);
             }
             guest.vcpus = adjust.vcpus.unwrap_or(guest.vcpus);
             scene.links.mtu = adjust.mtu.unwrap_or(scene.links.mtu);

@@ -59,7 +59,7 @@ pub struct Boot<'a> {
 /// Returns the time for a guest to boot and do what it does before it is ready.
 pub(crate) fn boot_deadline(spec: &Spec) -> Duration {
     let building = if spec.params.build { BUILD_DEADLINE } else { Duration::ZERO };
-    BOOT_DEADLINE + slowly(spec.params.fill_mb) + building
+    BOOT_DEADLINE + slowly(spec.params.fill_mb + spec.params.freed_mb) + building
 }
 
 /// Returns the time for an emulated guest to write or check this much.

@@ -165,6 +165,7 @@ fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String
     let nic = site.guest_nic(n);
     let params = Params {
         fill_mb: guest.fill_mb,
+        freed_mb: guest.freed_mb,
         compressible: guest.compressible,
         rewrite_mb: guest.rewrite_mb,
         rewrite: guest.rewrite,
@@ -184,6 +185,7 @@ fn spec(stage: &Scene, site: &Site, image: &Image, adjust: &Adjust, name: String
     if guest.disk_mb > 0 {
         spec.disk = Some(SharedDisk::create(&std::env::temp_dir(), guest.disk_mb)?);
     }
+    spec.free_page_hint = stage.free_page_hint;
     spec.nic = nic.map(|(mac, tap, _)| (mac, tap));
     spec.qemu = adjust.qemu.clone();
     spec.firmware = adjust.firmware.clone();

@@ -51,6 +51,8 @@ pub struct Spec {
     /// of a rewriting guest left its kernel spinning on a lock that had no holder; with it, none of 120. QEMU 10.0:
     /// none of 80 without it; with it, a migration of 0.7 s takes 2.0 s.
     pub odd_ram: Option<bool>,
+    /// Whether an agent's guest says during a migration which pages it does not use. Other guests do not.
+    pub free_page_hint: bool,
     /// The parameters of the workload.
     pub params: Params,
     /// The disk. `params.disk_mb` says how much of it the workload uses.
@@ -76,6 +78,7 @@ impl Spec {
             machine: "q35".into(),
             memory: MemoryBackend::Memfd,
             odd_ram: None,
+            free_page_hint: false,
             params,
             disk: None,
             nic: None,
@@ -146,6 +149,11 @@ impl Spec {
         words.extend(["-chardev".into(), format!("file,id=console,path={console},append=on")]);
         words.extend(["-serial".into(), "chardev:console".into()]);
         words.extend(self.extra.iter().cloned());
+        if self.free_page_hint {
+            // QEMU reads the hints in a thread of the device's own.
+            let device = "virtio-balloon-pci,free-page-hint=on,iothread=hints";
+            words.extend(["-object", "iothread,id=hints", "-device", device].map(String::from));
+        }
         let mut text = format!(
             "name = '{}'\nmemory = '{} MiB'\ncpus = {}\nmachine = '{}'\naccel = 'tcg'\nkernel = {}\ninitrd = {}\n\
              append = '{}'\n",

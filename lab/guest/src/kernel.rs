@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 
 /// The modules that the workload needs, if they are not built in. The modules that these depend on come along.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console"];
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "virtio_net", "virtio_console", "virtio_balloon"];
 /// Metapackages that depend on a kernel, the smallest first.
 const PACKAGES: [&str; 2] = ["linux-image-cloud-amd64", "linux-image-amd64"];
 /// The time for one command of the package tools.

@@ -53,6 +53,7 @@ fn run() -> Result<(), String> {
         memory: Memory::new(&params)?,
         disk: Disk::open(&params)?,
         build: params.build,
+        freed_mb: params.freed_mb,
         software: OnceLock::new(),
         ready: AtomicBool::new(false),
     });
@@ -65,16 +66,23 @@ fn run() -> Result<(), String> {
     command_port::serve(&workload)
 }
 
+/// Does what comes before the load.
+///
+/// # Errors
+///
+/// What could not be done.
+fn prepare(workload: &Workload) -> Result<(), String> {
+    if workload.build {
+        drop(workload.software.set(Software::build()?));
+    }
+    memory::use_and_free(workload.freed_mb)
+}
+
 /// Builds and fills everything, then keeps all threads of the load running.
 fn work(workload: &Arc<Workload>) {
-    if workload.build {
-        match Software::build() {
-            Ok(software) => drop(workload.software.set(software)),
-            Err(error) => {
-                eprintln!("skein-workload: {error}");
-                sys::power_off();
-            }
-        }
+    if let Err(error) = prepare(workload) {
+        eprintln!("skein-workload: {error}");
+        sys::power_off();
     }
     workload.memory.fill();
     if let Some(disk) = &workload.disk {

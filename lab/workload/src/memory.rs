@@ -64,6 +64,32 @@ impl Found {
     }
 }
 
+/// Fills so much of the guest's RAM with what does not compress, and gives it back to the kernel, as programs do that
+/// end. The kernel leaves in free pages what was there.
+///
+/// # Errors
+///
+/// The guest does not have the memory.
+pub fn use_and_free(mb: u32) -> Result<(), String> {
+    let available = sys::available_mb()?;
+    if mb > available {
+        return Err(format!("skein.freed_mb={mb}: this guest has {available} MiB to use; give it more RAM"));
+    }
+    const MIB_WORDS: usize = (1 << 20) / size_of::<u64>();
+    let mut word = 1u64;
+    let used = (0..mb).map(|_| {
+        // Constants of a full period modulo 2^64 (Knuth, The Art of Computer Programming, volume 2, 3.3.4).
+        let next = |_| {
+            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            word
+        };
+        (0..MIB_WORDS).map(next).collect::<Vec<u64>>()
+    });
+    let used: Vec<Vec<u64>> = used.collect();
+    std::hint::black_box(&used);
+    Ok(())
+}
+
 /// All pages under test.
 pub struct Memory {
     pattern: Pattern,

@@ -92,6 +92,8 @@ impl FromStr for PortAddress {
 pub struct Params {
     /// The MiB of RAM to fill. 0: none. This must leave the guest some 60 MiB for its kernel.
     pub fill_mb: u32,
+    /// The MiB of RAM to use and give back to the kernel, before anything else.
+    pub freed_mb: u32,
     /// The per cent of filled pages that compress well (about 12:1). The others do not compress at all.
     pub compressible: u8,
     /// The MiB of the filled RAM, from its start, to rewrite over and over.
@@ -122,6 +124,7 @@ impl Default for Params {
     fn default() -> Self {
         Self {
             fill_mb: 0,
+            freed_mb: 0,
             compressible: 50,
             rewrite_mb: 0,
             rewrite: Rewrite::Page,
@@ -190,6 +193,7 @@ impl Params {
         let rate = || number(0..=RATE_MAX, "a number a second, at most 100000000");
         match name {
             "fill_mb" => self.fill_mb = mb()?,
+            "freed_mb" => self.freed_mb = mb()?,
             "compressible" => self.compressible = number(0..=100, "per cent, 0 to 100")? as u8,
             "rewrite_mb" => self.rewrite_mb = mb()?,
             "rewrite" => self.rewrite = value.parse().map_err(|()| invalid("word, quarter or page"))?,
@@ -211,6 +215,7 @@ impl Params {
     pub fn command_line(&self) -> String {
         let Self {
             fill_mb,
+            freed_mb,
             compressible,
             rewrite_mb,
             rewrite,
@@ -226,7 +231,7 @@ impl Params {
         } = self;
         let build = u8::from(*build);
         let mut line = format!(
-            "skein.fill_mb={fill_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} \
+            "skein.fill_mb={fill_mb} skein.freed_mb={freed_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} \
              skein.rewrite={rewrite} \
              skein.rate={rate} skein.threads={threads} skein.seed={seed} skein.verify_rate={verify_rate} \
              skein.beat_ms={beat_ms} skein.disk_mb={disk_mb} skein.disk_rate={disk_rate} \
@@ -288,15 +293,16 @@ mod tests {
         let ip =
             prop::option::of((any::<u32>(), 0u8..=32).prop_map(|(ip, prefix)| PortAddress { ip: ip.into(), prefix }));
         (
-            (0..=MB_MAX, 0u8..=100, 0..=MB_MAX, rewrite, 0..=RATE_MAX, 1u32..=64),
+            (0..=MB_MAX, 0..=MB_MAX, 0u8..=100, 0..=MB_MAX, rewrite, 0..=RATE_MAX, 1u32..=64),
             (any::<u64>(), 0..=RATE_MAX, 0u32..=1000, 0..=MB_MAX, 0..=RATE_MAX, any::<bool>(), ip),
         )
             .prop_map(
                 |(
-                    (a, compressible, b, rewrite, rate, threads),
+                    (a, freed_mb, compressible, b, rewrite, rate, threads),
                     (seed, verify_rate, beat_ms, disk_mb, disk_rate, build, ip),
                 )| Params {
                     fill_mb: a.max(b),
+                    freed_mb,
                     compressible,
                     rewrite_mb: a.min(b),
                     rewrite,

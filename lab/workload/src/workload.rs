@@ -14,6 +14,8 @@ pub struct Workload {
     pub memory: Memory,
     pub disk: Option<Disk>,
     pub build: bool,
+    /// The MiB to use and give back before.
+    pub freed_mb: u32,
     /// The software, which is set once it is built.
     pub software: OnceLock<Software>,
     pub ready: AtomicBool,

@@ -21,6 +21,7 @@ pub(super) fn idle(memory_mb: u32, fill_mb: u32) -> Guest {
     Guest {
         memory_mb,
         fill_mb,
+        freed_mb: 0,
         compressible: 0,
         rewrite_mb: 0,
         rewrite: Rewrite::Page,
@@ -41,6 +42,7 @@ pub(super) fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Scene {
         downtime_limit_ms: 300,
         allow_throttle: None,
         delta_memory: None,
+        free_page_hint: false,
         keep_ram: false,
         movers: movers.to_vec(),
         quick_movers: 2,

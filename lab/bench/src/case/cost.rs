@@ -27,9 +27,31 @@ pub(super) fn cases() -> Vec<Case> {
                  TLS.",
                 &[on(
                     &[GIGABIT, GIGABIT],
-                    &[SkeinAgentsMultichannelPlain, QemuMultifd, MptcpMultifd, SkeinAgentsMultichannel, SkeinAgents],
+                    &[
+                        SkeinAgentsMultichannelPlain,
+                        QemuMultifd,
+                        QemuMultifdAnonymous,
+                        MptcpMultifd,
+                        SkeinAgentsMultichannel,
+                        SkeinAgents,
+                    ],
                 )],
-                &[AllCpuOf { stage: "", peer: QemuMultifd, at_most: 1.15 }],
+                &[
+                    AllCpuOf { stage: "", peer: QemuMultifd, at_most: 1.15 },
+                    AllCpuOf { stage: "", peer: QemuMultifdAnonymous, at_most: 1.3 },
+                ],
+            )
+        },
+        Case {
+            subject: SkeinAgentsMultichannel,
+            ..case(
+                "cpu-per-gb-tls",
+                "What an encrypted migration takes of the CPU for each GB, at both hosts, QEMU and mover together.",
+                &[on(
+                    &[GIGABIT, GIGABIT],
+                    &[SkeinAgentsMultichannel, QemuMultifd, QemuMultifdTls, QemuMultifdAnonymous],
+                )],
+                &[AllCpuOf { stage: "", peer: QemuMultifd, at_most: 1.4 }],
             )
         },
         of_agents(case(

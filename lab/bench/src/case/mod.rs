@@ -7,6 +7,7 @@ mod downtime;
 mod faults;
 mod hot;
 mod links;
+mod memory;
 mod scene;
 mod together;
 mod unshaped;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Case> {
         together::cases(),
         unshaped::cases(),
         cost::cases(),
+        memory::cases(),
         faults::cases(),
         downtime::cases(),
         compression::cases(),
@@ -74,11 +76,15 @@ mod tests {
                 let distinct: BTreeSet<_> = stage.movers.iter().collect();
                 assert_eq!(distinct.len(), stage.movers.len(), "{}", case.name);
                 assert!(!stage.links.rates_mbit.is_empty());
-                assert!(stage.guest.fill_mb + KERNEL_MB <= stage.guest.memory_mb, "{}: room for the kernel", case.name);
+                assert!(
+                    stage.guest.fill_mb + stage.guest.freed_mb + KERNEL_MB <= stage.guest.memory_mb,
+                    "{}: room for the kernel",
+                    case.name
+                );
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 34);
+        assert_eq!(names.len(), 37);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

@@ -39,6 +39,8 @@ pub struct Scene {
     pub allow_throttle: Option<u8>,
     /// The agents' `delta_memory`, in per cent of the guest's RAM. `None`: their default.
     pub delta_memory: Option<f64>,
+    /// Whether agents' guests say during a migration which pages they do not use.
+    pub free_page_hint: bool,
     /// Whether agents keep the RAM of a guest that leaves, for its way back in the next round.
     pub keep_ram: bool,
     /// The movers that are compared: the case's subject first, then its strongest peer.
@@ -80,6 +82,8 @@ pub struct Guest {
     pub memory_mb: u32,
     /// The part of the RAM that the workload fills and checks, in MiB.
     pub fill_mb: u32,
+    /// The part of the RAM that the guest has used and given back to its kernel before, in MiB.
+    pub freed_mb: u32,
     /// The share of compressible bytes in that part, in per cent.
     pub compressible: u8,
     /// The part of the RAM that is rewritten all the time, in MiB.

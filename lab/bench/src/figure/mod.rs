@@ -30,6 +30,9 @@ pub enum Check {
     EachWay { stage: &'static str, share: f64 },
     /// The total time is at most this many times the peer's.
     TimeOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// The first migration's total time is at most this many times that of the peer's first: a guest moves on as the
+    /// first one left it.
+    FirstTimeOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// The total time is at most this many times that of the best of the peers that came to an end. If none did, it is
     /// compared with the time after which the first was called off.
     TimeOfBest { stage: &'static str, peers: &'static [Mover], at_most: f64 },
@@ -154,6 +157,7 @@ impl Check {
             Check::OfLinks { stage, share } => throughput::of_links(data, stage, share),
             Check::EachWay { stage, share } => throughput::each_way(data, stage, share),
             Check::TimeOf { stage, peer, at_most } => time::time_of(data, stage, peer, at_most),
+            Check::FirstTimeOf { stage, peer, at_most } => time::first_time_of(data, stage, peer, at_most),
             Check::TimeOfBest { stage, peers, at_most } => time::time_of_best(data, stage, peers, at_most),
             Check::MultipleOfBest { stage, idle, peers, at_most } => {
                 time::multiple_of_best(data, stage, idle, peers, at_most)
@@ -275,6 +279,16 @@ mod tests {
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.85e9, 5.0), back(1.82e9)]), Some(true));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0), back(1.75e9)]), Some(false));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1.95e9, 5.0)]), None);
+    }
+
+    #[test]
+    fn the_first_migration_by_itself() {
+        let first = Check::FirstTimeOf { stage: "", peer: QemuMultifd, at_most: 0.5 };
+        let later = |seconds: f64| Run { round: 2, ..moved("", SkeinTls, 1, 8e9, seconds) };
+        let peer = moved("", QemuMultifd, 1, 8e9, 10.0);
+        assert_eq!(met(first, &[moved("", SkeinTls, 1, 8e9, 5.0), later(50.0), peer.clone()]), Some(true));
+        assert_eq!(met(first, &[moved("", SkeinTls, 1, 8e9, 6.0), later(1.0), later(1.0), peer.clone()]), Some(false));
+        assert_eq!(met(first, &[later(1.0), peer]), None);
     }
 
     #[test]

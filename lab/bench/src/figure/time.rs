@@ -21,6 +21,15 @@ pub(super) fn time_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most:
     )
 }
 
+pub(super) fn first_time_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let first = |mover| data.median_of(stage, mover, |run| run.total_s.filter(|_| run.round == 1));
+    part(
+        figure(stage, format!("total time of the first migration at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(first(data.subject), first(peer), measured::seconds),
+    )
+}
+
 pub(super) fn time_of_best(data: Data<'_>, stage: &'static str, peers: &'static [Mover], at_most: f64) -> Part {
     let subject = data.subject;
     part(

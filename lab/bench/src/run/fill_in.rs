@@ -40,9 +40,10 @@ impl Setting<'_> {
     pub(super) fn blank(&self, n: usize, host: usize, qemu_source_cmdline: Vec<String>) -> Run {
         let (guest, links) = (&self.scene.guest, &self.scene.links);
         let about_guest = format!(
-            "{} MiB, {} filled, {} % compressible, {} MiB rewritten at {} pages/s ({} of each), {} vCPU{}",
+            "{} MiB, {} filled{}, {} % compressible, {} MiB rewritten at {} pages/s ({} of each), {} vCPU{}",
             guest.memory_mb,
             guest.fill_mb,
+            if guest.freed_mb > 0 { format!(", {} used and free again", guest.freed_mb) } else { String::new() },
             guest.compressible,
             guest.rewrite_mb,
             guest.rewrite_pages_per_s,
