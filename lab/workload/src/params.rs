@@ -231,7 +231,8 @@ impl Params {
         } = self;
         let build = u8::from(*build);
         let mut line = format!(
-            "skein.fill_mb={fill_mb} skein.freed_mb={freed_mb} skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} \
+            "skein.fill_mb={fill_mb} skein.freed_mb={freed_mb} \
+             skein.compressible={compressible} skein.rewrite_mb={rewrite_mb} \
              skein.rewrite={rewrite} \
              skein.rate={rate} skein.threads={threads} skein.seed={seed} skein.verify_rate={verify_rate} \
              skein.beat_ms={beat_ms} skein.disk_mb={disk_mb} skein.disk_rate={disk_rate} \
