@@ -366,9 +366,13 @@ fn survives(name: &str, cut: Cut, longest_dip: Duration) {
     let dip = bulk.dip(0.9 * 0.95 * LINK_BYTES_S, Duration::from_secs(4));
     assert!(dip <= longest_dip, "too little arrived for {dip:?}");
     world.lab.heal("b", 0).unwrap();
-    thread::sleep(Duration::from_secs(2));
-    let shares = world.shares(Duration::from_millis(500));
-    assert!(shares.iter().all(|share| *share > 0.7), "after healing: {shares:?}");
+    // How soon that is so the bench measures (case `cut`). Here others may have the cores for a while.
+    let healed = Instant::now();
+    while let shares = world.shares(Duration::from_millis(500))
+        && !shares.iter().all(|share| *share > 0.7)
+    {
+        assert!(healed.elapsed() < Duration::from_secs(30), "after healing: {shares:?}");
+    }
     bulk.finish();
 }
 
