@@ -40,8 +40,8 @@ const READ_BYTES: usize = 256 << 10;
 /// Bounds the records of a key of AEGIS-128X2, to 2^62 bytes. The cipher has no limit of its own where each nonce comes
 /// once; so many messages are safe even with nonces drawn at random (RFC 10032, "Key and Nonce Selection").
 const AEGIS_RECORDS: u64 = 1 << 48;
-/// Names what keys are exported for. The label is not registered (RFC 5705, section 4): both ends are Skein's.
-const AEGIS_LABEL: &[u8] = b"EXPORTER-skein-records";
+/// Names what keys are exported for. Labels that begin so need no registration (RFC 5705, section 4).
+const AEGIS_LABEL: &[u8] = b"EXPERIMENTAL-skein-records";
 /// Names the cipher of the keys.
 const AEGIS_CONTEXT: &[u8] = b"aegis-128x2";
 

@@ -274,7 +274,7 @@ fn aegis_has_the_keys_that_tls_exports() {
     io::Write::write_all(&mut client.writer(), b"hello").unwrap();
     client.write_tls(&mut Vec::new()).unwrap();
     let mut exported = [0; 64];
-    client.export_keying_material(&mut exported, b"EXPORTER-skein-records", Some(b"aegis-128x2")).unwrap();
+    client.export_keying_material(&mut exported, b"EXPERIMENTAL-skein-records", Some(b"aegis-128x2")).unwrap();
     for (end, keys) in [client, server].into_iter().zip(exported.chunks(32)) {
         let (mut seal, _) = protection(end).unwrap();
         let cipher = Aegis128X2::<16>::new(keys[..16].try_into().unwrap(), keys[16..].try_into().unwrap());
