@@ -46,6 +46,6 @@ pub use facts::{
 };
 pub use hosts_file::{HostAddress, HostEntry, HostsFile, KeptRamPolicy};
 pub use problem::{Problem, ProblemKind, Severity};
-pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed, overhead_bytes};
+pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 pub use route::{Links, Packing, Route, Width};
 pub use toml_reader::{Diagnostic, ParseError, TEXT_BYTES_MAX};

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
 use skein_hypervisor::Guest;
-use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, overhead_bytes, refusal, refused_copy};
+use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
 use self::limits::{ProcFiles, Promise};
@@ -313,10 +313,7 @@ impl HostRoom {
                     }
                 };
                 let groups = ControlGroups::of(pid).unwrap_or_default();
-                let ram_bytes = ram_bytes(&vm, &held);
-                // Each CPU more of an adopted guest is 8 MiB that are not worth asking QEMU for.
-                let cpus = vm.launch().definition().map_or(1, |definition| definition.cpus);
-                let bytes = held.pending(ram_bytes, overhead_bytes(ram_bytes, cpus));
+                let bytes = held.pending(ram_bytes(&vm, &held));
                 let (name, commit_bytes, huge_bytes) = (vm.name.clone(), held.holes(), held.huge_pending());
                 Some(Promise { name, bytes, commit_bytes, huge_bytes, groups })
             });

@@ -94,14 +94,13 @@ impl QemuMemory {
     }
 
     /// Returns how much RAM of a guest with `ram_bytes` is not allocated yet: what it may still take of the host's
-    /// memory. `overhead_bytes` is what its QEMU takes beside that. In QEMU's own memory the two cannot be told apart.
-    pub(crate) fn pending(&self, ram_bytes: u64, overhead_bytes: u64) -> u64 {
+    /// memory.
+    pub(crate) fn pending(&self, ram_bytes: u64) -> u64 {
         let ram_bytes = ram_bytes.saturating_sub(self.huge);
         // This RAM is in no file that is open, shared or not.
         let elsewhere = ram_bytes.saturating_sub(self.files);
         let shared = self.shared.saturating_sub(self.files_allocated);
-        let may_take = if elsewhere > 0 { elsewhere.saturating_add(overhead_bytes) } else { 0 };
-        self.holes().saturating_add(may_take.saturating_sub(self.private.saturating_add(shared)))
+        self.holes().saturating_add(elsewhere.saturating_sub(self.private.saturating_add(shared)))
     }
 
     /// Returns how much of files in memory was never written: it is allocated when it is read, too. (Private RAM is
@@ -165,14 +164,14 @@ mod tests {
     #[test]
     fn what_is_pending_of_each_kind_of_ram() {
         let files = QemuMemory { files: 100, files_allocated: 30, shared: 20, private: 50, ..QemuMemory::default() };
-        assert_eq!((files.pending(100, 5), files.holes()), (70, 70));
-        assert_eq!(files.pending(160, 5), 85, "60 and 5 more in QEMU's own memory, of which 50 are there");
+        assert_eq!((files.pending(100), files.holes()), (70, 70));
+        assert_eq!(files.pending(160), 80, "60 more in QEMU's own memory, of which 50 are there");
         let private = QemuMemory { private: 40, ..QemuMemory::default() };
-        assert_eq!((private.pending(100, 5), private.holes(), private.pending(30, 5)), (65, 0, 0));
+        assert_eq!((private.pending(100), private.holes(), private.pending(30)), (60, 0, 0));
         let anonymous_shared = QemuMemory { shared: 40, private: 5, ..QemuMemory::default() };
-        assert_eq!(anonymous_shared.pending(100, 5), 60);
+        assert_eq!(anonymous_shared.pending(100), 55);
         let huge = QemuMemory { huge: 100, huge_allocated: 60, ..QemuMemory::default() };
-        assert_eq!((huge.pending(100, 5), huge.huge_pending()), (0, 40));
+        assert_eq!((huge.pending(100), huge.huge_pending()), (0, 40));
     }
 
     #[test]
