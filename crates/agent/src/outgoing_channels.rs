@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use skein_dataplane::source::SourcePages;
 use skein_dataplane::{LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::channel_keeper::{self, ChannelKeeper};
 use crate::error_chain;
@@ -219,9 +219,7 @@ impl Shared {
     /// first to close: a QEMU that loses a multifd channel before may wait for it for ever
     /// ([`skein_hypervisor::migration`]).
     fn carry(&self, connection: UnixStream) -> Result<(), String> {
-        if let Err(error) = widen_peer(&connection) {
-            debug!("{}: QEMU writes into a buffer of the usual size: {error}", self.socket.path().display());
-        }
+        widen_peer(&connection);
         let connection = Arc::new(connection);
         let is_main = {
             let mut open = self.lock();

@@ -15,31 +15,46 @@ use std::path::PathBuf;
 use nix::sys::socket::sockopt::{PeerCredentials, SndBuf, SndBufForce};
 use nix::sys::socket::{getsockopt, setsockopt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use tracing::debug;
 
 /// Says how many bytes a socket between an agent and a QEMU may hold. The kernel doubles what it is told, for its own
 /// bookkeeping.
 const BUFFER_BYTES: usize = 512 << 10;
 
-/// Lets this end's writes run further ahead of the other end's reads.
-///
-/// # Errors
-/// The system refuses. The socket is as good as before.
-pub(crate) fn widen(socket: &impl AsFd) -> io::Result<()> {
+/// Lets this end's writes run further ahead of the other end's reads. Where the system refuses, the socket is as good
+/// as before.
+pub(crate) fn widen(socket: &impl AsFd) {
+    if let Err(error) = try_widen(socket) {
+        debug!("this end of a QEMU's socket has a buffer of the usual size: {error}");
+    }
+}
+
+/// Lets the writes of an accepted connection's other end run further ahead of this end's reads. Where that fails, the
+/// connection is as good as before.
+pub(crate) fn widen_peer(connection: &UnixStream) {
+    if let Err(error) = try_widen_peer(connection) {
+        debug!("the other end of {connection:?} has a buffer of the usual size: {error}");
+    }
+}
+
+fn try_widen(socket: &impl AsFd) -> io::Result<()> {
+    // Whoever gave all sockets of the host more has it so.
+    if getsockopt(&socket.as_fd(), SndBuf)? >= 2 * BUFFER_BYTES {
+        return Ok(());
+    }
     // Without the capability (CAP_NET_ADMIN) the system's limit holds (net.core.wmem_max).
     setsockopt(&socket.as_fd(), SndBufForce, &BUFFER_BYTES)
         .or_else(|_| setsockopt(&socket.as_fd(), SndBuf, &BUFFER_BYTES))
         .map_err(io::Error::from)
 }
 
-/// Lets the writes of an accepted connection's other end run further ahead of this end's reads.
-///
 /// The other end is found among the files of the process that connected: a socket whose other end has this one's name.
 /// Another connection of that process to the same name may be widened as well, which does no harm.
 ///
 /// # Errors
 /// The process has ended, or is in another namespace, or this process may not reach its files (ptrace(2), "Ptrace
-/// access mode checking"). The connection is as good as before.
-pub(crate) fn widen_peer(connection: &UnixStream) -> io::Result<()> {
+/// access mode checking").
+fn try_widen_peer(connection: &UnixStream) -> io::Result<()> {
     let peer = getsockopt(connection, PeerCredentials)?.pid();
     let pid = Pid::from_raw(peer).ok_or_else(|| io::Error::other("its process is in another PID namespace"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
@@ -55,7 +70,7 @@ pub(crate) fn widen_peer(connection: &UnixStream) -> io::Result<()> {
         let Ok(socket) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
         let socket = UnixStream::from(socket);
         if path.is_some() && socket.peer_addr().is_ok_and(|peer| peer.as_pathname() == path) {
-            widen(&socket)?;
+            try_widen(&socket)?;
             found = true;
         }
     }
@@ -92,12 +107,19 @@ mod tests {
             room(&writer)
         };
         let (writer, reader) = connect();
-        widen_peer(&reader).unwrap();
+        try_widen_peer(&reader).unwrap();
         let wide = room(&writer);
         assert!(wide > usual + usual / 2, "{wide} bytes, where {usual} are usual");
         assert!(room(&other) <= usual);
-        widen(&other).unwrap();
+        try_widen(&other).unwrap();
         assert!(getsockopt(&other, SndBuf).unwrap() > getsockopt(&reader, SndBuf).unwrap());
+        // No socket loses what it has.
+        setsockopt(&other, SndBufForce, &(4 * BUFFER_BYTES))
+            .or_else(|_| setsockopt(&other, SndBuf, &BUFFER_BYTES))
+            .unwrap();
+        let before = getsockopt(&other, SndBuf).unwrap();
+        try_widen(&other).unwrap();
+        assert_eq!(getsockopt(&other, SndBuf).unwrap(), before);
     }
 
     #[test]
@@ -108,6 +130,6 @@ mod tests {
         let gone = UnixStream::connect(&path).unwrap();
         let (accepted, _) = listener.accept().unwrap();
         drop(gone);
-        assert!(widen_peer(&accepted).is_err());
+        assert!(try_widen_peer(&accepted).is_err());
     }
 }

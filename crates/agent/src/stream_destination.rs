@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use skein_dataplane::{IncomingStream, ResetCode, RunningSession, StreamContent};
 use skein_handover::MigrationId;
 use socket2::{Domain, SockAddr, Socket, Type};
-use tracing::{debug, info};
+use tracing::info;
 
 use crate::socket_buffers::widen;
 use crate::{Allow, AllowError};
@@ -206,9 +206,7 @@ fn connect(live: &RunningSession, incoming: &IncomingStream, path: &Path) -> io:
         let error = match socket.connect(&address) {
             Ok(()) => {
                 socket.set_nonblocking(false)?;
-                if let Err(error) = widen(&socket) {
-                    debug!("{}: its buffer has the usual size: {error}", path.display());
-                }
+                widen(&socket);
                 return Ok(UnixStream::from(std::os::fd::OwnedFd::from(socket)));
             }
             Err(error) => error,

@@ -14,7 +14,7 @@ use skein_dataplane::{Dialer, DialerSettings, RunningSession, SessionSnapshot, S
 use skein_identity::Identity;
 use skein_inventory::Route;
 use thiserror::Error;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::error_chain;
 use crate::own_socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
@@ -176,9 +176,7 @@ impl Shared {
     }
 
     fn forward(&self, connection: UnixStream, target: &str) {
-        if let Err(error) = widen_peer(&connection) {
-            debug!("{target}: the other end writes into a buffer of the usual size: {error}");
-        }
+        widen_peer(&connection);
         let pages = SourcePages::new(SourcePagesSettings {
             packers: self.packers.clone(),
             width: width(self.settings.transport),
