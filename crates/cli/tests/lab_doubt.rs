@@ -162,7 +162,7 @@ fn a_source_in_doubt_runs_the_guest_when_the_target_is_proven_off() {
     parted.cluster.wait(SOON, "it is in doubt", || parted.is_in_doubt("a"));
     parted.power_off("b");
     assert_eq!(parted.resolve("a"), Outcome::CalledOff);
-    assert_eq!(parted.cluster.where_runs(VM), ["a"]);
+    parted.cluster.wait(SOON, "it runs", || parted.cluster.where_runs(VM) == ["a"]);
     parted.heal();
     parted.cluster.start("b");
     parted.ends_well("a");
@@ -174,7 +174,7 @@ fn a_target_in_doubt_runs_the_guest_when_the_source_is_proven_off() {
     parted.cluster.wait(SOON, "it is in doubt", || parted.is_in_doubt("b"));
     parted.power_off("a");
     assert_eq!(parted.resolve("b"), Outcome::Moved);
-    assert_eq!(parted.cluster.where_runs(VM), ["b"]);
+    parted.cluster.wait(SOON, "it runs", || parted.cluster.where_runs(VM) == ["b"]);
     parted.heal();
     parted.cluster.start("a");
     parted.ends_well("b");

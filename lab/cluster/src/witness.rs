@@ -112,9 +112,15 @@ impl Seen {
         self.life.lock().runs.first().map(|(from, _)| *from)
     }
 
-    /// Returns whether the QEMU runs the guest, by what it said last.
+    /// Returns whether the QEMU runs the guest, by what it said last. A thread reads what QEMUs say: a guest that was
+    /// stopped just now may still seem to run. A QEMU that has ended runs nothing.
     pub fn runs(&self) -> bool {
-        self.life.lock().runs.last().is_some_and(|(_, until)| until.is_none())
+        self.life.lock().runs.last().is_some_and(|(_, until)| until.is_none()) && self.lives()
+    }
+
+    /// Returns whether the QEMU's process runs, as the kernel says.
+    fn lives(&self) -> bool {
+        Process::attach(self.process).is_ok_and(|process| process.is_some())
     }
 
     /// Returns whether the QEMU has ended.
