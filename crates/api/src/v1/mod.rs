@@ -10,16 +10,19 @@
 //! | `bounds` | what may be asked for: the one place that says so, for commands and for the agent |
 //! | `reply` | what the agent answers |
 //! | `vm`, `host`, `host_facts`, `check` | VMs, hosts, what a host is and has, what a check finds |
+//! | `load`, `controller_link` | how busy hosts and guests are; what an agent and a controller say to each other |
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
 
 mod bounds;
 mod check;
+mod controller_link;
 mod copy;
 mod event;
 #[cfg(test)]
 mod examples;
 mod host;
 mod host_facts;
+mod load;
 mod migration;
 mod phase;
 mod reply;
@@ -34,6 +37,7 @@ pub use bounds::{
     check_version, is_vm_name,
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
+pub use controller_link::{CONTROLLER_ALPN, Hello, HostReport, Term, ToAgent, ToController, Welcome};
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
 pub use host::HostView;
@@ -41,6 +45,7 @@ pub use host_facts::{
     Accel, AccelFacts, CpuModel, FileFacts, FileSystem, HostFacts, Hugepages, MachineType, MigrationSlots, NicFacts,
     Presence, QemuFacts, QemuVersion, Resource, Room, RoomLimit, VmFacts,
 };
+pub use load::{HostLoad, VmLoad};
 pub use migration::{Attempt, Migration, MigrationId};
 pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
 pub use reply::{Refusal, Reply, VersionView};

@@ -1,0 +1,157 @@
+//! Is what an agent and a controller say to each other, a line of JSON each, over a TLS connection that the agent
+//! dialled.
+//!
+//! The agent begins with [`ToController::Hello`], and the controller answers [`ToAgent::Welcome`], or
+//! [`ToAgent::Refused`] and hangs up. From then on the agent sends a [`HostReport`] at least once in
+//! [`Welcome::report_period_ms`], and carries out commands of the controller that leads. A command is a [`Request`] as
+//! `skein` would send it to the agent's socket, with the leader's term. An agent remembers the highest term that it has
+//! heard of, also when it is started again, and refuses commands of a lower term: these are of a controller that was
+//! deposed and does not know it yet.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::host_facts::HostFacts;
+use super::load::{HostLoad, VmLoad};
+use super::migration::Migration;
+use super::reply::{Refusal, Reply};
+use super::request::Request;
+use super::vm::VmView;
+
+/// The TLS application protocol (ALPN) of the connection.
+pub const CONTROLLER_ALPN: &[u8] = b"skein-controller/1";
+
+/// Counts the elections of a cluster's leader: a later leader has a greater term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(transparent)]
+pub struct Term(pub u64);
+
+impl std::fmt::Display for Term {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A line that an agent sends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", tag = "line")]
+pub enum ToController {
+    /// The first line.
+    Hello(Hello),
+    /// What changed on the host.
+    Report(Box<HostReport>),
+    /// The last reply to a command.
+    Reply {
+        /// The command's number.
+        command: u64,
+        /// The reply.
+        reply: Box<Reply>,
+    },
+    /// The command was not carried out: its term is below the highest that the agent has heard of.
+    Deposed {
+        /// The command's number.
+        command: u64,
+        /// The highest term.
+        highest: Term,
+    },
+}
+
+/// The first line of an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Hello {
+    /// The host's name, which has to be that of the agent's certificate.
+    pub host: String,
+    /// The release of the agent's program.
+    pub release: String,
+    /// The newest version of the API that the agent speaks.
+    pub api: u32,
+    /// A number that each start of an agent chooses at random.
+    pub instance: u64,
+    /// The kernel's id of this boot (`/proc/sys/kernel/random/boot_id`), by which a host that was off is known.
+    pub boot_id: Option<String>,
+    /// The addresses at which other hosts' agents dial this agent, as `10.0.0.1:7070`, where the agent knows them.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// The highest term that the agent has heard of.
+    pub highest_term: Term,
+}
+
+/// What changed on a host since the report before on the same connection; the first has everything.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostReport {
+    /// Counts the reports of a connection, from 1 on.
+    pub sequence: u64,
+    /// What the host is, if that changed. The files of guests are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<Box<HostFacts>>,
+    /// How busy the host is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<HostLoad>,
+    /// The VMs that are new or have changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms: Vec<VmView>,
+    /// The VMs that the host has no more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms_gone: Vec<String>,
+    /// How busy the guests are that run here.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub vm_loads: BTreeMap<String, VmLoad>,
+    /// The migrations that are new or have changed, without their events.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub migrations: Vec<Migration>,
+    /// Whether there is contact with each of the other hosts, if that changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contacts: Option<BTreeMap<String, bool>>,
+}
+
+/// A line that a controller sends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", tag = "line")]
+pub enum ToAgent {
+    /// The first line: the agent is known.
+    Welcome(Welcome),
+    /// The first line: the agent is not taken, and tries again later.
+    Refused(Refusal),
+    /// The controller leads, in this term, which the agent remembers.
+    Leads {
+        /// The term.
+        term: Term,
+    },
+    /// A request that the agent is to carry out.
+    Command {
+        /// The command's number, by which its reply is known. Numbers of one connection are unique.
+        command: u64,
+        /// The leader's term.
+        term: Term,
+        /// See [`RequestLine::request_id`](super::RequestLine::request_id).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        request_id: Option<String>,
+        /// The request. A migration is asked for with `detach`.
+        request: Box<Request>,
+    },
+    /// Where the cluster's hosts are, for agents that have no file of their own with that.
+    Hosts {
+        /// The addresses of each host's agent.
+        addresses: BTreeMap<String, Vec<String>>,
+    },
+}
+
+/// The first line of a controller.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Welcome {
+    /// The cluster's id.
+    pub cluster: String,
+    /// The controller's name.
+    pub controller: String,
+    /// The release of the controller's program.
+    pub release: String,
+    /// The longest time from one report to the next, in milliseconds.
+    pub report_period_ms: u64,
+}
