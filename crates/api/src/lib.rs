@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod cluster;
 mod line;
 pub mod v1;
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How busy a host is: means over the time since the sample before, and amounts at the time of the sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct HostLoad {
     /// The CPU time that anything on the host used, in thousandths of a CPU.
@@ -26,6 +27,7 @@ pub struct HostLoad {
 /// How much of a host a guest uses, as [`HostLoad`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct VmLoad {
     /// The CPU time of the guest's QEMU, in thousandths of a CPU.

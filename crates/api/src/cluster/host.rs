@@ -1,0 +1,95 @@
+//! Shows hosts of the cluster.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::UnixMs;
+use crate::v1::HostLoad;
+
+/// A host of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Host {
+    /// The host's name, as in its identity.
+    pub name: String,
+    /// Whether the host's agent reports.
+    pub contact: Contact,
+    /// Since when `contact` is as it is.
+    pub contact_since: UnixMs,
+    /// Whether guests may be put on the host.
+    pub mode: HostMode,
+    /// The drain that empties the host, or has emptied it.
+    pub drain: Option<String>,
+    /// What people have set.
+    pub settings: HostSettings,
+    /// The addresses at which other hosts' agents dial this host's agent.
+    pub addresses: Vec<String>,
+    /// The release of the agent's program; `None`: the agent has not reported yet.
+    pub release: Option<String>,
+    /// The CPUs that are online.
+    pub cpus: Option<u32>,
+    /// MemTotal.
+    pub ram_bytes: Option<u64>,
+    /// How busy the host is; `None`: the host does not report.
+    pub load: Option<HostLoad>,
+    /// How many guests run on the host.
+    pub vms_running: u32,
+    /// The migrations to the host that are under way.
+    pub incoming: u32,
+    /// The migrations from the host that are under way.
+    pub outgoing: u32,
+    /// A fact for people, as why the host is lost. May be empty.
+    pub note: String,
+    /// Changes with each change of what is stored of the host: the host's ETag.
+    pub version: u64,
+}
+
+/// Whether a host's agent reports to a controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Contact {
+    /// The host has joined, and its agent has not reported yet.
+    #[default]
+    Joined,
+    /// The agent reports.
+    Online,
+    /// The agent has not reported for longer than a host's lease. Whether its guests run is not known.
+    Lost,
+    /// The host is proven to be off: none of its guests runs.
+    Off,
+}
+
+/// Whether guests may be put on a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum HostMode {
+    /// The host takes guests.
+    #[default]
+    Active,
+    /// The host takes no guests, and its guests are moved away.
+    Draining,
+    /// The host takes no guests.
+    Maintenance,
+}
+
+/// What people set of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct HostSettings {
+    /// The host group that the host is in.
+    pub group: Option<String>,
+    /// The properties that rules compare.
+    pub properties: BTreeMap<String, String>,
+    /// The host's area at each level of fault domains: `rack: r1`.
+    pub areas: BTreeMap<String, String>,
+    /// Whether others need the host's disks, so that it must not be powered off.
+    pub storage: bool,
+    /// The most migrations to the host at once. `None`: as many as the controller's rule says.
+    pub incoming_max: Option<u32>,
+    /// The most migrations from the host at once. `None`: as many as the controller's rule says.
+    pub outgoing_max: Option<u32>,
+}

@@ -1,0 +1,37 @@
+//! Is what a controller's REST API says, below `/api/v1`. A controller's store has the same values.
+//!
+//! The document that the server makes of these types is in the tree (`crates/controller/openapi.json`), and tests
+//! compare. As for [`v1`](crate::v1): a field or a value is added, never changed or taken away.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
+//! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
+//! | `status` | the cluster as a whole |
+//! | `access` | tokens and roles, the audit log |
+//! | `event` | what subscribers are sent |
+//! | `problem` | why a request was refused (RFC 9457) |
+
+mod access;
+mod event;
+mod host;
+mod operation;
+mod problem;
+mod status;
+mod vm;
+
+pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, NewToken, Role, Token, TokenSecret};
+pub use event::{ChangedObject, Event};
+pub use host::{Contact, Host, HostMode, HostSettings};
+pub use operation::{
+    DrainRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress, ResumeRequest,
+};
+pub use problem::ProblemDetails;
+pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, VmCounts};
+pub use vm::{Vm, VmRunState, VmSettings};
+
+/// A time: milliseconds since 1970-01-01 00:00 UTC, without leap seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(transparent)]
+pub struct UnixMs(pub u64);

@@ -1,0 +1,208 @@
+//! Shows what a controller does over a while.
+
+use serde::{Deserialize, Serialize};
+
+use super::UnixMs;
+use crate::v1::MigrationId;
+
+/// What a controller does over a while. The operation goes on when another controller takes the lead.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Operation {
+    /// The operation's id, which the controller made.
+    pub id: String,
+    /// What is done.
+    pub kind: OperationKind,
+    /// How far it is.
+    pub state: OperationState,
+    /// Who asked for it.
+    pub by: String,
+    /// When it was asked for.
+    pub created: UnixMs,
+    /// When it was over.
+    pub ended: Option<UnixMs>,
+    /// Whether somebody called it off.
+    pub cancelled: bool,
+    /// What remains to be said, as why it failed. May be empty.
+    pub message: String,
+    /// The moves that are part of it, in the order in which they were planned.
+    pub moves: Vec<Move>,
+    /// How much of it is done.
+    pub progress: Progress,
+    /// Changes with each change of what is stored of the operation: the operation's ETag.
+    pub version: u64,
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case", tag = "kind")]
+pub enum OperationKind {
+    /// Moves a VM.
+    Migrate {
+        /// The VM.
+        vm: String,
+        /// The target that was asked for. `None`: the controller picks the target.
+        to: Option<String>,
+    },
+    /// Empties a host.
+    Drain {
+        /// The host.
+        host: String,
+        /// When the host has to be empty; guests that are not away by then stay.
+        deadline: Option<UnixMs>,
+        /// Whether the host is about to fail: what is most important goes first.
+        evacuate: bool,
+    },
+    /// Brings the guests of a drain home.
+    Resume {
+        /// The host.
+        host: String,
+        /// The drain whose guests come home.
+        drain: String,
+    },
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OperationState {
+    /// Its moves are being decided.
+    Planning,
+    /// It is being carried out.
+    Running,
+    /// It was called off, and what cannot be stopped any more comes to its end.
+    Cancelling,
+    /// It is over, and all of it was done.
+    Done,
+    /// It is over, and a part of it was not done.
+    Failed,
+    /// It is over, because somebody called it off.
+    Cancelled,
+}
+
+impl OperationState {
+    /// Returns whether nothing more happens.
+    pub fn is_over(self) -> bool {
+        matches!(self, OperationState::Done | OperationState::Failed | OperationState::Cancelled)
+    }
+}
+
+/// The move of a VM from one host to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Move {
+    /// The VM.
+    pub vm: String,
+    /// The host where the VM is at the beginning.
+    pub from: String,
+    /// The host where the VM goes. `None`: there is none, and `reason` says why.
+    pub to: Option<String>,
+    /// Why the VM goes there, or why it cannot be moved.
+    pub reason: String,
+    /// How far the move is.
+    pub state: MoveState,
+    /// The moves that have to be over before, as indices in the operation's list.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<u32>,
+    /// How often the move was begun.
+    #[serde(default)]
+    pub attempts: u32,
+    /// The newest attempt's migration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub migration: Option<MigrationId>,
+    /// Until when the next attempt waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<UnixMs>,
+    /// What went wrong in the newest attempt. May be empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// When the first attempt was begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<UnixMs>,
+    /// When the move was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<UnixMs>,
+    /// The milliseconds that the guest was stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub downtime_ms: Option<u64>,
+    /// How long the move was forecast to take, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forecast_ms: Option<u64>,
+}
+
+/// How far a move is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum MoveState {
+    /// The move waits for other moves, or for a free slot of a host.
+    Waiting,
+    /// The source's agent is asked for a migration.
+    Begun,
+    /// The VM is where it was to go.
+    Done,
+    /// The VM was not moved.
+    Failed,
+    /// The VM cannot be moved, or was not to be any more.
+    Left,
+}
+
+impl MoveState {
+    /// Returns whether nothing more happens.
+    pub fn is_over(self) -> bool {
+        matches!(self, MoveState::Done | MoveState::Failed | MoveState::Left)
+    }
+}
+
+/// How much of an operation is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default)]
+pub struct Progress {
+    /// The moves that are part of it, without those that cannot be made.
+    pub moves: u32,
+    /// The moves that are done.
+    pub moves_done: u32,
+    /// The moves that are under way.
+    pub moves_running: u32,
+    /// The milliseconds until its end, as far as can be told.
+    pub left_ms: Option<u64>,
+    /// How long it was forecast to take when it was planned, in milliseconds.
+    pub forecast_ms: Option<u64>,
+}
+
+/// Asks for a VM's migration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// The target. `None`: the controller picks the target.
+    pub to: Option<String>,
+    /// Whether to say only what would be done.
+    pub dry_run: bool,
+}
+
+/// Asks for a host to be emptied.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct DrainRequest {
+    /// The seconds until the host has to be empty. Guests that are not away by then stay.
+    pub deadline_s: Option<u64>,
+    /// Whether the host is about to fail: what is most important goes first.
+    pub evacuate: bool,
+    /// Whether to say only what would be done.
+    pub dry_run: bool,
+}
+
+/// Asks for a host to take guests again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ResumeRequest {
+    /// Whether the guests come home that the last drain moved away.
+    pub bring_home: bool,
+}

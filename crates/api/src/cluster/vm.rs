@@ -1,0 +1,87 @@
+//! Shows VMs of the cluster.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::UnixMs;
+use crate::v1::VmLoad;
+
+/// A VM of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Vm {
+    /// The VM's name, which is unique in the cluster.
+    pub name: String,
+    /// Whether the guest runs.
+    pub state: VmRunState,
+    /// The host where the VM is, or was last.
+    pub host: Option<String>,
+    /// Since when `state` and `host` are as they are.
+    pub since: UnixMs,
+    /// The RAM, in bytes.
+    pub ram_bytes: u64,
+    /// The number of virtual CPUs.
+    pub cpus: u32,
+    /// How much of its host the guest uses.
+    pub load: Option<VmLoad>,
+    /// The operation that moves the guest.
+    pub operation: Option<String>,
+    /// What people have set.
+    pub settings: VmSettings,
+    /// Whether another program started the VM.
+    pub adopted: bool,
+    /// A fact for people, as why the VM stopped. May be empty.
+    pub note: String,
+    /// Changes with each change of what is stored of the VM: the VM's ETag.
+    pub version: u64,
+}
+
+/// Whether a VM's guest runs, as far as the controller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum VmRunState {
+    /// The guest runs.
+    Running,
+    /// The guest is stopped and can go on.
+    Paused,
+    /// The VM's QEMU is being started.
+    Starting,
+    /// The guest is between two hosts, and paused.
+    Handover,
+    /// The guest is paused, and no host alone can decide where it runs.
+    InDoubt,
+    /// The VM is off.
+    #[default]
+    Stopped,
+    /// The VM's QEMU does not answer.
+    Unresponsive,
+    /// The VM's host does not report: whether the guest runs is not known.
+    Lost,
+    /// The VM's host is proven to be off, and the guest with it.
+    Failed,
+}
+
+/// What people set of a VM, beside its definition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct VmSettings {
+    /// The properties that rules compare.
+    pub properties: BTreeMap<String, String>,
+    /// The tags by which rules name the VM.
+    pub tags: Vec<String>,
+    /// The tenant that the VM belongs to.
+    pub tenant: Option<String>,
+    /// The availability set: the VM is kept apart from the others of the set, softly unless a rule says otherwise.
+    pub availability_set: Option<String>,
+    /// The only hosts where the VM may ever be. `None`: all hosts.
+    pub owners: Option<Vec<String>>,
+    /// The hosts where the VM should be, best first.
+    pub preferred: Vec<String>,
+    /// The priority; a greater priority is moved and started first. `None`: the definition's.
+    pub priority: Option<u8>,
+    /// Whether the optimisation leaves the VM where it is.
+    pub pinned: bool,
+}
