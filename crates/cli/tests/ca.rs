@@ -100,6 +100,44 @@ fn an_identity_written_elsewhere_is_known() {
 }
 
 #[test]
+fn a_key_that_is_made_on_its_host_stays_there() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path();
+    works(dir, &["ca", "init", "--dir", "ca"]);
+    let said = works(dir, &["ca", "request", "Node1", "--out", "node1"]);
+    assert!(said.contains("skein ca sign host.csr --host node1"), "{said}");
+    let key = std::fs::read(dir.join("node1/host.key")).unwrap();
+    assert_eq!(std::fs::metadata(dir.join("node1/host.key")).unwrap().permissions().mode() & 0o777, 0o600);
+    works(dir, &["ca", "request", "node1", "--out", "node1"]);
+    assert_eq!(std::fs::read(dir.join("node1/host.key")).unwrap(), key, "asked again, it has the same key");
+
+    let refused = fails(dir, &["ca", "sign", "node1/host.csr", "--host", "node2", "--dir", "ca"]);
+    assert!(refused.contains("node1") && refused.contains("node2"), "{refused}");
+    assert!(!dir.join("ca/hosts").exists(), "nothing was signed");
+    let said = works(dir, &["ca", "sign", "node1/host.csr", "--host", "node1", "--dir", "ca", "--days", "20"]);
+    assert!(said.contains("scp ca/ca.pem ca/hosts/node1/host.pem root@node1:"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.join("ca/hosts/node1")).unwrap().count(), 1, "no key, nor anything else");
+    for (from, to) in [("ca/ca.pem", "node1/ca.pem"), ("ca/hosts/node1/host.pem", "node1/host.pem")] {
+        std::fs::copy(dir.join(from), dir.join(to)).unwrap();
+    }
+    let text = works(dir, &["ca", "show", "node1"]);
+    assert!(text.contains("node1, member") && !text.contains("copy"), "{text}");
+    works(dir, &["ca", "renew", "node1", "--dir", "ca"]);
+    let said = works(dir, &["ca", "sign", "node1/host.csr", "--host", "node1", "--dir", "ca", "--out", "signed"]);
+    assert!(said.contains("scp signed/ca.pem signed/host.pem root@node1:"), "{said}");
+
+    // The CA has a whole identity of that name, whose certificate stays.
+    works(dir, &["ca", "issue", "node3", "--dir", "ca"]);
+    works(dir, &["ca", "request", "node3", "--out", "node3"]);
+    assert!(fails(dir, &["ca", "sign", "node3/host.csr", "--host", "node3", "--dir", "ca"]).contains("--out"));
+    std::fs::write(dir.join("garbage"), "garbage").unwrap();
+    let refused = fails(dir, &["ca", "sign", "garbage", "--host", "node1", "--dir", "ca"]);
+    assert!(refused.contains("no request for a certificate"), "{refused}");
+    assert!(fails(dir, &["ca", "request", "10.0.0.1", "--out", "x"]).contains("give its name"));
+    assert!(!dir.join("x").exists());
+}
+
+#[test]
 fn bad_input_is_told() {
     let tmp = tempfile::tempdir().unwrap();
     let dir = tmp.path();

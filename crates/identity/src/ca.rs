@@ -1,18 +1,25 @@
 //! A cluster's certificate authority.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SubjectPublicKeyInfo,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
-use rustls::pki_types::{CertificateDer, DnsName, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::certificate::{CertificateInfo, ParseError, parse_pem};
+use crate::controller::ControllerIdentity;
+use crate::error::IdentityError;
 use crate::files::{self, Existing, WriteError};
-use crate::identity::{Identity, IdentityError, exposed};
-use crate::{CA_VALIDITY_DAYS, MEMBER_NAME};
+use crate::identity::Identity;
+use crate::names::{BadName, ControllerNames, host_name};
+use crate::parts::{exposed, pem_of};
+use crate::pin::CaFingerprint;
+use crate::request::SigningRequest;
+use crate::{CA_VALIDITY_DAYS, CONTROLLER_NAME, MEMBER_NAME};
 
 /// How much earlier than its issue a certificate is valid, because hosts' clocks differ.
 const BACKDATING: Duration = Duration::from_secs(5 * 60);
@@ -79,12 +86,15 @@ pub enum CaError {
     #[error("{0:?} is no name for a CA: use 1 to 64 letters, digits, spaces and the signs - _ .")]
     BadName(String),
     /// The host's name cannot be put into a certificate.
-    #[error("{host:?} is no host name: {why}")]
-    BadHost {
-        /// The given name.
-        host: String,
-        /// What is wrong with it.
-        why: &'static str,
+    #[error(transparent)]
+    BadHost(#[from] BadName),
+    /// The request is for another name than was allowed.
+    #[error("the request is for a certificate of {asked}, and {allowed} is allowed: make it anew for that name")]
+    OtherName {
+        /// The name that the request is for.
+        asked: String,
+        /// The name that may be signed.
+        allowed: String,
     },
     /// The certificate to renew was not issued by this CA.
     #[error("that identity was not issued by this CA: issue a new one with `skein ca issue`")]
@@ -213,12 +223,17 @@ impl ClusterCa {
 
     /// Returns the CA's certificate as PEM text.
     pub fn certificate_pem(&self) -> String {
-        crate::identity::pem_of(&self.certificate)
+        pem_of(&self.certificate)
     }
 
     /// Returns what the CA's certificate says.
     pub fn info(&self) -> &CertificateInfo {
         &self.info
+    }
+
+    /// Returns the SHA-256 of the CA's certificate, by which a host knows the cluster before it has the certificate.
+    pub fn fingerprint(&self) -> CaFingerprint {
+        CaFingerprint::of(&self.certificate)
     }
 
     /// Issues an identity with a new key to a host. The identity expires with the CA at the latest.
@@ -228,13 +243,55 @@ impl ClusterCa {
     pub fn issue(&self, host: &str, validity: Validity) -> Result<Identity, CaError> {
         let host = host_name(host)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let certificate = self.sign(&host, &key, validity)?;
+        let certificate = self.sign(&host, &host_names(&host)?, &key, validity)?;
         let key = PrivateKeyDer::from(key);
         Ok(Identity::new(vec![self.certificate.clone()], vec![certificate], key)?)
     }
 
-    /// Returns a new certificate for the host and the *key* of an earlier certificate of this CA. So only this file,
-    /// which is not secret, has to be taken to the host. The earlier certificate may have expired.
+    /// Issues an identity with a new key to a controller. The identity expires with the CA at the latest.
+    ///
+    /// # Errors
+    /// [`CaError::Expired`], or the certificate cannot be made.
+    pub fn issue_controller(&self, names: &ControllerNames, validity: Validity) -> Result<ControllerIdentity, CaError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = self.sign(names.name(), &controller_names(names)?, &key, validity)?;
+        Ok(ControllerIdentity::new(vec![self.certificate.clone()], vec![certificate], PrivateKeyDer::from(key))?)
+    }
+
+    /// Signs a host's request, if it is for the name `allowed`.
+    ///
+    /// # Errors
+    /// [`CaError::OtherName`], [`CaError::BadHost`], [`CaError::Expired`], or the certificate cannot be made.
+    pub fn sign_host(
+        &self,
+        request: &SigningRequest,
+        allowed: &str,
+        validity: Validity,
+    ) -> Result<CertificateDer<'static>, CaError> {
+        let host = host_name(allowed)?;
+        allow(request, &host)?;
+        self.sign(&host, &host_names(&host)?, &SubjectPublicKeyInfo::from_der(&request.public_key)?, validity)
+    }
+
+    /// Signs a controller's request, if it is for the controller's name. The other names are those of `names`, whatever
+    /// the request says.
+    ///
+    /// # Errors
+    /// [`CaError::OtherName`], [`CaError::Expired`], or the certificate cannot be made.
+    pub fn sign_controller(
+        &self,
+        request: &SigningRequest,
+        names: &ControllerNames,
+        validity: Validity,
+    ) -> Result<CertificateDer<'static>, CaError> {
+        allow(request, names.name())?;
+        let key = SubjectPublicKeyInfo::from_der(&request.public_key)?;
+        self.sign(names.name(), &controller_names(names)?, &key, validity)
+    }
+
+    /// Returns a new certificate for the names and the *key* of an earlier certificate of this CA, a host's or a
+    /// controller's. So only this file, which is not secret, has to be taken there. The earlier certificate may have
+    /// expired.
     ///
     /// # Errors
     /// [`CaError::NotIssuedHere`], [`CaError::Expired`], or the certificate cannot be made.
@@ -245,13 +302,21 @@ impl ClusterCa {
             .map_err(|e| CaError::NotIssuedHere(Some(ParseError::X509(e.to_string()))))?;
         cert.verify_signature(Some(ca.public_key())).map_err(|_| CaError::NotIssuedHere(None))?;
         let info = CertificateInfo::parse(earlier).map_err(|e| CaError::NotIssuedHere(Some(e)))?;
+        let key = SubjectPublicKeyInfo::from_der(&info.public_key)?;
+        if let Some(name) = info.controller() {
+            let dialled: Vec<String> = info.addresses.iter().map(IpAddr::to_string).collect();
+            let dns = info.names.iter().filter(|name| *name != CONTROLLER_NAME);
+            let names = ControllerNames::new(name, dns.chain(&dialled).map(String::as_str))?;
+            return self.sign(names.name(), &controller_names(&names)?, &key, validity);
+        }
         let host = host_name(info.host().ok_or(CaError::NotIssuedHere(None))?)?;
-        self.sign(&host, &SubjectPublicKeyInfo::from_der(&info.public_key)?, validity)
+        self.sign(&host, &host_names(&host)?, &key, validity)
     }
 
     fn sign(
         &self,
-        host: &str,
+        common_name: &str,
+        names: &[SanType],
         key: &impl PublicKeyData,
         validity: Validity,
     ) -> Result<CertificateDer<'static>, CaError> {
@@ -260,16 +325,35 @@ impl ClusterCa {
             return Err(CaError::Expired(self.info.not_after.strftime("%F").to_string()));
         }
         let not_after = validity.not_after.min(ca_end);
-        let mut params = params(host, Validity { not_after, ..validity });
-        params.subject_alt_names = [host, MEMBER_NAME]
-            .into_iter()
-            .map(|name| Ok(rcgen::SanType::DnsName(name.try_into()?)))
-            .collect::<Result<_, rcgen::Error>>()?;
+        let mut params = params(common_name, Validity { not_after, ..validity });
+        params.subject_alt_names = names.to_vec();
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         Ok(params.signed_by(key, &self.issuer)?.der().clone())
     }
+}
+
+/// Refuses a request for another name than is allowed.
+fn allow(request: &SigningRequest, allowed: &str) -> Result<(), CaError> {
+    if request.name() == allowed {
+        return Ok(());
+    }
+    Err(CaError::OtherName { asked: request.name().to_owned(), allowed: allowed.to_owned() })
+}
+
+fn host_names(host: &str) -> Result<Vec<SanType>, CaError> {
+    dns_names([host, MEMBER_NAME])
+}
+
+fn controller_names(names: &ControllerNames) -> Result<Vec<SanType>, CaError> {
+    let mut all = dns_names(names.dns().chain([CONTROLLER_NAME]))?;
+    all.extend(names.addresses().map(SanType::IpAddress));
+    Ok(all)
+}
+
+fn dns_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<SanType>, CaError> {
+    Ok(names.into_iter().map(|name| Ok(SanType::DnsName(name.try_into()?))).collect::<Result<_, rcgen::Error>>()?)
 }
 
 fn params(common_name: &str, validity: Validity) -> CertificateParams {
@@ -279,26 +363,6 @@ fn params(common_name: &str, validity: Validity) -> CertificateParams {
     params.not_before = validity.not_before.into();
     params.not_after = validity.not_after.into();
     params
-}
-
-/// Returns a host name in the form that certificates carry: a DNS name in lower case.
-fn host_name(host: &str) -> Result<String, CaError> {
-    let refuse = |why| Err(CaError::BadHost { host: host.to_owned(), why });
-    if host.parse::<std::net::IpAddr>().is_ok() {
-        return refuse("it is an IP address; a host has one identity for all its addresses, so give its name");
-    }
-    let name = host.to_ascii_lowercase();
-    // RFC 5280, appendix A.1: a common name has at most 64 characters.
-    if name.len() > 64 {
-        return refuse("it has more than 64 characters");
-    }
-    if DnsName::try_from(name.as_str()).is_err() || name.ends_with('.') {
-        return refuse("use letters, digits and '-', with '.' between the parts");
-    }
-    if name == MEMBER_NAME {
-        return refuse("that name belongs to every member");
-    }
-    Ok(name)
 }
 
 #[cfg(test)]
@@ -344,9 +408,20 @@ mod tests {
     #[test]
     fn names_are_checked() {
         let ca = ClusterCa::create("lab").unwrap();
-        for host in
-            ["", "10.0.0.1", "::1", "a b", "../x", "a/b", "*.x", "member.skein.internal", "x.", "ü", &"a.".repeat(40)]
-        {
+        for host in [
+            "",
+            "10.0.0.1",
+            "::1",
+            "a b",
+            "../x",
+            "a/b",
+            "*.x",
+            "member.skein.internal",
+            "controller.skein.internal",
+            "x.",
+            "ü",
+            &"a.".repeat(40),
+        ] {
             assert!(matches!(ca.issue(host, Validity::days(1)), Err(CaError::BadHost { .. })), "{host:?}");
         }
         assert_eq!(ca.issue("Node-1.Example.org", Validity::days(1)).unwrap().host(), "node-1.example.org");

@@ -1,5 +1,6 @@
 //! What a certificate says, for people and for checks.
 
+use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 
-use crate::MEMBER_NAME;
+use crate::{CONTROLLER_NAME, MEMBER_NAME};
 
 /// Most certificates of a CA bundle: a bundle of more is not one of Skein's.
 const CERTIFICATES_MAX: usize = 16;
@@ -54,6 +55,10 @@ pub struct CertificateInfo {
     pub issuer: String,
     /// The DNS names for which the certificate is valid, in lower case.
     pub names: Vec<String>,
+    /// The IP addresses for which the certificate is valid.
+    pub addresses: Vec<IpAddr>,
+    /// The subject's common name, if it has one.
+    pub common_name: Option<String>,
     /// Whether the certificate may sign others.
     pub is_ca: bool,
     /// The first second of validity.
@@ -77,18 +82,8 @@ impl CertificateInfo {
         if !rest.is_empty() {
             return Err(x509(&"bytes after its end"));
         }
-        let names = match cert.subject_alternative_name().map_err(|e| x509(&e))? {
-            None => Vec::new(),
-            Some(san) => san
-                .value
-                .general_names
-                .iter()
-                .filter_map(|name| match name {
-                    GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-                    _ => None,
-                })
-                .collect(),
-        };
+        let san = cert.subject_alternative_name().map_err(|e| x509(&e))?;
+        let (names, addresses) = alternatives(san.map_or(&[], |san| &san.value.general_names));
         let timestamp =
             |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).map_err(|e| x509(&e));
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der);
@@ -96,6 +91,13 @@ impl CertificateInfo {
             subject: cert.subject().to_string(),
             issuer: cert.issuer().to_string(),
             names,
+            addresses,
+            common_name: cert
+                .subject()
+                .iter_common_name()
+                .next()
+                .and_then(|name| name.as_str().ok())
+                .map(str::to_owned),
             is_ca: cert.is_ca(),
             not_before: timestamp(cert.validity().not_before)?,
             not_after: timestamp(cert.validity().not_after)?,
@@ -104,8 +106,11 @@ impl CertificateInfo {
         })
     }
 
-    /// Returns the host name beside [`MEMBER_NAME`]. `None`: there is not exactly one.
+    /// Returns the host name beside [`MEMBER_NAME`]. `None`: there is not exactly one, or it is the controllers'.
     pub fn host(&self) -> Option<&str> {
+        if self.has(CONTROLLER_NAME) {
+            return None;
+        }
         let mut hosts = self.names.iter().filter(|name| *name != MEMBER_NAME);
         let host = hosts.next()?;
         hosts.next().is_none().then_some(host)
@@ -113,13 +118,41 @@ impl CertificateInfo {
 
     /// Returns whether the certificate carries [`MEMBER_NAME`].
     pub fn is_member(&self) -> bool {
-        self.names.iter().any(|name| name == MEMBER_NAME)
+        self.has(MEMBER_NAME)
+    }
+
+    /// Returns the name of the controller that the certificate is of. `None`: the certificate is no controller's. A
+    /// certificate with [`CONTROLLER_NAME`] that is a host's, too, is neither's: a CA that does not know the name's
+    /// meaning may have issued it.
+    pub fn controller(&self) -> Option<&str> {
+        let is_controller = self.has(CONTROLLER_NAME) && !self.is_member();
+        self.common_name.as_deref().filter(|name| is_controller && self.has(name) && *name != CONTROLLER_NAME)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.iter().any(|own| own == name)
     }
 
     /// Returns the whole days from `now` until the certificate expires, rounded down; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         (self.not_after.as_second() - unix_seconds(now)).div_euclid(24 * 3600)
     }
+}
+
+/// Returns the DNS names, in lower case, and the IP addresses among a certificate's alternative names.
+pub(crate) fn alternatives(names: &[GeneralName<'_>]) -> (Vec<String>, Vec<IpAddr>) {
+    let (mut dns, mut addresses) = (Vec::new(), Vec::new());
+    for name in names {
+        match name {
+            GeneralName::DNSName(name) => dns.push(name.to_ascii_lowercase()),
+            GeneralName::IPAddress(bytes) => {
+                let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+                addresses.extend(v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)).ok());
+            }
+            _ => {}
+        }
+    }
+    (dns, addresses)
 }
 
 /// Returns the seconds since 1970. A clock before 1970 counts as 1970.

@@ -45,6 +45,20 @@ pub fn explain(error: &Error) -> String {
     said.to_owned()
 }
 
+/// As [`explain`], for the error of an agent that dials a controller.
+pub fn explain_controller(error: &Error) -> String {
+    use CertificateError::{NotValidForName, NotValidForNameContext};
+    match error {
+        Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+            "the peer is no controller of this cluster: its certificate is not a controller's".to_owned()
+        }
+        Error::NoApplicationProtocol | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "the peer speaks TLS, but not as a controller does to agents: is that port a controller's?".to_owned()
+        }
+        error => explain(error),
+    }
+}
+
 /// As [`explain`], for the error of a read or write on a TLS stream.
 ///
 /// rustls wraps its own errors in I/O errors of kind `InvalidData`; the others are the connection's.
@@ -80,6 +94,7 @@ fn certificate(why: &CertificateError) -> String {
         BadEncoding | UnhandledCriticalExtension => {
             "the peer's certificate is damaged: issue it again with `skein ca issue HOST`".into()
         }
+        Other(why) => format!("the peer is refused: {}", why.0),
         other => format!("the peer's certificate is refused: {other}"),
     }
 }

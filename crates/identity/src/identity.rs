@@ -1,183 +1,42 @@
 //! A host's identity: its certificate, its key, and the CA that it trusts.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::{CertificateError, ClientConfig, InconsistentKeys, ServerConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ServerConfig};
 
-use crate::certificate::{CertificateInfo, ParseError, parse_pem, unix_seconds};
+use crate::certificate::CertificateInfo;
 use crate::cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds};
+use crate::error::IdentityError;
 use crate::files::{self, Existing, WriteError};
+use crate::parts::{self, Owner, Parts, pem_of};
 use crate::tls;
-
-/// What is wrong with an identity. Each message says what to do.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// A file is missing.
-    #[error(
-        "there is no identity in {dir} ({file} is missing): run `skein ca issue HOST` where the cluster's CA is, \
-         and copy what it wrote to this directory", dir = .dir.display()
-    )]
-    Missing {
-        /// The directory.
-        dir: PathBuf,
-        /// The missing file.
-        file: &'static str,
-    },
-    /// A file cannot be read.
-    #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A certificate's file is not a valid certificate.
-    #[error("{path} does not hold a certificate: copy it again from where the identity was issued")]
-    BadCertificate {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: ParseError,
-    },
-    /// The key's file is not a valid key.
-    #[error("{path} does not hold a private key: copy it again from where the identity was issued")]
-    BadKey {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: KeyError,
-    },
-    /// Others may read or change the key.
-    #[error(
-        "{path} is open to other users (mode {mode:04o}): run `chmod 600 {path}`, and issue a new identity if \
-         somebody may have read it", path = .path.display()
-    )]
-    KeyExposed {
-        /// The file.
-        path: PathBuf,
-        /// The file's permission bits.
-        mode: u32,
-    },
-    /// Key and certificate are not a pair.
-    #[error("{key} is not the key of {certificate}: copy both from the same `skein ca issue`")]
-    KeyMismatch {
-        /// The key's file.
-        key: PathBuf,
-        /// The certificate's file.
-        certificate: PathBuf,
-    },
-    /// The CA's file contains a certificate that is not a CA's.
-    #[error("{0} is not the certificate of a CA: copy ca.pem from where the identity was issued")]
-    NotCa(PathBuf),
-    /// The CA has expired, and its identities with it.
-    #[error("the CA in {path} expired on {day}: make a new one with `skein ca init` and issue new identities")]
-    CaExpired {
-        /// The CA's file.
-        path: PathBuf,
-        /// The last day of validity.
-        day: String,
-    },
-    /// The certificate is signed by a CA that is not in `ca.pem`.
-    #[error("{certificate} is not signed by the CA in {ca}: copy both from the same `skein ca issue`")]
-    OtherCa {
-        /// The certificate's file.
-        certificate: PathBuf,
-        /// The CA's file.
-        ca: PathBuf,
-    },
-    /// The certificate has expired.
-    #[error("the identity in {path} expired on {day}: renew it with `skein ca renew {host}` and copy host.pem here")]
-    Expired {
-        /// The certificate's file.
-        path: PathBuf,
-        /// The last day of validity.
-        day: String,
-        /// The host's name.
-        host: String,
-    },
-    /// The certificate is not valid yet.
-    #[error("the identity in {path} is valid from {from} on only: is this host's clock right?")]
-    NotYetValid {
-        /// The certificate's file.
-        path: PathBuf,
-        /// The first day of its validity.
-        from: String,
-    },
-    /// The certificate has no host name, lacks the members' name, or is for other purposes.
-    #[error("{path} is not an identity of a skein host: make one with `skein ca issue HOST`")]
-    NotIdentity {
-        /// The certificate's file.
-        path: PathBuf,
-        /// What TLS finds wrong with the certificate. `None`: TLS finds nothing wrong.
-        source: Option<rustls::Error>,
-    },
-    /// TLS cannot be set up with these ciphers.
-    #[error("TLS cannot be set up with {ciphers} only: choose another --cipher")]
-    Ciphers {
-        /// The names of the ciphers.
-        ciphers: String,
-        /// What TLS finds wrong.
-        source: rustls::Error,
-    },
-}
-
-/// Why a text is not a usable private key.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The text is not PEM, or has no private key.
-    #[error("there is no PEM private key in it")]
-    Pem(#[source] rustls::pki_types::pem::Error),
-    /// TLS cannot use a key of this kind here.
-    #[error("its key cannot be used")]
-    Unusable(#[source] rustls::Error),
-}
 
 /// A host's identity, complete and consistent: the key belongs to the certificate.
 ///
 /// [`Identity::load`] checks whether the identity is signed by its CA and valid *now*. [`Identity::with_ciphers`] says
 /// which ciphers its connections may have.
+#[derive(Clone)]
 pub struct Identity {
-    roots: Vec<CertificateDer<'static>>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    info: CertificateInfo,
-    host: String,
+    pub(crate) parts: Parts,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
-}
-
-impl Clone for Identity {
-    fn clone(&self) -> Identity {
-        Identity {
-            roots: self.roots.clone(),
-            chain: self.chain.clone(),
-            key: self.key.clone_key(),
-            info: self.info.clone(),
-            host: self.host.clone(),
-            client: self.client.clone(),
-            server: self.server.clone(),
-        }
-    }
 }
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")
-            .field("host", &self.host)
-            .field("not_after", &self.info.not_after)
+            .field("host", &self.parts.name)
+            .field("not_after", &self.parts.info.not_after)
             .finish_non_exhaustive()
     }
 }
 
 impl Identity {
     /// The CA's certificate (or several, while a cluster changes from one to the next) in an identity's directory.
-    pub const CA_FILE: &str = "ca.pem";
+    pub const CA_FILE: &str = parts::CA_FILE;
     /// The host's certificate in an identity's directory.
     pub const CERTIFICATE_FILE: &str = "host.pem";
     /// The host's key in an identity's directory.
@@ -188,41 +47,15 @@ impl Identity {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<Self, IdentityError> {
-        Self::in_dir(Path::new(""), roots, chain, key)
+        let dir = Path::new("");
+        Self::of_parts(dir, Parts::new(Owner::Host, dir, roots, chain, key)?)
     }
 
     /// Builds an identity. `dir` is only for messages.
-    fn in_dir(
-        dir: &Path,
-        roots: Vec<CertificateDer<'static>>,
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-    ) -> Result<Self, IdentityError> {
-        let path = dir.join(Self::CERTIFICATE_FILE);
-        let bad = |path: PathBuf| |source| IdentityError::BadCertificate { path, source };
-        let first = chain.first().ok_or(ParseError::NoCertificate).map_err(bad(path.clone()))?;
-        let info = CertificateInfo::parse(first).map_err(bad(path.clone()))?;
-        let host = match info.host() {
-            Some(host) if info.is_member() => host.to_owned(),
-            _ => return Err(IdentityError::NotIdentity { path, source: None }),
-        };
-        let ca = dir.join(Self::CA_FILE);
-        for root in &roots {
-            if !CertificateInfo::parse(root).map_err(bad(ca.clone()))?.is_ca {
-                return Err(IdentityError::NotCa(ca));
-            }
-        }
-        let key_path = dir.join(Self::KEY_FILE);
+    fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
         let ciphers = CipherPolicy::Auto.allowed(CipherSpeeds::of_this_cpu());
-        let made = tls::configs(&ciphers, &roots, &chain, &key).map_err(|error| match error {
-            rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                IdentityError::KeyMismatch { key: key_path, certificate: path }
-            }
-            rustls::Error::InvalidCertificate(_) => IdentityError::NotIdentity { path, source: Some(error) },
-            error => IdentityError::BadKey { path: key_path, source: KeyError::Unusable(error) },
-        });
-        let (client, server) = made?;
-        Ok(Self { roots, chain, key, info, host, client, server })
+        let (client, server) = tls::configs(&ciphers, &parts).map_err(|error| parts.refused(dir, error))?;
+        Ok(Self { parts, client, server })
     }
 
     /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks everything that a peer would check now.
@@ -230,20 +63,8 @@ impl Identity {
     /// # Errors
     /// An [`IdentityError`] that says what is wrong and what to do.
     pub fn load(dir: &Path) -> Result<Self, IdentityError> {
-        let read = |file: &'static str| {
-            files::read(&dir.join(file)).map_err(|source| match source.kind() {
-                std::io::ErrorKind::NotFound => IdentityError::Missing { dir: dir.to_owned(), file },
-                _ => IdentityError::Read { path: dir.join(file), source },
-            })
-        };
-        let certificate = read(Self::CERTIFICATE_FILE)?;
-        let key = read(Self::KEY_FILE)?;
-        let ca = read(Self::CA_FILE)?;
-        if exposed(key.mode) {
-            return Err(IdentityError::KeyExposed { path: dir.join(Self::KEY_FILE), mode: key.mode });
-        }
-        let identity = Self::from_pem(dir, &ca.bytes, &certificate.bytes, &key.bytes)?;
-        identity.check(dir, SystemTime::now())?;
+        let identity = Self::of_parts(dir, Parts::load(Owner::Host, dir)?)?;
+        identity.parts.check(dir, SystemTime::now())?;
         Ok(identity)
     }
 
@@ -261,54 +82,9 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::Ciphers`].
     pub fn with_allowed(self, ciphers: &AllowedCiphers) -> Result<Self, IdentityError> {
-        let (client, server) = tls::configs(ciphers, &self.roots, &self.chain, &self.key)
+        let (client, server) = tls::configs(ciphers, &self.parts)
             .map_err(|source| IdentityError::Ciphers { ciphers: ciphers.to_string(), source })?;
         Ok(Self { client, server, ..self })
-    }
-
-    /// Parses the three files. `dir` is only for messages.
-    fn from_pem(dir: &Path, ca: &[u8], certificate: &[u8], key: &[u8]) -> Result<Self, IdentityError> {
-        let parse =
-            |pem, file| parse_pem(pem).map_err(|source| IdentityError::BadCertificate { path: dir.join(file), source });
-        let roots = parse(ca, Self::CA_FILE)?;
-        let chain = parse(certificate, Self::CERTIFICATE_FILE)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| IdentityError::BadKey { path: dir.join(Self::KEY_FILE), source: KeyError::Pem(error) })?;
-        Self::in_dir(dir, roots, chain, key)
-    }
-
-    /// Checks this identity as a peer with the same CA would at `now`, with errors for the identity's owner.
-    fn check(&self, dir: &Path, now: SystemTime) -> Result<(), IdentityError> {
-        let day = |time: jiff::Timestamp| time.strftime("%F").to_string();
-        let path = dir.join(Self::CERTIFICATE_FILE);
-        let ca = dir.join(Self::CA_FILE);
-        let seconds = unix_seconds(now);
-        // TLS never checks when a CA expires: a root is trusted because it is there.
-        let mut last = None;
-        for root in &self.roots {
-            let end = CertificateInfo::parse(root)
-                .map_err(|source| IdentityError::BadCertificate { path: ca.clone(), source })?;
-            last = last.max(Some(end.not_after));
-        }
-        if let Some(last) = last.filter(|last| last.as_second() < seconds) {
-            return Err(IdentityError::CaExpired { path: ca, day: day(last) });
-        }
-        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds as u64));
-        tls::verify(&self.roots, &self.chain, now).map_err(|error| match &error {
-            rustls::Error::InvalidCertificate(why) => match why {
-                CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                    IdentityError::OtherCa { certificate: path, ca }
-                }
-                CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                    IdentityError::Expired { path, day: day(self.info.not_after), host: self.host.clone() }
-                }
-                CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                    IdentityError::NotYetValid { path, from: self.info.not_before.to_string() }
-                }
-                _ => IdentityError::NotIdentity { path, source: Some(error) },
-            },
-            _ => IdentityError::NotIdentity { path, source: Some(error) },
-        })
     }
 
     /// Writes the three files into a directory, which is made if need be.
@@ -316,16 +92,16 @@ impl Identity {
     /// # Errors
     /// One of the files is there already, or the directory cannot be written to.
     pub fn save(&self, dir: &Path) -> Result<(), WriteError> {
-        let files = [Self::CA_FILE, Self::CERTIFICATE_FILE, Self::KEY_FILE].map(|file| dir.join(file));
-        if let Some(taken) = files.iter().find(|path| path.exists()) {
-            return Err(WriteError::Exists(taken.clone()));
-        }
-        files::create_dir(dir)?;
-        let [ca, certificate, key] = files;
-        let pem = |certificates: &[CertificateDer<'_>]| certificates.iter().map(pem_of).collect::<String>();
-        files::write(&key, key_pem(&self.key).as_bytes(), 0o600, Existing::Refuse)?;
-        files::write(&ca, pem(&self.roots).as_bytes(), 0o644, Existing::Refuse)?;
-        files::write(&certificate, pem(&self.chain).as_bytes(), 0o644, Existing::Refuse)
+        self.parts.save(dir)
+    }
+
+    /// Writes the certificates into a directory that has the key already
+    /// ([`IdentityRequest::save_key`](crate::IdentityRequest::save_key)), in place of earlier ones.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn save_beside_key(&self, dir: &Path) -> Result<(), WriteError> {
+        self.parts.save_certificates(dir, Existing::Replace)
     }
 
     /// Writes a certificate into a directory, which is made if need be, in place of an earlier one. The key there
@@ -340,45 +116,23 @@ impl Identity {
 
     /// Returns the host's name.
     pub fn host(&self) -> &str {
-        &self.host
+        &self.parts.name
     }
 
     /// Returns the host's certificate, followed by the others up to the CA if there are any.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.chain
+        &self.parts.chain
     }
 
     /// Returns the CAs that this host trusts: one, except while a cluster changes its CA.
     pub fn roots(&self) -> &[CertificateDer<'static>] {
-        &self.roots
+        &self.parts.roots
     }
 
     /// Returns what the host's certificate says.
     pub fn info(&self) -> &CertificateInfo {
-        &self.info
+        &self.parts.info
     }
-}
-
-/// Returns whether a key file with these permission bits is open to more than its owner and its group's readers.
-pub(crate) fn exposed(mode: u32) -> bool {
-    mode & 0o027 != 0
-}
-
-pub(crate) fn pem_of(certificate: &CertificateDer<'_>) -> String {
-    pem("CERTIFICATE", certificate)
-}
-
-fn key_pem(key: &PrivateKeyDer<'_>) -> String {
-    let label = match key {
-        PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
-        PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
-        _ => "PRIVATE KEY",
-    };
-    pem(label, key.secret_der())
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    pem::encode_config(&pem::Pem::new(label, der), pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF))
 }
 
 /// Returns the configuration for connections that this host opens. Dial with [`member_name`](crate::member_name) as the
@@ -399,9 +153,12 @@ pub fn server_config(identity: &Identity) -> Arc<ServerConfig> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClusterCa, Validity};
+    use crate::parts::{key_pem, pem};
+    use crate::{ClusterCa, Validity, parse_pem};
     use proptest::prelude::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+    use std::time::Duration;
 
     const HOUR: Duration = Duration::from_secs(3600);
 
@@ -467,9 +224,12 @@ mod tests {
             assert!(matches!(&bad, IdentityError::BadKey { .. }), "{bad:?}");
         }
         let foreign = other.issue("h1", good).unwrap();
-        assert!(matches!(error(good, &write("host.key", key_pem(&foreign.key))), IdentityError::KeyMismatch { .. }));
+        assert!(matches!(
+            error(good, &write("host.key", key_pem(&foreign.parts.key))),
+            IdentityError::KeyMismatch { .. }
+        ));
         assert!(matches!(error(good, &write("ca.pem", other.certificate_pem())), IdentityError::OtherCa { .. }));
-        assert!(matches!(error(good, &write("ca.pem", pem_of(&foreign.chain[0]))), IdentityError::NotCa(_)));
+        assert!(matches!(error(good, &write("ca.pem", pem_of(&foreign.chain()[0]))), IdentityError::NotCa(_)));
         assert!(matches!(error(good, &write("host.pem", ca.certificate_pem())), IdentityError::NotIdentity { .. }));
         assert!(matches!(
             error(good, &write("ca.pem", "x".repeat(files::FILE_BYTES_MAX as usize + 1))),
@@ -490,7 +250,7 @@ mod tests {
         let ca = ClusterCa::create("lab").unwrap();
         let identity = ca.issue("h1", Validity::days(1)).unwrap();
         let later = SystemTime::now() + Duration::from_secs(3700 * 24 * 3600);
-        assert!(matches!(identity.check(Path::new("d"), later), Err(IdentityError::CaExpired { .. })));
+        assert!(matches!(identity.parts.check(Path::new("d"), later), Err(IdentityError::CaExpired { .. })));
     }
 
     #[test]
@@ -511,14 +271,18 @@ mod tests {
                 .get_or_init(|| {
                     let ca = ClusterCa::create("lab").unwrap();
                     let identity = ca.issue("h1", Validity::days(1)).unwrap();
-                    [ca.certificate_pem(), pem_of(&identity.chain[0]), key_pem(&identity.key)].map(String::into_bytes)
+                    [ca.certificate_pem(), pem_of(&identity.chain()[0]), key_pem(&identity.parts.key)]
+                        .map(String::into_bytes)
                 })
                 .clone()
         }
 
         fn load(parts: &[Vec<u8>; 3]) {
-            if let Ok(identity) = Identity::from_pem(Path::new(""), &parts[0], &parts[1], &parts[2]) {
-                let _ = identity.check(Path::new(""), SystemTime::now());
+            for owner in [Owner::Host, Owner::Controller] {
+                if let Ok(parts) = Parts::from_pem(owner, Path::new(""), &parts[0], &parts[1], &parts[2]) {
+                    let _ = tls::configs(&CipherPolicy::AesGcm.allowed(CipherSpeeds::of_this_cpu()), &parts);
+                    let _ = parts.check(Path::new(""), SystemTime::now());
+                }
             }
         }
 

@@ -5,6 +5,11 @@
 //! which every identity has, so that a host dialled by any of its IP addresses can be checked for membership; and the
 //! host's own name, which tells who it is ([`peer_name`]).
 //!
+//! A **controller** has an identity of the same CA with another mark, [`CONTROLLER_NAME`], in place of [`MEMBER_NAME`]:
+//! an agent obeys no host, and takes no controller for a host. Its certificate has the names and addresses, too, by
+//! which HTTPS clients dial it. A host that joins makes its key itself ([`IdentityRequest`]), and knows its cluster by
+//! the fingerprint of the CA ([`pinned_client_config`]).
+//!
 //! Which ciphers a host allows is a [`CipherPolicy`], and how fast its CPU is at each ([`CipherSpeeds`]).
 //!
 //! Absent on purpose: TLS 1.2, session tickets and 0-RTT (nothing to replay), revocation lists (make a new CA instead,
@@ -13,23 +18,44 @@
 mod ca;
 mod certificate;
 mod cipher;
+mod controller;
+mod error;
 mod explain;
 mod files;
 mod identity;
+mod names;
+mod parts;
+mod peer;
+mod pin;
+mod request;
 mod tls;
+mod verify;
 
 pub use ca::{CaError, ClusterCa, Validity};
 pub use certificate::{CertificateInfo, ParseError, parse_pem};
 pub use cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds, RecordCipher, UnknownPolicy, record_cipher};
-pub use explain::{explain, explain_io};
+pub use controller::{ControllerIdentity, controller_client_config, controller_server_config};
+pub use error::{IdentityError, KeyError};
+pub use explain::{explain, explain_controller, explain_io};
 pub use files::WriteError;
-pub use identity::{Identity, IdentityError, client_config, server_config};
-pub use tls::{PeerError, check_peer, member_name, peer_name};
+pub use identity::{Identity, client_config, server_config};
+pub use names::{BadName, ControllerNames};
+pub use peer::{ClusterPeer, PeerError, check_controller, check_peer, cluster_peer, peer_name};
+pub use pin::{CaFingerprint, NoFingerprint, PinError, pinned_ca, pinned_client_config};
+pub use request::{IdentityRequest, RequestError, SigningRequest};
+pub use rustls::pki_types::CertificateDer;
+pub use verify::{controller_name, member_name};
 
 /// The name that every identity carries: what a TLS client asks for, whatever address it dials.
 ///
 /// `.internal` is reserved for private use, so no public CA can ever sign it.
 pub const MEMBER_NAME: &str = "member.skein.internal";
+
+/// The name that every controller's certificate carries, and no host's.
+pub const CONTROLLER_NAME: &str = "controller.skein.internal";
+
+/// The application protocol of an agent's connection to a controller.
+pub const CONTROLLER_ALPN: &[u8] = b"skein-controller/1";
 
 /// The application protocol that both ends must agree on (TLS ALPN). Another major version has another name.
 pub const ALPN: &[u8] = b"skein/1";
@@ -40,6 +66,9 @@ pub const ALPN_AEGIS: &[u8] = b"skein/1+aegis-128x2";
 
 /// The default directory of a host's identity.
 pub const DEFAULT_IDENTITY_DIR: &str = "/etc/skein/identity";
+
+/// The default directory of a controller's identity.
+pub const DEFAULT_CONTROLLER_DIR: &str = "/etc/skein/controller";
 
 /// The default directory of a cluster's CA.
 pub const DEFAULT_CA_DIR: &str = "/etc/skein/ca";

@@ -2,128 +2,105 @@
 
 use std::sync::Arc;
 
+use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, CommonState, RootCertStore, ServerConfig, version};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 
-use crate::certificate::{CertificateInfo, ParseError};
+use crate::CONTROLLER_ALPN;
+use crate::certificate::CertificateInfo;
 use crate::cipher::AllowedCiphers;
-use crate::{ALPN, ALPN_AEGIS, MEMBER_NAME};
-
-/// Why a peer is refused after its handshake.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PeerError {
-    /// The handshake is not over, or only one end showed a certificate.
-    #[error("the peer showed no certificate: give it an identity with `skein ca issue`")]
-    NoCertificate,
-    /// The certificate cannot be read.
-    #[error("the peer's certificate cannot be read")]
-    BadCertificate(#[source] ParseError),
-    /// The certificate does not say which host it is.
-    #[error("the peer's certificate does not name one host: issue its identity with `skein ca issue HOST`")]
-    NoHost,
-    /// The peer agreed neither on [`ALPN`] nor on [`ALPN_AEGIS`].
-    #[error("the peer speaks TLS, but not skein's protocol: is that port a skein agent's, and of this version?")]
-    OtherProtocol,
-}
-
-/// Returns the server's name for every connection: [`MEMBER_NAME`].
-pub fn member_name() -> ServerName<'static> {
-    ServerName::try_from(MEMBER_NAME).expect("a constant DNS name")
-}
-
-/// Returns the host name in a peer's certificate chain, which TLS has verified.
-///
-/// # Errors
-/// There is no certificate, or it does not name one host.
-pub fn peer_name(certificates: &[CertificateDer<'_>]) -> Result<String, PeerError> {
-    let first = certificates.first().ok_or(PeerError::NoCertificate)?;
-    let info = CertificateInfo::parse(first).map_err(PeerError::BadCertificate)?;
-    info.host().map(str::to_owned).ok_or(PeerError::NoHost)
-}
-
-/// Checks after a handshake that both ends speak this protocol. Returns the peer's host name.
-///
-/// # Errors
-/// [`PeerError::OtherProtocol`], or an error of [`peer_name`].
-pub fn check_peer(connection: &CommonState) -> Result<String, PeerError> {
-    let name = peer_name(connection.peer_certificates().unwrap_or_default())?;
-    // A peer may skip the negotiation: TLS leaves this check to the application.
-    if !matches!(connection.alpn_protocol(), Some(ALPN | ALPN_AEGIS)) {
-        return Err(PeerError::OtherProtocol);
-    }
-    Ok(name)
-}
+use crate::parts::Parts;
+use crate::verify::{root_store, verifier_error};
 
 /// Returns aws-lc with these ciphers.
 fn provider(ciphers: &AllowedCiphers) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { cipher_suites: ciphers.suites().to_vec(), ..default_provider() })
 }
 
-fn root_store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, rustls::Error> {
-    let mut store = RootCertStore::empty();
-    for root in roots {
-        store.add(root.clone())?;
-    }
-    Ok(Arc::new(store))
-}
-
-fn verifier_error(error: impl std::fmt::Display) -> rustls::Error {
-    rustls::Error::General(error.to_string())
-}
-
-/// Returns both configurations of one identity.
+/// Returns the configurations of a host's identity for connections between agents.
 pub(crate) fn configs(
     ciphers: &AllowedCiphers,
-    roots: &[CertificateDer<'static>],
-    chain: &[CertificateDer<'static>],
-    key: &PrivateKeyDer<'static>,
+    parts: &Parts,
 ) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), rustls::Error> {
     let provider = provider(ciphers);
-    let roots = root_store(roots)?;
-
-    let mut client = ClientConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&[&version::TLS13])?
-        .with_root_certificates(roots.clone())
-        .with_client_auth_cert(chain.to_vec(), key.clone_key())?;
-    client.alpn_protocols = ciphers.protocols();
-    client.resumption = Resumption::disabled();
-
+    let roots = root_store(&parts.roots)?;
+    let client = client(provider.clone(), roots.clone(), parts, ciphers.protocols())?;
     let verifier =
         WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().map_err(verifier_error)?;
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain.to_vec(), key.clone_key())?;
+        .with_single_cert(parts.chain.clone(), parts.key.clone_key())?;
     server.alpn_protocols = ciphers.protocols();
-    server.send_tls13_tickets = 0;
-    server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    forget_sessions(&mut server);
     Ok((Arc::new(client), Arc::new(server)))
 }
 
-/// Verifies a chain as peers would, once as a client's and once as a server's.
-pub(crate) fn verify(
-    roots: &[CertificateDer<'static>],
-    chain: &[CertificateDer<'static>],
-    now: UnixTime,
-) -> Result<(), rustls::Error> {
-    let (roots, provider) = (root_store(roots)?, Arc::new(default_provider()));
-    let (first, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
-    WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
+fn client(
+    provider: Arc<CryptoProvider>,
+    roots: Arc<RootCertStore>,
+    parts: &Parts,
+    protocols: Vec<Vec<u8>>,
+) -> Result<ClientConfig, rustls::Error> {
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(parts.chain.clone(), parts.key.clone_key())?;
+    client.alpn_protocols = protocols;
+    client.resumption = Resumption::disabled();
+    Ok(client)
+}
+
+fn forget_sessions(server: &mut ServerConfig) {
+    server.send_tls13_tickets = 0;
+    server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+}
+
+/// Returns the configuration for a host's connections to controllers.
+pub(crate) fn controller_client(parts: &Parts) -> Result<ClientConfig, rustls::Error> {
+    let roots = root_store(&parts.roots)?;
+    client(Arc::new(default_provider()), roots, parts, vec![CONTROLLER_ALPN.to_vec()])
+}
+
+/// Returns the configuration for what a controller accepts. Clients may show a certificate.
+pub(crate) fn controller_server(parts: &Parts) -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(default_provider());
+    let verifier = WebPkiClientVerifier::builder_with_provider(root_store(&parts.roots)?, provider.clone())
+        .allow_unauthenticated()
         .build()
-        .map_err(verifier_error)?
-        .verify_client_cert(first, rest, now)?;
-    WebPkiServerVerifier::builder_with_provider(roots, provider).build().map_err(verifier_error)?.verify_server_cert(
-        first,
-        rest,
-        &member_name(),
-        &[],
-        now,
-    )?;
-    Ok(())
+        .map_err(verifier_error)?;
+    // Who knows no more than the CA's fingerprint needs the CA's certificate.
+    let chain = [&parts.chain[..], &signers(parts)].concat();
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, parts.key.clone_key())?;
+    server.alpn_protocols = [CONTROLLER_ALPN, b"h2", b"http/1.1"].map(<[u8]>::to_vec).to_vec();
+    forget_sessions(&mut server);
+    Ok(server)
+}
+
+/// Returns the trusted CA that signed the identity's certificate, by its name.
+fn signers(parts: &Parts) -> Vec<CertificateDer<'static>> {
+    let signed = |root: &&CertificateDer<'static>| {
+        CertificateInfo::parse(root).is_ok_and(|info| info.subject == parts.info.issuer) && !parts.chain.contains(root)
+    };
+    parts.roots.iter().filter(signed).cloned().collect()
+}
+
+/// Returns the configuration of a client that takes whom `verifier` takes, and shows nothing.
+pub(crate) fn pinned_client(verifier: impl FnOnce(Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier>) -> ClientConfig {
+    let provider = Arc::new(default_provider());
+    let mut client = ClientConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&version::TLS13])
+        .expect("aws-lc speaks TLS 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(verifier(provider))
+        .with_no_client_auth();
+    client.resumption = Resumption::disabled();
+    client
 }

@@ -1,5 +1,7 @@
 //! Tests whole handshakes between two ends in memory: who gets in, and what each end is told when not.
 
+mod shake;
+
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,62 +15,14 @@ use skein_identity::{
     client_config, explain, member_name, record_cipher, server_config,
 };
 
+use shake::{Outcome, feed, shake};
+
 fn ca(name: &str) -> ClusterCa {
     ClusterCa::create(name).unwrap()
 }
 
 fn issue(ca: &ClusterCa, host: &str) -> Identity {
     ca.issue(host, Validity::days(1)).unwrap()
-}
-
-/// The first error that each end meets, if any, after all bytes have gone both ways.
-struct Outcome {
-    client: ClientConnection,
-    server: ServerConnection,
-    client_error: Option<rustls::Error>,
-    server_error: Option<rustls::Error>,
-}
-
-impl Outcome {
-    /// What a person at each end reads.
-    #[track_caller]
-    fn errors_at_both_ends(&self) -> (String, String) {
-        let text = |error: &Option<rustls::Error>| explain(error.as_ref().expect("this end must have failed"));
-        (text(&self.client_error), text(&self.server_error))
-    }
-}
-
-fn shake(client: Arc<ClientConfig>, server: Arc<ServerConfig>, name: ServerName<'static>) -> Outcome {
-    let mut client = ClientConnection::new(client, name).unwrap();
-    let mut server = ServerConnection::new(server).unwrap();
-    let (mut client_error, mut server_error) = (None, None);
-    // A full handshake takes two round trips; twice as many would be a loop.
-    for _ in 0..4 {
-        let mut wire = Vec::new();
-        while client.wants_write() {
-            client.write_tls(&mut wire).unwrap();
-        }
-        feed(&wire, &mut server, &mut server_error);
-        let mut wire = Vec::new();
-        while server.wants_write() {
-            server.write_tls(&mut wire).unwrap();
-        }
-        feed(&wire, &mut client, &mut client_error);
-    }
-    assert!(!client.wants_write() && !server.wants_write());
-    Outcome { client, server, client_error, server_error }
-}
-
-/// Gives bytes to one end. An end that failed keeps its first error, and takes no more.
-fn feed<Data>(
-    mut wire: &[u8],
-    end: &mut impl std::ops::DerefMut<Target = rustls::ConnectionCommon<Data>>,
-    error: &mut Option<rustls::Error>,
-) {
-    while !wire.is_empty() && error.is_none() {
-        end.read_tls(&mut wire).unwrap();
-        *error = end.process_new_packets().err();
-    }
 }
 
 fn between(client: &Identity, server: &Identity) -> Outcome {

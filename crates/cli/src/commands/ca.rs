@@ -8,11 +8,14 @@ use std::time::SystemTime;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use skein_identity::{
-    CertificateInfo, ClusterCa, DEFAULT_CA_DIR, DEFAULT_IDENTITY_DIR, DEFAULT_VALIDITY_DAYS, Identity,
-    RENEW_DAYS_BEFORE, Validity, WriteError, parse_pem,
+    CertificateDer, CertificateInfo, ClusterCa, DEFAULT_CA_DIR, DEFAULT_IDENTITY_DIR, DEFAULT_VALIDITY_DAYS, Identity,
+    IdentityRequest, RENEW_DAYS_BEFORE, SigningRequest, Validity, WriteError, parse_pem,
 };
 
-/// Make a cluster's CA; issue, renew and show the identities of its hosts.
+/// The request for a certificate in an identity's directory.
+const REQUEST_FILE: &str = "host.csr";
+
+/// Make a cluster's CA; issue, sign, renew and show the identities of its hosts.
 ///
 /// Agents and tunnels talk only to hosts of their own cluster: to those whose identity is signed by the same CA. Keep
 /// the CA on one machine that is well looked after; hosts need their own identity only.
@@ -21,6 +24,8 @@ use skein_identity::{
 Examples:
   skein ca init --name rack7        once, where the CA is to live
   skein ca issue node1              once a host; says what to copy where
+  skein ca request node1            instead of issue: on the host, whose key never leaves it
+  skein ca sign host.csr --host node1        and this where the CA lives
   skein ca renew node1              once a year; only host.pem has to be copied
   skein ca show                     names, validity, days left")]
 pub struct Args {
@@ -58,6 +63,43 @@ Examples:
         /// The host's name, as logs are to show it; not an address
         host: String,
         /// Where to write the three files [default: hosts/HOST beside the CA]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+        /// How long it is valid, in days; never longer than the CA
+        #[arg(long, default_value_t = DEFAULT_VALIDITY_DAYS, value_parser = clap::value_parser!(u32).range(1..=3652))]
+        days: u32,
+    },
+    /// Make a host's key on the host itself, and a request that the CA signs
+    ///
+    /// Writes host.key (mode 0600), which never leaves the host, and host.csr, which goes to where the CA is. There
+    /// `skein ca sign` signs it. A key that is there already is taken. Works without the CA.
+    #[command(after_help = "\
+Examples:
+  skein ca request node1.example.org
+  skein ca request node1 --out ./node1")]
+    Request {
+        /// The host's name, as logs are to show it; not an address
+        host: String,
+        /// Where to write the files
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_IDENTITY_DIR)]
+        out: PathBuf,
+    },
+    /// Sign the request of a host that made its key itself
+    ///
+    /// Writes host.pem, which is no secret, and belongs on the host with the CA's ca.pem. The CA keeps a copy, so that
+    /// it can show and renew it.
+    #[command(after_help = "\
+Examples:
+  skein ca sign host.csr --host node1
+  skein ca sign host.csr --host node1 --days 90 --out ./node1")]
+    Sign {
+        /// The request, as `skein ca request` wrote it
+        #[arg(value_name = "FILE")]
+        request: PathBuf,
+        /// The host whose request it has to be
+        #[arg(long)]
+        host: String,
+        /// Where to write ca.pem and host.pem [default: hosts/HOST beside the CA]
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
         /// How long it is valid, in days; never longer than the CA
@@ -103,6 +145,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let text = match args.command {
         Command::Init { name } => init(&args.dir, &name)?,
         Command::Issue { host, out, days } => issue(&args.dir, &host, out, days)?,
+        Command::Request { host, out } => request(&host, &out)?,
+        Command::Sign { request, host, out, days } => sign(&args.dir, &request, &host, out, days)?,
         Command::Renew { which, days } => renew(&args.dir, &which, days)?,
         Command::Show { path, json } => show(&args.dir, path, json)?,
     };
@@ -141,7 +185,7 @@ fn issue(ca_dir: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::
             error
         }
     })?;
-    let kept = keep(ca_dir, &dir, &identity)
+    let kept = keep(ca_dir, &dir, host, &identity.chain()[0])
         .with_context(|| format!("{host} was issued in {}, but the CA cannot keep a copy", dir.display()))?;
     let renew = if kept { host.to_owned() } else { quoted(&dir.join("")) };
     Ok(format!(
@@ -161,12 +205,71 @@ fn issue(ca_dir: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::
 
 /// Gives the CA a copy of a certificate whose identity was written elsewhere. Returns `false` if the CA holds another
 /// whole identity of that host, with its key, which stays as it is.
-fn keep(ca_dir: &Path, dir: &Path, identity: &Identity) -> Result<bool, WriteError> {
-    let own = hosts_dir(ca_dir).join(identity.host());
+fn keep(ca_dir: &Path, dir: &Path, host: &str, certificate: &CertificateDer<'_>) -> Result<bool, WriteError> {
+    let own = hosts_dir(ca_dir).join(host);
     if own.join(Identity::KEY_FILE).exists() {
         return Ok(own == dir);
     }
-    Identity::save_certificate(&own, &identity.chain()[0]).map(|()| true)
+    Identity::save_certificate(&own, certificate).map(|()| true)
+}
+
+fn request(host: &str, dir: &Path) -> anyhow::Result<String> {
+    let request = if dir.join(Identity::KEY_FILE).exists() {
+        IdentityRequest::with_key_of(dir, host)?
+    } else {
+        let request = IdentityRequest::new(host)?;
+        request.save_key(dir)?;
+        request
+    };
+    let file = dir.join(REQUEST_FILE);
+    std::fs::write(&file, request.pem()?).with_context(|| format!("cannot write {}", file.display()))?;
+    let host = request.name();
+    Ok(format!(
+        "Made a request for {host} in {shown}; the key stays in {dir}.\n\
+         Take it to where the cluster's CA is, and there:\n\
+         \x20 skein ca sign {REQUEST_FILE} --host {host}\n\
+         Then copy ca.pem and host.pem from there to {dir}.\n",
+        shown = file.display(),
+        dir = dir.display(),
+    ))
+}
+
+fn sign(ca_dir: &Path, file: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::Result<String> {
+    let ca = ClusterCa::load(ca_dir)?;
+    let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let request = SigningRequest::parse(&text).with_context(|| format!("cannot sign {}", file.display()))?;
+    let certificate = ca
+        .sign_host(&request, host, Validity::days(days))
+        .with_context(|| format!("cannot sign {}", file.display()))?;
+    let host = request.name();
+    let own = hosts_dir(ca_dir).join(host);
+    let dir = out.unwrap_or_else(|| own.clone());
+    if dir.join(Identity::KEY_FILE).exists() {
+        bail!("{} has another identity with its key: give another --out", dir.display());
+    }
+    Identity::save_certificate(&dir, &certificate)?;
+    let ca_file = if dir == own {
+        ca_dir.join(ClusterCa::CERTIFICATE_FILE)
+    } else {
+        let copy = dir.join(Identity::CA_FILE);
+        std::fs::write(&copy, ca.certificate_pem()).with_context(|| format!("cannot write {}", copy.display()))?;
+        copy
+    };
+    let kept = keep(ca_dir, &dir, host, &certificate)
+        .with_context(|| format!("{host} was signed in {}, but the CA cannot keep a copy", dir.display()))?;
+    let renew = if kept { host.to_owned() } else { quoted(&dir.join("")) };
+    Ok(format!(
+        "Signed {host}, {validity}, in {shown}.\n\
+         Copy the two files to where its key is, {DEFAULT_IDENTITY_DIR} on {host}; neither is secret:\n\
+         \x20 scp {ca} {from} root@{host}:{DEFAULT_IDENTITY_DIR}/\n\
+         Renew it before it ends:\n\
+         \x20 skein ca renew {renew}{at}\n",
+        validity = validity(&CertificateInfo::parse(&certificate)?),
+        shown = dir.display(),
+        ca = quoted(&ca_file),
+        from = quoted(&dir.join(Identity::CERTIFICATE_FILE)),
+        at = option(ca_dir),
+    ))
 }
 
 fn renew(ca_dir: &Path, which: &str, days: u32) -> anyhow::Result<String> {
@@ -218,6 +321,7 @@ struct Shown {
 enum Kind {
     Ca,
     Host,
+    Controller,
     Other,
 }
 
@@ -248,6 +352,7 @@ fn show(ca_dir: &Path, path: Option<PathBuf>, json: bool) -> anyhow::Result<Stri
         let kind = match shown.kind {
             Kind::Ca => "a CA",
             Kind::Host => "a host's identity",
+            Kind::Controller => "a controller's identity",
             Kind::Other => "no skein certificate",
         };
         writeln!(text, "{} ({kind})", shown.path.display())?;
@@ -313,6 +418,7 @@ fn show_file(path: &Path, all: &mut Vec<Shown>) -> anyhow::Result<()> {
 fn shown(path: &Path, info: CertificateInfo, now: SystemTime) -> Shown {
     let kind = match info.host() {
         _ if info.is_ca => Kind::Ca,
+        _ if info.controller().is_some() => Kind::Controller,
         Some(_) if info.is_member() => Kind::Host,
         _ => Kind::Other,
     };
@@ -320,6 +426,7 @@ fn shown(path: &Path, info: CertificateInfo, now: SystemTime) -> Shown {
     let remedy = match (kind, info.host()) {
         (Kind::Ca, _) => "make a new one with `skein ca init` and issue new identities".to_owned(),
         (Kind::Host, Some(host)) => format!("renew it with `skein ca renew {host}`"),
+        (Kind::Controller, _) => "have the CA sign a new one".to_owned(),
         _ => "it is not of skein's making".to_owned(),
     };
     let warning = if SystemTime::from(info.not_before) > now {
@@ -340,7 +447,7 @@ fn shown(path: &Path, info: CertificateInfo, now: SystemTime) -> Shown {
         not_after: info.not_after.to_string(),
         subject: info.subject,
         issuer: info.issuer,
-        names: info.names,
+        names: info.names.into_iter().chain(info.addresses.iter().map(ToString::to_string)).collect(),
         fingerprint_sha256: info.fingerprint,
     }
 }

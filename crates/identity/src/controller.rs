@@ -1,0 +1,122 @@
+//! A controller's identity. Its certificate is of the cluster's CA as a host's is, but has another mark, so that
+//! neither is taken for the other.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::certificate::CertificateInfo;
+use crate::error::IdentityError;
+use crate::files::{self, Existing, WriteError};
+use crate::identity::Identity;
+use crate::parts::{self, Owner, Parts, pem_of};
+use crate::tls;
+
+/// A controller's identity, complete and consistent: the key belongs to the certificate.
+#[derive(Clone)]
+pub struct ControllerIdentity {
+    parts: Parts,
+    server: Arc<ServerConfig>,
+}
+
+impl std::fmt::Debug for ControllerIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControllerIdentity")
+            .field("name", &self.parts.name)
+            .field("not_after", &self.parts.info.not_after)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ControllerIdentity {
+    /// The CA's certificate in the identity's directory.
+    pub const CA_FILE: &str = parts::CA_FILE;
+    /// The controller's certificate in the identity's directory.
+    pub const CERTIFICATE_FILE: &str = "controller.pem";
+    /// The controller's key in the identity's directory.
+    pub const KEY_FILE: &str = "controller.key";
+
+    pub(crate) fn new(
+        roots: Vec<CertificateDer<'static>>,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Self, IdentityError> {
+        let dir = Path::new("");
+        Self::of_parts(dir, Parts::new(Owner::Controller, dir, roots, chain, key)?)
+    }
+
+    fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
+        let server = tls::controller_server(&parts).map_err(|error| parts.refused(dir, error))?;
+        Ok(Self { parts, server: Arc::new(server) })
+    }
+
+    /// Reads `ca.pem`, `controller.pem` and `controller.key` from a directory, and checks everything that an agent
+    /// would check now.
+    ///
+    /// # Errors
+    /// An [`IdentityError`] that says what is wrong and what to do.
+    pub fn load(dir: &Path) -> Result<Self, IdentityError> {
+        let identity = Self::of_parts(dir, Parts::load(Owner::Controller, dir)?)?;
+        identity.parts.check(dir, SystemTime::now())?;
+        Ok(identity)
+    }
+
+    /// Writes the three files into a directory, which is made if need be.
+    ///
+    /// # Errors
+    /// One of the files is there already, or the directory cannot be written to.
+    pub fn save(&self, dir: &Path) -> Result<(), WriteError> {
+        self.parts.save(dir)
+    }
+
+    /// Writes a certificate into a directory, in place of an earlier one. The key there stays.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn save_certificate(dir: &Path, certificate: &CertificateDer<'_>) -> Result<(), WriteError> {
+        files::create_dir(dir)?;
+        files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
+    }
+
+    /// Returns the controller's name.
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// Returns the controller's certificate, followed by the others up to the CA if there are any.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.parts.chain
+    }
+
+    /// Returns the CAs that the controller trusts: one, except while a cluster changes its CA.
+    pub fn roots(&self) -> &[CertificateDer<'static>] {
+        &self.parts.roots
+    }
+
+    /// Returns what the controller's certificate says.
+    pub fn info(&self) -> &CertificateInfo {
+        &self.parts.info
+    }
+}
+
+/// Returns the configuration for what a controller accepts on its port: agents
+/// ([`CONTROLLER_ALPN`](crate::CONTROLLER_ALPN)), and HTTP (`h2`, `http/1.1`). A client need not show a certificate,
+/// but a certificate that it shows has to be of the cluster's CA. [`cluster_peer`](crate::cluster_peer) says whose it
+/// is.
+pub fn controller_server_config(identity: &ControllerIdentity) -> Arc<ServerConfig> {
+    identity.server.clone()
+}
+
+/// Returns the configuration for a host's connections to controllers. Dial with
+/// [`controller_name`](crate::controller_name) as the server's name, whatever the address, and call
+/// [`check_controller`](crate::check_controller) after the handshake.
+///
+/// # Errors
+/// TLS does not take the identity.
+pub fn controller_client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
+    let config = tls::controller_client(&identity.parts);
+    config.map(Arc::new).map_err(|error| identity.parts.refused(Path::new(""), error))
+}
