@@ -1,0 +1,191 @@
+//! What agents say, and what of it is kept.
+
+use skein_api::cluster::{Contact, VmRunState};
+use skein_api::{Hello, HostReport, Reply, Term, VmView};
+
+use crate::controller::{CommandPurpose, Controller, Output};
+use crate::observed::SessionId;
+use crate::records::{HostRecord, VmRecord};
+use crate::time::Now;
+use crate::view::run_state;
+
+impl Controller {
+    pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello) {
+        let host = hello.host.clone();
+        if !self.tables.hosts.contains_key(&host) && self.term().is_some() {
+            // A host with a certificate of the cluster's CA is one of its hosts, also if it never joined by a ticket.
+            let record = HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
+            self.tables.put(&host, record);
+        }
+        if let Some(before) = self.session_of(&host) {
+            self.drop_session(before);
+            let why = "the host's agent has connected anew".to_owned();
+            self.effect(Output::HangUp { session: before, why });
+        }
+        self.sessions.insert(session, host.clone());
+        let highest = hello.highest_term;
+        self.observed.entry(host).or_default().begin(session, hello, now.mono_ms);
+        if let Some(term) = self.term() {
+            if highest > term {
+                return self.step_down("an agent knows of a later leader");
+            }
+            self.effect(Output::Lead { session, term });
+        }
+    }
+
+    pub(crate) fn agent_down(&mut self, session: SessionId) {
+        self.drop_session(session);
+    }
+
+    fn drop_session(&mut self, session: SessionId) {
+        self.commands.retain(|_, command| command.session != session);
+        let Some(host) = self.sessions.remove(&session) else { return };
+        if let Some(observed) = self.observed.get_mut(&host)
+            && observed.session == Some(session)
+        {
+            observed.session = None;
+        }
+    }
+
+    pub(crate) fn agent_report(&mut self, now: Now, session: SessionId, report: HostReport) {
+        let Some(host) = self.sessions.get(&session).cloned() else { return };
+        let Some(observed) = self.observed.get_mut(&host) else { return };
+        let changed = observed.report(report, now.mono_ms);
+        if self.term().is_some() {
+            self.note_host(now, &host);
+            self.note_vms(now, &host, Some(changed));
+        }
+    }
+
+    pub(crate) fn agent_reply(&mut self, now: Now, session: SessionId, command: u64, reply: Reply) {
+        let Some(outstanding) = self.commands.get(&command).filter(|of| of.session == session).cloned() else { return };
+        self.commands.remove(&command);
+        match outstanding.purpose {
+            CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
+            CommandPurpose::CallOff { .. } => {}
+        }
+    }
+
+    pub(crate) fn agent_deposed(&mut self, session: SessionId, highest: Term) {
+        if self.sessions.contains_key(&session) && self.term().is_some_and(|term| highest > term) {
+            self.step_down("an agent knows of a later leader");
+        }
+    }
+
+    /// Takes over what a host that is heard of says of itself.
+    pub(crate) fn note_host(&mut self, now: Now, name: &str) {
+        let Some(observed) = self.observed.get(name).filter(|observed| observed.session.is_some()) else { return };
+        let Some(found) = self.tables.hosts.get(name) else { return };
+        let hello = observed.hello.as_ref();
+        let mut host = found.value.clone();
+        if host.contact != Contact::Online {
+            (host.contact, host.contact_since) = (Contact::Online, now.wall);
+        }
+        if let Some(hello) = hello {
+            host.addresses.clone_from(&hello.addresses);
+            host.boot_id.clone_from(&hello.boot_id);
+        }
+        if host != found.value {
+            self.tables.put(name, host);
+        }
+    }
+
+    /// Takes over what a host says of its VMs: those that changed, or all.
+    pub(crate) fn note_vms(&mut self, now: Now, host: &str, changed: Option<Vec<String>>) {
+        let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
+        let seen: Vec<(String, Option<VmView>)> = match changed {
+            Some(names) => names.into_iter().map(|name| (name.clone(), observed.vms.get(&name).cloned())).collect(),
+            None => {
+                let gone = self.vms_on(host).into_iter().filter(|name| !observed.vms.contains_key(name));
+                let there = observed.vms.iter().map(|(name, vm)| (name.clone(), Some(vm.clone())));
+                gone.map(|name| (name, None)).chain(there).collect()
+            }
+        };
+        for (name, vm) in seen {
+            match vm {
+                Some(vm) => self.note_vm(now, host, &vm),
+                None => self.note_gone(now, host, &name),
+            }
+        }
+    }
+
+    fn note_vm(&mut self, now: Now, host: &str, vm: &VmView) {
+        let Some(state) = run_state(vm.state) else { return };
+        let before = self.tables.vms.get(&vm.name).map(|found| found.value.clone());
+        let mut record = before.clone().unwrap_or_default();
+        let is_elsewhere = record.host.as_deref().is_some_and(|other| other != host && self.has_vm(other, &vm.name));
+        // While a guest is handed over, both hosts have it. It is where it runs, or where it was until it does.
+        if is_elsewhere && (state != VmRunState::Running || self.runs_on(record.host.as_deref(), &vm.name)) {
+            return;
+        }
+        self.missing.remove(&vm.name);
+        if record.host.as_deref() != Some(host) || record.state != state {
+            record.since = now.wall;
+        }
+        record = VmRecord {
+            host: Some(host.to_owned()),
+            state,
+            ram_bytes: vm.memory_bytes,
+            cpus: vm.cpus,
+            adopted: vm.adopted,
+            definition: vm.definition.clone().or(record.definition),
+            note: vm.note.clone(),
+            ..record
+        };
+        if before.as_ref() != Some(&record) {
+            self.tables.put(&vm.name, record);
+        }
+    }
+
+    /// Notes that a host has a VM no more. The VM may be on its way to another.
+    fn note_gone(&mut self, now: Now, host: &str, name: &str) {
+        if self.tables.vms.get(name).is_none_or(|found| found.value.host.as_deref() != Some(host)) {
+            return;
+        }
+        let other = self.observed.iter().find(|(other, observed)| {
+            let state = observed.vms.get(name).and_then(|vm| run_state(vm.state));
+            other.as_str() != host && state.is_some()
+        });
+        match other.map(|(other, observed)| (other.clone(), observed.vms[name].clone())) {
+            Some((other, vm)) => self.note_vm(now, &other, &vm),
+            None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
+        }
+    }
+
+    /// Forgets VMs that no host has had for a while, if no host is silent that might have them.
+    pub(crate) fn forget_missing(&mut self, now: Now) {
+        let most = self.settings.missing_ms;
+        let long: Vec<String> = self
+            .missing
+            .iter()
+            .filter(|(_, since)| now.ms_since(**since) > most)
+            .map(|(name, _)| name.clone())
+            .collect();
+        let is_silent = self.tables.hosts.iter().any(|(name, host)| {
+            !matches!(host.value.contact, Contact::Joined | Contact::Off)
+                && !self.observed.get(name).is_some_and(|observed| observed.session.is_some() && observed.is_whole)
+        });
+        if is_silent {
+            return;
+        }
+        for name in long {
+            self.missing.remove(&name);
+            self.tables.delete::<VmRecord>(&name);
+        }
+    }
+
+    /// Returns whether a host says that it has a VM.
+    fn has_vm(&self, host: &str, vm: &str) -> bool {
+        self.said_of(host, vm).is_some()
+    }
+
+    fn runs_on(&self, host: Option<&str>, vm: &str) -> bool {
+        host.and_then(|host| self.said_of(host, vm)) == Some(VmRunState::Running)
+    }
+
+    /// Returns what a host that reports says of a VM that it has.
+    fn said_of(&self, host: &str, vm: &str) -> Option<VmRunState> {
+        let observed = self.observed.get(host).filter(|observed| observed.session.is_some())?;
+        observed.vms.get(vm).and_then(|vm| run_state(vm.state))
+    }
+}

@@ -1,0 +1,448 @@
+//! What people and programs ask of a controller, and its answers.
+
+use skein_api::cluster::{
+    DrainRequest, HostMode, HostSettings, MigrateRequest, Operation, OperationKind, OperationState, ResumeRequest,
+    Role, Token, UnixMs, VmSettings,
+};
+
+use crate::controller::Controller;
+use crate::operations::PlanPurpose;
+use crate::planner::Want;
+use crate::records::{HostRecord, RepeatRecord, TicketRecord, TokenRecord};
+use crate::time::Now;
+use crate::view::is_guest;
+
+/// For how long a request that is repeated under the same key gets the same answer, in milliseconds: a day.
+const REPEAT_MS: u64 = 86_400_000;
+/// The longest that a ticket or a token may be asked to last, in seconds: ten years.
+const EXPIRES_MAX_S: u64 = 315_360_000;
+/// How long a ticket lasts unless something else is asked for, in seconds.
+const TICKET_S: u64 = 3600;
+
+/// Something that is asked, and by whom.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The number by which the answer is known.
+    pub id: u64,
+    /// Who asks: the name of a token or of a certificate.
+    pub by: String,
+    /// The address that the request came from.
+    pub from: String,
+    /// The request in words, for the audit log.
+    pub what: String,
+    /// A key that the caller chose: the same key again is the same request.
+    pub repeat: Option<String>,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What may be asked. Whether the caller may, was seen to before.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Ask {
+    /// Empty a host.
+    Drain { host: String, request: DrainRequest },
+    /// Let a host take guests again.
+    Resume { host: String, request: ResumeRequest },
+    /// Move a VM.
+    Migrate { vm: String, request: MigrateRequest },
+    /// Call an operation off.
+    Cancel { operation: String },
+    /// Change what is set of a host. With `version` only if that is the host's.
+    SetHost { host: String, settings: HostSettings, version: Option<u64> },
+    /// Forget a host that has no guests.
+    RemoveHost { host: String },
+    /// Change what is set of a VM. With `version` only if that is the VM's.
+    SetVm { vm: String, settings: VmSettings, version: Option<u64> },
+    /// Make a ticket. The secret was made by the caller, at random.
+    NewTicket { id: String, host: Option<String>, expires_s: Option<u64>, secret_sha256: String },
+    /// Let a host join by a ticket.
+    Join { host: String, ticket: String, secret_sha256: String },
+    /// Make a token. The secret was made by the caller, at random.
+    NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
+    /// Take a token away.
+    RemoveToken { name: String },
+    /// Note a request that was refused before it came here.
+    Refused { status: u16, detail: String },
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It was done, and there is nothing to show.
+    Done,
+    /// An operation, begun by this request or by the same request before.
+    Operation(Box<Operation>),
+    /// A ticket, with its end.
+    Ticket(UnixMs),
+    /// A token.
+    Token(Token),
+    /// It was refused.
+    Refused(Refused),
+}
+
+/// Why something was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What kind of refusal it is.
+    pub kind: RefusedKind,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it. May be empty.
+    pub cure: String,
+}
+
+/// The kinds of refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedKind {
+    /// There is no such thing.
+    NotFound,
+    /// It is not possible in the present state.
+    Conflict,
+    /// It has changed since the caller looked.
+    Changed,
+    /// The request makes no sense.
+    Invalid,
+    /// The ticket is not valid.
+    Forbidden,
+    /// The controller cannot do anything at the moment.
+    Unavailable,
+    /// Another kind, with its HTTP status: for the audit log.
+    Other(u16),
+}
+
+impl RefusedKind {
+    /// Returns the HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            RefusedKind::NotFound => 404,
+            RefusedKind::Conflict => 409,
+            RefusedKind::Changed => 412,
+            RefusedKind::Invalid => 422,
+            RefusedKind::Forbidden => 403,
+            RefusedKind::Unavailable => 503,
+            RefusedKind::Other(status) => status,
+        }
+    }
+}
+
+impl Answer {
+    fn refused(kind: RefusedKind, message: impl Into<String>, cure: impl Into<String>) -> Answer {
+        Answer::Refused(Refused { kind, message: message.into(), cure: cure.into() })
+    }
+
+    pub(crate) fn unavailable(why: &str) -> Answer {
+        Answer::refused(RefusedKind::Unavailable, why, "")
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>, cure: impl Into<String>) -> Answer {
+        Answer::refused(RefusedKind::Conflict, message, cure)
+    }
+
+    /// Returns the HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Answer::Done => 204,
+            Answer::Operation(_) => 202,
+            Answer::Ticket(_) | Answer::Token(_) => 201,
+            Answer::Refused(refused) => refused.kind.status(),
+        }
+    }
+
+    /// Returns the answer in a sentence.
+    pub(crate) fn detail(&self) -> String {
+        match self {
+            Answer::Operation(operation) => format!("operation {}", operation.id),
+            Answer::Refused(refused) => refused.message.clone(),
+            Answer::Done | Answer::Ticket(_) | Answer::Token(_) => String::new(),
+        }
+    }
+}
+
+fn no_host(name: &str) -> Answer {
+    let cure = "see skein host list; a host joins with skein join";
+    Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
+}
+
+fn no_vm(name: &str) -> Answer {
+    Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
+}
+
+impl Controller {
+    /// Answers, or returns `None` if the answer takes a plan.
+    pub(crate) fn answer(&mut self, now: Now, asked: Asked) -> Option<Answer> {
+        let repeat = asked.repeat.as_ref().map(|key| format!("{}/{key}", asked.by));
+        if let Some(answer) = repeat.as_ref().and_then(|repeat| self.repeated(now, repeat, &asked)) {
+            return Some(answer);
+        }
+        let what = asked.what.clone();
+        let answer = match asked.ask {
+            Ask::Drain { host, request } => self.drain(now, &host, &request, asked.id, &asked.by),
+            Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
+            Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
+            Ask::Cancel { operation } => Some(self.cancel(now, &operation)),
+            Ask::SetHost { host, settings, version } => Some(self.set_host(&host, settings, version)),
+            Ask::RemoveHost { host } => Some(self.remove_host(&host)),
+            Ask::SetVm { vm, settings, version } => Some(self.set_vm(&vm, settings, version)),
+            Ask::NewTicket { id, host, expires_s, secret_sha256 } => {
+                Some(self.new_ticket(now, &id, host, expires_s, secret_sha256, &asked.by))
+            }
+            Ask::Join { host, ticket, secret_sha256 } => Some(self.join(now, &host, &ticket, &secret_sha256)),
+            Ask::NewToken { name, role, expires_s, secret_sha256 } => {
+                Some(self.new_token(now, name, role, expires_s, secret_sha256))
+            }
+            Ask::RemoveToken { name } => Some(self.remove_token(&name)),
+            Ask::Refused { status, detail } => Some(Answer::refused(RefusedKind::Other(status), detail, String::new())),
+        };
+        if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer) {
+            let record = RepeatRecord { request: what, operation: operation.id.clone(), at: now.wall };
+            self.tables.put(&repeat, record);
+        }
+        answer
+    }
+
+    /// Returns the answer to a request that came before under the same key.
+    fn repeated(&mut self, now: Now, repeat: &str, asked: &Asked) -> Option<Answer> {
+        let found = self.tables.repeats.get(repeat).map(|found| found.value.clone())?;
+        if now.wall.0.saturating_sub(found.at.0) > REPEAT_MS {
+            self.tables.delete::<RepeatRecord>(repeat);
+            return None;
+        }
+        if found.request != asked.what {
+            let message = format!("this idempotency key was used for another request: {}", found.request);
+            return Some(Answer::refused(RefusedKind::Invalid, message, "choose a new key for each request"));
+        }
+        let operation = self.operation(&found.operation);
+        Some(operation.map_or_else(
+            || Answer::refused(RefusedKind::NotFound, "its operation is not remembered any more", ""),
+            |operation| Answer::Operation(Box::new(operation)),
+        ))
+    }
+
+    fn drain(&mut self, now: Now, host: &str, request: &DrainRequest, asked: u64, by: &str) -> Option<Answer> {
+        let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else {
+            return Some(no_host(host));
+        };
+        let open = found.drain.as_deref().and_then(|id| self.operation(id)).filter(|drain| !drain.state.is_over());
+        if let Some(open) = open.filter(|_| !request.dry_run) {
+            let message = format!("'{host}' is being drained already, by operation {}", open.id);
+            let cure =
+                format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
+            return Some(Answer::conflict(message, cure));
+        }
+        let deadline = request.deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000)));
+        let kind = OperationKind::Drain { host: host.to_owned(), deadline, evacuate: request.evacuate };
+        if request.dry_run {
+            let want = Want::Empty { host: host.to_owned() };
+            self.preview(now, asked, kind, want, by);
+            return None;
+        }
+        let operation = self.begin_operation(now, kind, OperationState::Planning, by);
+        let drain = Some(operation.id.clone());
+        self.tables.put(host, HostRecord { mode: HostMode::Draining, drain, ..found });
+        Some(Answer::Operation(Box::new(operation)))
+    }
+
+    fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {
+        let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
+        if found.mode == HostMode::Active {
+            return Answer::conflict(format!("'{host}' takes guests already"), "");
+        }
+        if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
+            self.cancel(now, &drain);
+        }
+        let drain = found.drain.clone();
+        self.tables.put(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
+        match drain.filter(|_| request.bring_home) {
+            Some(drain) => {
+                let kind = OperationKind::Resume { host: host.to_owned(), drain };
+                Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by)))
+            }
+            None => Answer::Done,
+        }
+    }
+
+    fn migrate(&mut self, now: Now, vm: &str, request: &MigrateRequest, asked: u64, by: &str) -> Option<Answer> {
+        let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return Some(no_vm(vm)) };
+        if let Some(operation) = self.operation_of(vm) {
+            let message = format!("'{vm}' is being moved already, by operation {operation}");
+            return Some(Answer::conflict(message, format!("follow it: skein operation watch {operation}")));
+        }
+        let Some(from) = found.host.filter(|_| is_guest(found.state)) else {
+            return Some(Answer::conflict(format!("'{vm}' does not run"), format!("start it: skein vm start {vm}")));
+        };
+        let kind = OperationKind::Migrate { vm: vm.to_owned(), to: request.to.clone() };
+        let Some(to) = &request.to else {
+            if request.dry_run {
+                self.preview(now, asked, kind, Want::Elsewhere { vm: vm.to_owned() }, by);
+                return None;
+            }
+            return Some(Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by))));
+        };
+        let Some(target) = self.tables.hosts.get(to) else { return Some(no_host(to)) };
+        if *to == from {
+            return Some(Answer::conflict(format!("'{vm}' runs on '{to}' already"), ""));
+        }
+        if target.value.mode != HostMode::Active {
+            let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
+            return Some(Answer::conflict(message, format!("skein host resume {to}")));
+        }
+        let operation = self.new_migration(now, kind, vm, &from, to, by, request.dry_run);
+        Some(Answer::Operation(Box::new(operation)))
+    }
+
+    fn cancel(&mut self, now: Now, id: &str) -> Answer {
+        let Some(mut operation) = self.operation(id) else {
+            let message = format!("there is no operation '{id}'");
+            return Answer::refused(RefusedKind::NotFound, message, "see skein operation list");
+        };
+        if operation.state.is_over() {
+            return Answer::conflict(format!("operation {id} is over"), "");
+        }
+        (operation.cancelled, operation.state) = (true, OperationState::Cancelling);
+        self.save_operation(now, operation.clone());
+        Answer::Operation(Box::new(operation))
+    }
+
+    fn set_host(&mut self, host: &str, settings: HostSettings, version: Option<u64>) -> Answer {
+        let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
+        if version.is_some_and(|version| version != found.revision) {
+            let message = format!("'{host}' has changed since you looked");
+            return Answer::refused(RefusedKind::Changed, message, "look again, and ask again");
+        }
+        let host_record = HostRecord { settings, ..found.value.clone() };
+        self.tables.put(host, host_record);
+        Answer::Done
+    }
+
+    fn remove_host(&mut self, host: &str) -> Answer {
+        if !self.tables.hosts.contains_key(host) {
+            return no_host(host);
+        }
+        let guests = self.vms_on(host);
+        if let Some(guest) = guests.iter().next() {
+            let message = format!("'{host}' has {} VMs, '{guest}' among them", guests.len());
+            return Answer::conflict(message, format!("move them away first: skein host drain {host}"));
+        }
+        self.tables.delete::<HostRecord>(host);
+        if let Some(session) = self.session_of(host) {
+            let why = "the host was removed from the cluster".to_owned();
+            self.effect(crate::controller::Output::HangUp { session, why });
+        }
+        Answer::Done
+    }
+
+    fn set_vm(&mut self, vm: &str, settings: VmSettings, version: Option<u64>) -> Answer {
+        let Some(found) = self.tables.vms.get(vm) else { return no_vm(vm) };
+        if version.is_some_and(|version| version != found.revision) {
+            let message = format!("'{vm}' has changed since you looked");
+            return Answer::refused(RefusedKind::Changed, message, "look again, and ask again");
+        }
+        let unknown = settings.owners.iter().flatten().chain(&settings.preferred);
+        if let Some(host) = unknown.into_iter().find(|host| !self.tables.hosts.contains_key(*host)) {
+            let message = format!("there is no host '{host}'");
+            return Answer::refused(RefusedKind::Invalid, message, "see skein host list");
+        }
+        let mut vm_record = found.value.clone();
+        vm_record.settings = settings;
+        self.tables.put(vm, vm_record);
+        Answer::Done
+    }
+
+    fn new_ticket(
+        &mut self,
+        now: Now,
+        id: &str,
+        host: Option<String>,
+        expires_s: Option<u64>,
+        secret_sha256: String,
+        by: &str,
+    ) -> Answer {
+        let Some(expires) = expiry(now, expires_s.or(Some(TICKET_S))) else { return bad_expiry() };
+        if let Some(taken) = host.as_ref().filter(|host| self.tables.hosts.contains_key(*host)) {
+            let cure = format!("remove it first: skein host remove {taken}");
+            return Answer::conflict(format!("'{taken}' is a host of the cluster already"), cure);
+        }
+        let record = TicketRecord { host, secret_sha256, by: by.to_owned(), expires, used: None };
+        self.tables.put(id, record);
+        Answer::Ticket(expires)
+    }
+
+    fn join(&mut self, now: Now, host: &str, ticket: &str, secret_sha256: &str) -> Answer {
+        let forbidden = |message: String| {
+            let cure = "get a new token where a controller runs: skein-controller token";
+            Answer::refused(RefusedKind::Forbidden, message, cure)
+        };
+        let found = self.tables.tickets.get(ticket).filter(|found| found.value.secret_sha256 == secret_sha256);
+        let Some(found) = found.map(|found| found.value.clone()) else {
+            return forbidden("the token is not one of this cluster".into());
+        };
+        if let Some((by, _)) = &found.used {
+            return forbidden(format!("the token was used already, by '{by}'"));
+        }
+        if now.wall > found.expires {
+            return forbidden("the token has expired".into());
+        }
+        if found.host.as_ref().is_some_and(|only| only != host) {
+            return forbidden(format!("the token is for another host than '{host}'"));
+        }
+        if self.tables.hosts.contains_key(host) {
+            let cure = format!("take another name, or remove the host first: skein host remove {host}");
+            return Answer::conflict(format!("'{host}' is a host of the cluster already"), cure);
+        }
+        self.tables.put(ticket, TicketRecord { used: Some((host.to_owned(), now.wall)), ..found });
+        self.tables.put(host, HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() });
+        Answer::Done
+    }
+
+    fn new_token(
+        &mut self,
+        now: Now,
+        name: String,
+        role: Role,
+        expires_s: Option<u64>,
+        secret_sha256: String,
+    ) -> Answer {
+        if self.tables.tokens.contains_key(&name) {
+            return Answer::conflict(format!("there is a token '{name}' already"), "choose another name");
+        }
+        let expires = match expires_s {
+            Some(_) => match expiry(now, expires_s) {
+                Some(expires) => Some(expires),
+                None => return bad_expiry(),
+            },
+            None => None,
+        };
+        let token = Token { name: name.clone(), role, created: now.wall, expires };
+        self.tables.put(&name, TokenRecord { token: token.clone(), secret_sha256 });
+        Answer::Token(token)
+    }
+
+    fn remove_token(&mut self, name: &str) -> Answer {
+        if !self.tables.tokens.contains_key(name) {
+            return Answer::refused(RefusedKind::NotFound, format!("there is no token '{name}'"), "");
+        }
+        self.tables.delete::<TokenRecord>(name);
+        Answer::Done
+    }
+
+    /// Returns the token that a secret belongs to, by the secret's SHA-256, unless the token has expired.
+    pub fn token(&self, now: UnixMs, secret_sha256: &str) -> Option<&Token> {
+        let found = self.tables.tokens.values().find(|found| found.value.secret_sha256 == secret_sha256)?;
+        Some(&found.value.token).filter(|token| token.expires.is_none_or(|expires| now <= expires))
+    }
+
+    /// Asks for a plan that is only to be shown.
+    fn preview(&mut self, now: Now, asked: u64, kind: OperationKind, want: Want, by: &str) {
+        let operation = self.unsaved_operation(now, kind, OperationState::Planning, by);
+        self.ask_plan(PlanPurpose::Preview { asked, operation: Box::new(operation) }, want, &Default::default());
+    }
+}
+
+fn expiry(now: Now, expires_s: Option<u64>) -> Option<UnixMs> {
+    expires_s.filter(|seconds| (1..=EXPIRES_MAX_S).contains(seconds)).map(|seconds| now.in_ms(seconds * 1000))
+}
+
+fn bad_expiry() -> Answer {
+    Answer::refused(RefusedKind::Invalid, format!("expires_s is not within 1 to {EXPIRES_MAX_S}"), "")
+}

@@ -1,0 +1,46 @@
+//! What a cluster's controller decides. Pure.
+//!
+//! One [`Controller`] stands for one process. What happens comes in as [`Input`]s; what is to be done comes out as
+//! [`Output`]s, in their order. One controller of a cluster leads: it alone decides, writes and commands. The others
+//! follow what the leader wrote, and answer questions.
+//!
+//! | module | what |
+//! |---|---|
+//! | `controller` | what comes in and goes out; what waits until it is written |
+//! | `ask` | what people and programs ask |
+//! | `agents`, `observed` | what agents say, and what of it is kept |
+//! | `operations` | migrations and drains, which take a while |
+//! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
+//! | `records`, `tables` | what the store holds |
+//! | `view` | hosts and VMs as the API shows them |
+//!
+//! # Invariants
+//!
+//! - **First the store, then the word.** A command, an answer or an event that follows from a decision goes out when
+//!   the decision is in the store (`Controller::effect`).
+//! - **Who may run a guest is not decided here.** Agents decide, by their handover. A command that comes twice, late or
+//!   from a deposed leader does no harm.
+//! - **A record means something by itself.** Records that change together mostly go into one transaction, but a large
+//!   change may be cut.
+
+#![forbid(unsafe_code)]
+
+mod agents;
+mod ask;
+mod controller;
+mod live;
+mod observed;
+mod operations;
+mod planner;
+mod records;
+mod tables;
+mod time;
+mod view;
+
+pub use ask::{Answer, Ask, Asked, Refused, RefusedKind};
+pub use controller::{CHANGES_MAX, Controller, Input, Output, Role, Settings};
+pub use observed::SessionId;
+pub use planner::{PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
+pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, TicketRecord, TokenRecord, VmRecord};
+pub use tables::{BadRecord, Change, Stored, Tables};
+pub use time::Now;

@@ -1,0 +1,116 @@
+//! The live cluster as placement sees it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::cluster::{Contact, HostMode};
+use skein_api::{HostFacts, Resource as Bound};
+use skein_placement::cluster::amount::Amount;
+use skein_placement::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
+
+use crate::controller::Controller;
+use crate::view::is_guest;
+
+/// The resource that guests reserve.
+pub(crate) const MEMORY: &str = "memory";
+/// The resource that guests use as measured.
+pub(crate) const CPU: &str = "cpu";
+
+/// Hosts that guests must not go to, by guest: their agents refused.
+pub type Excluded = BTreeMap<String, BTreeSet<String>>;
+
+impl Controller {
+    /// Returns the cluster as it is now: hosts that have reported, and the guests on them.
+    pub(crate) fn model(&self, excluded: &Excluded) -> Cluster {
+        let mut memory = Resource::new(MEMORY, "bytes");
+        memory.transient = true;
+        let mut cluster = Cluster::new(vec![memory, Resource::new(CPU, "cores")]);
+        let mut reserved: BTreeMap<&str, u64> = BTreeMap::new();
+        for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
+            *reserved.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += vm.value.ram_bytes;
+        }
+        for (name, stored) in &self.tables.hosts {
+            let Some(facts) = self.observed.get(name).and_then(|observed| observed.facts.as_ref()) else { continue };
+            let here = reserved.get(name.as_str()).copied().unwrap_or(0);
+            let capacity = [(MEMORY, bytes(ram_for_guests(facts, here))), (CPU, cores(f64::from(facts.cpus)))];
+            let mut host = Host::new(name, amounts(capacity));
+            host.state = match (stored.value.contact, stored.value.mode) {
+                (Contact::Lost | Contact::Off | Contact::Joined, _) => HostState::Offline,
+                (Contact::Online, HostMode::Active) => HostState::Online,
+                (Contact::Online, HostMode::Draining | HostMode::Maintenance) => HostState::Maintenance,
+            };
+            host.group.clone_from(&stored.value.settings.group);
+            host.areas.clone_from(&stored.value.settings.areas);
+            host.properties.clone_from(&stored.value.settings.properties);
+            host.storage = stored.value.settings.storage;
+            cluster.hosts.push(host);
+        }
+        let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
+        // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
+        let online = cluster.hosts.iter().filter(|host| host.state != HostState::Offline);
+        let online: BTreeSet<String> = online.map(|host| host.name.clone()).collect();
+        for (name, stored) in self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state)) {
+            let (vm, settings) = (&stored.value, &stored.value.settings);
+            let Some(on) = vm.host.clone().filter(|host| online.contains(host)) else { continue };
+            let load = self.observed.get(&on).and_then(|observed| observed.vm_loads.get(name).copied());
+            let mut guest = Guest::new(name, amounts([(MEMORY, bytes(vm.ram_bytes))]));
+            if let Some(load) = load {
+                guest.load = amounts([(CPU, cores(load.cpu_millicores as f64 / 1000.0))]);
+                guest.memory = Some(bytes(load.ram_bytes.min(vm.ram_bytes)));
+            }
+            guest.properties.clone_from(&settings.properties);
+            guest.tags.clone_from(&settings.tags);
+            guest.tenant.clone_from(&settings.tenant);
+            guest.availability_set.clone_from(&settings.availability_set);
+            let is_known = |host: &&String| known.contains(*host);
+            guest.preferred = settings.preferred.iter().filter(is_known).cloned().collect();
+            guest.owners = owners(settings.owners.as_deref(), excluded.get(name), &known, &on);
+            guest.optimize = !settings.pinned;
+            guest.host = Some(on);
+            cluster.guests.push(guest);
+        }
+        cluster
+    }
+}
+
+/// Returns the hosts where a guest may be. Where it is now is among them if only agents' refusals speak for others.
+fn owners(
+    own: Option<&[String]>,
+    excluded: Option<&BTreeSet<String>>,
+    known: &BTreeSet<String>,
+    now: &str,
+) -> Option<Vec<String>> {
+    if own.is_none() && excluded.is_none_or(BTreeSet::is_empty) {
+        return None;
+    }
+    let may = |host: &&String| {
+        own.is_none_or(|own| own.contains(host))
+            && (host.as_str() == now || !excluded.is_some_and(|excluded| excluded.contains(*host)))
+    };
+    Some(known.iter().filter(may).cloned().collect())
+}
+
+/// Returns how much memory a host has for guests: what its limits leave, and what its guests have reserved. A limit
+/// that counts a guest as used what it has not touched yet leaves too little, never too much.
+fn ram_for_guests(facts: &HostFacts, reserved: u64) -> u64 {
+    let limits = facts.room.iter().flat_map(|room| &room.limits);
+    let left = limits.filter(|limit| matches!(limit.resource, Bound::Ram | Bound::Commit)).map(|limit| limit.left());
+    let left = left.min().unwrap_or(facts.ram_available_bytes);
+    left.saturating_add(reserved).min(facts.ram_bytes.max(reserved))
+}
+
+fn amounts<const N: usize>(of: [(&str, Amount); N]) -> Amounts {
+    of.into_iter().map(|(name, amount)| (name.to_owned(), amount)).collect()
+}
+
+/// Returns bytes as an amount. What no machine has counts as the most that one may have.
+fn bytes(bytes: u64) -> Amount {
+    amount(bytes as f64, "B")
+}
+
+fn cores(cores: f64) -> Amount {
+    amount(cores, "cores")
+}
+
+fn amount(number: f64, unit: &str) -> Amount {
+    Amount::new(number, unit).unwrap_or_else(|_| Amount::new(1e15, unit).expect("that is an amount"))
+}

@@ -1,0 +1,91 @@
+//! What agents have said lately: nothing of this is in the store.
+
+use std::collections::BTreeMap;
+
+use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
+
+/// Counts the connections of agents to a controller.
+pub type SessionId = u64;
+
+/// The most migrations that are remembered of a host.
+const MIGRATIONS_MAX: usize = 200;
+
+/// What a host's agent has said since it connected. What was said before a connection broke stays until the agent is
+/// there again.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// The connection; `None`: there is none.
+    pub session: Option<SessionId>,
+    /// The agent's first line.
+    pub hello: Option<Hello>,
+    /// When the agent last said anything, by the clock that never jumps; `None`: not since this controller began to
+    /// lead.
+    pub heard_ms: Option<u64>,
+    /// Whether the connection's first report has come: then what is here is whole.
+    pub is_whole: bool,
+    /// What the host is.
+    pub facts: Option<HostFacts>,
+    /// How busy the host is.
+    pub load: Option<HostLoad>,
+    /// The VMs.
+    pub vms: BTreeMap<String, VmView>,
+    /// How busy the guests are.
+    pub vm_loads: BTreeMap<String, VmLoad>,
+    /// The migrations.
+    pub migrations: BTreeMap<MigrationId, Migration>,
+}
+
+impl Observed {
+    /// Begins a connection: its first report says everything anew.
+    pub(crate) fn begin(&mut self, session: SessionId, hello: Hello, now_ms: u64) {
+        self.session = Some(session);
+        self.hello = Some(hello);
+        self.heard_ms = Some(now_ms);
+        self.is_whole = false;
+    }
+
+    /// Takes a report over. Returns the names of VMs that have changed or are gone.
+    pub(crate) fn report(&mut self, report: HostReport, now_ms: u64) -> Vec<String> {
+        self.heard_ms = Some(now_ms);
+        let mut changed: Vec<String> = Vec::new();
+        if !self.is_whole {
+            let is_gone = |name: &&String| !report.vms.iter().any(|vm| vm.name == **name);
+            changed.extend(self.vms.keys().filter(is_gone).cloned());
+            self.vms.clear();
+            self.migrations.clear();
+            self.is_whole = true;
+        }
+        for name in report.vms_gone {
+            self.vms.remove(&name);
+            self.vm_loads.remove(&name);
+            changed.push(name);
+        }
+        for vm in report.vms {
+            changed.push(vm.name.clone());
+            self.vms.insert(vm.name.clone(), vm);
+        }
+        if let Some(facts) = report.facts {
+            self.facts = Some(*facts);
+        }
+        self.load = report.load.or(self.load);
+        if !report.vm_loads.is_empty() {
+            self.vm_loads = report.vm_loads;
+        }
+        for migration in report.migrations {
+            self.migrations.insert(migration.id, migration);
+        }
+        self.forget_migrations();
+        changed
+    }
+
+    /// Forgets the migrations that began first, of those that are over.
+    fn forget_migrations(&mut self) {
+        while self.migrations.len() > MIGRATIONS_MAX {
+            let over = self.migrations.values().filter(|migration| migration.stage.is_none());
+            let oldest = over.min_by(|a, b| (&a.begun, a.id).cmp(&(&b.begun, b.id))).map(|migration| migration.id);
+            let id = oldest.or_else(|| self.migrations.keys().next().copied());
+            let Some(id) = id else { break };
+            self.migrations.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Where an operation goes from where it is.
+
+use skein_api::cluster::{HostMode, MoveState, Operation, OperationKind, OperationState};
+
+use super::plans::PlanPurpose;
+use crate::controller::Controller;
+use crate::records::HostRecord;
+use crate::time::Now;
+use crate::view::is_guest;
+
+/// How long after a plan that failed another is asked for, in milliseconds.
+const REPLAN_MS: u64 = 10_000;
+
+impl Controller {
+    /// Advances all operations that are under way.
+    pub(crate) fn advance_operations(&mut self, now: Now) {
+        let open: Vec<String> = self.runs.keys().cloned().collect();
+        for id in open {
+            let Some(operation) = self.operation(&id) else {
+                self.runs.remove(&id);
+                continue;
+            };
+            match operation.state {
+                OperationState::Planning => self.plan_operation(now, operation),
+                OperationState::Running => self.advance_running(now, operation),
+                OperationState::Cancelling => self.advance_cancelling(now, operation),
+                OperationState::Done | OperationState::Failed | OperationState::Cancelled => {
+                    self.runs.remove(&id);
+                }
+            }
+        }
+        self.forget_operations();
+    }
+
+    fn plan_operation(&mut self, now: Now, operation: Operation) {
+        let Some(run) = self.runs.get(&operation.id) else { return };
+        let is_soon = run.plan_failed_ms.is_some_and(|failed| now.ms_since(failed) < REPLAN_MS);
+        if run.plan.is_some() || is_soon || !self.may_plan(now, &operation) {
+            return;
+        }
+        let (want, excluded) = self.want(&operation);
+        let plan = self.ask_plan(PlanPurpose::Operation { id: operation.id.clone() }, want, &excluded);
+        if let Some(run) = self.runs.get_mut(&operation.id) {
+            run.plan = Some(plan);
+        }
+    }
+
+    /// Returns whether enough is known for a plan: the agents of hosts that should be online have reported, or have had
+    /// the time to.
+    fn may_plan(&self, now: Now, operation: &Operation) -> bool {
+        use skein_api::cluster::Contact::Online;
+        let is_waited = now.wall.0.saturating_sub(operation.created.0) > self.settings.host_lease_ms;
+        let has_reported = |name: &String| self.observed.get(name).is_some_and(|observed| observed.facts.is_some());
+        let mut online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Online);
+        is_waited || online.all(|(name, _)| has_reported(name))
+    }
+
+    fn advance_running(&mut self, now: Now, mut operation: Operation) {
+        let before = operation.clone();
+        if let OperationKind::Drain { deadline: Some(deadline), .. } = operation.kind
+            && now.wall >= deadline
+            && operation.moves.iter().any(|of| !of.state.is_over())
+        {
+            operation.message = "its deadline ran out".into();
+            operation.state = OperationState::Cancelling;
+            return self.save_operation(now, operation);
+        }
+        for index in 0..operation.moves.len() {
+            match operation.moves[index].state {
+                MoveState::Waiting => self.look_at_waiting(now, &mut operation, index),
+                MoveState::Begun => self.look_at_begun(now, &mut operation, index),
+                MoveState::Done | MoveState::Failed | MoveState::Left => {}
+            }
+        }
+        if operation.moves.iter().all(|of| of.state.is_over()) {
+            self.all_moves_over(now, &mut operation);
+        }
+        if operation != before {
+            self.save_operation(now, operation);
+        }
+    }
+
+    /// Ends an operation, or has it planned again.
+    fn all_moves_over(&mut self, now: Now, operation: &mut Operation) {
+        match &operation.kind {
+            OperationKind::Migrate { vm, to } => {
+                let last = operation.moves.iter().rfind(|of| of.vm == *vm);
+                let (state, why) = last.map_or((MoveState::Left, String::new()), |of| (of.state, words_of(of)));
+                match state {
+                    MoveState::Done => operation.state = OperationState::Done,
+                    MoveState::Failed if to.is_none() => operation.state = OperationState::Planning,
+                    _ => (operation.state, operation.message) = (OperationState::Failed, why),
+                }
+            }
+            OperationKind::Drain { host, .. } => {
+                let host = host.clone();
+                self.drained(now, operation, &host);
+            }
+            OperationKind::Resume { .. } => {
+                let failed = operation.moves.iter().filter(|of| of.state != MoveState::Done).count();
+                operation.state = if failed == 0 { OperationState::Done } else { OperationState::Failed };
+                if failed > 0 {
+                    operation.message = format!("{failed} VMs did not come home");
+                }
+            }
+        }
+    }
+
+    fn drained(&mut self, now: Now, operation: &mut Operation, host: &str) {
+        let here = self.guests_on(host);
+        let settled = |vm: &String| {
+            let last = operation.moves.iter().rfind(|of| of.vm == *vm && of.from == *host);
+            last.is_some_and(|of| of.state == MoveState::Left)
+        };
+        let (stay, new): (Vec<String>, Vec<String>) = here.into_iter().partition(settled);
+        if !new.is_empty() {
+            operation.state = OperationState::Planning;
+            return;
+        }
+        let of = self.tables.hosts.get(host).map(|found| found.value.clone());
+        if let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) {
+            self.tables.put(host, HostRecord { mode: HostMode::Maintenance, ..of });
+        }
+        let _ = now;
+        if stay.is_empty() {
+            operation.state = OperationState::Done;
+        } else {
+            operation.state = OperationState::Failed;
+            operation.message = format!("{} cannot be moved and stay: {}", stay.len(), stay.join(", "));
+        }
+    }
+
+    /// Returns the VMs with a guest on a host.
+    pub(crate) fn guests_on(&self, host: &str) -> Vec<String> {
+        let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
+        here.filter(|(_, vm)| is_guest(vm.value.state)).map(|(name, _)| name.clone()).collect()
+    }
+
+    fn advance_cancelling(&mut self, now: Now, mut operation: Operation) {
+        let before = operation.clone();
+        for index in 0..operation.moves.len() {
+            match operation.moves[index].state {
+                MoveState::Waiting => {
+                    operation.moves[index].state = MoveState::Left;
+                    operation.moves[index].detail = "it was not begun any more".into();
+                }
+                MoveState::Begun => {
+                    self.call_off(&operation, index);
+                    self.look_at_begun(now, &mut operation, index);
+                    if operation.moves[index].state == MoveState::Waiting {
+                        operation.moves[index].state = MoveState::Failed;
+                    }
+                }
+                MoveState::Done | MoveState::Failed | MoveState::Left => {}
+            }
+        }
+        if operation.moves.iter().all(|of| of.state.is_over()) {
+            self.cancelled(&mut operation);
+        }
+        if operation != before {
+            self.save_operation(now, operation);
+        }
+    }
+
+    fn cancelled(&mut self, operation: &mut Operation) {
+        operation.state = if operation.cancelled { OperationState::Cancelled } else { OperationState::Failed };
+        let OperationKind::Drain { host, .. } = &operation.kind else { return };
+        let of = self.tables.hosts.get(host).map(|found| found.value.clone());
+        let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) else { return };
+        // Somebody called the drain off: all is as before. Whoever let its deadline run out wants the host all the same.
+        let mode = if operation.cancelled { HostMode::Active } else { HostMode::Maintenance };
+        let host = host.clone();
+        let stay = self.guests_on(&host).len();
+        if !operation.cancelled && stay > 0 {
+            operation.message = format!("{}: {stay} VMs stay", operation.message);
+        }
+        self.tables.put(&host, HostRecord { mode, ..of });
+    }
+}
+
+/// Returns why a move was not made.
+fn words_of(of: &skein_api::cluster::Move) -> String {
+    if of.detail.is_empty() { of.reason.clone() } else { of.detail.clone() }
+}

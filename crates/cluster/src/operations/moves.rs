@@ -1,0 +1,282 @@
+//! Moves: which begin, and what becomes of them.
+
+use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
+use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
+
+use crate::controller::{CommandPurpose, Controller, Output, Outstanding};
+use crate::time::Now;
+use crate::view::is_guest;
+
+/// The migrations at once that an agent allows whose facts are not known.
+const SLOTS_UNKNOWN: u32 = 2;
+
+impl Controller {
+    // ---- which begin ----
+
+    /// Returns how many migrations to and from a host may be under way: as many as the host's settings and its agent
+    /// allow, and no more than it has idle cores, since each of them takes about a core; one at least.
+    pub(crate) fn slots(&self, host: &str) -> (u32, u32) {
+        let observed = self.observed.get(host);
+        let settings = self.tables.hosts.get(host).map(|found| &found.value.settings);
+        let facts = observed.and_then(|observed| observed.facts.as_ref());
+        let idle = facts.zip(observed.and_then(|observed| observed.load)).map(|(facts, load)| {
+            let busy = load.cpu_millicores.div_ceil(1000).min(u64::from(facts.cpus)) as u32;
+            (facts.cpus - busy).max(1)
+        });
+        let most = |set: Option<u32>, of_agent: Option<u32>| {
+            let most = set.unwrap_or(u32::MAX).min(of_agent.unwrap_or(SLOTS_UNKNOWN));
+            most.min(idle.unwrap_or(SLOTS_UNKNOWN)).max(1)
+        };
+        (
+            most(settings.and_then(|set| set.incoming_max), facts.map(|facts| facts.incoming.limit)),
+            most(settings.and_then(|set| set.outgoing_max), facts.map(|facts| facts.outgoing.limit)),
+        )
+    }
+
+    /// Begins the moves that may begin, the most important first.
+    pub(crate) fn begin_moves(&mut self, now: Now) {
+        let mut waiting: Vec<(u8, String, usize)> = Vec::new();
+        for id in self.runs.keys() {
+            let Some(found) = self.tables.operations.get(id) else { continue };
+            if found.value.state != OperationState::Running {
+                continue;
+            }
+            for (index, of) in found.value.moves.iter().enumerate() {
+                if of.state == MoveState::Waiting && self.is_ready(now, &found.value, of) {
+                    let settings = self.tables.vms.get(&of.vm).map(|vm| &vm.value.settings);
+                    let priority = settings.and_then(|set| set.priority).unwrap_or(0);
+                    waiting.push((u8::MAX - priority, id.clone(), index));
+                }
+            }
+        }
+        waiting.sort();
+        for (_, id, index) in waiting {
+            if self.begun_moves().count() >= self.settings.migrations_max as usize {
+                break;
+            }
+            self.begin_if_free(now, &id, index);
+        }
+    }
+
+    /// Returns whether nothing but slots keeps a move from beginning.
+    fn is_ready(&self, now: Now, operation: &Operation, of: &Move) -> bool {
+        // A host that is about to fail is not waited for.
+        let evacuates = matches!(operation.kind, OperationKind::Drain { evacuate: true, .. });
+        let before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
+        let is_free = evacuates || before.into_iter().all(|before| before.state.is_over());
+        is_free && of.not_before.is_none_or(|time| now.wall >= time)
+    }
+
+    fn begin_if_free(&mut self, now: Now, id: &str, index: usize) {
+        let Some(mut operation) = self.operation(id) else { return };
+        let of = &mut operation.moves[index];
+        let Some(to) = of.to.clone() else { return };
+        let is_online = |host: &str| {
+            self.session_of(host).is_some()
+                && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
+        };
+        let (outgoing, incoming) = (self.slots_used(&of.from).1, self.slots_used(&to).0);
+        if !is_online(&of.from)
+            || !is_online(&to)
+            || outgoing >= self.slots(&of.from).1
+            || incoming >= self.slots(&to).0
+        {
+            return;
+        }
+        of.state = MoveState::Begun;
+        of.attempts += 1;
+        of.begun = of.begun.or(Some(now.wall));
+        (of.migration, of.not_before) = (None, None);
+        of.detail.clear();
+        self.save_operation(now, operation.clone());
+        self.send_begin(&operation, index);
+    }
+
+    /// Asks the source's agent for the migration of a move.
+    fn send_begin(&mut self, operation: &Operation, index: usize) {
+        let of = &operation.moves[index];
+        let (Some(to), Some(session)) = (of.to.clone(), self.session_of(&of.from)) else { return };
+        let settings = self.tables.vms.get(&of.vm).map(|vm| &vm.value.settings);
+        let options = MigrateOptions { priority: settings.and_then(|set| set.priority), ..MigrateOptions::default() };
+        let request = Request::Migrate { vm: of.vm.clone(), to, options, detach: true };
+        let request_id = Some(request_name(&operation.id, index, of.attempts));
+        let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
+        self.send(session, purpose, request_id, request);
+    }
+
+    fn send(
+        &mut self,
+        session: crate::observed::SessionId,
+        purpose: CommandPurpose,
+        request_id: Option<String>,
+        request: Request,
+    ) {
+        let Some(term) = self.term() else { return };
+        let command = self.number();
+        self.commands.insert(command, Outstanding { session, purpose });
+        self.effect(Output::Command { session, command, term, request_id, request: Box::new(request) });
+    }
+
+    /// Asks the source's agent to call a move's migration off, unless it was asked already.
+    pub(crate) fn call_off(&mut self, operation: &Operation, index: usize) {
+        let of = &operation.moves[index];
+        let (Some(id), Some(session)) = (of.migration, self.session_of(&of.from)) else { return };
+        let purpose = CommandPurpose::CallOff { operation: operation.id.clone(), index };
+        let is_under_way = self.observed.get(&of.from).and_then(|observed| observed.migrations.get(&id));
+        let is_under_way = is_under_way.is_none_or(|migration| migration.outcome.is_none());
+        if is_under_way && !self.commands.values().any(|command| command.purpose == purpose) {
+            self.send(session, purpose, None, Request::MigrationCancel { id: id.to_string() });
+        }
+    }
+
+    // ---- what becomes of them ----
+
+    /// Takes the answer to the request for a migration.
+    pub(crate) fn begun(&mut self, now: Now, id: &str, index: usize, reply: Reply) {
+        let Some(mut operation) = self.operation(id) else { return };
+        let Some(of) = operation.moves.get_mut(index).filter(|of| of.state == MoveState::Begun) else { return };
+        match reply {
+            Reply::Migration(migration) => {
+                of.migration = Some(migration.id);
+                if let Some(observed) = self.observed.get_mut(&of.from) {
+                    observed.migrations.insert(migration.id, *migration);
+                }
+            }
+            Reply::Check(check) => {
+                let blocks = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
+                let words: Vec<String> = blocks.map(|problem| problem.what.clone()).collect();
+                fail(now, of, words.join("; "));
+            }
+            Reply::Error(refusal) => {
+                let words = match refusal.cure.as_str() {
+                    "" => refusal.message,
+                    cure => format!("{}: {cure}", refusal.message),
+                };
+                self.attempt_failed(now, of, words);
+            }
+            _ => self.attempt_failed(now, of, "its agent answered something else than was asked".into()),
+        }
+        self.save_operation(now, operation);
+    }
+
+    /// Sees whether a move that waits still makes sense.
+    pub(crate) fn look_at_waiting(&self, now: Now, operation: &mut Operation, index: usize) {
+        let (before, rest) = operation.moves.split_at_mut(index);
+        let of = &mut rest[0];
+        let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
+        let host = vm.and_then(|vm| vm.host.as_deref());
+        // A guest that steps aside is elsewhere before its second move.
+        let comes = |other: &Move| other.vm == of.vm && other.to.as_ref() == Some(&of.from) && !other.state.is_over();
+        let target = of.to.as_deref().and_then(|to| self.tables.hosts.get(to)).map(|found| &found.value);
+        if host.is_some() && host == of.to.as_deref() {
+            (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+        } else if !vm.is_some_and(|vm| is_guest(vm.state)) {
+            end(now, of, MoveState::Left, "it does not run any more".into());
+        } else if host != Some(&of.from) && !before.iter().any(comes) {
+            let why = format!("it is on {} by now", host.unwrap_or("no host"));
+            end(now, of, MoveState::Left, why);
+        } else if target.is_none_or(|target| target.mode != HostMode::Active || target.contact == Contact::Off) {
+            let why = format!("{} takes no guests any more", of.to.as_deref().unwrap_or("its target"));
+            end(now, of, MoveState::Failed, why);
+        }
+    }
+
+    /// Sees what has become of a move that was begun.
+    pub(crate) fn look_at_begun(&mut self, now: Now, operation: &mut Operation, index: usize) {
+        let of = operation.moves[index].clone();
+        let Some(to) = of.to.clone() else { return };
+        let Some(id) = of.migration else {
+            let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
+            let is_asked = self.commands.values().any(|command| command.purpose == purpose);
+            if operation.state == OperationState::Cancelling {
+                self.settle_unknown(now, &mut operation.moves[index], is_asked);
+            } else if !is_asked {
+                // An agent that was asked before answers with the same migration.
+                self.send_begin(operation, index);
+            }
+            return;
+        };
+        let at = |host: &str| self.observed.get(host).and_then(|observed| observed.migrations.get(&id)).cloned();
+        let (source, target) = (at(&of.from), at(&to));
+        let outcome = |migration: &Option<Migration>| migration.as_ref().and_then(|migration| migration.outcome);
+        let own = &mut operation.moves[index];
+        match (outcome(&source), outcome(&target)) {
+            (Some(Outcome::Moved), _) | (_, Some(Outcome::Moved)) => {
+                own.state = MoveState::Done;
+                own.ended = Some(now.wall);
+                own.downtime_ms = source.and_then(|migration| migration.downtime_ms);
+            }
+            (Some(Outcome::CalledOff), _) => {
+                let Some(migration) = source else { return };
+                if migration.attempt.is_some_and(|attempt| attempt.next_in_ms.is_some()) {
+                    // The agent itself begins again, as another migration: ask under the same name which.
+                    own.migration = None;
+                } else if migration.why == Some(FailureReason::Cancelled) {
+                    fail(now, own, "somebody called it off".into());
+                } else {
+                    let why = migration.why.map_or("", FailureReason::words);
+                    let words = if migration.detail.is_empty() { why.to_owned() } else { migration.detail };
+                    self.attempt_failed(now, own, words);
+                }
+            }
+            (Some(Outcome::Ended), _) | (_, Some(Outcome::Ended)) => {
+                end(now, own, MoveState::Left, "its guest ended on the way".into());
+            }
+            (None, _) => self.look_for_guest(now, own, &to),
+        }
+    }
+
+    /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys
+    /// no command of an earlier leader any more, so that what it reports now is all there is.
+    fn settle_unknown(&self, now: Now, of: &mut Move, is_asked: bool) {
+        let source = self.observed.get(&of.from).filter(|source| source.is_whole && source.session.is_some());
+        let Some(source) = source.filter(|_| !is_asked) else { return };
+        match source.vms.get(&of.vm).map(|vm| vm.migration) {
+            Some(Some(id)) => of.migration = Some(id),
+            _ => end(now, of, MoveState::Left, "it was not begun".into()),
+        }
+    }
+
+    /// Settles a move of whose migration neither host knows an outcome, by where the guest is.
+    fn look_for_guest(&self, now: Now, of: &mut Move, to: &str) {
+        let speaks =
+            |host: &str| self.observed.get(host).filter(|observed| observed.is_whole && observed.session.is_some());
+        let (Some(source), Some(target), Some(id)) = (speaks(&of.from), speaks(to), of.migration) else { return };
+        if source.migrations.contains_key(&id) || target.migrations.contains_key(&id) {
+            return;
+        }
+        match (source.vms.get(&of.vm), target.vms.get(&of.vm)) {
+            (None, Some(vm)) if vm.migration.is_none() => {
+                (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+            }
+            (Some(vm), None) if vm.migration.is_none() => {
+                self.attempt_failed(now, of, "its hosts do not remember the migration".into());
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that an attempt failed: the move waits for the next, or has failed.
+    fn attempt_failed(&self, now: Now, of: &mut Move, why: String) {
+        if of.attempts >= self.settings.attempts_max {
+            return fail(now, of, why);
+        }
+        let wait = self.settings.retry_ms << of.attempts.saturating_sub(1).min(8);
+        (of.state, of.detail, of.not_before) = (MoveState::Waiting, why, Some(now.in_ms(wait)));
+        of.migration = None;
+    }
+}
+
+/// Ends a move that was not made.
+fn end(now: Now, of: &mut Move, state: MoveState, why: String) {
+    (of.state, of.detail, of.ended) = (state, why, Some(now.wall));
+}
+
+fn fail(now: Now, of: &mut Move, why: String) {
+    end(now, of, MoveState::Failed, why);
+}
+
+/// Returns the name of the request for a move's migration. The same name is the same migration.
+fn request_name(operation: &str, index: usize, attempt: u32) -> String {
+    format!("{operation}.{index}.{attempt}")
+}

@@ -1,0 +1,131 @@
+//! Plans: which are asked for, and what is done with them.
+
+use std::error::Error;
+
+use skein_api::cluster::{Operation, OperationKind, OperationState};
+use skein_placement::schedule::ConcurrencyLimits;
+
+use super::{new_move, refusals};
+use crate::ask::Answer;
+use crate::controller::{Controller, Output};
+use crate::live::Excluded;
+use crate::planner::{PlanError, PlanRequest, Planned, Want};
+use crate::time::Now;
+
+/// Why a plan is made.
+#[derive(Debug)]
+pub(crate) enum PlanPurpose {
+    /// For an operation.
+    Operation { id: String },
+    /// Only to be shown, to this request.
+    Preview { asked: u64, operation: Box<Operation> },
+}
+
+impl Controller {
+    /// Asks for a plan.
+    pub(crate) fn ask_plan(&mut self, purpose: PlanPurpose, want: Want, excluded: &Excluded) -> u64 {
+        let plan = self.number();
+        let mut cluster = self.model(excluded);
+        if let Want::Empty { host } = &want
+            && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
+        {
+            // A preview asks what would be.
+            found.state = skein_placement::cluster::model::HostState::Maintenance;
+        }
+        let limits = cluster.hosts.iter().map(|host| {
+            let (incoming, outgoing) = self.slots(&host.name);
+            (host.name.clone(), ConcurrencyLimits { incoming, outgoing, total: incoming.saturating_add(outgoing) })
+        });
+        let limits = limits.collect();
+        let rates = cluster.hosts.iter().filter_map(|host| Some((host.name.clone(), self.rate(&host.name)?))).collect();
+        self.plans.insert(plan, purpose);
+        let request = Box::new(PlanRequest { cluster, want, limits, rates });
+        self.effect(Output::Plan { plan, request });
+        plan
+    }
+
+    /// Returns what the NICs of a host carry together, in bytes per second, as far as their drivers tell.
+    fn rate(&self, host: &str) -> Option<f64> {
+        let facts = self.observed.get(host)?.facts.as_ref()?;
+        let bits: u64 = facts.nics.iter().filter_map(|nic| nic.speed_bits_per_s).sum();
+        (bits > 0).then_some(bits as f64 / 8.0)
+    }
+
+    pub(crate) fn planned(&mut self, now: Now, plan: u64, result: Result<Planned, PlanError>) {
+        match self.plans.remove(&plan) {
+            Some(PlanPurpose::Preview { asked, mut operation }) => {
+                let answer = match result {
+                    Ok(planned) => {
+                        take_over(&mut operation, planned);
+                        operation.message = "nothing was begun: this is what would be done".into();
+                        Answer::Operation(operation)
+                    }
+                    Err(error) => Answer::conflict(chain(&error), "skein rule check"),
+                };
+                self.effect(Output::Answer { asked, answer });
+            }
+            Some(PlanPurpose::Operation { id }) => self.operation_planned(now, &id, result),
+            None => {}
+        }
+    }
+
+    fn operation_planned(&mut self, now: Now, id: &str, result: Result<Planned, PlanError>) {
+        let Some(mut operation) = self.operation(id).filter(|found| found.state == OperationState::Planning) else {
+            return;
+        };
+        let Some(run) = self.runs.get_mut(id) else { return };
+        run.plan = None;
+        match result {
+            Ok(planned) => {
+                take_over(&mut operation, planned);
+                (operation.state, operation.message) = (OperationState::Running, String::new());
+            }
+            Err(error) => {
+                run.plan_failed_ms = Some(now.mono_ms);
+                operation.message = chain(&error);
+                if matches!(operation.kind, OperationKind::Migrate { .. } | OperationKind::Resume { .. }) {
+                    operation.state = OperationState::Failed;
+                }
+            }
+        }
+        self.save_operation(now, operation);
+    }
+
+    /// Returns what an operation wants planned now.
+    pub(crate) fn want(&self, operation: &Operation) -> (Want, Excluded) {
+        let want = match &operation.kind {
+            OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
+            OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
+            OperationKind::Resume { host, drain } => {
+                let left = self.operation(drain).into_iter().flat_map(|drain| drain.moves);
+                let home = |vm: &str| self.tables.vms.get(vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
+                let left = left.filter(|of| of.from == *host && home(&of.vm));
+                Want::At { places: left.map(|of| (of.vm, host.clone())).collect() }
+            }
+        };
+        (want, refusals(operation))
+    }
+}
+
+/// Adds a plan's moves to an operation.
+fn take_over(operation: &mut Operation, planned: Planned) {
+    let first = operation.moves.len() as u32;
+    for of in planned.moves {
+        let mut new = new_move(&of.vm, &of.from, of.to.as_deref(), &of.reason);
+        new.waits = of.waits.iter().map(|before| first + before).collect();
+        new.forecast_ms = of.to.is_some().then_some(of.forecast_ms);
+        operation.moves.push(new);
+    }
+    operation.progress.forecast_ms = Some(operation.progress.forecast_ms.unwrap_or(0).max(planned.forecast_ms));
+}
+
+/// Returns an error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(of) = cause {
+        words += &format!(": {of}");
+        cause = of.source();
+    }
+    words
+}

@@ -1,0 +1,331 @@
+//! Plans moves: which guest goes where, in which order, and why. A plan takes a while in a large cluster, so that the
+//! controller asks for plans and goes on; they are made from a copy of the cluster.
+
+use skein_placement::cluster::model::{Cluster, HostState};
+use skein_placement::cluster::{Compiled, Names, compile};
+use skein_placement::explain::{Placing, why_moved};
+use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
+use skein_placement::schedule::{
+    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, plan as schedule,
+};
+use skein_placement::search::repair;
+use skein_placement::state::State;
+use thiserror::Error;
+
+use crate::live::{CPU, MEMORY};
+
+/// How long the search for a placement goes on, in its steps: enough for thousands of guests.
+const REPAIR_STEPS: u64 = 200_000;
+/// How many orders of moves are tried.
+const SCHEDULE_BUDGET: u64 = 200;
+/// The rate of a migration on a host whose NICs do not tell their speed, in bytes per second: a gigabit.
+const RATE_UNKNOWN: f64 = 125e6;
+/// The reasons of a guest that cannot be moved are told of this many hosts.
+const HOSTS_TOLD_MAX: usize = 4;
+
+/// What is to be planned.
+#[derive(Clone, Debug)]
+pub struct PlanRequest {
+    /// The cluster as it is.
+    pub cluster: Cluster,
+    /// What is wanted.
+    pub want: Want,
+    /// The most migrations at once, by host; of other hosts, [`ConcurrencyLimits::default`].
+    pub limits: Vec<(String, ConcurrencyLimits)>,
+    /// What the NICs of a host carry each way, in bytes per second, where it is known.
+    pub rates: Vec<(String, f64)>,
+}
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// No guest is on a host. The cluster has the host in maintenance.
+    Empty {
+        /// The host.
+        host: String,
+    },
+    /// A guest is on another host, whichever is best.
+    Elsewhere {
+        /// The guest.
+        vm: String,
+    },
+    /// Guests are on these hosts, as far as they can be.
+    At {
+        /// Guests and hosts.
+        places: Vec<(String, String)>,
+    },
+}
+
+/// A plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Planned {
+    /// The moves, in the order in which they begin, and the guests that cannot be moved.
+    pub moves: Vec<PlannedMove>,
+    /// How long it takes, in milliseconds.
+    pub forecast_ms: u64,
+}
+
+/// A planned move.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedMove {
+    /// The guest.
+    pub vm: String,
+    /// The host where it is then.
+    pub from: String,
+    /// The host where it goes. `None`: it cannot be moved.
+    pub to: Option<String>,
+    /// Why it goes there, or why it cannot be moved.
+    pub reason: String,
+    /// The moves that have to be over before, as indices.
+    pub waits: Vec<u32>,
+    /// How long the move takes, in milliseconds.
+    pub forecast_ms: u64,
+}
+
+/// Why there is no plan.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum PlanError {
+    #[error("the cluster's rules and settings contradict each other")]
+    Cluster(#[source] Box<skein_placement::cluster::CompileError>),
+    #[error("the moves cannot be ordered")]
+    Schedule(#[from] JobFlaw),
+    #[error("no VM '{0}' runs on a host that reports")]
+    NoVm(String),
+}
+
+/// Makes a plan. The same request gives the same plan.
+///
+/// # Errors
+///
+/// The cluster is contradictory, or has no such guest.
+pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
+    match &request.want {
+        Want::Empty { host } => empty(request, host),
+        Want::Elsewhere { vm } => elsewhere(request, vm),
+        Want::At { places } => at(request, places),
+    }
+}
+
+fn compiled(cluster: &Cluster) -> Result<Compiled, PlanError> {
+    compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))
+}
+
+/// Empties a host: first only its own guests move, and others only if that does not suffice.
+fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
+    let mut alone = request.cluster.clone();
+    for guest in &mut alone.guests {
+        guest.optimize &= guest.host.as_deref() == Some(host);
+    }
+    let mut best = compiled(&alone)?;
+    let mut goal = repair(&best.problem, &best.problem.initial, 1, REPAIR_STEPS);
+    if stuck(&best, &goal, host) > 0 {
+        let all = compiled(&request.cluster)?;
+        let found = repair(&all.problem, &all.problem.initial, 1, REPAIR_STEPS);
+        if stuck(&all, &found, host) < stuck(&best, &goal, host) {
+            (best, goal) = (all, found);
+        }
+    }
+    let mut left = Vec::new();
+    for guest in 0..goal.len() as GuestId {
+        let from = best.problem.initial[guest as usize];
+        let is_here = best.names.host(from) == host;
+        let is_stuck = goal[guest as usize] == NOWHERE || (is_here && goal[guest as usize] == from);
+        if is_stuck && from != NOWHERE {
+            if is_here {
+                left.push((guest, obstacles(&best, &goal, guest)));
+            }
+            goal[guest as usize] = from;
+        }
+    }
+    ordered(request, &best, &goal, left)
+}
+
+/// Returns how many guests stay on a host.
+fn stuck(compiled: &Compiled, goal: &[HostId], host: &str) -> usize {
+    let initial = &compiled.problem.initial;
+    let stays =
+        |(now, then): (&HostId, &HostId)| compiled.names.host(*now) == host && (then == now || *then == NOWHERE);
+    initial.iter().zip(goal).filter(|pair| stays(*pair)).count()
+}
+
+/// Moves a guest to the best other host, with all other guests where they are.
+fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
+    let compiled = compiled(&request.cluster)?;
+    let guest = compiled.names.guest_named(vm).ok_or_else(|| PlanError::NoVm(vm.to_owned()))?;
+    let initial = &compiled.problem.initial;
+    let from = initial[guest as usize];
+    let mut placing = Placing::new(&compiled, initial, guest);
+    let state = State::new(&compiled.problem, initial);
+    let others = (0..compiled.problem.hosts.len() as HostId).filter(|host| *host != from);
+    let can: Vec<HostId> = others.filter(|host| !placing.against(*host).iter().any(|reason| reason.is_hard)).collect();
+    let best = can.iter().min_by_key(|host| (state.shift_score(guest, **host), **host));
+    let mut goal = initial.clone();
+    let Some(&to) = best else {
+        let left = vec![(guest, obstacles(&compiled, initial, guest))];
+        return ordered(request, &compiled, &goal, left);
+    };
+    goal[guest as usize] = to;
+    let mut planned = ordered(request, &compiled, &goal, Vec::new())?;
+    for found in planned.moves.iter_mut().filter(|found| found.vm == vm && found.to.is_some()) {
+        found.reason = picked(&compiled, &goal, to, can.len());
+    }
+    Ok(planned)
+}
+
+/// Moves guests to where they are wanted, as far as they can be there.
+fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, PlanError> {
+    let compiled = compiled(&request.cluster)?;
+    let mut goal = compiled.problem.initial.clone();
+    let mut left = Vec::new();
+    for (vm, host) in places {
+        let to = compiled.names.hosts.iter().position(|name| name == host).map(|at| at as HostId);
+        let (Some(guest), Some(to)) = (compiled.names.guest_named(vm), to) else { continue };
+        let against = Placing::new(&compiled, &goal, guest).against(to);
+        let hard: Vec<String> = against.into_iter().filter(|reason| reason.is_hard).map(|reason| reason.what).collect();
+        match hard.is_empty() {
+            true => goal[guest as usize] = to,
+            false => left.push((guest, format!("{host}: {}", hard.join(", ")))),
+        }
+    }
+    ordered(request, &compiled, &goal, left)
+}
+
+/// Says why a host was picked.
+fn picked(compiled: &Compiled, goal: &[HostId], to: HostId, of: usize) -> String {
+    let mut words = vec![match of {
+        1 => "the only host that can take it".to_owned(),
+        of => format!("the best of {of} hosts that can take it"),
+    }];
+    let host = &compiled.problem.hosts[to as usize];
+    for (row, name) in compiled.names.rows.iter().enumerate() {
+        let here = compiled.problem.guests.iter().zip(goal).filter(|(_, host)| **host == to);
+        let used: i64 = here.map(|(guest, _)| guest.demand[row]).sum();
+        match name.name.as_str() {
+            MEMORY => words.push(format!("{} of memory stay free", name.text(host.capacity[row] - used))),
+            CPU => words.push(format!("{} stay idle", name.text(host.capacity[row] - used))),
+            _ => {}
+        }
+    }
+    words.join("; ")
+}
+
+/// Says for each host why a guest cannot go there.
+fn obstacles(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> String {
+    let from = compiled.problem.initial[guest as usize];
+    let mut placing = Placing::new(compiled, assignment, guest);
+    let mut words = Vec::new();
+    for host in (0..compiled.problem.hosts.len() as HostId).filter(|host| *host != from) {
+        if compiled.names.states[host as usize] != HostState::Online {
+            continue;
+        }
+        let against = placing.against(host);
+        let hard: Vec<String> = against.into_iter().filter(|reason| reason.is_hard).map(|reason| reason.what).collect();
+        let why = if hard.is_empty() { "no room beside the others".to_owned() } else { hard.join(", ") };
+        words.push(format!("{}: {why}", compiled.names.host(host)));
+    }
+    let more = words.len().saturating_sub(HOSTS_TOLD_MAX);
+    words.truncate(HOSTS_TOLD_MAX);
+    if more > 0 {
+        words.push(format!("and {more} more hosts"));
+    }
+    if words.is_empty() { "no other host takes guests".to_owned() } else { words.join("; ") }
+}
+
+/// Orders the moves that lead to a goal.
+fn ordered(
+    request: &PlanRequest,
+    compiled: &Compiled,
+    goal: &[HostId],
+    left: Vec<(GuestId, String)>,
+) -> Result<Planned, PlanError> {
+    let job = job(request, compiled, goal);
+    let plan = schedule(&job, 1, SCHEDULE_BUDGET)?;
+    let names = &compiled.names;
+    let mut planned = moves(compiled, goal, &plan);
+    for unplanned in &plan.left {
+        if let Left::Guest { guest, from, obstacle, .. } = unplanned {
+            planned.moves.push(unmoved(names, *guest, *from, obstacle_words(&compiled.problem, names, *obstacle)));
+        }
+    }
+    for (guest, why) in left {
+        planned.moves.push(unmoved(names, guest, compiled.problem.initial[guest as usize], why));
+    }
+    Ok(planned)
+}
+
+fn unmoved(names: &Names, guest: GuestId, from: HostId, reason: String) -> PlannedMove {
+    PlannedMove {
+        vm: names.guest(guest).to_owned(),
+        from: names.host(from).to_owned(),
+        to: None,
+        reason,
+        waits: Vec::new(),
+        forecast_ms: 0,
+    }
+}
+
+/// Returns the migrations of a plan. Steps for which a migration waits are migrations, too: no host is switched.
+fn moves(compiled: &Compiled, goal: &[HostId], plan: &Plan) -> Planned {
+    let mut planned = Planned::default();
+    let mut index = vec![None; plan.steps.len()];
+    for (id, step) in plan.steps.iter().enumerate() {
+        let Action::Migrate { guest, from, to } = step.action else { continue };
+        index[id] = Some(planned.moves.len() as u32);
+        let why = why_moved(compiled, &compiled.problem.initial, goal, guest);
+        let reason =
+            if goal[guest as usize] == to { why.to_string() } else { "makes room for others on its way".into() };
+        planned.moves.push(PlannedMove {
+            vm: compiled.names.guest(guest).to_owned(),
+            from: compiled.names.host(from).to_owned(),
+            to: Some(compiled.names.host(to).to_owned()),
+            reason,
+            waits: step.waits.iter().filter_map(|before| index[*before]).collect(),
+            forecast_ms: ((step.end - step.start) * 1e3) as u64,
+        });
+        planned.forecast_ms = planned.forecast_ms.max((step.end * 1e3) as u64);
+    }
+    planned
+}
+
+fn job(request: &PlanRequest, compiled: &Compiled, goal: &[HostId]) -> Job {
+    let names = &compiled.names.hosts;
+    let (hosts, guests) = (names.len(), goal.len());
+    let rate = |name: &String| {
+        let found = request.rates.iter().find(|(host, _)| host == name);
+        found.map_or(RATE_UNKNOWN, |(_, rate)| *rate).clamp(1e3, 1e15)
+    };
+    let limit = |name: &String| {
+        request.limits.iter().find(|(host, _)| host == name).map_or_else(Default::default, |(_, limits)| *limits)
+    };
+    let port = |name: &String| Port { outward: rate(name), inward: rate(name), switch: None };
+    let power = compiled.names.states.iter().map(|state| {
+        let is_on = *state != HostState::Offline;
+        Power { on: is_on, on_at_end: is_on, ..Power::ALWAYS }
+    });
+    Job {
+        problem: compiled.problem.clone(),
+        goal: goal.to_vec(),
+        traffic: compiled.traffic.clone(),
+        start_seconds: vec![0.0; guests],
+        stop_seconds: vec![0.0; guests],
+        network: Network { ports: names.iter().map(port).collect(), switches: Vec::new() },
+        limits: names.iter().map(limit).collect::<Vec<_>>(),
+        power: power.take(hosts).collect(),
+        running: Vec::new(),
+    }
+}
+
+fn obstacle_words(problem: &Problem, names: &Names, obstacle: Obstacle) -> String {
+    match obstacle {
+        Obstacle::Room { resource, short } if resource < problem.resources.len() => {
+            let row = &names.rows[resource];
+            format!("on the way there are {} of {row} too few", row.text(short))
+        }
+        Obstacle::Rule { group } => format!("{} would not hold on the way", names.group(group)),
+        Obstacle::Limit { host } => format!("no more migrations are allowed on {}", names.host(host)),
+        Obstacle::Off { host } => format!("{} is off", names.host(host)),
+        Obstacle::Bandwidth { .. } => "it writes to its memory faster than the links carry".into(),
+        Obstacle::Aside | Obstacle::Room { .. } => "others have to make room first".into(),
+    }
+}

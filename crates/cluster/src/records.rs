@@ -1,0 +1,151 @@
+//! What the store holds: a value of JSON for each key.
+//!
+//! | key | value |
+//! |---|---|
+//! | `cluster` | [`ClusterRecord`] |
+//! | `host/NAME` | [`HostRecord`] |
+//! | `vm/NAME` | [`VmRecord`] |
+//! | `operation/ID` | [`Operation`] |
+//! | `token/NAME` | [`TokenRecord`] |
+//! | `ticket/ID` | [`TicketRecord`] |
+//! | `repeat/WHO/KEY` | [`RepeatRecord`] |
+//! | `audit/ID` | [`AuditRecord`] |
+
+use serde::{Deserialize, Serialize};
+use skein_api::cluster::{
+    AuditRecord, Contact, HostMode, HostSettings, Operation, Token, UnixMs, VmRunState, VmSettings,
+};
+
+/// The cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterRecord {
+    /// The name, chosen by the administrator.
+    pub name: String,
+    /// The id, chosen at random.
+    pub id: String,
+}
+
+/// What is kept of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRecord {
+    /// When the host joined.
+    pub joined: UnixMs,
+    /// Whether the host reports, as last noted by a leader.
+    pub contact: Contact,
+    /// Since when.
+    pub contact_since: UnixMs,
+    /// Whether guests may be put on the host.
+    pub mode: HostMode,
+    /// The drain that empties the host, or has emptied it.
+    #[serde(default)]
+    pub drain: Option<String>,
+    /// What people have set.
+    #[serde(default)]
+    pub settings: HostSettings,
+    /// The addresses of the host's agent, as the agent last told.
+    #[serde(default)]
+    pub addresses: Vec<String>,
+    /// The kernel's id of the boot in which the agent last reported.
+    #[serde(default)]
+    pub boot_id: Option<String>,
+}
+
+/// What is kept of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmRecord {
+    /// The host where the VM is, or was last.
+    pub host: Option<String>,
+    /// Whether the guest ran, as the host last told.
+    pub state: VmRunState,
+    /// Since when.
+    pub since: UnixMs,
+    /// The RAM, in bytes.
+    pub ram_bytes: u64,
+    /// The number of virtual CPUs.
+    pub cpus: u32,
+    /// Whether another program started the VM.
+    #[serde(default)]
+    pub adopted: bool,
+    /// The definition, as TOML.
+    #[serde(default)]
+    pub definition: Option<String>,
+    /// A fact for people. May be empty.
+    #[serde(default)]
+    pub note: String,
+    /// What people have set.
+    #[serde(default)]
+    pub settings: VmSettings,
+}
+
+/// A token, by which a caller of the API is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// What the API shows.
+    pub token: Token,
+    /// The SHA-256 of the secret, in hexadecimal digits. The secret is random, and too long to be guessed.
+    pub secret_sha256: String,
+}
+
+/// A ticket with which one host joins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketRecord {
+    /// The only host that may join by the ticket. `None`: any.
+    pub host: Option<String>,
+    /// The SHA-256 of the secret, in hexadecimal digits.
+    pub secret_sha256: String,
+    /// Who made the ticket.
+    pub by: String,
+    /// When the ticket ends.
+    pub expires: UnixMs,
+    /// The host that joined by the ticket, and when.
+    #[serde(default)]
+    pub used: Option<(String, UnixMs)>,
+}
+
+/// The answer to a request that may be repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RepeatRecord {
+    /// The request, in words that differ if it is another one.
+    pub request: String,
+    /// The operation that the request began.
+    pub operation: String,
+    /// When the request came.
+    pub at: UnixMs,
+}
+
+/// A value of the store.
+pub(crate) trait Record: Sized + Clone {
+    /// The first part of the key, with the `/` behind it.
+    const PREFIX: &'static str;
+    /// Returns the value as bytes.
+    fn bytes(&self) -> Vec<u8>;
+    /// Reads the value.
+    fn read(bytes: &[u8]) -> Result<Self, serde_json::Error>;
+}
+
+macro_rules! records {
+    ($($record:ty => $prefix:literal),* $(,)?) => {
+        $(impl Record for $record {
+            const PREFIX: &'static str = $prefix;
+            fn bytes(&self) -> Vec<u8> {
+                serde_json::to_vec(self).expect("plain data always serialises")
+            }
+            fn read(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+                serde_json::from_slice(bytes)
+            }
+        })*
+    };
+}
+
+records! {
+    HostRecord => "host/",
+    VmRecord => "vm/",
+    Operation => "operation/",
+    TokenRecord => "token/",
+    TicketRecord => "ticket/",
+    RepeatRecord => "repeat/",
+    AuditRecord => "audit/",
+}
+
+/// The key of the [`ClusterRecord`].
+pub const CLUSTER_KEY: &str = "cluster";

@@ -1,0 +1,211 @@
+//! The store's records in memory, by kind, and what of them is to be written.
+
+use std::collections::BTreeMap;
+
+use skein_api::cluster::{AuditRecord, Operation};
+use thiserror::Error;
+
+use crate::records::{
+    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RepeatRecord, TicketRecord, TokenRecord, VmRecord,
+};
+
+/// A record, and the store's revision that last changed it; 0 while it was never written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stored<T> {
+    /// The record.
+    pub value: T,
+    /// The revision.
+    pub revision: u64,
+}
+
+/// A change of a key of the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The key gets a value.
+    Put {
+        /// The key.
+        key: String,
+        /// The value: JSON.
+        value: Vec<u8>,
+    },
+    /// The key is taken away.
+    Delete {
+        /// The key.
+        key: String,
+    },
+}
+
+impl Change {
+    /// Returns the key.
+    pub fn key(&self) -> &str {
+        match self {
+            Change::Put { key, .. } | Change::Delete { key } => key,
+        }
+    }
+}
+
+/// Why the store's content cannot be used.
+#[derive(Debug, Error)]
+#[error("the store's value of '{key}' cannot be read: restore a backup, or use a newer version of skein-controller")]
+pub struct BadRecord {
+    /// The key.
+    pub key: String,
+    /// Why not.
+    #[source]
+    pub source: serde_json::Error,
+}
+
+/// The records of one kind, by the key's last part.
+pub type Table<T> = BTreeMap<String, Stored<T>>;
+
+/// All records, as they are in the store, with the changes that are not written yet.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// The cluster.
+    pub cluster: Option<ClusterRecord>,
+    /// The hosts.
+    pub hosts: Table<HostRecord>,
+    /// The VMs.
+    pub vms: Table<VmRecord>,
+    /// The operations, those that are over among them.
+    pub operations: Table<Operation>,
+    /// The tokens.
+    pub tokens: Table<TokenRecord>,
+    /// The tickets.
+    pub tickets: Table<TicketRecord>,
+    /// The requests that may be repeated.
+    pub repeats: Table<RepeatRecord>,
+    /// The audit log.
+    pub audit: Table<AuditRecord>,
+    /// What is to be written, each key once.
+    staged: BTreeMap<String, Change>,
+}
+
+/// Names the table of a kind of records.
+pub(crate) trait InTable: Record {
+    fn table(tables: &mut Tables) -> &mut Table<Self>;
+}
+
+macro_rules! in_table {
+    ($($record:ty => $field:ident),* $(,)?) => {
+        $(impl InTable for $record {
+            fn table(tables: &mut Tables) -> &mut Table<Self> {
+                &mut tables.$field
+            }
+        })*
+    };
+}
+
+in_table! {
+    HostRecord => hosts,
+    VmRecord => vms,
+    Operation => operations,
+    TokenRecord => tokens,
+    TicketRecord => tickets,
+    RepeatRecord => repeats,
+    AuditRecord => audit,
+}
+
+impl Tables {
+    /// Reads all entries of a store: key, value, revision of the last change. Keys of no known kind are passed over.
+    pub fn load<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8], u64)>) -> Result<Tables, BadRecord> {
+        let mut tables = Tables::default();
+        for (key, value, revision) in entries {
+            tables.apply(key, Some(value), revision)?;
+        }
+        Ok(tables)
+    }
+
+    /// Takes over a change that is in the store: a value, or its end.
+    pub fn apply(&mut self, key: &str, value: Option<&[u8]>, revision: u64) -> Result<(), BadRecord> {
+        let bad = |source| BadRecord { key: key.to_owned(), source };
+        if key == CLUSTER_KEY {
+            self.cluster = value.map(serde_json::from_slice).transpose().map_err(bad)?;
+            return Ok(());
+        }
+        self.apply_to::<HostRecord>(key, value, revision)
+            .or_else(|| self.apply_to::<VmRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<Operation>(key, value, revision))
+            .or_else(|| self.apply_to::<TokenRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<TicketRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<RepeatRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<AuditRecord>(key, value, revision))
+            .unwrap_or(Ok(()))
+            .map_err(bad)
+    }
+
+    fn apply_to<T: InTable>(
+        &mut self,
+        key: &str,
+        value: Option<&[u8]>,
+        revision: u64,
+    ) -> Option<Result<(), serde_json::Error>> {
+        let name = key.strip_prefix(T::PREFIX)?;
+        Some(match value.map(T::read) {
+            Some(Ok(value)) => {
+                T::table(self).insert(name.to_owned(), Stored { value, revision });
+                Ok(())
+            }
+            Some(Err(error)) => Err(error),
+            None => {
+                T::table(self).remove(name);
+                Ok(())
+            }
+        })
+    }
+
+    /// Changes a record here, and stages the change for the store. The record's revision stays until the change is
+    /// written.
+    pub(crate) fn put<T: InTable>(&mut self, name: &str, value: T) {
+        let key = format!("{}{name}", T::PREFIX);
+        self.staged.insert(key.clone(), Change::Put { key, value: value.bytes() });
+        let stored = T::table(self).entry(name.to_owned());
+        match stored {
+            std::collections::btree_map::Entry::Occupied(mut found) => found.get_mut().value = value,
+            std::collections::btree_map::Entry::Vacant(free) => drop(free.insert(Stored { value, revision: 0 })),
+        }
+    }
+
+    /// Takes a record away here, and stages the change for the store.
+    pub(crate) fn delete<T: InTable>(&mut self, name: &str) {
+        let key = format!("{}{name}", T::PREFIX);
+        if T::table(self).remove(name).is_some() {
+            self.staged.insert(key.clone(), Change::Delete { key });
+        }
+    }
+
+    /// Returns whether there is something to write.
+    pub(crate) fn is_staged(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Returns up to `most` changes that are to be written, by key, and stages them no more.
+    pub(crate) fn take_staged(&mut self, most: usize) -> Vec<Change> {
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some((_, change)) = self.staged.pop_first()
+        {
+            taken.push(change);
+        }
+        taken
+    }
+
+    /// Notes that changes are in the store since this revision.
+    pub(crate) fn written(&mut self, changes: &[Change], revision: u64) {
+        fn note<T: InTable>(tables: &mut Tables, key: &str, revision: u64) {
+            if let Some(found) = key.strip_prefix(T::PREFIX).and_then(|name| T::table(tables).get_mut(name)) {
+                found.revision = revision;
+            }
+        }
+        for change in changes {
+            let key = change.key();
+            note::<HostRecord>(self, key, revision);
+            note::<VmRecord>(self, key, revision);
+            note::<Operation>(self, key, revision);
+            note::<TokenRecord>(self, key, revision);
+            note::<TicketRecord>(self, key, revision);
+            note::<RepeatRecord>(self, key, revision);
+            note::<AuditRecord>(self, key, revision);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Shows hosts and VMs as the API has them, from what is stored and what is observed.
+
+use skein_api::VmState;
+use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Vm, VmCounts, VmRunState};
+
+use crate::controller::Controller;
+use crate::records::{HostRecord, VmRecord};
+use crate::tables::Stored;
+
+/// Returns a VM's state in the cluster, or `None` if the host that says so is not where the VM is.
+pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {
+    Some(match state {
+        VmState::Running => VmRunState::Running,
+        VmState::Paused => VmRunState::Paused,
+        VmState::Starting => VmRunState::Starting,
+        VmState::Handover => VmRunState::Handover,
+        VmState::InDoubt => VmRunState::InDoubt,
+        VmState::Stopped => VmRunState::Stopped,
+        VmState::Unresponsive => VmRunState::Unresponsive,
+        VmState::Incoming | VmState::Moved => return None,
+    })
+}
+
+impl Controller {
+    /// Returns a host.
+    pub fn host(&self, name: &str) -> Option<Host> {
+        self.tables.hosts.get(name).map(|stored| self.host_view(name, stored))
+    }
+
+    /// Returns the hosts after a name, by name, `most` at most.
+    pub fn hosts(&self, after: &str, most: usize) -> Vec<Host> {
+        self.tables.hosts.range(above(after)).take(most).map(|(name, stored)| self.host_view(name, stored)).collect()
+    }
+
+    /// Returns a VM.
+    pub fn vm(&self, name: &str) -> Option<Vm> {
+        self.tables.vms.get(name).map(|stored| self.vm_view(name, stored))
+    }
+
+    /// Returns the VMs after a name, by name, `most` at most; with a host only those on the host.
+    pub fn vms(&self, after: &str, host: Option<&str>, most: usize) -> Vec<Vm> {
+        let on = |stored: &Stored<VmRecord>| host.is_none_or(|host| stored.value.host.as_deref() == Some(host));
+        let found = self.tables.vms.range(above(after)).filter(|(_, stored)| on(stored)).take(most);
+        found.map(|(name, stored)| self.vm_view(name, stored)).collect()
+    }
+
+    fn host_view(&self, name: &str, stored: &Stored<HostRecord>) -> Host {
+        let HostRecord { contact, contact_since, mode, drain, settings, addresses, .. } = &stored.value;
+        let observed = self.observed.get(name);
+        let is_online = *contact == Contact::Online;
+        let facts = observed.and_then(|observed| observed.facts.as_ref());
+        let running = |vm: &Stored<VmRecord>| {
+            vm.value.host.as_deref() == Some(name) && is_guest(vm.value.state) && *contact != Contact::Off
+        };
+        let (incoming, outgoing) = self.slots_used(name);
+        Host {
+            name: name.to_owned(),
+            contact: *contact,
+            contact_since: *contact_since,
+            mode: *mode,
+            drain: drain.clone(),
+            settings: settings.clone(),
+            addresses: addresses.clone(),
+            release: observed.and_then(|observed| observed.hello.as_ref()).map(|hello| hello.release.clone()),
+            cpus: facts.map(|facts| facts.cpus),
+            ram_bytes: facts.map(|facts| facts.ram_bytes),
+            load: observed.filter(|_| is_online).and_then(|observed| observed.load),
+            vms_running: self.tables.vms.values().filter(|vm| running(vm)).count() as u32,
+            incoming,
+            outgoing,
+            note: match contact {
+                Contact::Joined => "its agent has not reported yet".into(),
+                Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
+                Contact::Off => "it is proven to be off".into(),
+                Contact::Online => String::new(),
+            },
+            version: stored.revision,
+        }
+    }
+
+    fn vm_view(&self, name: &str, stored: &Stored<VmRecord>) -> Vm {
+        let VmRecord { host, state, since, ram_bytes, cpus, adopted, note, settings, .. } = &stored.value;
+        let on = host.as_deref().and_then(|host| self.tables.hosts.get(host));
+        let state = match on.map(|host| host.value.contact) {
+            Some(Contact::Lost) if is_guest(*state) => VmRunState::Lost,
+            Some(Contact::Off) if is_guest(*state) => VmRunState::Failed,
+            _ => *state,
+        };
+        let since = match (state, on) {
+            (VmRunState::Lost | VmRunState::Failed, Some(host)) => host.value.contact_since,
+            _ => *since,
+        };
+        let observed = host.as_deref().and_then(|host| self.observed.get(host));
+        Vm {
+            name: name.to_owned(),
+            state,
+            host: host.clone(),
+            since,
+            ram_bytes: *ram_bytes,
+            cpus: *cpus,
+            load: observed.and_then(|observed| observed.vm_loads.get(name).copied()),
+            operation: self.operation_of(name).map(str::to_owned),
+            settings: settings.clone(),
+            adopted: *adopted,
+            note: note.clone(),
+            version: stored.revision,
+        }
+    }
+
+    /// Counts the hosts.
+    pub fn host_counts(&self) -> HostCounts {
+        let mut counts = HostCounts::default();
+        for host in self.tables.hosts.values() {
+            counts.all += 1;
+            counts.online += u32::from(host.value.contact == Contact::Online);
+            counts.lost += u32::from(host.value.contact == Contact::Lost);
+            counts.off += u32::from(host.value.contact == Contact::Off);
+            counts.in_maintenance += u32::from(host.value.mode != HostMode::Active);
+        }
+        counts
+    }
+
+    /// Counts the VMs.
+    pub fn vm_counts(&self) -> VmCounts {
+        let mut counts = VmCounts::default();
+        for vm in self.tables.vms.values() {
+            let on = vm.value.host.as_deref().and_then(|host| self.tables.hosts.get(host));
+            let is_lost = on.is_some_and(|host| matches!(host.value.contact, Contact::Lost | Contact::Off));
+            counts.all += 1;
+            match vm.value.state {
+                state if is_guest(state) && is_lost => counts.lost += 1,
+                VmRunState::Running => counts.running += 1,
+                VmRunState::Stopped => counts.stopped += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+
+    /// Returns what needs a person, one sentence each.
+    pub fn attention(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, host) in &self.tables.hosts {
+            match host.value.contact {
+                Contact::Lost => found.push(format!(
+                    "host '{name}' does not report: see that it is on and reaches the controllers, or say that it is \
+                     off (skein host fence {name} --is-off)"
+                )),
+                Contact::Joined => found.push(format!("host '{name}' has joined and its agent was never seen")),
+                Contact::Online | Contact::Off => {}
+            }
+        }
+        let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
+        found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
+        found
+    }
+}
+
+/// Returns whether there is a guest in this state, running or not.
+pub(crate) fn is_guest(state: VmRunState) -> bool {
+    !matches!(state, VmRunState::Stopped | VmRunState::Failed)
+}
+
+/// Returns the range of names above one; all names above the empty one.
+pub(crate) fn above(after: &str) -> (std::ops::Bound<String>, std::ops::Bound<String>) {
+    (std::ops::Bound::Excluded(after.to_owned()), std::ops::Bound::Unbounded)
+}
