@@ -15,7 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use skein_agent::ControlMessage;
+use skein_api::{Refusal, ToAgent, ToController, parse_line, write_line};
 use skein_forecast::{ForecastInputs, forecast};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
@@ -49,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     ("definition", definition),
     ("facts", facts),
     ("control", control),
+    ("controller_link", controller_link),
     ("pages", pages),
     ("qemu_main", qemu_main),
     ("qemu_multifd", qemu_multifd),
@@ -194,6 +198,31 @@ pub fn control(bytes: &[u8]) {
             }
             Err(error) => drop(error.to_string()),
         }
+    }
+}
+
+/// What an agent and a controller say to each other.
+pub fn controller_link(bytes: &[u8]) {
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        controller_line(line, ToController::check);
+        controller_line(line, ToAgent::check);
+    }
+}
+
+fn controller_line<T: DeserializeOwned + Serialize>(line: &[u8], check: impl Fn(&T) -> Result<(), Refusal>) {
+    match parse_line::<T>(line) {
+        Ok(value) => {
+            let checked = check(&value);
+            if let Err(refusal) = &checked {
+                let told = format!("{}: {}", refusal.message, refusal.cure);
+                assert!(!told.contains(char::is_control), "an end must not drive the other's terminal: {told:?}");
+            }
+            let mut again = Vec::new();
+            write_line(&mut again, &value).expect("a vector takes all");
+            let again = parse_line::<T>(&again).expect("just written");
+            assert_eq!(check(&again), checked);
+        }
+        Err(error) => assert!(!error.to_string().contains(char::is_control)),
     }
 }
 

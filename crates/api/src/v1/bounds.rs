@@ -56,15 +56,20 @@ impl RequestLine {
     /// What is wrong, and what to do.
     pub fn check(&self) -> Result<(), Refusal> {
         check_version(self.api)?;
-        if let Some(id) = &self.request_id {
-            request_id(id)?;
-            if !matches!(self.request, Request::Migrate { .. }) {
-                let cure = "leave it out: asked again, such a request does what it says again";
-                return refuse("only a migration has a request id".into(), cure);
-            }
-        }
-        self.request.check()
+        check_request(self.request_id.as_deref(), &self.request)
     }
+}
+
+/// Refuses a malformed request id, one where there can be none, and what [`Request::check`] refuses.
+pub(super) fn check_request(id: Option<&str>, request: &Request) -> Result<(), Refusal> {
+    if let Some(id) = id {
+        request_id(id)?;
+        if !matches!(request, Request::Migrate { .. }) {
+            let cure = "leave it out: asked again, such a request does what it says again";
+            return refuse("only a migration has a request id".into(), cure);
+        }
+    }
+    request.check()
 }
 
 impl Request {
@@ -115,11 +120,15 @@ impl MigrateOptions {
     }
 }
 
-fn refuse(message: String, cure: impl Into<String>) -> Result<(), Refusal> {
+pub(super) fn refuse(message: String, cure: impl Into<String>) -> Result<(), Refusal> {
     Err(Refusal { message, cure: cure.into() })
 }
 
-fn within<T: PartialOrd + Display>(what: &str, number: Option<T>, range: &RangeInclusive<T>) -> Result<(), Refusal> {
+pub(super) fn within<T: PartialOrd + Display>(
+    what: &str,
+    number: Option<T>,
+    range: &RangeInclusive<T>,
+) -> Result<(), Refusal> {
     match number {
         Some(number) if !range.contains(&number) => {
             refuse(format!("{what} cannot be {number}"), format!("it may be {} to {}", range.start(), range.end()))
@@ -129,7 +138,7 @@ fn within<T: PartialOrd + Display>(what: &str, number: Option<T>, range: &RangeI
 }
 
 /// Returns a text in quotes, short and without what drives a terminal or turns the direction of writing.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     let is_unfit = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -157,7 +166,7 @@ fn request_id(id: &str) -> Result<(), Refusal> {
     refuse(format!("{} is no request id", shown(id)), cure)
 }
 
-fn vm(name: &str) -> Result<(), Refusal> {
+pub(super) fn vm(name: &str) -> Result<(), Refusal> {
     if is_vm_name(name) {
         return Ok(());
     }
@@ -166,7 +175,7 @@ fn vm(name: &str) -> Result<(), Refusal> {
 }
 
 /// Checks a host name, which is as in certificates, in lower case (`skein ca issue`).
-fn host(name: &str) -> Result<(), Refusal> {
+pub(super) fn host(name: &str) -> Result<(), Refusal> {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b);
     if (1..=HOST_BYTES_MAX).contains(&name.len()) && name.bytes().all(fits) {
         return Ok(());

@@ -7,6 +7,9 @@
 //! `skein` would send it to the agent's socket, with the leader's term. An agent remembers the highest term that it has
 //! heard of, also when it is started again, and refuses commands of a lower term: these are of a controller that was
 //! deposed and does not know it yet.
+//!
+//! A line is a claim: `check` of either end's lines ([`ToController::check`], [`ToAgent::check`]) says what is refused.
+//! A line of a kind that an end does not know is passed over.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +21,6 @@ use super::migration::Migration;
 use super::reply::{Refusal, Reply};
 use super::request::Request;
 use super::vm::VmView;
-
-/// The TLS application protocol (ALPN) of the connection.
-pub const CONTROLLER_ALPN: &[u8] = b"skein-controller/1";
 
 /// Counts the elections of a cluster's leader: a later leader has a greater term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,6 +57,9 @@ pub enum ToController {
         /// The highest term.
         highest: Term,
     },
+    /// A line of a newer release.
+    #[serde(other)]
+    Other,
 }
 
 /// The first line of an agent.
@@ -137,9 +140,12 @@ pub enum ToAgent {
     },
     /// Where the cluster's hosts are, for agents that have no file of their own with that.
     Hosts {
-        /// The addresses of each host's agent.
+        /// The addresses of each host's agent, as in [`Hello::addresses`].
         addresses: BTreeMap<String, Vec<String>>,
     },
+    /// A line of a newer release.
+    #[serde(other)]
+    Other,
 }
 
 /// The first line of a controller.

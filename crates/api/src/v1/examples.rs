@@ -508,3 +508,94 @@ pub(crate) fn replies() -> Vec<Reply> {
     replies.push(Reply::Version(VersionView { release: "0.1.0".into(), api: API_VERSION }));
     replies
 }
+
+fn host_load() -> HostLoad {
+    HostLoad {
+        cpu_millicores: 1500,
+        ram_bytes: 64 << 30,
+        ram_available_bytes: 40 << 30,
+        disk_read_bytes_per_s: 1 << 20,
+        disk_write_bytes_per_s: 2 << 20,
+        net_receive_bytes_per_s: 3 << 20,
+        net_send_bytes_per_s: 4 << 20,
+    }
+}
+
+fn vm_load() -> VmLoad {
+    VmLoad {
+        cpu_millicores: 750,
+        ram_bytes: 4 << 30,
+        disk_read_bytes_per_s: 1 << 20,
+        disk_write_bytes_per_s: 2 << 20,
+        net_receive_bytes_per_s: 3 << 20,
+        net_send_bytes_per_s: 4 << 20,
+    }
+}
+
+fn addresses() -> Vec<String> {
+    vec!["10.0.0.1:7070".into(), "hosta.example.org:7070".into()]
+}
+
+/// Returns the lines that an agent sends.
+pub(crate) fn to_controller() -> Vec<ToController> {
+    let bare = Hello {
+        host: "hosta".into(),
+        release: "0.2.0".into(),
+        api: API_VERSION,
+        instance: 7,
+        boot_id: None,
+        addresses: vec![],
+        highest_term: Term(0),
+    };
+    let full = Hello {
+        boot_id: Some("3b2b1f0c-6f0e-4b7f-9f57-2f5b8a8f1f2e".into()),
+        addresses: addresses(),
+        highest_term: Term(3),
+        ..bare.clone()
+    };
+    let report = HostReport {
+        sequence: 1,
+        facts: Some(Box::new(facts())),
+        load: Some(host_load()),
+        vms: vec![vm(VmState::Running), bare_vm()],
+        vms_gone: vec!["web2".into()],
+        vm_loads: [("web1".into(), vm_load())].into(),
+        migrations: vec![migration()],
+        contacts: Some([("hostb".into(), true), ("hostc".into(), false)].into()),
+    };
+    vec![
+        ToController::Hello(bare),
+        ToController::Hello(full),
+        ToController::Report(Box::new(report)),
+        ToController::Report(Box::new(HostReport { sequence: 2, ..HostReport::default() })),
+        ToController::Reply { command: 5, reply: Box::new(Reply::Done) },
+        ToController::Deposed { command: 6, highest: Term(4) },
+        ToController::Other,
+    ]
+}
+
+/// Returns the lines that a controller sends.
+pub(crate) fn to_agent() -> Vec<ToAgent> {
+    let command = |request_id: Option<&str>, request| ToAgent::Command {
+        command: 5,
+        term: Term(3),
+        request_id: request_id.map(str::to_owned),
+        request: Box::new(request),
+    };
+    let migrate =
+        Request::Migrate { vm: "web1".into(), to: "hostb".into(), options: MigrateOptions::default(), detach: true };
+    vec![
+        ToAgent::Welcome(Welcome {
+            cluster: "rack7".into(),
+            controller: "ctl1".into(),
+            release: "0.2.0".into(),
+            report_period_ms: 1000,
+        }),
+        ToAgent::Refused(Refusal { message: "the host was removed".into(), cure: "join again".into() }),
+        ToAgent::Leads { term: Term(3) },
+        command(Some("drain-7:web1"), migrate),
+        command(None, Request::VmList),
+        ToAgent::Hosts { addresses: [("hosta".into(), addresses()), ("hostb".into(), vec![])].into() },
+        ToAgent::Other,
+    ]
+}

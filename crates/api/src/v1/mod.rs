@@ -11,10 +11,12 @@
 //! | `reply` | what the agent answers |
 //! | `vm`, `host`, `host_facts`, `check` | VMs, hosts, what a host is and has, what a check finds |
 //! | `load`, `controller_link` | how busy hosts and guests are; what an agent and a controller say to each other |
+//! | `controller_bounds` | what an agent and a controller may say to each other |
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
 
 mod bounds;
 mod check;
+mod controller_bounds;
 mod controller_link;
 mod copy;
 mod event;
@@ -37,7 +39,8 @@ pub use bounds::{
     check_version, is_vm_name,
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
-pub use controller_link::{CONTROLLER_ALPN, Hello, HostReport, Term, ToAgent, ToController, Welcome};
+pub use controller_bounds::REPORT_PERIOD_RANGE_MS;
+pub use controller_link::{Hello, HostReport, Term, ToAgent, ToController, Welcome};
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
 pub use host::HostView;

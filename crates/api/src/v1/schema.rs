@@ -23,6 +23,8 @@ enum Direction {
     ToAgent,
     /// Agents write the value. An older command passes over what is new.
     ToCommand,
+    /// An agent and a controller write the value to each other, and either may be the older one.
+    EitherWay,
 }
 
 /// A difference between two schemas.
@@ -100,7 +102,8 @@ impl Comparison {
         let (old, new) = (names(old), names(new));
         for name in new.difference(&old) {
             // What an older command does not say would be missing.
-            self.change(&format!("{place}/{name}"), "has to be there now", self.direction == Direction::ToCommand);
+            let is_compatible = self.direction == Direction::ToCommand;
+            self.change(&format!("{place}/{name}"), "has to be there now", is_compatible);
         }
         for name in old.difference(&new) {
             self.change(&format!("{place}/{name}"), "need not be there now", self.direction == Direction::ToAgent);
@@ -136,7 +139,7 @@ fn shown(value: &Value) -> String {
 
 /// Returns what tells an alternative from the others: its tag, its only field, its value, its type.
 fn name(alternative: &Value) -> String {
-    let tags = ["request", "reply", "entry", "kind"];
+    let tags = ["line", "request", "reply", "entry", "kind"];
     let tag = tags.iter().find_map(|tag| alternative.pointer(&format!("/properties/{tag}/const")));
     let only = || match alternative.get("properties")?.as_object() {
         Some(fields) if fields.len() == 1 => fields.keys().next().cloned(),
@@ -176,7 +179,16 @@ fn schema() -> Value {
     let request = generator.subschema_for::<RequestLine>();
     let reply = generator.subschema_for::<Reply>();
     let event = generator.subschema_for::<LoggedEvent>();
-    undescribed(json!({"request": request, "reply": reply, "event": event, "$defs": generator.take_definitions(true)}))
+    let to_controller = generator.subschema_for::<ToController>();
+    let to_agent = generator.subschema_for::<ToAgent>();
+    undescribed(json!({
+        "request": request,
+        "reply": reply,
+        "event": event,
+        "to_controller": to_controller,
+        "to_agent": to_agent,
+        "$defs": generator.take_definitions(true),
+    }))
 }
 
 /// Returns a schema without its descriptions. These are the types' documentation, and may change.
@@ -208,9 +220,13 @@ fn the_schema_is_that_of_the_snapshot() {
     let text = std::fs::read_to_string(file("v1.json")).unwrap_or_else(|_| "{}".into());
     let old: Value = serde_json::from_str(&text).unwrap();
     let mut changes = Vec::new();
-    for (part, direction) in
-        [("request", Direction::ToAgent), ("reply", Direction::ToCommand), ("event", Direction::ToCommand)]
-    {
+    for (part, direction) in [
+        ("request", Direction::ToAgent),
+        ("reply", Direction::ToCommand),
+        ("event", Direction::ToCommand),
+        ("to_controller", Direction::EitherWay),
+        ("to_agent", Direction::EitherWay),
+    ] {
         let of = |all: &Value| expanded(&all[part], &all["$defs"]);
         changes.extend(Comparison::of(direction, &of(&old), &of(&new)));
     }
@@ -242,7 +258,14 @@ fn examples_are_written_and_read_as_ever() {
         };
         values.into_iter().map(line).collect()
     }
-    let new = [lines(examples::requests()), lines(examples::replies()), lines(examples::request_lines())].concat();
+    let new = [
+        lines(examples::requests()),
+        lines(examples::replies()),
+        lines(examples::request_lines()),
+        lines(examples::to_controller()),
+        lines(examples::to_agent()),
+    ]
+    .concat();
     let text = std::fs::read_to_string(file("v1-examples.jsonl")).unwrap();
     if !update().is_empty() {
         return std::fs::write(file("v1-examples.jsonl"), new.join("\n") + "\n").unwrap();
@@ -307,7 +330,7 @@ fn what_is_added_is_compatible_and_what_is_taken_away_is_not() {
     let maybe = schema(json!({"a": text()}), json!([]));
     let described = json!({"type": "object", "description": "x", "properties": {"a": text()}, "required": ["a"]});
     assert_eq!(undescribed(described), old);
-    for direction in [Direction::ToAgent, Direction::ToCommand] {
+    for direction in [Direction::ToAgent, Direction::ToCommand, Direction::EitherWay] {
         let is_compatible = |new: &Value| {
             let changes = Comparison::of(direction, &old, new);
             changes.iter().all(|change| change.is_compatible)
