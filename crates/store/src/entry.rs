@@ -84,7 +84,6 @@ impl Value {
     }
 
     /// A value that is known to be small.
-    #[cfg(test)]
     pub(crate) fn small(text: &str) -> Value {
         debug_assert!(text.len() <= VALUE_BYTES_MAX);
         Value(text.as_bytes().into())

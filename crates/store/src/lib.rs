@@ -9,7 +9,8 @@
 //!
 //! [`Store`] is the trait; SQLite and etcd are behind it in crates of their own. [`MemoryStore`] has the semantics in
 //! plain code, with time as an argument: simulations run it, SQLite's store decides by it, and etcd is held against it.
-//! On top, for all stores: the [`election`] of a leader whose guarded writes are refused once it is deposed.
+//! On top, for all stores: the [`election`] of a leader whose guarded writes are refused once it is deposed, the
+//! [`schema`] with its migrations, and [`backup`]s.
 //!
 //! Not here: clocks, threads, files, networks; and what the values mean.
 //!
@@ -25,12 +26,14 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backup;
 pub mod election;
 mod entry;
 mod error;
 mod key;
 mod memory;
 mod range;
+pub mod schema;
 mod store;
 mod transaction;
 mod watch;

@@ -1,0 +1,163 @@
+//! The thread that writes: one job after the other, and the ends of leases in between.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use skein_store::{Cause, Changes, Lease, LeaseId, Outcome, Prepared, Revision, StoreError, Transaction};
+
+use crate::disk::{Disk, DiskError, WriteError};
+use crate::shared::Shared;
+
+/// How many jobs wait at most. A job takes some milliseconds, so that more would wait longer than callers do.
+pub(crate) const JOBS_MAX: usize = 1024;
+
+/// How often leases are looked at, at least.
+const LEASE_CHECK_PERIOD: Duration = Duration::from_millis(200);
+
+/// What is to be written.
+pub(crate) enum Task {
+    Commit(Transaction),
+    Grant(Duration),
+    KeepAlive(LeaseId),
+    Revoke(LeaseId),
+    Compact(Revision),
+}
+
+/// What was done.
+pub(crate) enum Done {
+    Commit(Outcome),
+    Grant(Lease),
+    KeepAlive(Duration),
+    Nothing,
+}
+
+pub(crate) struct Job {
+    task: Task,
+    answer: SyncSender<Result<Done, StoreError>>,
+    stage: Arc<AtomicU8>,
+}
+
+/// A job waits, until its writer or its caller takes it away.
+const WAITS: u8 = 0;
+const TAKEN: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// Gives a job to the writer, and waits for its answer.
+pub(crate) fn ask(jobs: &SyncSender<Job>, task: Task, within: Duration) -> Result<Done, StoreError> {
+    let deadline = Instant::now() + within;
+    let (answer, answers) = sync_channel(1);
+    let stage = Arc::new(AtomicU8::new(WAITS));
+    match jobs.try_send(Job { task, answer, stage: stage.clone() }) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_)) => return Err(StoreError::Unavailable(Cause::new(DiskError::Slow))),
+        Err(TrySendError::Disconnected(_)) => return Err(StoreError::Unavailable(Cause::new(DiskError::Ended))),
+    }
+    match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        Ok(result) => result,
+        // The writer is about to do it, or never will.
+        Err(_) => match stage.compare_exchange(WAITS, GIVEN_UP, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(_) => Err(StoreError::Unavailable(Cause::new(DiskError::Slow))),
+            Err(_) => Err(StoreError::Unknown(Cause::new(DiskError::Slow))),
+        },
+    }
+}
+
+/// Does jobs until nobody is left who could give one.
+pub(crate) fn run(mut disk: Disk, shared: &Shared, jobs: &Receiver<Job>) {
+    loop {
+        end_leases(&mut disk, shared);
+        let until = shared.memory.read().next_end().map(|end| end.saturating_sub((shared.clock)()));
+        match jobs.recv_timeout(until.unwrap_or(LEASE_CHECK_PERIOD).min(LEASE_CHECK_PERIOD)) {
+            Ok(job) => {
+                if job.stage.compare_exchange(WAITS, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                    end_leases(&mut disk, shared);
+                    // A caller that no longer waits has been told that the outcome is unknown.
+                    let _ = job.answer.try_send(done(&mut disk, shared, job.task));
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn done(disk: &mut Disk, shared: &Shared, task: Task) -> Result<Done, StoreError> {
+    shared.check()?;
+    let now = (shared.clock)();
+    match task {
+        Task::Commit(transaction) => {
+            let prepared = shared.memory.read().prepare(&transaction)?;
+            let Prepared::Changes(changes) = prepared else {
+                let Prepared::Conflict { failed } = prepared else { unreachable!("it is one of the two") };
+                return Ok(Done::Commit(Outcome::Conflict { failed }));
+            };
+            let revision = changes.revision;
+            write(disk, shared, changes)?;
+            Ok(Done::Commit(Outcome::Committed { revision }))
+        }
+        Task::Grant(ttl) => {
+            let lease = shared.memory.read().next_lease(ttl);
+            ended(shared, disk.write_lease(lease))?;
+            shared.memory.write().add_lease(now, lease);
+            Ok(Done::Grant(lease))
+        }
+        // Leases that are due have ended just now.
+        Task::KeepAlive(lease) => shared.memory.write().keep_alive(now, lease).map(Done::KeepAlive),
+        Task::Revoke(lease) => {
+            let changes = shared.memory.read().prepare_end(lease)?;
+            write(disk, shared, changes)?;
+            Ok(Done::Nothing)
+        }
+        Task::Compact(through) => {
+            let (dropped, compacted) = {
+                let memory = shared.memory.read();
+                (memory.prepare_compaction(through)?, memory.compacted())
+            };
+            if through > compacted {
+                ended(shared, disk.compact(through, &dropped))?;
+                shared.memory.write().compact(through)?;
+                shared.notify();
+            }
+            Ok(Done::Nothing)
+        }
+    }
+}
+
+/// Ends the leases that are due. If the disk takes nothing, they end later.
+fn end_leases(disk: &mut Disk, shared: &Shared) {
+    if shared.check().is_err() {
+        return;
+    }
+    let due = shared.memory.read().due((shared.clock)());
+    for lease in due {
+        let Ok(changes) = shared.memory.read().prepare_end(lease) else { continue };
+        if let Err(error) = write(disk, shared, changes) {
+            tracing::warn!(%lease, error = &error as &dyn std::error::Error, "a lease that is over cannot be ended");
+            return;
+        }
+    }
+}
+
+/// First the disk, then memory, then those who wait.
+fn write(disk: &mut Disk, shared: &Shared, changes: Changes) -> Result<(), StoreError> {
+    if changes.versions.is_empty() && changes.ended.is_none() {
+        return Ok(());
+    }
+    let before = shared.memory.read().revision();
+    ended(shared, disk.write(before, &changes))?;
+    shared.memory.write().apply(changes);
+    shared.notify();
+    Ok(())
+}
+
+/// Ends the store if nobody knows what is on the disk.
+fn ended(shared: &Shared, result: Result<(), WriteError>) -> Result<(), StoreError> {
+    result.map_err(|WriteError { error, ends }| {
+        if ends {
+            shared.end();
+        }
+        error
+    })
+}
