@@ -22,8 +22,9 @@ use crate::{
     case::{self, Case, Scene},
     chain,
     figure::{self, Data},
-    free_memory::KeptFreeMemory,
+    free_memory::{self, KeptFreeMemory},
     iperf, machine,
+    memory_reads::{self, Filling, Model},
     mover::{Mover, order},
     residents::Household,
     results::{About, Results, Run, SCHEMA, Skipped, Yardstick},
@@ -402,6 +403,9 @@ impl<'a, 'b> Bench<'a, 'b> {
             return Err(BenchError::Interrupted);
         }
         self.count += 1;
+        if built.scene.watch_pages {
+            free_memory::gather();
+        }
         let setting = Setting {
             case: built.case.name,
             scene: built.scene,
@@ -432,12 +436,29 @@ impl<'a, 'b> Bench<'a, 'b> {
         if self.interrupted() {
             return Err(BenchError::Interrupted);
         }
-        for run in runs {
+        for mut run in runs {
+            self.read_memory_like(&mut run);
             self.results.runs.push(run);
             let run = self.results.runs.last().expect("was pushed");
             (self.tell)(&Progress::Moved(run), &self.results);
         }
         Ok(lost)
+    }
+
+    /// Measures how fast memory is that is like the RAM of the run's guest, if it is known what that is like.
+    fn read_memory_like(&self, run: &mut Run) {
+        let Some(pages) = run.guest_pages else { return };
+        let is_same = |r: &&Run| (&r.case, &r.stage, r.mover, r.guest) == (&run.case, &run.stage, run.mover, run.guest);
+        let first = self.results.runs.iter().filter(is_same).find_map(|r| r.guest_pages);
+        let model = Model {
+            started: first.unwrap_or(pages).source,
+            moved: pages.target,
+            filling: if run.mover.is_of_agents() { Filling::ByAgent } else { Filling::ByOwner },
+        };
+        match memory_reads::measure(&model) {
+            Ok(reads) => run.memory_reads = Some(reads),
+            Err(error) => tracing::warn!("reads of memory are not measured: {}", chain(&error)),
+        }
     }
 
     /// Moves the agents' first guest once more, and kills its agent meanwhile.
@@ -462,6 +483,9 @@ impl<'a, 'b> Bench<'a, 'b> {
     /// Boots the guests of a scene.
     fn boot(&self, built: &BuiltScene<'_>) -> Result<Household, BenchError> {
         let BuiltScene { scene, site, movers, busy, .. } = built;
+        if scene.watch_pages {
+            free_memory::gather();
+        }
         // The image is prepared each time. This is quick if it exists, and it may have been removed since.
         let cache = skein_lab_guest::default_cache();
         let image = Image::prepare(&cache)?;

@@ -1,4 +1,4 @@
-//! Keeps a virtual machine's free memory from the machine's host while a bench measures.
+//! Free memory: kept from a virtual machine's host while a bench measures, taken and given back, put together.
 //!
 //! A kernel in a virtual machine reports free blocks to the host (free page reporting, the kernel's
 //! mm/page_reporting.c), which takes them. The next touch of such a block then costs 2 s a GB where a host of guests
@@ -12,6 +12,9 @@ const REPORTED_ORDER: &str = "/sys/module/page_reporting/parameters/page_reporti
 /// An order that no block has: above `MAX_PAGE_ORDER` (the kernel's include/linux/mmzone.h).
 const NO_ORDER: &str = "11";
 
+/// Written to, it makes the kernel gather free memory (its Documentation/admin-guide/sysctl/vm.rst).
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+
 /// Keeps free memory from a virtual machine's host until dropped.
 #[derive(Debug)]
 pub struct KeptFreeMemory {
@@ -20,8 +23,7 @@ pub struct KeptFreeMemory {
 }
 
 impl KeptFreeMemory {
-    /// Ends the reporting. What was reported before comes back as it is touched: see
-    /// [`reclaim_memory`](super::machine::reclaim_memory).
+    /// Ends the reporting. What was reported before comes back as it is touched: see [`reclaim`].
     pub fn keep() -> KeptFreeMemory {
         KeptFreeMemory { before: Self::set(Path::new(REPORTED_ORDER)).ok().flatten() }
     }
@@ -43,6 +45,20 @@ impl Drop for KeptFreeMemory {
             let _ = fs::write(REPORTED_ORDER, before);
         }
     }
+}
+
+/// Takes this much of the free memory, at most half of it, and gives it back. A virtual machine may have given free
+/// memory up to its host, which takes a while to return it. Without this, the first mover would pay for that.
+pub fn reclaim(bytes: u64) {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
+    let available = available.and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024;
+    std::hint::black_box(vec![1u8; bytes.min(available / 2) as usize]);
+}
+
+/// Makes the kernel put what is used together, so that free memory has huge pages. Root may; otherwise nothing happens.
+pub fn gather() {
+    let _ = fs::write(COMPACT, "1");
 }
 
 #[cfg(test)]

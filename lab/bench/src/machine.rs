@@ -61,15 +61,6 @@ pub fn cipher_kernel(flags: &str) -> &'static str {
     }
 }
 
-/// Takes this much of the free memory, at most half of it, and gives it back. A virtual machine may have given free
-/// memory up to its host, which takes a while to return it. Without this, the first mover would pay for that.
-pub fn reclaim_memory(bytes: u64) {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.split_whitespace().next());
-    let available = available.and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024;
-    std::hint::black_box(vec![1u8; bytes.min(available / 2) as usize]);
-}
-
 /// Returns which transparent huge pages the kernel gives: `madvise; in shared memory never`.
 fn huge_pages() -> String {
     let chosen = |file: &str| {

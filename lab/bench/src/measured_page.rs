@@ -159,9 +159,10 @@ impl Figures {
 const HEAD: &str = "# What was measured
 
 This page is made from [measured.json](measured.json) by `skein-lab bench figures`; a test compares. How cases are run:
-[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and both
-hosts' memory is a shared memfd. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with
-the machine: compare rows of one run only.
+[bench.md](bench.md). Both hosts are on one machine, guests are emulated (TCG) unless a row says otherwise, and their
+RAM is a shared memfd, but for agents' guests (since 2026-11-26 RAM of QEMU's own) and where a mover's name says
+otherwise. TLS is on for Skein and off for QEMU's own transports. What the CPU limits drifts with the machine: compare
+rows of one run only.
 
 The last column of the cases is the run:
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skein_api::PageFigures;
 
-use crate::{mover::Mover, stats::Summary};
+use crate::{memory_reads::MemoryReads, mover::Mover, page_sizes::GuestPages, stats::Summary};
 
 /// The version of this schema, which is raised when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
@@ -254,6 +254,12 @@ pub struct Run {
     /// The memory that the hosts gave for the guest's RAM, if the case watches memory.
     #[serde(default)]
     pub guest_ram: Option<GuestRam>,
+    /// The pages of the guest's RAM, if the case is about them.
+    #[serde(default)]
+    pub guest_pages: Option<GuestPages>,
+    /// How fast a program reads memory on the same pages, if the case is about them.
+    #[serde(default)]
+    pub memory_reads: Option<MemoryReads>,
     /// What other guests' CPU lost, if the case has guests at work.
     #[serde(default)]
     pub guests_work: Option<GuestsWork>,
@@ -590,6 +596,7 @@ pub(crate) mod tests {
     use skein_api::PageCounts;
 
     use super::*;
+    use crate::page_sizes::PageSizes;
 
     /// Returns what agents report of such a run.
     pub(crate) fn pages() -> PageFigures {
@@ -667,6 +674,8 @@ pub(crate) mod tests {
             memory: None,
             private_memory: None,
             guest_ram: None,
+            guest_pages: None,
+            memory_reads: None,
             guests_work: None,
             rewriting: None,
             control: None,
@@ -696,6 +705,9 @@ pub(crate) mod tests {
             target: PrivateMemory::default(),
         });
         full.pages = Some(pages());
+        let pages = PageSizes { resident_bytes: 1_744_830_464, huge_bytes: 1_742_733_312 };
+        full.guest_pages = Some(GuestPages { source: pages, target: pages });
+        full.memory_reads = Some(MemoryReads { started_ns: 158.2, moved_ns: 158.9, huge_ns: 158.1, shared_ns: 197.4 });
         full.guests_work = Some(GuestsWork { cores: 2, cores_before: 1.96, window_s: 4.2, used_s: 5.5 });
         full.rewriting = Some(Rewriting { before_pages_per_s: 30_000.0, window_s: 5.3, pages: 151_000.0 });
         full.control = Some(ControlLatency {

@@ -49,6 +49,7 @@ pub(super) fn stage(links: Links, guest: Guest, movers: &[Mover]) -> Scene {
         fault: None,
         iperf3: false,
         watch_memory: false,
+        watch_pages: false,
         control_stream: false,
         ping: false,
         kill_agent: false,

@@ -1,6 +1,6 @@
-//! Cases of memory that guests do not use.
+//! Cases of the memory that guests lie in: what they do not use of it, and what pages it is.
 
-use super::build::{case, idle, links, of_agents, stage};
+use super::build::{case, idle, links, of_agents, stage, usual};
 use super::scene::{Case, Guest, Scene};
 use crate::{figure::Check::*, mover::Mover::*};
 
@@ -27,6 +27,13 @@ pub(super) fn cases() -> Vec<Case> {
                 ..stage(unshaped(), Guest { freed_mb: 4608, ..idle(6144, 256) }, &[SkeinAgents, QemuMultifdAnonymous])
             }],
             &[FirstTimeOf { stage: "", peer: QemuMultifdAnonymous, at_most: 0.5 }],
+        )),
+        of_agents(case(
+            "guest-at-work",
+            "How fast memory is that lies on the pages of a guest's RAM, as agents start the guest and after each \
+             move. A program of the host reads it, as an emulated guest does not feel the pages.",
+            &[Scene { watch_pages: true, ..stage(unshaped(), usual(), &[SkeinAgents, QemuMultifdAnonymous]) }],
+            &[ReadsOf { stage: "", peer: QemuMultifdAnonymous, at_least: 0.98 }],
         )),
     ]
 }

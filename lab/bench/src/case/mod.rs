@@ -84,7 +84,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 37);
+        assert_eq!(names.len(), 38);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 
@@ -124,6 +124,7 @@ mod tests {
                 | Check::CpuOf { stage, peer, .. }
                 | Check::AllCpuOf { stage, peer, .. }
                 | Check::WireOf { stage, peer, .. }
+                | Check::ReadsOf { stage, peer, .. }
                 | Check::LostOf { stage, peer, .. }) = *check
                 else {
                     continue;

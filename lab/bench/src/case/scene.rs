@@ -53,6 +53,9 @@ pub struct Scene {
     pub iperf3: bool,
     /// Whether the memory of the mover's processes is watched.
     pub watch_memory: bool,
+    /// Whether the pages that guests' RAM lies on are looked at, and how fast a program reads memory on the same (see
+    /// [`crate::memory_reads`]).
+    pub watch_pages: bool,
     /// Whether a small stream is echoed through the same tunnel.
     pub control_stream: bool,
     /// Whether the guests are pinged from outside.

@@ -8,7 +8,9 @@ use super::part::{
     figure, labels, part,
 };
 use crate::{
+    memory_reads::MemoryReads,
     mover::Mover,
+    page_sizes::{GuestPages, PageSizes},
     results::{Part, Run},
 };
 
@@ -19,6 +21,33 @@ pub(super) fn guest_slowed_at_most(data: Data<'_>, stage: &'static str, share: f
         AtMost(share),
         data.median(stage, subject, |r| r.rewriting.map(|seen| seen.slowed()), measured::percent),
     )
+}
+
+pub(super) fn reads_of(data: Data<'_>, stage: &'static str, peer: Mover, at_least: f64) -> Part {
+    // Within a run all is measured at the same time. So each is held against the run's own memory on huge pages.
+    let of = |mover, ns: fn(&MemoryReads) -> f64| {
+        data.median_of(stage, mover, |r| r.memory_reads.map(|reads| reads.huge_ns / ns(&reads)))
+            .map_err(|why| if data.of(stage, mover).any(Run::intact) { "memory was not read".into() } else { why })
+    };
+    let share = |end: fn(&GuestPages) -> PageSizes| {
+        let share = data.median_of(stage, data.subject, |r| r.guest_pages.map(|pages| end(&pages).huge_share()));
+        share.map_or("unknown".into(), measured::percent)
+    };
+    let measured = || {
+        let reference = of(peer, |reads| reads.started_ns)?;
+        let [started, moved] = [of(data.subject, |reads| reads.started_ns)?, of(data.subject, |reads| reads.moved_ns)?]
+            .map(|own| own / reference);
+        let shared = of(data.subject, |reads| reads.shared_ns)? / reference;
+        let [before, after] = [share(|pages| pages.source), share(|pages| pages.target)];
+        let words = format!(
+            "{:.3} x (as started {started:.3}, moved {moved:.3}; shared memory {shared:.3}; on huge pages {before} of \
+             the RAM before moves, {after} after)",
+            started.min(moved)
+        );
+        Ok((started.min(moved), words))
+    };
+    let words = format!("reads of memory like the guest's RAM at least {at_least} x as fast as {}'s", peer.label());
+    part(figure(stage, words), AtLeast(at_least), measured())
 }
 
 pub(super) fn gap_at_most(data: Data<'_>, stage: &'static str, millis: f64) -> Part {

@@ -74,6 +74,9 @@ pub enum Check {
     GapOf { stage: &'static str, peers: &'static [Mover], factor: f64, slack_ms: f64 },
     /// The hosts give at most this many times what the guest's RAM held before, at either end and in addition to that.
     AllocatedAtMost { stage: &'static str, factor: f64 },
+    /// Memory on the pages that the guest's RAM has is read at least this many times as fast as memory on those that
+    /// the peer's has when it is started: as the guest is started, and after each move.
+    ReadsOf { stage: &'static str, peer: Mover, at_least: f64 },
     /// The memory of the mover at each end is at most this many bytes.
     MemoryAtMost { stage: &'static str, bytes: u64 },
     /// After a fault, the links that remain are used to less than 90 % for at most this long.
@@ -179,6 +182,7 @@ impl Check {
             Check::GapAtMost { stage, millis } => guest::gap_at_most(data, stage, millis),
             Check::GapKept { stage, factor, slack_ms, share } => guest::gap_kept(data, stage, factor, slack_ms, share),
             Check::GapOf { stage, peers, factor, slack_ms } => guest::gap_of(data, stage, peers, factor, slack_ms),
+            Check::ReadsOf { stage, peer, at_least } => guest::reads_of(data, stage, peer, at_least),
             Check::MemoryAtMost { stage, bytes } => cost::memory_at_most(data, stage, bytes),
             Check::BelowAtMost { stage, seconds } => faults::below_at_most(data, stage, seconds),
             Check::UsedAgainWithin { stage, seconds } => faults::used_again_within(data, stage, seconds),
@@ -208,6 +212,7 @@ fn intact(movers: &[Mover], runs: &[Run]) -> Part {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory_reads::MemoryReads;
     use crate::results::{
         ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestRam, GuestsWork, MoverMemory,
         MoverPrivateMemory, NicBytes, PrivateMemory, Rewriting, RoundTrips, Yardstick, tests::run,
@@ -404,6 +409,25 @@ mod tests {
         // The memory that the first migration left is not what the second begins with.
         assert_eq!(met(check, &[with([10, 20], [10, 20]), with([20, 21], [20, 21])]), Some(false));
         assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0)]), None);
+    }
+
+    #[test]
+    fn memory_is_as_fast_as_its_pages() {
+        let check = Check::ReadsOf { stage: "", peer: QemuMultifd, at_least: 0.98 };
+        let with = |mover, started_ns, moved_ns| {
+            let memory_reads = Some(MemoryReads { started_ns, moved_ns, huge_ns: 160.0, shared_ns: 200.0 });
+            Run { memory_reads, ..moved("", mover, 1, 1e9, 8.0) }
+        };
+        let peer = with(QemuMultifd, 161.0, 200.0);
+        assert_eq!(met(check, &[with(SkeinTls, 162.0, 161.0), peer.clone()]), Some(true));
+        assert_eq!(met(check, &[with(SkeinTls, 161.0, 165.0), peer.clone()]), Some(false), "slower where it moved to");
+        assert_eq!(met(check, &[with(SkeinTls, 165.0, 161.0), peer.clone()]), Some(false), "slower as it was started");
+        // A run of another moment, when the machine was slower, is held against its own memory on huge pages.
+        let mut slow = with(SkeinTls, 320.0, 322.0);
+        slow.memory_reads.as_mut().unwrap().huge_ns = 320.0;
+        assert_eq!(met(check, &[slow, peer.clone()]), Some(true));
+        assert_eq!(met(check, &[moved("", SkeinTls, 1, 1e9, 8.0), peer]), None);
+        assert_eq!(met(check, &[with(SkeinTls, 160.0, 160.0)]), None);
     }
 
     #[test]

@@ -393,6 +393,16 @@ fn besides(out: &mut String, totals: &[&Total], runs: &[&Run]) {
                 format!("own memory at the source {}; at the target {}", end(&private.source), end(&private.target)),
             );
         }
+        if let Some(pages) = run.guest_pages {
+            let [source, target] = [pages.source, pages.target].map(|end| measured::percent(end.huge_share()));
+            item(run, format!("RAM on huge pages: {source} at the source, {target} at the target"));
+        }
+        if let Some(reads) = run.memory_reads {
+            let [started, moved, huge, shared] =
+                [reads.started_ns, reads.moved_ns, reads.huge_ns, reads.shared_ns].map(|ns| format!("{ns:.1} ns"));
+            let words = format!("as the guest was started {started}, as it is now {moved}");
+            item(run, format!("a read of memory {words}; all on huge pages {huge}, shared {shared}"));
+        }
         if let Some(work) = &run.guests_work {
             let [lost, window] = [work.lost_s(), work.window_s].map(measured::seconds);
             let before = measured::digits(work.cores_before);

@@ -12,6 +12,7 @@ use crate::{
     case::Scene,
     error::BenchError,
     migration::ReachedState,
+    page_sizes::GuestPages,
     results::Run,
     rewriting::Count,
     run::{
@@ -47,6 +48,8 @@ impl Setting<'_> {
             .into_iter()
             .map(|(source, guests)| Direction { source, guests, carried: self.settings(agents, transport, source) })
             .collect();
+        let pages = |agents: &Agents, n: usize| self.page_sizes(agents.guests[n].seen.process().pid);
+        let pages_before: Vec<_> = (0..count).map(|n| pages(agents, n)).collect();
         // The QEMUs that arrive, by the host that they come to.
         let arriving: [Arriving; 2] = Default::default();
         let parties = self.parties_of(agents, &directions, &arriving)?;
@@ -70,6 +73,8 @@ impl Setting<'_> {
             lost |= !agents.settle(n);
             if run.error.is_none() {
                 record_target(run, agents, n);
+                let both = pages_before[n].zip(pages(agents, n));
+                run.guest_pages = both.map(|(source, target)| GuestPages { source, target });
             }
         }
         // Guests that are to move together have to start together.

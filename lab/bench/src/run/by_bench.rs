@@ -8,6 +8,7 @@ use crate::{
     chain,
     error::BenchError,
     migration::{self, MigrationError, ReachedState, Timing},
+    page_sizes::GuestPages,
     residents::Resident,
     results::Run,
     rewriting::Count,
@@ -45,6 +46,7 @@ impl Setting<'_> {
             run.qemu_target_cmdline = command_line(target);
             run.memory_backend_target = memory_backend(&run.qemu_target_cmdline);
         }
+        let pages_before: Vec<_> = residents.iter().map(|r| self.page_sizes(r.guest.qemu.pid())).collect();
         let prepared: Vec<_> = (0..residents.len())
             .map(|n| self.prepare((&mut residents[n], &mut targets[n]), &mut runs[n], direction_of(&directions, n)))
             .collect();
@@ -69,10 +71,12 @@ impl Setting<'_> {
         drop(directions);
         self.heal()?;
         let mut lost = false;
-        for ((resident, target), result) in residents.iter_mut().zip(targets).zip(&seen.course.results) {
-            if result.is_ok() {
+        for (n, (resident, target)) in residents.iter_mut().zip(targets).enumerate() {
+            if seen.course.results[n].is_ok() {
                 resident.guest = target;
                 resident.host = 1 - resident.host;
+                let both = pages_before[n].zip(self.page_sizes(resident.guest.qemu.pid()));
+                runs[n].guest_pages = both.map(|(source, target)| GuestPages { source, target });
             } else {
                 lost |= !migration::back_at_source(&mut resident.guest, target);
             }

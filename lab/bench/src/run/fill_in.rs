@@ -94,6 +94,8 @@ impl Setting<'_> {
             memory: None,
             private_memory: None,
             guest_ram: None,
+            guest_pages: None,
+            memory_reads: None,
             guests_work: None,
             rewriting: None,
             control: None,

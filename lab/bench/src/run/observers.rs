@@ -8,7 +8,7 @@ use crate::{
     busy::{AtWork, Busy},
     control_latency::{Asker, Echo},
     error::BenchError,
-    goodput, machine,
+    free_memory, goodput,
     migration::{MigrationError, Moved, SETTLE},
     ping::{self, Pinger},
     results::ControlLatency,
@@ -117,7 +117,7 @@ impl Observers {
     ) -> Result<Self, BenchError> {
         let pingers = setting.ping(specs)?;
         // The memory of the guests that arrive, and of what is in flight.
-        machine::reclaim_memory(specs.iter().map(|spec| u64::from(spec.memory_mb) << 20).sum::<u64>() * 2);
+        free_memory::reclaim(specs.iter().map(|spec| u64::from(spec.memory_mb) << 20).sum::<u64>() * 2);
         let hosts = [setting.watched_host(0)?, setting.watched_host(1)?];
         let at_work = setting.busy.map(Busy::work).transpose()?;
         let work = setting.busy.map(|busy| Box::new(busy.account()) as Work);

@@ -8,6 +8,7 @@ use crate::{
     case::Scene,
     error::BenchError,
     mover::{Carrier, Mover},
+    page_sizes::PageSizes,
     residents::Household,
     results::{Run, Yardstick},
     rewriting::{Count, Usual},
@@ -70,6 +71,11 @@ impl Setting<'_> {
     pub(super) fn usual(&self, guests: usize, ask: impl FnMut(usize) -> Option<Count>) -> Vec<Option<Usual>> {
         let rewrites = self.scene.guest.rewrite_mb > 0 && self.scene.guest.rewrite_pages_per_s > 0;
         if rewrites { Usual::of(guests, ask) } else { vec![None; guests] }
+    }
+
+    /// Returns the pages of the RAM of a QEMU's guest, if the scene is about them.
+    pub(super) fn page_sizes(&self, pid: u32) -> Option<PageSizes> {
+        self.scene.watch_pages.then(|| PageSizes::of_guest_ram(pid))?
     }
 
     /// Heals all links.
