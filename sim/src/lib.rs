@@ -9,11 +9,13 @@
 //! | [`world`], [`driver`], [`network`] | two sessions, what polls them and dials, paths and connections between them |
 //! | [`pair`] | applications that try one pair of sessions |
 //! | [`cluster`] | agents, disks and QEMUs on many such pairs |
+//! | [`control`] | controllers, their store, and agents that migrate as they are told |
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // a tool for tests; its names have to do
 
 pub mod cluster;
+pub mod control;
 pub mod driver;
 pub mod network;
 pub mod pair;

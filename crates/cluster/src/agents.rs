@@ -12,11 +12,6 @@ use crate::view::run_state;
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello) {
         let host = hello.host.clone();
-        if !self.tables.hosts.contains_key(&host) && self.term().is_some() {
-            // A host with a certificate of the cluster's CA is one of its hosts, also if it never joined by a ticket.
-            let record = HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
-            self.tables.put(&host, record);
-        }
         if let Some(before) = self.session_of(&host) {
             self.drop_session(before);
             let why = "the host's agent has connected anew".to_owned();
@@ -24,11 +19,12 @@ impl Controller {
         }
         self.sessions.insert(session, host.clone());
         let highest = hello.highest_term;
-        self.observed.entry(host).or_default().begin(session, hello, now.mono_ms);
+        self.observed.entry(host.clone()).or_default().begin(session, hello, now.mono_ms);
         if let Some(term) = self.term() {
             if highest > term {
                 return self.step_down("an agent knows of a later leader");
             }
+            self.note_host(now, &host);
             self.effect(Output::Lead { session, term });
         }
     }
@@ -75,9 +71,11 @@ impl Controller {
     /// Takes over what a host that is heard of says of itself.
     pub(crate) fn note_host(&mut self, now: Now, name: &str) {
         let Some(observed) = self.observed.get(name).filter(|observed| observed.session.is_some()) else { return };
-        let Some(found) = self.tables.hosts.get(name) else { return };
         let hello = observed.hello.as_ref();
-        let mut host = found.value.clone();
+        let before = self.tables.hosts.get(name).map(|found| found.value.clone());
+        // A host with a certificate of the cluster's CA is one of its hosts, also if it never joined by a ticket.
+        let new = || HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
+        let mut host = before.clone().unwrap_or_else(new);
         if host.contact != Contact::Online {
             (host.contact, host.contact_since) = (Contact::Online, now.wall);
         }
@@ -85,7 +83,7 @@ impl Controller {
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);
         }
-        if host != found.value {
+        if before.as_ref() != Some(&host) {
             self.tables.put(name, host);
         }
     }

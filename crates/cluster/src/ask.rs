@@ -6,7 +6,7 @@ use skein_api::cluster::{
 };
 
 use crate::controller::Controller;
-use crate::operations::PlanPurpose;
+use crate::operations::{PlanPurpose, is_owner};
 use crate::planner::Want;
 use crate::records::{HostRecord, RepeatRecord, TicketRecord, TokenRecord};
 use crate::time::Now;
@@ -286,6 +286,10 @@ impl Controller {
         if target.value.mode != HostMode::Active {
             let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
             return Some(Answer::conflict(message, format!("skein host resume {to}")));
+        }
+        if !is_owner(self.tables.vms.get(vm).map(|vm| &vm.value), Some(to)) {
+            let message = format!("'{to}' is none of the possible owners of '{vm}'");
+            return Some(Answer::conflict(message, "change its settings first, or choose another host"));
         }
         let operation = self.new_migration(now, kind, vm, &from, to, by, request.dry_run);
         Some(Answer::Operation(Box::new(operation)))

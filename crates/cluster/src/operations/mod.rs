@@ -21,6 +21,7 @@ use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationSta
 use crate::controller::Controller;
 use crate::time::Now;
 
+pub(crate) use moves::is_owner;
 pub(crate) use plans::PlanPurpose;
 
 /// What is kept of an operation while this controller leads, and nobody else needs.

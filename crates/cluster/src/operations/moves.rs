@@ -4,6 +4,7 @@ use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, Operatio
 use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
 
 use crate::controller::{CommandPurpose, Controller, Output, Outstanding};
+use crate::records::VmRecord;
 use crate::time::Now;
 use crate::view::is_guest;
 
@@ -178,6 +179,9 @@ impl Controller {
         } else if target.is_none_or(|target| target.mode != HostMode::Active || target.contact == Contact::Off) {
             let why = format!("{} takes no guests any more", of.to.as_deref().unwrap_or("its target"));
             end(now, of, MoveState::Failed, why);
+        } else if !is_owner(vm, of.to.as_deref()) {
+            let why = format!("{} is none of its possible owners", of.to.as_deref().unwrap_or("its target"));
+            end(now, of, MoveState::Failed, why);
         }
     }
 
@@ -265,6 +269,13 @@ impl Controller {
         (of.state, of.detail, of.not_before) = (MoveState::Waiting, why, Some(now.in_ms(wait)));
         of.migration = None;
     }
+}
+
+/// Returns whether a VM may be on a host. Possible owners hold for everybody, also for those who choose a host
+/// themselves.
+pub(crate) fn is_owner(vm: Option<&VmRecord>, host: Option<&str>) -> bool {
+    let owners = vm.and_then(|vm| vm.settings.owners.as_ref());
+    owners.is_none_or(|owners| host.is_some_and(|host| owners.iter().any(|owner| owner == host)))
 }
 
 /// Ends a move that was not made.

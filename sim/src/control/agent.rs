@@ -1,0 +1,432 @@
+//! A host with its agent and guests. Who runs a guest is settled here at once and always rightly: agents that settle it
+//! are tried in [`crate::cluster`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::{
+    CheckResult, FailureReason, Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationPhase,
+    MigrationSlots, Outcome, Problem, ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, Term, ToAgent,
+    ToController, VmState, VmView,
+};
+
+use super::world::{Event, Ms, World};
+
+/// The migrations at once that an agent allows, each way.
+pub const SLOTS: u32 = 2;
+/// How often an agent reports.
+const REPORT_MS: Ms = 1000;
+
+/// A guest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guest {
+    pub ram_mb: u64,
+    pub runs: bool,
+    pub migration: Option<u64>,
+}
+
+/// A migration under way.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    pub vm: String,
+    pub from: usize,
+    pub to: usize,
+    pub called_off: Option<FailureReason>,
+}
+
+/// What an agent has sent in a session.
+#[derive(Debug, Default)]
+pub struct Sent {
+    sequence: u64,
+    vms: BTreeMap<String, VmView>,
+    migrations: BTreeMap<u64, Migration>,
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Agent {
+    pub name: String,
+    pub life: u64,
+    /// Whether the host is on.
+    pub is_on: bool,
+    /// Whether the agent's process runs.
+    pub is_up: bool,
+    pub boot: u64,
+    pub ram_mb: u64,
+    pub guests: BTreeMap<String, Guest>,
+    /// Guests on their way here: how much memory each takes.
+    pub incoming: BTreeMap<String, u64>,
+    /// What the agent has on its disk: requests that it knows, migrations, the highest term.
+    pub requests: BTreeMap<String, u64>,
+    pub migrations: BTreeMap<u64, Migration>,
+    pub highest: Term,
+    /// Guests that the host cannot run.
+    pub refuses: BTreeSet<String>,
+    /// The session with each controller.
+    pub sessions: BTreeMap<usize, u64>,
+    pub sent: BTreeMap<u64, Sent>,
+}
+
+impl Agent {
+    pub fn new(name: &str, ram_mb: u64) -> Agent {
+        Agent {
+            name: name.to_owned(),
+            life: 1,
+            is_on: true,
+            is_up: true,
+            boot: 1,
+            ram_mb,
+            guests: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+            highest: Term(0),
+            refuses: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            sent: BTreeMap::new(),
+        }
+    }
+
+    fn ram_used_mb(&self) -> u64 {
+        let own = self.guests.values().filter(|guest| guest.runs).map(|guest| guest.ram_mb);
+        own.sum::<u64>() + self.incoming.values().sum::<u64>()
+    }
+
+    fn facts(&self) -> HostFacts {
+        let slots = MigrationSlots { limit: SLOTS, used: 0 };
+        HostFacts {
+            name: self.name.clone(),
+            boot_id: Some(format!("boot{}", self.boot)),
+            ram_bytes: self.ram_mb << 20,
+            ram_available_bytes: (self.ram_mb - self.ram_used_mb().min(self.ram_mb)) << 20,
+            kept_ram_bytes: 0,
+            room: None,
+            hugepages: Vec::new(),
+            cpus: 16,
+            cpu_vendor: "AuthenticAMD".into(),
+            cpu_flags: BTreeSet::new(),
+            kvm: Ok(()),
+            qemu: Err("none".into()),
+            bridges: BTreeSet::new(),
+            taps_in_use: BTreeSet::new(),
+            vms: Vec::new(),
+            incoming: slots,
+            outgoing: slots,
+            journal: Ok(()),
+            files: Vec::new(),
+            digests: BTreeMap::new(),
+            nics: Vec::new(),
+            swtpm: None,
+        }
+    }
+
+    fn views(&self) -> BTreeMap<String, VmView> {
+        let own = self.guests.iter().map(|(name, guest)| {
+            let state = if guest.runs { VmState::Running } else { VmState::Stopped };
+            (name.clone(), view(name, guest.ram_mb, state, guest.migration))
+        });
+        let comes = self.incoming.iter().map(|(name, ram_mb)| {
+            (name.clone(), view(name, *ram_mb, VmState::Incoming, None))
+        });
+        comes.chain(own).collect()
+    }
+}
+
+fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmView {
+    VmView {
+        name: name.to_owned(),
+        state,
+        memory_bytes: ram_mb << 20,
+        cpus: 1,
+        pid: None,
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: migration.map(MigrationId),
+        drives: Vec::new(),
+        definition: None,
+        note: String::new(),
+    }
+}
+
+/// Starts an agent's process: it dials all controllers.
+pub fn start(world: &mut World, host: usize) {
+    let agent = &mut world.agents[host];
+    agent.life += 1;
+    (agent.is_up, agent.is_on) = (true, true);
+    let life = agent.life;
+    for node in 0..world.nodes.len() {
+        let ms = world.rng.between(1, 300);
+        world.after(ms, Event::Dial { host, life, node });
+    }
+}
+
+/// Ends an agent's process. Its guests go on.
+pub fn stop(world: &mut World, host: usize) {
+    let name = world.agents[host].name.clone();
+    world.say(|| format!("the agent of {name} ends"));
+    world.agents[host].is_up = false;
+    world.agents[host].life += 1;
+    end_sessions(world, host);
+    let flights: Vec<u64> = flights_of(world, host);
+    for id in flights {
+        if world.rng.percent(50)
+            && let Some(flight) = world.migrations.get_mut(&id)
+        {
+            flight.called_off = flight.called_off.or(Some(FailureReason::AgentRestarted));
+        }
+    }
+}
+
+/// Switches a host off: its guests end.
+pub fn switch_off(world: &mut World, host: usize) {
+    stop(world, host);
+    let name = world.agents[host].name.clone();
+    world.say(|| format!("{name} is off"));
+    let agent = &mut world.agents[host];
+    agent.is_on = false;
+    agent.boot += 1;
+    agent.guests.values_mut().for_each(|guest| guest.runs = false);
+    agent.incoming.clear();
+    for id in flights_of(world, host) {
+        let flight = world.migrations.remove(&id).expect("it is under way");
+        let outcome = if flight.from == host { Outcome::Ended } else { Outcome::CalledOff };
+        over(world, id, &flight, outcome, Some(FailureReason::ContactLost));
+    }
+}
+
+fn flights_of(world: &World, host: usize) -> Vec<u64> {
+    let all = world.migrations.iter().filter(|(_, flight)| flight.from == host || flight.to == host);
+    all.map(|(id, _)| *id).collect()
+}
+
+fn end_sessions(world: &mut World, host: usize) {
+    let sessions = std::mem::take(&mut world.agents[host].sessions);
+    world.agents[host].sent.clear();
+    sessions.into_values().for_each(|session| world.break_session(session));
+}
+
+/// Dials a controller.
+pub fn dial(world: &mut World, host: usize, node: usize) {
+    let agent = &world.agents[host];
+    if !agent.is_up || agent.sessions.contains_key(&node) {
+        return;
+    }
+    let life = agent.life;
+    if !world.nodes[node].is_alive || world.nodes[node].paused_until > world.now || world.cut.contains(&(host, node)) {
+        let ms = world.rng.between(500, 1500);
+        return world.after(ms, Event::Dial { host, life, node });
+    }
+    let session = world.number();
+    world.sessions.insert(session, super::world::Session { host, node, open: true, last_ms: [0, 0] });
+    let agent = &mut world.agents[host];
+    agent.sessions.insert(node, session);
+    agent.sent.insert(session, Sent::default());
+    let hello = Hello {
+        host: agent.name.clone(),
+        release: "sim".into(),
+        api: 1,
+        instance: agent.life,
+        boot_id: Some(format!("boot{}", agent.boot)),
+        addresses: Vec::new(),
+        highest_term: agent.highest,
+    };
+    world.to_controller(session, ToController::Hello(hello));
+    report(world, host, session);
+    world.after(REPORT_MS, Event::Report { host, life, session });
+}
+
+/// Reports now and after each period.
+pub fn report_again(world: &mut World, host: usize, life: u64, session: u64) {
+    if world.agents[host].sent.contains_key(&session) {
+        report(world, host, session);
+        world.after(REPORT_MS, Event::Report { host, life, session });
+    }
+}
+
+fn report_all(world: &mut World, host: usize) {
+    let sessions: Vec<u64> = world.agents[host].sessions.values().copied().collect();
+    sessions.into_iter().for_each(|session| report(world, host, session));
+}
+
+fn report(world: &mut World, host: usize, session: u64) {
+    let agent = &mut world.agents[host];
+    let (views, facts) = (agent.views(), agent.facts());
+    let Some(sent) = agent.sent.get_mut(&session) else { return };
+    sent.sequence += 1;
+    let mut report = HostReport { sequence: sent.sequence, ..HostReport::default() };
+    if sent.sequence == 1 {
+        report.facts = Some(Box::new(facts));
+    }
+    report.load = Some(HostLoad { cpu_millicores: 500, ram_bytes: agent.ram_mb << 20, ..HostLoad::default() });
+    report.vms = views.iter().filter(|(name, vm)| sent.vms.get(*name) != Some(vm)).map(|(_, vm)| vm.clone()).collect();
+    report.vms_gone = sent.vms.keys().filter(|name| !views.contains_key(*name)).cloned().collect();
+    let changed = agent.migrations.iter().filter(|(id, migration)| sent.migrations.get(*id) != Some(migration));
+    report.migrations = changed.map(|(_, migration)| migration.clone()).collect();
+    (sent.vms, sent.migrations) = (views, agent.migrations.clone());
+    world.to_controller(session, ToController::Report(Box::new(report)));
+}
+
+/// Notices that a session is over, and dials again.
+pub fn broken(world: &mut World, session: u64) {
+    let Some(of) = world.sessions.get(&session).copied() else { return };
+    let agent = &mut world.agents[of.host];
+    agent.sent.remove(&session);
+    if agent.sessions.get(&of.node) == Some(&session) {
+        agent.sessions.remove(&of.node);
+        let (host, life, node) = (of.host, agent.life, of.node);
+        let ms = world.rng.between(100, 1500);
+        world.after(ms, Event::Dial { host, life, node });
+    }
+}
+
+/// Takes a line from a controller.
+pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
+    if !world.agents[host].sent.contains_key(&session) {
+        return;
+    }
+    match line {
+        ToAgent::Leads { term } => {
+            let agent = &mut world.agents[host];
+            agent.highest = agent.highest.max(term);
+        }
+        ToAgent::Command { command, term, request_id, request } => {
+            let highest = world.agents[host].highest;
+            if term < highest {
+                world.check.stats.deposed += 1;
+                return world.to_controller(session, ToController::Deposed { command, highest });
+            }
+            world.agents[host].highest = term;
+            let reply = Box::new(obey(world, host, request_id, *request));
+            world.to_controller(session, ToController::Reply { command, reply });
+            report_all(world, host);
+        }
+        ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } => {}
+    }
+}
+
+fn refused(message: &str) -> Reply {
+    Reply::Error(Refusal { message: message.to_owned(), cure: String::new() })
+}
+
+fn obey(world: &mut World, host: usize, request_id: Option<String>, request: Request) -> Reply {
+    match request {
+        Request::Migrate { vm, to, .. } => migrate(world, host, request_id, &vm, &to),
+        Request::MigrationCancel { id } => {
+            let found = u64::from_str_radix(&id, 16).ok();
+            let Some(flight) = found.and_then(|id| world.migrations.get_mut(&id)) else {
+                return refused("no such migration is under way");
+            };
+            flight.called_off = Some(FailureReason::Cancelled);
+            Reply::Done
+        }
+        _ => refused("the simulated agent does not do that"),
+    }
+}
+
+fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str, to: &str) -> Reply {
+    if let Some(known) = request_id.as_ref().and_then(|name| world.agents[host].requests.get(name)) {
+        return Reply::Migration(Box::new(world.agents[host].migrations[known].clone()));
+    }
+    let Some(target) = world.agents.iter().position(|agent| agent.name == to) else { return refused("no such host") };
+    let Some(guest) = world.agents[host].guests.get(vm).filter(|guest| guest.runs).cloned() else {
+        return refused("no such VM runs here");
+    };
+    if guest.migration.is_some() {
+        return refused("it is in a migration");
+    }
+    let there = &world.agents[target];
+    if !there.is_up {
+        return refused("the target's agent cannot be reached");
+    }
+    let has_no_room = there.ram_used_mb() + guest.ram_mb > there.ram_mb;
+    if there.refuses.contains(vm) || has_no_room {
+        let problem = Problem {
+            kind: ProblemKind::CpuVendor,
+            severity: Severity::Blocks,
+            what: if has_no_room { "there is no room".into() } else { "that host cannot run it".into() },
+            cure: String::new(),
+        };
+        let to = to.to_owned();
+        return Reply::Check(CheckResult { vm: vm.to_owned(), to, problems: vec![problem], forecast: None });
+    }
+    let id = world.number();
+    world.check.executed(world.now, request_id.as_deref().unwrap_or_default());
+    world.say(|| format!("migration {id} of {vm} to {to} begins"));
+    world.agents[target].incoming.insert(vm.to_owned(), guest.ram_mb);
+    let source = world.agents[host].name.clone();
+    let migration = |role| Migration {
+        id: MigrationId(id),
+        vm: vm.to_owned(),
+        role,
+        source: source.clone(),
+        target: to.to_owned(),
+        stage: Some(MigrationPhase::Source(SourcePhase::Precopy)),
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: String::new(),
+        elapsed_ms: 0,
+        downtime_ms: None,
+        copy: None,
+        paths: Vec::new(),
+        attempt: None,
+        events: Vec::new(),
+    };
+    world.agents[target].migrations.insert(id, migration(Role::Target));
+    let agent = &mut world.agents[host];
+    agent.migrations.insert(id, migration(Role::Source));
+    agent.guests.get_mut(vm).expect("it is here").migration = Some(id);
+    if let Some(name) = request_id {
+        agent.requests.insert(name, id);
+    }
+    world.migrations.insert(id, Flight { vm: vm.to_owned(), from: host, to: target, called_off: None });
+    world.check.flights(&world.migrations);
+    let ms = if world.rng.percent(10) { world.rng.between(3000, 12_000) } else { world.rng.between(200, 2500) };
+    world.after(ms, Event::Migrated { id });
+    report_all(world, target);
+    Reply::Migration(Box::new(world.agents[host].migrations[&id].clone()))
+}
+
+/// Brings a migration to its end.
+pub fn migrated(world: &mut World, id: u64) {
+    let Some(flight) = world.migrations.remove(&id) else { return };
+    // What cannot be settled without the other agent waits for it.
+    if !world.agents[flight.from].is_up || !world.agents[flight.to].is_up {
+        world.migrations.insert(id, flight);
+        return world.after(500, Event::Migrated { id });
+    }
+    let fails = !world.is_calm && world.rng.percent(10);
+    match flight.called_off.or(fails.then_some(FailureReason::MigrationFailed)) {
+        Some(why) => over(world, id, &flight, Outcome::CalledOff, Some(why)),
+        None => over(world, id, &flight, Outcome::Moved, None),
+    }
+}
+
+fn over(world: &mut World, id: u64, flight: &Flight, outcome: Outcome, why: Option<FailureReason>) {
+    world.say(|| format!("migration {id} of {} is over: {outcome:?} {why:?}", flight.vm));
+    world.agents[flight.to].incoming.remove(&flight.vm);
+    match outcome {
+        Outcome::Moved => {
+            let mut guest = world.agents[flight.from].guests.remove(&flight.vm).expect("it was there");
+            guest.migration = None;
+            world.agents[flight.to].guests.insert(flight.vm.clone(), guest);
+            world.check.stats.moved += 1;
+        }
+        Outcome::CalledOff | Outcome::Ended => {
+            if let Some(guest) = world.agents[flight.from].guests.get_mut(&flight.vm) {
+                guest.migration = None;
+            }
+        }
+    }
+    for host in [flight.from, flight.to] {
+        if let Some(migration) = world.agents[host].migrations.get_mut(&id) {
+            (migration.stage, migration.outcome, migration.why) = (None, Some(outcome), why);
+        }
+        if world.agents[host].is_up {
+            report_all(world, host);
+        }
+    }
+}

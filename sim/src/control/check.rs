@@ -1,0 +1,252 @@
+//! What must hold, at each step and in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::cluster::{Contact, HostMode, MoveState, Operation};
+use skein_cluster::{Answer, Ask, Asked, HostRecord, VmRecord};
+use skein_store::{MemoryStore, Range, Transaction};
+
+use super::agent::{Flight, SLOTS};
+use super::world::{Ms, World};
+
+/// What a run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Stats {
+    pub elections: u64,
+    pub asked: u64,
+    pub operations: u64,
+    pub moved: u64,
+    pub deposed: u64,
+    pub events: u64,
+}
+
+impl Stats {
+    pub fn add(&mut self, other: &Stats) {
+        self.elections += other.elections;
+        self.asked += other.asked;
+        self.operations += other.operations;
+        self.moved += other.moved;
+        self.deposed += other.deposed;
+        self.events += other.events;
+    }
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub struct Checker {
+    pub stats: Stats,
+    /// The first thing that did not hold.
+    pub failure: Option<String>,
+    previews: BTreeSet<u64>,
+    executed: BTreeSet<String>,
+    terms: Vec<u64>,
+    operations: BTreeSet<String>,
+    /// When a controller last heard of a host.
+    heard: BTreeMap<(usize, usize), Ms>,
+    /// The sessions that their controller knows to be over.
+    ended: BTreeSet<u64>,
+}
+
+impl Checker {
+    pub fn broken(&mut self, now: Ms, what: String) {
+        self.failure.get_or_insert_with(|| format!("at {now} ms: {what}"));
+    }
+
+    pub fn elected(&mut self, term: u64) {
+        self.stats.elections += 1;
+        self.terms.push(term);
+    }
+
+    pub fn asked(&mut self, asked: &Asked) {
+        self.stats.asked += 1;
+        let is_preview = match &asked.ask {
+            Ask::Drain { request, .. } => request.dry_run,
+            Ask::Migrate { request, .. } => request.dry_run,
+            _ => false,
+        };
+        if is_preview {
+            self.previews.insert(asked.id);
+        }
+    }
+
+    pub fn is_preview(&self, asked: u64) -> bool {
+        self.previews.contains(&asked)
+    }
+
+    pub fn answered(&mut self, asked: u64, answer: Answer) {
+        if let Answer::Operation(operation) = answer
+            && !self.is_preview(asked)
+            && self.operations.insert(operation.id)
+        {
+            self.stats.operations += 1;
+        }
+    }
+
+    pub fn ended(&mut self, session: u64) {
+        self.ended.insert(session);
+    }
+
+    pub fn is_ended(&self, session: u64) -> bool {
+        self.ended.contains(&session)
+    }
+
+    pub fn heard(&mut self, now: Ms, node: usize, host: usize) {
+        self.heard.insert((node, host), now);
+    }
+
+    /// Returns for how long a controller has not heard of a host.
+    pub fn silent_ms(&self, now: Ms, node: usize, host: usize) -> Ms {
+        now - self.heard.get(&(node, host)).copied().unwrap_or(0)
+    }
+
+    /// Checks what is about to be written, against what is there.
+    pub fn written(&mut self, now: Ms, transaction: &Transaction, store: &MemoryStore) {
+        // What is decided in one go is written in one go: a move that begins, and then the drain of its target.
+        let read = |key: &str| {
+            let page = store.read(&Range::one(skein_store::Key::new(key).ok()?)).ok()?;
+            page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
+        };
+        for operation in &transaction.operations {
+            let skein_store::Operation::Put { key, value, .. } = operation else { continue };
+            let Some(id) = key.as_str().strip_prefix("operation/") else { continue };
+            let Ok(new) = serde_json::from_slice::<Operation>(value.as_bytes()) else { continue };
+            let before = store.read(&Range::one(key.clone())).ok().and_then(|page| page.entries.first().cloned());
+            let before = before.and_then(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
+            for (index, of) in new.moves.iter().enumerate().filter(|(_, of)| of.state == MoveState::Begun) {
+                let was = before.as_ref().and_then(|before| before.moves.get(index)).map(|of| of.state);
+                if was == Some(MoveState::Begun) {
+                    continue;
+                }
+                let to = of.to.clone().unwrap_or_default();
+                let target = read(&format!("host/{to}")).and_then(|v| serde_json::from_slice::<HostRecord>(&v).ok());
+                let vm = read(&format!("vm/{}", of.vm)).and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
+                match &target {
+                    None => self.broken(now, format!("{id} moves {} to {to}, which is no host", of.vm)),
+                    Some(target) if target.mode != HostMode::Active => {
+                        self.broken(now, format!("{id} moves {} to {to}, which takes no guests", of.vm));
+                    }
+                    Some(_) => {}
+                }
+                let owners = vm.and_then(|vm| vm.settings.owners);
+                if owners.is_some_and(|owners| !owners.contains(&to)) {
+                    self.broken(now, format!("{id} moves {} to {to}, which is none of its possible owners", of.vm));
+                }
+            }
+        }
+        self.limits(now, transaction, store);
+    }
+
+    /// Checks that no host has more moves than its agent takes.
+    fn limits(&mut self, now: Ms, transaction: &Transaction, store: &MemoryStore) {
+        let changes = |operation: &skein_store::Operation| match operation {
+            skein_store::Operation::Put { key, value, .. } if key.as_str().starts_with("operation/") => {
+                Some((key.as_str().to_owned(), value.as_bytes().to_vec()))
+            }
+            _ => None,
+        };
+        let mut all: BTreeMap<String, Vec<u8>> = transaction.operations.iter().filter_map(changes).collect();
+        if all.is_empty() {
+            return;
+        }
+        let prefix = skein_store::Prefix::new("operation/").expect("that is a prefix");
+        for entry in store.read(&Range::below(prefix)).map(|page| page.entries).unwrap_or_default() {
+            all.entry(entry.key.as_str().to_owned()).or_insert_with(|| entry.value.as_bytes().to_vec());
+        }
+        let mut used: BTreeMap<(String, bool), u32> = BTreeMap::new();
+        for operation in all.values().filter_map(|value| serde_json::from_slice::<Operation>(value).ok()) {
+            for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun) {
+                *used.entry((of.from.clone(), false)).or_default() += 1;
+                *used.entry((of.to.clone().unwrap_or_default(), true)).or_default() += 1;
+            }
+        }
+        if let Some(((host, _), count)) = used.into_iter().find(|(_, count)| *count > SLOTS) {
+            self.broken(now, format!("{host} has {count} moves at once, and takes {SLOTS}"));
+        }
+    }
+
+    /// Checks that a command is of a move that the store has as begun.
+    pub fn commanded(&mut self, now: Ms, name: &str, value: Option<Vec<u8>>, _revision: u64) {
+        let mut parts = name.split('.').skip(1).map(|part| part.parse::<usize>().ok());
+        let (Some(Some(index)), Some(Some(attempt))) = (parts.next(), parts.next()) else { return };
+        let operation = value.and_then(|value| serde_json::from_slice::<Operation>(&value).ok());
+        let Some(of) = operation.and_then(|operation| operation.moves.get(index).cloned()) else {
+            return self.broken(now, format!("{name} is commanded, and the store has no such move"));
+        };
+        // The leader may be deposed, and the move be further by now.
+        let is_further = of.attempts as usize > attempt || of.state.is_over();
+        if !is_further && (of.state != MoveState::Begun || of.attempts as usize != attempt) {
+            self.broken(now, format!("{name} is commanded, and the store has the move as {:?}", of.state));
+        }
+    }
+
+    /// Checks that a migration is begun once.
+    pub fn executed(&mut self, now: Ms, name: &str) {
+        if !self.executed.insert(name.to_owned()) {
+            self.broken(now, format!("{name} was carried out twice"));
+        }
+    }
+
+    /// Checks the migrations that are under way.
+    pub fn flights(&mut self, flights: &BTreeMap<u64, Flight>) {
+        let mut vms = BTreeSet::new();
+        for flight in flights.values() {
+            if !vms.insert(&flight.vm) {
+                self.broken(0, format!("{} is in two migrations", flight.vm));
+            }
+        }
+    }
+}
+
+/// Checks the world once all has been calm for long.
+pub fn settled(world: &mut World) -> Result<(), String> {
+    if let Some(failure) = world.check.failure.take() {
+        return Err(failure);
+    }
+    let (_, entries) = world.all();
+    let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
+    let mut open = Vec::new();
+    for entry in &entries {
+        let (key, value) = (entry.key.as_str(), entry.value.as_bytes());
+        if let Some(name) = key.strip_prefix("host/") {
+            hosts.insert(name.to_owned(), serde_json::from_slice(value).map_err(|error| error.to_string())?);
+        } else if let Some(id) = key.strip_prefix("operation/") {
+            let operation: Operation = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+            if !operation.state.is_over() {
+                open.push(format!("{id}: {operation:#?}"));
+            }
+        }
+    }
+    if let Some(open) = open.first() {
+        return Err(format!("an operation does not end: {open}"));
+    }
+    let kept = |id: &String| entries.iter().any(|entry| entry.key.as_str() == format!("operation/{id}"));
+    if let Some(lost) = world.check.operations.iter().find(|id| !kept(id)) {
+        return Err(format!("operation {lost} was answered, and is forgotten"));
+    }
+    if !world.nodes.iter().any(|node| node.term().is_some()) {
+        return Err("no controller leads".into());
+    }
+    for agent in &world.agents {
+        let Some(host) = hosts.get(&agent.name) else { return Err(format!("{} is no host", agent.name)) };
+        if host.contact != Contact::Online {
+            return Err(format!("{} is up, and counts as {:?}", agent.name, host.contact));
+        }
+        if host.mode == HostMode::Draining {
+            return Err(format!("{} is drained by nobody, and takes no guests", agent.name));
+        }
+    }
+    for entry in &entries {
+        let Some(name) = entry.key.as_str().strip_prefix("vm/") else { continue };
+        let vm: VmRecord = serde_json::from_slice(entry.value.as_bytes()).map_err(|error| error.to_string())?;
+        let at = world.agents.iter().find(|agent| agent.guests.contains_key(name));
+        let runs = at.is_some_and(|agent| agent.guests[name].runs);
+        let is_right = at.map(|agent| agent.name.clone()) == vm.host
+            && runs == (vm.state == skein_api::cluster::VmRunState::Running);
+        if !is_right {
+            return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
+        }
+    }
+    let guests: usize = world.agents.iter().map(|agent| agent.guests.len()).sum();
+    let known = entries.iter().filter(|entry| entry.key.as_str().starts_with("vm/")).count();
+    if guests != known { Err(format!("there are {guests} guests, and the store knows {known}")) } else { Ok(()) }
+}

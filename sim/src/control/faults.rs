@@ -1,0 +1,66 @@
+//! Crashes, pauses, partitions, and a store that does not answer.
+
+use super::world::{Event, World};
+use super::{agent, node};
+
+/// How many faults a run has at most.
+const FAULTS_MAX: u64 = 8;
+/// When the last fault comes, in milliseconds.
+pub const CALM_MS: u64 = 30_000;
+
+/// Chooses when things go wrong.
+pub fn schedule(world: &mut World) {
+    for _ in 0..world.rng.below(FAULTS_MAX + 1) {
+        let ms = world.rng.between(1500, CALM_MS);
+        world.after(ms, Event::Fault);
+    }
+}
+
+/// Lets something go wrong.
+pub fn inject(world: &mut World) {
+    let node = world.rng.below(world.nodes.len() as u64) as usize;
+    // The leader is hit more often than others.
+    let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
+    let node = if world.rng.percent(60) { leader.unwrap_or(node) } else { node };
+    let host = world.rng.below(world.agents.len() as u64) as usize;
+    let ms = world.rng.between(500, 8000);
+    match world.rng.below(7) {
+        0 if world.nodes[node].is_alive => {
+            node::kill(world, node);
+            world.after(ms, Event::Restart { node: Some(node), host: None });
+        }
+        1 => {
+            world.say(|| format!("c{node} is paused for {ms} ms"));
+            world.nodes[node].paused_until = world.now + ms;
+        }
+        2 => {
+            world.say(|| format!("c{node} and host {host} are parted"));
+            part(world, node, host);
+            world.after(ms, Event::Fault);
+        }
+        3 if world.agents[host].is_up => {
+            agent::stop(world, host);
+            world.after(ms, Event::Restart { node: None, host: Some(host) });
+        }
+        4 if world.agents[host].is_on => {
+            agent::switch_off(world, host);
+            world.after(ms + 12_000, Event::Restart { node: None, host: Some(host) });
+        }
+        5 => {
+            world.say(|| format!("the store is silent for {ms} ms"));
+            world.store_silent_until = world.now + ms;
+        }
+        _ => world.cut.clear(),
+    }
+}
+
+fn part(world: &mut World, node: usize, host: usize) {
+    world.cut.insert((host, node));
+    let sessions: Vec<u64> = world
+        .sessions
+        .iter()
+        .filter(|(_, of)| of.open && of.node == node && of.host == host)
+        .map(|(id, _)| *id)
+        .collect();
+    sessions.into_iter().for_each(|session| world.break_session(session));
+}

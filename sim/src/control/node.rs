@@ -1,0 +1,287 @@
+//! A controller's process: its candidacy, its writes, its plans.
+
+use std::time::Duration;
+
+use skein_api::{Term, ToAgent, ToController, Welcome};
+use skein_cluster::{Change, Controller, Input, Output, Settings, Tables, plan};
+use skein_store::election::{HeldLease, TermBase, campaign, guarded};
+use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
+
+use super::world::{Event, Ms, Stored, World};
+
+/// How often a controller's clock ticks.
+const TICK_MS: Ms = 500;
+/// How long a leader's lease lasts.
+const TTL: Duration = Duration::from_secs(5);
+/// How often the lease is kept alive.
+const KEEP_MS: Ms = 1500;
+const BASE: TermBase = TermBase(0);
+
+/// A controller's process.
+pub struct Node {
+    pub life: u64,
+    pub is_alive: bool,
+    /// Until when the process does nothing, as if stopped.
+    pub paused_until: Ms,
+    pub controller: Controller,
+    lease: Option<HeldLease>,
+    term: Option<skein_store::election::Term>,
+    kept_ms: Ms,
+    is_asking: bool,
+    settings: Settings,
+}
+
+impl Node {
+    pub fn new(settings: Settings) -> Node {
+        Node {
+            life: 0,
+            is_alive: true,
+            paused_until: 0,
+            controller: Controller::new(settings.clone()),
+            lease: None,
+            term: None,
+            kept_ms: 0,
+            is_asking: false,
+            settings,
+        }
+    }
+
+    /// Returns the term in which the process believes that it leads.
+    pub fn term(&self) -> Option<Term> {
+        self.controller.term()
+    }
+}
+
+/// Starts a controller's process.
+pub fn start(world: &mut World, node: usize) {
+    let settings = world.nodes[node].settings.clone();
+    let life = world.nodes[node].life + 1;
+    world.nodes[node] = Node { life, ..Node::new(settings) };
+    let first = world.rng.between(1, TICK_MS);
+    world.after(first, Event::Tick { node, life });
+}
+
+/// Ends a controller's process.
+pub fn kill(world: &mut World, node: usize) {
+    world.say(|| format!("c{node} is killed"));
+    let of = &mut world.nodes[node];
+    of.life += 1;
+    of.is_alive = false;
+    let sessions: Vec<u64> =
+        world.sessions.iter().filter(|(_, of)| of.node == node && of.open).map(|(id, _)| *id).collect();
+    sessions.into_iter().for_each(|session| world.break_session(session));
+}
+
+/// Takes a tick: the candidacy, and the controller's own clock.
+pub fn tick(world: &mut World, node: usize, life: u64) {
+    world.after(TICK_MS, Event::Tick { node, life });
+    let now = Duration::from_millis(world.now);
+    let of = &mut world.nodes[node];
+    match of.lease {
+        Some(lease) if lease.left(now).is_zero() => {
+            // Whatever the store says: the lease may be over there.
+            (of.lease, of.term) = (None, None);
+            if of.controller.term().is_some() {
+                world.say(|| format!("c{node} has lost its lease"));
+                follow(world, node);
+            }
+        }
+        Some(lease) if of.term.is_some() => {
+            if world.now >= of.kept_ms + KEEP_MS {
+                of.kept_ms = world.now;
+                keep_alive(world, node, lease);
+            }
+        }
+        _ => {}
+    }
+    let of = &mut world.nodes[node];
+    if of.term.is_none() && !of.is_asking {
+        of.is_asking = true;
+        ask_for_lease(world, node);
+    }
+    handle(world, node, Input::Tick);
+}
+
+fn ask_for_lease(world: &mut World, node: usize) {
+    let (life, asked) = (world.nodes[node].life, world.now);
+    match world.store_latency() {
+        Some(latency) => {
+            world.store.advance(Duration::from_millis(asked));
+            let lease = world.store.grant(Duration::from_millis(asked), TTL);
+            world.after(latency, Event::Stored { node, life, done: Stored::Granted { asked, lease } });
+        }
+        None => world.after(1000, Event::Stored { node, life, done: Stored::Silent }),
+    }
+}
+
+fn keep_alive(world: &mut World, node: usize, lease: HeldLease) {
+    let (life, asked) = (world.nodes[node].life, world.now);
+    if let Some(latency) = world.store_latency() {
+        world.store.advance(Duration::from_millis(asked));
+        let ttl = world.store.keep_alive(Duration::from_millis(asked), lease.id).ok();
+        world.after(latency, Event::Stored { node, life, done: Stored::KeptAlive { asked, ttl } });
+    }
+}
+
+/// Takes an answer of the store.
+pub fn stored(world: &mut World, node: usize, done: Stored) {
+    let life = world.nodes[node].life;
+    match done {
+        Stored::Silent => world.nodes[node].is_asking = false,
+        Stored::Granted { asked, lease } => {
+            world.nodes[node].lease = Some(HeldLease::granted(lease, Duration::from_millis(asked)));
+            let name = Value::new(format!("c{node}").into_bytes()).expect("that is short");
+            let Some(latency) = world.store_latency() else {
+                return world.after(1000, Event::Stored { node, life, done: Stored::Silent });
+            };
+            let won = match world.commit(&campaign(name, lease.id)) {
+                Ok(Outcome::Committed { revision }) => {
+                    world.check.elected(revision.0);
+                    Some((revision, world.all().1))
+                }
+                _ => None,
+            };
+            world.after(latency, Event::Stored { node, life, done: Stored::Campaigned { won } });
+        }
+        Stored::Campaigned { won } => {
+            let of = &mut world.nodes[node];
+            of.is_asking = false;
+            match won {
+                Some((created, entries)) => {
+                    let term = skein_store::election::Term { base: BASE, created };
+                    (of.term, of.kept_ms) = (Some(term), world.now);
+                    world.say(|| format!("c{node} leads in term {}", created.0));
+                    let tables = Box::new(tables(&entries));
+                    handle(world, node, Input::Elected { term: Term(term.number()), tables });
+                }
+                None => {
+                    of.lease = None;
+                    follow(world, node);
+                }
+            }
+        }
+        Stored::KeptAlive { asked, ttl } => {
+            let of = &mut world.nodes[node];
+            match (ttl, &mut of.lease) {
+                (Some(ttl), Some(lease)) => lease.kept_alive(Duration::from_millis(asked), ttl),
+                _ => {
+                    (of.lease, of.term) = (None, None);
+                    if of.controller.term().is_some() {
+                        follow(world, node);
+                    }
+                }
+            }
+        }
+        Stored::Written { write, outcome } => {
+            let input = match outcome {
+                Some(Ok(Outcome::Committed { revision })) => Input::Written { write, revision: revision.0 },
+                Some(Ok(Outcome::Conflict { .. })) => Input::WriteFailed { write, why: "another leads".into() },
+                Some(Err(error)) => Input::WriteFailed { write, why: error.to_string() },
+                None => Input::WriteFailed { write, why: "the store did not answer".into() },
+            };
+            handle(world, node, input);
+        }
+    }
+}
+
+/// Has a controller follow: it reads what the store has.
+fn follow(world: &mut World, node: usize) {
+    let (_, entries) = world.all();
+    let tables = Box::new(tables(&entries));
+    handle(world, node, Input::Following { tables });
+}
+
+fn tables(entries: &[Entry]) -> Tables {
+    let all = entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_bytes(), entry.modified.0));
+    Tables::load(all).expect("what was written can be read")
+}
+
+/// Gives a controller something, and does what it wants done.
+pub fn handle(world: &mut World, node: usize, input: Input) {
+    if !world.nodes[node].is_alive {
+        return;
+    }
+    let now = world.clock();
+    world.nodes[node].controller.handle(now, input).expect("what was written can be read");
+    while let Some(output) = world.nodes[node].controller.output() {
+        perform(world, node, output);
+    }
+}
+
+fn perform(world: &mut World, node: usize, output: Output) {
+    let life = world.nodes[node].life;
+    match output {
+        Output::Write { write, term, changes } => write_down(world, node, write, term, &changes),
+        Output::Command { session, command, term, request_id, request } => {
+            world.say(|| format!("c{node} commands in term {term}: {request_id:?} {request:?}"));
+            let saved = request_id.as_deref().and_then(|name| name.split('.').next()).map(str::to_owned);
+            if let Some(operation) = saved {
+                let value = world.value(&format!("operation/{operation}"));
+                let revision = world.store.revision();
+                world.check.commanded(world.now, request_id.as_deref().unwrap_or_default(), value, revision.0);
+            }
+            world.to_agent(session, ToAgent::Command { command, term, request_id, request });
+        }
+        Output::Lead { session, term } => world.to_agent(session, ToAgent::Leads { term }),
+        Output::HangUp { session, .. } => world.break_session(session),
+        Output::Plan { plan, request } => {
+            let ms = world.rng.between(5, 400);
+            world.after(ms, Event::Plan { node, life, plan, request });
+        }
+        Output::Answer { asked, answer } => world.answered(node, asked, answer),
+        Output::Changed { .. } => {}
+        Output::StepDown { why } => {
+            world.say(|| format!("c{node} steps down: {why}"));
+            let of = &mut world.nodes[node];
+            (of.lease, of.term) = (None, None);
+            follow(world, node);
+        }
+    }
+}
+
+fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &[Change]) {
+    let life = world.nodes[node].life;
+    let mut transaction = Transaction::new();
+    for change in changes {
+        let key = Key::new(change.key()).expect("the key is one");
+        transaction = transaction.then(match change {
+            Change::Put { value, .. } => Operation::put(key, Value::new(value.clone()).expect("the value is small")),
+            Change::Delete { .. } => Operation::Delete(key),
+        });
+    }
+    let transaction = guarded(transaction, skein_store::election::Term { base: BASE, created: Revision(term.0) });
+    // The write may come to the store late, and its answer may be lost.
+    let Some(latency) = world.store_latency() else {
+        return world.after(2000, Event::Stored { node, life, done: Stored::Written { write, outcome: None } });
+    };
+    let is_lost = !world.is_calm && world.rng.percent(1);
+    let outcome = world.commit(&transaction);
+    let (ms, outcome) = if is_lost { (2000, None) } else { (latency, Some(outcome)) };
+    world.after(ms, Event::Stored { node, life, done: Stored::Written { write, outcome } });
+}
+
+/// Makes a plan, as the process's planner does.
+pub fn planned(world: &mut World, node: usize, number: u64, request: &skein_cluster::PlanRequest) {
+    let result = plan(request);
+    handle(world, node, Input::Planned { plan: number, result });
+}
+
+/// Takes a line from an agent.
+pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
+    let input = match line {
+        ToController::Hello(hello) => {
+            let welcome = Welcome {
+                cluster: "sim".into(),
+                controller: format!("c{node}"),
+                release: "sim".into(),
+                report_period_ms: 1000,
+            };
+            world.to_agent(session, ToAgent::Welcome(welcome));
+            Input::AgentUp { session, hello }
+        }
+        ToController::Report(report) => Input::AgentReport { session, report },
+        ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },
+        ToController::Deposed { highest, .. } => Input::AgentDeposed { session, highest },
+    };
+    handle(world, node, input);
+}

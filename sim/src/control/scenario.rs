@@ -1,0 +1,172 @@
+//! A run from a seed.
+
+use skein_api::cluster::{DrainRequest, MigrateRequest, ResumeRequest, VmSettings};
+use skein_cluster::{Ask, Asked, Settings};
+
+use super::agent::{self, Agent, Guest};
+use super::check::{Stats, settled};
+use super::faults::{self, CALM_MS};
+use super::node::{self, Node};
+use super::world::{Event, World};
+
+/// When a run ends, in milliseconds: all that was begun should be over long before.
+const END_MS: u64 = 150_000;
+/// When people stop to ask for things.
+const PEOPLE_MS: u64 = 40_000;
+/// How often it is seen whether all is settled, in milliseconds.
+const LOOK_MS: u64 = 2_500;
+const CONTROLLERS: usize = 3;
+
+/// Runs a seed.
+///
+/// # Errors
+///
+/// What did not hold.
+pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
+    let mut world = World::new(seed);
+    let controllers = if world.rng.percent(30) { 1 } else { CONTROLLERS };
+    world.nodes = (0..controllers).map(|_| Node::new(settings.clone())).collect();
+    populate(&mut world);
+    for node in 0..controllers {
+        node::start(&mut world, node);
+    }
+    for host in 0..world.agents.len() {
+        agent::start(&mut world, host);
+    }
+    faults::schedule(&mut world);
+    for _ in 0..world.rng.between(1, 8) {
+        let ms = world.rng.between(500, PEOPLE_MS);
+        world.after(ms, Event::People);
+    }
+    let mut look_ms = PEOPLE_MS + LOOK_MS;
+    while let Some(event) = world.next() {
+        world.check.stats.events += 1;
+        if world.now > CALM_MS && !world.is_calm {
+            calm(&mut world);
+        }
+        take(&mut world, event);
+        if world.check.failure.is_some() || world.now > END_MS {
+            break;
+        }
+        if world.now > look_ms {
+            look_ms += LOOK_MS;
+            if world.migrations.is_empty() && settled(&mut world).is_ok() {
+                break;
+            }
+        }
+    }
+    settled(&mut world).map(|()| world.check.stats.clone())
+}
+
+fn populate(world: &mut World) {
+    let hosts = world.rng.between(2, 5);
+    for host in 0..hosts {
+        let ram_mb = 1024 * world.rng.between(4, 12);
+        world.agents.push(Agent::new(&format!("h{host}"), ram_mb));
+    }
+    for vm in 0..world.rng.between(1, 10) {
+        let host = world.rng.below(hosts) as usize;
+        let ram_mb = 512 * world.rng.between(1, 4);
+        let name = format!("v{vm}");
+        world.agents[host].guests.insert(name.clone(), Guest { ram_mb, runs: true, migration: None });
+        if world.rng.percent(10) {
+            let refuses = world.rng.below(hosts) as usize;
+            world.agents[refuses].refuses.insert(name);
+        }
+    }
+}
+
+/// Ends what is wrong, but for what mends itself later.
+fn calm(world: &mut World) {
+    world.is_calm = true;
+    world.cut.clear();
+    world.store_silent_until = 0;
+}
+
+fn take(world: &mut World, event: Event) {
+    if let Some(node) = node_of(&event)
+        && world.nodes[node].is_alive
+        && world.nodes[node].paused_until > world.now
+    {
+        let ms = world.nodes[node].paused_until - world.now;
+        return world.after(ms, event);
+    }
+    match event {
+        Event::Tick { node, life } if is_life(world, node, life) => node::tick(world, node, life),
+        Event::Stored { node, life, done } if is_life(world, node, life) => node::stored(world, node, done),
+        Event::Plan { node, life, plan, request } if is_life(world, node, life) => {
+            node::planned(world, node, plan, &request);
+        }
+        Event::ToAgent { host, session, line } => agent::line(world, host, session, *line),
+        Event::ToController { node, session, line } => {
+            let of = world.sessions[&session];
+            if world.nodes[node].is_alive && !world.check.is_ended(session) {
+                world.check.heard(world.now, node, of.host);
+                node::line(world, node, session, *line);
+            }
+        }
+        Event::Dial { host, life, node } if world.agents[host].life == life => agent::dial(world, host, node),
+        Event::Report { host, life, session } if world.agents[host].life == life => {
+            agent::report_again(world, host, life, session);
+        }
+        Event::Migrated { id } => agent::migrated(world, id),
+        Event::Broken { session, at_node: true } => {
+            let node = world.sessions[&session].node;
+            world.check.ended(session);
+            node::handle(world, node, skein_cluster::Input::AgentDown { session });
+        }
+        Event::Broken { session, at_node: false } => agent::broken(world, session),
+        Event::Fault if !world.is_calm => faults::inject(world),
+        Event::People => people(world),
+        Event::Restart { node: Some(node), .. } if !world.nodes[node].is_alive => node::start(world, node),
+        Event::Restart { host: Some(host), .. } if !world.agents[host].is_up => agent::start(world, host),
+        _ => {}
+    }
+}
+
+fn node_of(event: &Event) -> Option<usize> {
+    match event {
+        Event::Tick { node, .. } | Event::Stored { node, .. } | Event::Plan { node, .. } => Some(*node),
+        Event::ToController { node, .. } => Some(*node),
+        _ => None,
+    }
+}
+
+fn is_life(world: &World, node: usize, life: u64) -> bool {
+    world.nodes[node].is_alive && world.nodes[node].life == life
+}
+
+/// Somebody asks for something.
+fn people(world: &mut World) {
+    let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
+    let Some(node) = leader.filter(|node| world.nodes[*node].paused_until <= world.now) else {
+        return world.after(700, Event::People);
+    };
+    let host = world.agents[world.rng.below(world.agents.len() as u64) as usize].name.clone();
+    let vm = format!("v{}", world.rng.below(10));
+    let dry_run = world.rng.percent(10);
+    let ask = match world.rng.below(10) {
+        0..=3 => {
+            let deadline_s = world.rng.percent(20).then(|| world.rng.between(1, 20));
+            let evacuate = world.rng.percent(20);
+            Ask::Drain { host, request: DrainRequest { deadline_s, evacuate, dry_run } }
+        }
+        4 => Ask::Resume { host, request: ResumeRequest { bring_home: world.rng.percent(70) } },
+        5..=6 => {
+            let to = world.rng.percent(40).then_some(host);
+            Ask::Migrate { vm, request: MigrateRequest { to, dry_run } }
+        }
+        7 => {
+            let owners = world.rng.percent(70).then(|| vec![host]);
+            Ask::SetVm { vm, settings: VmSettings { owners, ..VmSettings::default() }, version: None }
+        }
+        _ => match world.nodes[node].controller.operations("", 1).first() {
+            Some(newest) => Ask::Cancel { operation: newest.id.clone() },
+            None => Ask::Drain { host, request: DrainRequest::default() },
+        },
+    };
+    let id = world.number();
+    world.say(|| format!("somebody asks c{node}: {ask:?}"));
+    let what = format!("{ask:?}");
+    world.ask(node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
+}

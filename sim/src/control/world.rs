@@ -1,0 +1,256 @@
+//! The heap of what happens, and who is there.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use skein_api::{ToAgent, ToController};
+use skein_cluster::{Answer, Asked, Now, PlanRequest};
+use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
+
+use super::agent::Agent;
+use super::check::Checker;
+use super::node::Node;
+use crate::rng::Rng;
+
+/// Milliseconds since the run began.
+pub type Ms = u64;
+
+/// The wall clock at the begin of a run: some day in 2026.
+const EPOCH_MS: u64 = 1_770_000_000_000;
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub enum Event {
+    /// A controller's clock ticks.
+    Tick { node: usize, life: u64 },
+    /// The store has an answer for a controller.
+    Stored { node: usize, life: u64, done: Stored },
+    /// A plan is made.
+    Plan { node: usize, life: u64, plan: u64, request: Box<PlanRequest> },
+    /// A line comes to an agent.
+    ToAgent { host: usize, session: u64, line: Box<ToAgent> },
+    /// A line comes to a controller.
+    ToController { node: usize, session: u64, line: Box<ToController> },
+    /// An agent dials a controller.
+    Dial { host: usize, life: u64, node: usize },
+    /// An agent reports.
+    Report { host: usize, life: u64, session: u64 },
+    /// A migration comes to its end.
+    Migrated { id: u64 },
+    /// One end of a session notices that it is over.
+    Broken { session: u64, at_node: bool },
+    /// Something goes wrong, or is mended.
+    Fault,
+    /// Somebody asks for something.
+    People,
+    /// A host's or controller's process starts again.
+    Restart { node: Option<usize>, host: Option<usize> },
+}
+
+/// The answer of the store.
+#[derive(Debug)]
+pub enum Stored {
+    /// A lease was granted, asked for at this time.
+    Granted { asked: Ms, lease: skein_store::Lease },
+    /// The candidacy, and what the store has if it was won.
+    Campaigned { won: Option<(Revision, Vec<Entry>)> },
+    /// The lease was kept alive, or is over.
+    KeptAlive { asked: Ms, ttl: Option<Duration> },
+    /// A write of the controller; `None`: nobody knows.
+    Written { write: u64, outcome: Option<Result<Outcome, StoreError>> },
+    /// The store did not answer.
+    Silent,
+}
+
+/// A connection between an agent and a controller.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    pub host: usize,
+    pub node: usize,
+    pub open: bool,
+    /// When the last line in each direction arrives, so that lines keep their order: to the agent, to the controller.
+    pub last_ms: [Ms; 2],
+}
+
+/// All that there is.
+pub struct World {
+    pub now: Ms,
+    pub rng: Rng,
+    heap: BinaryHeap<Reverse<(Ms, u64, usize)>>,
+    events: BTreeMap<usize, Event>,
+    count: usize,
+    pub store: MemoryStore,
+    /// Until when the store answers nobody.
+    pub store_silent_until: Ms,
+    pub nodes: Vec<Node>,
+    pub agents: Vec<Agent>,
+    pub sessions: BTreeMap<u64, Session>,
+    /// The pairs of host and controller between which nothing comes through.
+    pub cut: std::collections::BTreeSet<(usize, usize)>,
+    pub migrations: BTreeMap<u64, super::agent::Flight>,
+    pub check: Checker,
+    pub numbers: u64,
+    pub trace: bool,
+    /// Whether things still go wrong.
+    pub is_calm: bool,
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        World {
+            now: 0,
+            rng: Rng::new(seed),
+            heap: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            count: 0,
+            store: MemoryStore::new(),
+            store_silent_until: 0,
+            nodes: Vec::new(),
+            agents: Vec::new(),
+            sessions: BTreeMap::new(),
+            cut: Default::default(),
+            migrations: BTreeMap::new(),
+            check: Checker::default(),
+            numbers: 0,
+            trace: crate::is_traced(),
+            is_calm: false,
+        }
+    }
+
+    pub fn clock(&self) -> Now {
+        Now { wall: skein_api::cluster::UnixMs(EPOCH_MS + self.now), mono_ms: self.now }
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Has something happen in so many milliseconds.
+    pub fn after(&mut self, ms: Ms, event: Event) {
+        self.count += 1;
+        self.heap.push(Reverse((self.now + ms, self.count as u64, self.count)));
+        self.events.insert(self.count, event);
+    }
+
+    /// Returns what happens next.
+    pub fn next(&mut self) -> Option<Event> {
+        let Reverse((at, _, id)) = self.heap.pop()?;
+        self.now = self.now.max(at);
+        self.events.remove(&id)
+    }
+
+    pub fn say(&self, words: impl FnOnce() -> String) {
+        if self.trace {
+            println!("{:>8} {}", self.now, words());
+        }
+    }
+
+    /// Returns how long a line takes.
+    fn latency(&mut self) -> Ms {
+        if self.rng.percent(2) { self.rng.between(50, 800) } else { self.rng.between(1, 20) }
+    }
+
+    /// Sends a line in a session, after the lines before it.
+    fn send_at(&mut self, session: u64, direction: usize) -> Option<Ms> {
+        let latency = self.latency();
+        let now = self.now;
+        let of = self.sessions.get_mut(&session).filter(|of| of.open)?;
+        let at = (now + latency).max(of.last_ms[direction]);
+        of.last_ms[direction] = at;
+        let (host, node) = (of.host, of.node);
+        (!self.cut.contains(&(host, node))).then_some(at - now)
+    }
+
+    pub fn to_agent(&mut self, session: u64, line: ToAgent) {
+        if let Some(delay) = self.send_at(session, 0) {
+            let host = self.sessions[&session].host;
+            self.after(delay, Event::ToAgent { host, session, line: Box::new(line) });
+        }
+    }
+
+    pub fn to_controller(&mut self, session: u64, line: ToController) {
+        if let Some(delay) = self.send_at(session, 1) {
+            let node = self.sessions[&session].node;
+            self.after(delay, Event::ToController { node, session, line: Box::new(line) });
+        }
+    }
+
+    /// Ends a session; both ends notice, each in its time.
+    pub fn break_session(&mut self, session: u64) {
+        let Some(of) = self.sessions.get_mut(&session).filter(|of| of.open) else { return };
+        of.open = false;
+        for at_node in [false, true] {
+            let delay = if self.rng.percent(20) { self.rng.between(500, 6000) } else { self.rng.between(1, 50) };
+            self.after(delay, Event::Broken { session, at_node });
+        }
+    }
+
+    // ---- the store ----
+
+    /// Returns how long the store takes to answer, or `None` if it does not answer.
+    pub fn store_latency(&mut self) -> Option<Ms> {
+        let latency = if self.rng.percent(3) { self.rng.between(50, 1500) } else { self.rng.between(1, 15) };
+        (self.now >= self.store_silent_until).then_some(latency)
+    }
+
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<Outcome, StoreError> {
+        self.store.advance(Duration::from_millis(self.now));
+        match self.store.prepare(transaction)? {
+            Prepared::Conflict { failed } => Ok(Outcome::Conflict { failed }),
+            Prepared::Changes(changes) => {
+                let revision = changes.revision;
+                self.check.written(self.now, transaction, &self.store);
+                self.store.apply(changes);
+                Ok(Outcome::Committed { revision })
+            }
+        }
+    }
+
+    /// Returns all that the store has.
+    pub fn all(&mut self) -> (Revision, Vec<Entry>) {
+        self.store.advance(Duration::from_millis(self.now));
+        let mut entries = Vec::new();
+        let mut range = Some(Range::below(skein_store::Prefix::all()));
+        while let Some(of) = range.take() {
+            let page = self.store.read(&of).expect("the newest revision can be read");
+            range = of.next(&page);
+            entries.extend(page.entries);
+        }
+        (self.store.revision(), entries)
+    }
+
+    /// Returns the value of a key, as the store has it now.
+    pub fn value(&mut self, key: &str) -> Option<Vec<u8>> {
+        let key = skein_store::Key::new(key).ok()?;
+        let page = self.store.read(&Range::one(key)).ok()?;
+        page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
+    }
+
+    /// Asks a controller for something.
+    pub fn ask(&mut self, node: usize, asked: Asked) {
+        self.check.asked(&asked);
+        super::node::handle(self, node, skein_cluster::Input::Asked(Box::new(asked)));
+    }
+
+    pub fn answered(&mut self, node: usize, asked: u64, answer: Answer) {
+        self.say(|| format!("c{node} answers {asked}: {}", short(&answer)));
+        if let Answer::Operation(operation) = &answer
+            && self.value(&format!("operation/{}", operation.id)).is_none()
+            && !self.check.is_preview(asked)
+        {
+            let id = operation.id.clone();
+            self.check.broken(self.now, format!("operation {id} was answered, and is not in the store"));
+        }
+        self.check.answered(asked, answer);
+    }
+}
+
+fn short(answer: &Answer) -> String {
+    match answer {
+        Answer::Operation(operation) => format!("operation {}", operation.id),
+        Answer::Refused(refused) => format!("refused: {}", refused.message),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,49 @@
+//! Controllers in virtual time: one seed is one exact run of a store, controllers, agents, and what goes wrong with them.
+//!
+//! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens; `SKEIN_SEEDS=n` runs so many, from
+//! `SKEIN_FIRST` on.
+
+use skein_cluster::Settings;
+use skein_sim::control::Stats;
+use skein_sim::control::scenario::run;
+use skein_sim::{number, sweep};
+
+/// What runs in a minute on two cores.
+const SEEDS: u64 = 5000;
+
+fn settings() -> Settings {
+    Settings::default()
+}
+
+#[test]
+fn what_was_begun_ends_whatever_happens() {
+    if let Some(seed) = number("SKEIN_SEED") {
+        match run(seed, settings()) {
+            Ok(stats) => println!("seed {seed}: {stats:#?}"),
+            Err(why) => panic!("seed {seed}: {why}"),
+        }
+        return;
+    }
+    let first = number("SKEIN_FIRST").unwrap_or(0);
+    let last = first + number("SKEIN_SEEDS").unwrap_or(SEEDS);
+    let (mut stats, mut failed) = (Stats::default(), Vec::new());
+    for (seed, result) in sweep(first, |seed| seed < last, |seed| run(seed, settings())) {
+        match result {
+            Ok(run) => stats.add(&run),
+            Err(why) => {
+                println!("seed {seed}: {why}");
+                failed.push(seed);
+            }
+        }
+    }
+    println!("{stats:?}");
+    assert!(failed.is_empty(), "{} of {} seeds failed: {failed:?}", failed.len(), last - first);
+}
+
+#[test]
+fn a_seed_is_one_exact_run() {
+    for seed in 0..20 {
+        let runs = [run(seed, settings()), run(seed, settings())].map(|result| format!("{result:?}"));
+        assert_eq!(runs[0], runs[1], "seed {seed}");
+    }
+}
