@@ -1,15 +1,18 @@
-//! Controllers in virtual time: one seed is one exact run of a store, controllers, agents, and what goes wrong with them.
+//! Controllers in virtual time: one seed is one exact run of a store, controllers, agents.
 //!
 //! `SKEIN_SEED=n` runs one seed, `SKEIN_TRACE=1` with it shows what happens; `SKEIN_SEEDS=n` runs so many, from
 //! `SKEIN_FIRST` on.
 
-use skein_cluster::Settings;
+use skein_cluster::{Planted, Settings};
 use skein_sim::control::Stats;
 use skein_sim::control::scenario::run;
 use skein_sim::{number, sweep};
 
 /// What runs in a minute on two cores.
 const SEEDS: u64 = 5000;
+
+/// Within so many seeds each planted mistake is found.
+const PLANTED_SEEDS: u64 = 1500;
 
 fn settings() -> Settings {
     Settings::default()
@@ -45,5 +48,27 @@ fn a_seed_is_one_exact_run() {
     for seed in 0..20 {
         let runs = [run(seed, settings()), run(seed, settings())].map(|result| format!("{result:?}"));
         assert_eq!(runs[0], runs[1], "seed {seed}");
+    }
+}
+
+/// What is planted is found, each within some hundred seeds.
+#[test]
+fn what_is_planted_is_found() {
+    let plants = [
+        Planted::WordBeforeStore,
+        Planted::NameChanged,
+        Planted::LeaseForgotten,
+        Planted::ModeForgotten,
+        Planted::SlotsForgotten,
+        Planted::OverTooEarly,
+        Planted::BegunForgotten,
+        Planted::RefusalForgotten,
+        Planted::MissingForgotten,
+    ];
+    for planted in plants {
+        let settings = Settings { planted: Some(planted), ..settings() };
+        let found = (0..PLANTED_SEEDS).find_map(|seed| Some((seed, run(seed, settings.clone()).err()?)));
+        let (seed, why) = found.unwrap_or_else(|| panic!("{planted:?} is not found in {PLANTED_SEEDS} seeds"));
+        println!("{planted:?} is found by seed {seed}: {}", why.lines().next().unwrap_or_default());
     }
 }

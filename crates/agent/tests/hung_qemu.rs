@@ -20,7 +20,8 @@ use serde_json::Value;
 use skein_agent::{
     AcceptorSettings, Agent, AgentSettings, Allow, CONTROL_VERSIONS, ControlMessage, DialerSettings, Dirs, VmSettings,
 };
-use skein_api::{Client, Reply, Request, VmState, VmView};
+use skein_api::{Reply, Request, VmState, VmView};
+use skein_client::Client;
 use skein_dataplane::{Dialer, StreamContent};
 use skein_handover::{Intent, Message, MigrationId, MigrationLimits, Record, Report, Role, TargetRecord, WaitTimes};
 use skein_hypervisor::{Process, ProcessId};

@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{Accel, Client, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigin, VmView};
+use skein_api::{Accel, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigin, VmView};
+use skein_client::Client;
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
 

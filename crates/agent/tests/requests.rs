@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{CallError, Client, MigrateOptions, Reply, Request, Transport};
+use skein_api::{MigrateOptions, Reply, Request, Transport};
+use skein_client::{CallError, Client};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
 

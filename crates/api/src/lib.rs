@@ -9,12 +9,10 @@
 
 #![forbid(unsafe_code)]
 
-mod client;
 pub mod cluster;
 mod line;
 pub mod v1;
 
-pub use client::{CallError, Client, Conversation};
 pub use line::{LINE_BYTES_MAX, LineError, parse_line, read_bytes_within, read_line, write_line};
 pub use v1::*;
 

@@ -12,7 +12,8 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request, VmOrigin, VmState, VmView};
+use skein_api::{MigrateOptions, Outcome, Reply, Request, VmOrigin, VmState, VmView};
+use skein_client::CallError;
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
 /// The time within which everything is tidied up.

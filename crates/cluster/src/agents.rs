@@ -3,9 +3,9 @@
 use skein_api::cluster::{Contact, VmRunState};
 use skein_api::{Hello, HostReport, Reply, Term, VmView};
 
-use crate::controller::{CommandPurpose, Controller, Output};
 use crate::observed::SessionId;
 use crate::records::{HostRecord, VmRecord};
+use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
 use crate::view::run_state;
 
@@ -146,6 +146,7 @@ impl Controller {
         });
         match other.map(|(other, observed)| (other.clone(), observed.vms[name].clone())) {
             Some((other, vm)) => self.note_vm(now, &other, &vm),
+            None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
             None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
         }
     }

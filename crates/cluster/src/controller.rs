@@ -1,53 +1,18 @@
-//! The controller: what comes in, what goes out, and what is held back until it is written.
+//! What comes in, and what is written.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation};
+use skein_api::{Hello, HostReport, Reply, Term};
 
-use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation, UnixMs};
-use skein_api::{Hello, HostReport, Reply, Request, Term};
-
-use crate::ask::{Answer, Asked};
-use crate::observed::{Observed, SessionId};
-use crate::operations::{OperationRun, PlanPurpose};
-use crate::planner::{PlanError, PlanRequest, Planned};
+use crate::answer::{Answer, Asked};
+use crate::observed::SessionId;
+use crate::planner::{PlanError, Planned};
 use crate::records::{HostRecord, Record, VmRecord};
-use crate::tables::{BadRecord, Change, Tables};
+use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, Role};
+use crate::tables::{BadRecord, Tables};
 use crate::time::Now;
 
 /// The most changes of one transaction: etcd takes 128 (`--max-txn-ops`), and the guard is one more.
 pub const CHANGES_MAX: usize = 100;
-
-/// How a controller behaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How long an agent may be silent before its host counts as lost, in milliseconds.
-    pub host_lease_ms: u64,
-    /// How often a move is begun before it counts as failed.
-    pub attempts_max: u32,
-    /// The milliseconds before a move's second attempt; each further attempt waits twice as long.
-    pub retry_ms: u64,
-    /// The most migrations at once in the cluster.
-    pub migrations_max: u32,
-    /// How long a VM that no host reports is remembered, in milliseconds.
-    pub missing_ms: u64,
-    /// How many operations that are over are remembered.
-    pub operations_kept: usize,
-    /// How many records the audit log has.
-    pub audit_kept: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            host_lease_ms: 10_000,
-            attempts_max: 3,
-            retry_ms: 5_000,
-            migrations_max: 64,
-            missing_ms: 60_000,
-            operations_kept: 500,
-            audit_kept: 100_000,
-        }
-    }
-}
 
 /// What happens to a controller.
 #[derive(Debug)]
@@ -81,128 +46,7 @@ pub enum Input {
     Tick,
 }
 
-/// What a controller wants done.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub enum Output {
-    /// Write these changes in one transaction, guarded by the leader's key of this term.
-    Write { write: u64, term: Term, changes: Vec<Change> },
-    /// Send a command to an agent.
-    Command { session: SessionId, command: u64, term: Term, request_id: Option<String>, request: Box<Request> },
-    /// Tell an agent who leads.
-    Lead { session: SessionId, term: Term },
-    /// End an agent's connection.
-    HangUp { session: SessionId, why: String },
-    /// Make a plan, and come back with [`Input::Planned`].
-    Plan { plan: u64, request: Box<PlanRequest> },
-    /// Answer what was asked.
-    Answer { asked: u64, answer: Answer },
-    /// Tell subscribers what has changed, by this revision.
-    Changed { revision: u64, at: UnixMs, changed: Box<ChangedObject> },
-    /// Give up the lead, if it is not lost yet, and read the store again.
-    StepDown { why: String },
-}
-
-/// Whether a controller decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Another controller leads, or none.
-    Follower,
-    /// This controller leads.
-    Leader {
-        /// The election.
-        term: Term,
-        /// When it began, by the clock that never jumps.
-        since_ms: u64,
-    },
-}
-
-/// A write that is under way, and what waits for it.
-#[derive(Debug)]
-struct InFlight {
-    write: u64,
-    changes: Vec<Change>,
-    effects: Vec<Output>,
-}
-
-/// The reason why a command was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CommandPurpose {
-    /// To begin a move of an operation.
-    Begin { operation: String, index: usize },
-    /// To call a move off.
-    CallOff { operation: String, index: usize },
-}
-
-/// A command whose reply has not come.
-#[derive(Clone, Debug)]
-pub(crate) struct Outstanding {
-    pub(crate) session: SessionId,
-    pub(crate) purpose: CommandPurpose,
-}
-
-/// A controller.
-#[derive(Debug)]
-pub struct Controller {
-    pub(crate) settings: Settings,
-    role: Role,
-    pub(crate) tables: Tables,
-    pub(crate) observed: BTreeMap<String, Observed>,
-    pub(crate) sessions: BTreeMap<SessionId, String>,
-    pub(crate) commands: BTreeMap<u64, Outstanding>,
-    pub(crate) plans: BTreeMap<u64, PlanPurpose>,
-    pub(crate) runs: BTreeMap<String, OperationRun>,
-    /// VMs that no host has: since when, by the clock that never jumps.
-    pub(crate) missing: BTreeMap<String, u64>,
-    out: VecDeque<Output>,
-    /// What waits until what is staged is written.
-    held: Vec<Output>,
-    in_flight: Option<InFlight>,
-    numbers: u64,
-    audited: u64,
-    wall: UnixMs,
-}
-
 impl Controller {
-    /// Makes a controller that knows nothing and does not lead.
-    pub fn new(settings: Settings) -> Controller {
-        Controller {
-            settings,
-            role: Role::Follower,
-            tables: Tables::default(),
-            observed: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            commands: BTreeMap::new(),
-            plans: BTreeMap::new(),
-            runs: BTreeMap::new(),
-            missing: BTreeMap::new(),
-            out: VecDeque::new(),
-            held: Vec::new(),
-            in_flight: None,
-            numbers: 0,
-            audited: 0,
-            wall: UnixMs(0),
-        }
-    }
-
-    /// Returns whether this controller leads.
-    pub fn role(&self) -> Role {
-        self.role
-    }
-
-    /// Returns the term in which this controller leads.
-    pub fn term(&self) -> Option<Term> {
-        match self.role {
-            Role::Leader { term, .. } => Some(term),
-            Role::Follower => None,
-        }
-    }
-
-    /// Returns the records, as they will be when all is written.
-    pub fn tables(&self) -> &Tables {
-        &self.tables
-    }
-
     /// Takes something in. What is to be done is then in [`Controller::output`].
     ///
     /// # Errors
@@ -232,11 +76,6 @@ impl Controller {
         }
         self.flush();
         Ok(())
-    }
-
-    /// Returns the next thing to be done.
-    pub fn output(&mut self) -> Option<Output> {
-        self.out.pop_front()
     }
 
     // ---- leading ----
@@ -317,14 +156,6 @@ impl Controller {
 
     // ---- writing ----
 
-    /// Does something once all that was decided so far is written.
-    pub(crate) fn effect(&mut self, output: Output) {
-        match self.in_flight.is_none() && !self.tables.is_staged() && self.held.is_empty() {
-            true => self.out.push_back(output),
-            false => self.held.push(output),
-        }
-    }
-
     /// Begins the next write, if there is something to write and no write under way.
     fn flush(&mut self) {
         let Role::Leader { term, .. } = self.role else { return };
@@ -374,12 +205,6 @@ impl Controller {
         self.out.push_back(Output::Changed { revision, at: self.wall, changed: Box::new(changed) });
     }
 
-    /// Returns a number that this controller has not used in its term.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-
     // ---- what is asked ----
 
     fn asked(&mut self, now: Now, asked: Asked) {
@@ -394,14 +219,6 @@ impl Controller {
         let (status, detail) = (answer.status(), answer.detail());
         self.audit(now, AuditRecord { id: String::new(), at: now.wall, by, from, what, status, detail });
         self.effect(Output::Answer { asked: id, answer });
-    }
-
-    /// Adds a record to the audit log.
-    pub(crate) fn audit(&mut self, now: Now, mut record: AuditRecord) {
-        self.audited += 1;
-        let term = self.term().unwrap_or_default();
-        record.id = format!("{:013}-{:08}-{:06}", now.wall.0, term.0, self.audited);
-        self.tables.put(&record.id.clone(), record);
     }
 
     /// Takes away what is older than what is kept.
@@ -420,7 +237,8 @@ impl Controller {
         let mut lost: Vec<String> = Vec::new();
         for (name, _) in self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online) {
             let heard_ms = self.observed.get(name).and_then(|observed| observed.heard_ms);
-            let silent_ms = now.ms_since(heard_ms.unwrap_or(since_ms).max(since_ms));
+            let begin_ms = if self.has(Planted::LeaseForgotten) { 0 } else { since_ms };
+            let silent_ms = now.ms_since(heard_ms.unwrap_or(begin_ms).max(begin_ms));
             if silent_ms > self.settings.host_lease_ms {
                 lost.push(name.clone());
             }
@@ -429,23 +247,5 @@ impl Controller {
             self.set_contact(now, &name, Contact::Lost);
         }
         self.forget_missing(now);
-    }
-
-    pub(crate) fn set_contact(&mut self, now: Now, name: &str, contact: Contact) {
-        let Some(found) = self.tables.hosts.get(name).filter(|found| found.value.contact != contact) else { return };
-        let mut host = found.value.clone();
-        (host.contact, host.contact_since) = (contact, now.wall);
-        self.tables.put(name, host);
-    }
-
-    /// Returns the connection of a host's agent.
-    pub(crate) fn session_of(&self, host: &str) -> Option<SessionId> {
-        self.observed.get(host).and_then(|observed| observed.session)
-    }
-
-    /// Returns the VMs of a host, by the records.
-    pub(crate) fn vms_on(&self, host: &str) -> BTreeSet<String> {
-        let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
-        here.map(|(name, _)| name.clone()).collect()
     }
 }

@@ -6,8 +6,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `controller` | what comes in and goes out; what waits until it is written |
-//! | `ask` | what people and programs ask |
+//! | `controller` | what comes in, and what is written |
+//! | `state` | the state, what goes out, and what is held back until it is written |
+//! | `answer`, `ask` | what people and programs ask, and how it is answered |
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `operations` | migrations and drains, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod agents;
+mod answer;
 mod ask;
 mod controller;
 mod live;
@@ -33,14 +35,16 @@ mod observed;
 mod operations;
 mod planner;
 mod records;
+mod state;
 mod tables;
 mod time;
 mod view;
 
-pub use ask::{Answer, Ask, Asked, Refused, RefusedKind};
-pub use controller::{CHANGES_MAX, Controller, Input, Output, Role, Settings};
+pub use answer::{Answer, Ask, Asked, Refused, RefusedKind};
+pub use controller::{CHANGES_MAX, Input};
 pub use observed::SessionId;
 pub use planner::{PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
 pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, TicketRecord, TokenRecord, VmRecord};
+pub use state::{Controller, Output, Planted, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;

@@ -7,13 +7,9 @@ use skein_api::{HostFacts, Resource as Bound};
 use skein_placement::cluster::amount::Amount;
 use skein_placement::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
-use crate::controller::Controller;
+use crate::planner::{CPU, MEMORY};
+use crate::state::Controller;
 use crate::view::is_guest;
-
-/// The resource that guests reserve.
-pub(crate) const MEMORY: &str = "memory";
-/// The resource that guests use as measured.
-pub(crate) const CPU: &str = "cpu";
 
 /// Hosts that guests must not go to, by guest: their agents refused.
 pub type Excluded = BTreeMap<String, BTreeSet<String>>;

@@ -12,8 +12,10 @@ use skein_placement::search::repair;
 use skein_placement::state::State;
 use thiserror::Error;
 
-use crate::live::{CPU, MEMORY};
-
+/// The resource that guests reserve.
+pub(crate) const MEMORY: &str = "memory";
+/// The resource that guests use as measured.
+pub(crate) const CPU: &str = "cpu";
 /// How long the search for a placement goes on, in its steps: enough for thousands of guests.
 const REPAIR_STEPS: u64 = 200_000;
 /// How many orders of moves are tried.

@@ -3,8 +3,8 @@
 use skein_api::VmState;
 use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Vm, VmCounts, VmRunState};
 
-use crate::controller::Controller;
 use crate::records::{HostRecord, VmRecord};
+use crate::state::Controller;
 use crate::tables::Stored;
 
 /// Returns a VM's state in the cluster, or `None` if the host that says so is not where the VM is.

@@ -14,9 +14,10 @@ use std::{
 };
 
 use skein_api::{
-    CallError, Client, LogEntry, MigrateOptions, Migration, MigrationEvent as Handover, MigrationPhase, Outcome, Reply,
-    Request, Severity, Transport, VmOrigin,
+    LogEntry, MigrateOptions, Migration, MigrationEvent as Handover, MigrationPhase, Outcome, Reply, Request, Severity,
+    Transport, VmOrigin,
 };
+use skein_client::{CallError, Client};
 use skein_hypervisor::{Events, MigrationInfo, MigrationStatus, Monitor, MonitorEvent, Process as QemuProcess};
 use skein_lab_cluster::{Seen, Witness, arguments, console, workload_sockets};
 use skein_lab_guest::{Error, Gaps, Spec};

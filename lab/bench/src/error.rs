@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use skein_api::CallError;
+use skein_client::CallError;
 use skein_lab_guest::Error;
 
 use crate::{busy::BusyError, carry::CarryError, migration::MigrationError, site::SiteError};
@@ -27,7 +27,7 @@ pub enum BenchError {
     Busy(#[from] BusyError),
     /// An agent failed.
     #[error("an agent")]
-    Agent(#[source] skein_api::CallError),
+    Agent(#[source] skein_client::CallError),
     /// A guest whose agent was killed is not as it should be.
     #[error("an agent was killed")]
     Killed(#[source] KilledError),

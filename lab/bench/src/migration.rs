@@ -59,7 +59,7 @@ pub enum MigrationError {
     NotResumed,
     /// An agent refused, or did not answer.
     #[error("the agent on the source")]
-    Agent(#[source] skein_api::CallError),
+    Agent(#[source] skein_client::CallError),
     /// The user pressed Ctrl-C.
     #[error("interrupted")]
     Interrupted,

@@ -30,9 +30,8 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
-use skein_api::{
-    CallError, CheckResult, Client, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, VmOrigin, VmView,
-};
+use skein_api::{CheckResult, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, VmOrigin, VmView};
+use skein_client::{CallError, Client};
 use skein_handover::{Record, needed};
 use skein_identity::{ClusterCa, Validity};
 use skein_journal::{Journal, JournalLimits};

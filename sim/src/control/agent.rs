@@ -1,154 +1,17 @@
-//! A host with its agent and guests. Who runs a guest is settled here at once and always rightly: agents that settle it
+//! What an agent does. Who runs a guest is settled here at once and always rightly: agents that settle it
 //! are tried in [`crate::cluster`].
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use skein_api::{
-    CheckResult, FailureReason, Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationPhase,
-    MigrationSlots, Outcome, Problem, ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, Term, ToAgent,
-    ToController, VmState, VmView,
+    CheckResult, FailureReason, Hello, HostLoad, HostReport, Migration, MigrationId, MigrationPhase, Outcome, Problem,
+    ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, ToAgent, ToController,
 };
 
-use super::world::{Event, Ms, World};
+use super::event::{Event, Session};
+use super::host::{Flight, Ms, Sent};
+use super::world::World;
 
-/// The migrations at once that an agent allows, each way.
-pub const SLOTS: u32 = 2;
 /// How often an agent reports.
 const REPORT_MS: Ms = 1000;
-
-/// A guest.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Guest {
-    pub ram_mb: u64,
-    pub runs: bool,
-    pub migration: Option<u64>,
-}
-
-/// A migration under way.
-#[derive(Clone, Debug)]
-pub struct Flight {
-    pub vm: String,
-    pub from: usize,
-    pub to: usize,
-    pub called_off: Option<FailureReason>,
-}
-
-/// What an agent has sent in a session.
-#[derive(Debug, Default)]
-pub struct Sent {
-    sequence: u64,
-    vms: BTreeMap<String, VmView>,
-    migrations: BTreeMap<u64, Migration>,
-}
-
-/// A host.
-#[derive(Debug)]
-pub struct Agent {
-    pub name: String,
-    pub life: u64,
-    /// Whether the host is on.
-    pub is_on: bool,
-    /// Whether the agent's process runs.
-    pub is_up: bool,
-    pub boot: u64,
-    pub ram_mb: u64,
-    pub guests: BTreeMap<String, Guest>,
-    /// Guests on their way here: how much memory each takes.
-    pub incoming: BTreeMap<String, u64>,
-    /// What the agent has on its disk: requests that it knows, migrations, the highest term.
-    pub requests: BTreeMap<String, u64>,
-    pub migrations: BTreeMap<u64, Migration>,
-    pub highest: Term,
-    /// Guests that the host cannot run.
-    pub refuses: BTreeSet<String>,
-    /// The session with each controller.
-    pub sessions: BTreeMap<usize, u64>,
-    pub sent: BTreeMap<u64, Sent>,
-}
-
-impl Agent {
-    pub fn new(name: &str, ram_mb: u64) -> Agent {
-        Agent {
-            name: name.to_owned(),
-            life: 1,
-            is_on: true,
-            is_up: true,
-            boot: 1,
-            ram_mb,
-            guests: BTreeMap::new(),
-            incoming: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            migrations: BTreeMap::new(),
-            highest: Term(0),
-            refuses: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            sent: BTreeMap::new(),
-        }
-    }
-
-    fn ram_used_mb(&self) -> u64 {
-        let own = self.guests.values().filter(|guest| guest.runs).map(|guest| guest.ram_mb);
-        own.sum::<u64>() + self.incoming.values().sum::<u64>()
-    }
-
-    fn facts(&self) -> HostFacts {
-        let slots = MigrationSlots { limit: SLOTS, used: 0 };
-        HostFacts {
-            name: self.name.clone(),
-            boot_id: Some(format!("boot{}", self.boot)),
-            ram_bytes: self.ram_mb << 20,
-            ram_available_bytes: (self.ram_mb - self.ram_used_mb().min(self.ram_mb)) << 20,
-            kept_ram_bytes: 0,
-            room: None,
-            hugepages: Vec::new(),
-            cpus: 16,
-            cpu_vendor: "AuthenticAMD".into(),
-            cpu_flags: BTreeSet::new(),
-            kvm: Ok(()),
-            qemu: Err("none".into()),
-            bridges: BTreeSet::new(),
-            taps_in_use: BTreeSet::new(),
-            vms: Vec::new(),
-            incoming: slots,
-            outgoing: slots,
-            journal: Ok(()),
-            files: Vec::new(),
-            digests: BTreeMap::new(),
-            nics: Vec::new(),
-            swtpm: None,
-        }
-    }
-
-    fn views(&self) -> BTreeMap<String, VmView> {
-        let own = self.guests.iter().map(|(name, guest)| {
-            let state = if guest.runs { VmState::Running } else { VmState::Stopped };
-            (name.clone(), view(name, guest.ram_mb, state, guest.migration))
-        });
-        let comes = self.incoming.iter().map(|(name, ram_mb)| {
-            (name.clone(), view(name, *ram_mb, VmState::Incoming, None))
-        });
-        comes.chain(own).collect()
-    }
-}
-
-fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmView {
-    VmView {
-        name: name.to_owned(),
-        state,
-        memory_bytes: ram_mb << 20,
-        cpus: 1,
-        pid: None,
-        qemu: None,
-        machine: None,
-        qmp: None,
-        console: None,
-        adopted: false,
-        migration: migration.map(MigrationId),
-        drives: Vec::new(),
-        definition: None,
-        note: String::new(),
-    }
-}
 
 /// Starts an agent's process: it dials all controllers.
 pub fn start(world: &mut World, host: usize) {
@@ -219,7 +82,7 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
         return world.after(ms, Event::Dial { host, life, node });
     }
     let session = world.number();
-    world.sessions.insert(session, super::world::Session { host, node, open: true, last_ms: [0, 0] });
+    world.sessions.insert(session, Session { host, node, open: true, last_ms: [0, 0] });
     let agent = &mut world.agents[host];
     agent.sessions.insert(node, session);
     agent.sent.insert(session, Sent::default());
@@ -232,7 +95,7 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
         addresses: Vec::new(),
         highest_term: agent.highest,
     };
-    world.to_controller(session, ToController::Hello(hello));
+    world.send_to_controller(session, ToController::Hello(hello));
     report(world, host, session);
     world.after(REPORT_MS, Event::Report { host, life, session });
 }
@@ -265,7 +128,7 @@ fn report(world: &mut World, host: usize, session: u64) {
     let changed = agent.migrations.iter().filter(|(id, migration)| sent.migrations.get(*id) != Some(migration));
     report.migrations = changed.map(|(_, migration)| migration.clone()).collect();
     (sent.vms, sent.migrations) = (views, agent.migrations.clone());
-    world.to_controller(session, ToController::Report(Box::new(report)));
+    world.send_to_controller(session, ToController::Report(Box::new(report)));
 }
 
 /// Notices that a session is over, and dials again.
@@ -295,14 +158,14 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
             let highest = world.agents[host].highest;
             if term < highest {
                 world.check.stats.deposed += 1;
-                return world.to_controller(session, ToController::Deposed { command, highest });
+                return world.send_to_controller(session, ToController::Deposed { command, highest });
             }
             world.agents[host].highest = term;
             let reply = Box::new(obey(world, host, request_id, *request));
-            world.to_controller(session, ToController::Reply { command, reply });
+            world.send_to_controller(session, ToController::Reply { command, reply });
             report_all(world, host);
         }
-        ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } => {}
+        ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Other => {}
     }
 }
 
@@ -379,10 +242,11 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
     let agent = &mut world.agents[host];
     agent.migrations.insert(id, migration(Role::Source));
     agent.guests.get_mut(vm).expect("it is here").migration = Some(id);
-    if let Some(name) = request_id {
-        agent.requests.insert(name, id);
+    if let Some(name) = &request_id {
+        agent.requests.insert(name.clone(), id);
     }
-    world.migrations.insert(id, Flight { vm: vm.to_owned(), from: host, to: target, called_off: None });
+    let name = request_id.clone().unwrap_or_default();
+    world.migrations.insert(id, Flight { name, vm: vm.to_owned(), from: host, to: target, called_off: None });
     world.check.flights(&world.migrations);
     let ms = if world.rng.percent(10) { world.rng.between(3000, 12_000) } else { world.rng.between(200, 2500) };
     world.after(ms, Event::Migrated { id });

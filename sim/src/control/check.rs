@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{Contact, HostMode, MoveState, Operation};
+use skein_api::cluster::{HostMode, MoveState, Operation, VmSettings};
 use skein_cluster::{Answer, Ask, Asked, HostRecord, VmRecord};
 use skein_store::{MemoryStore, Range, Transaction};
 
-use super::agent::{Flight, SLOTS};
-use super::world::{Ms, World};
+use super::host::{Flight, Ms, SLOTS};
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
@@ -40,9 +39,12 @@ pub struct Checker {
     previews: BTreeSet<u64>,
     executed: BTreeSet<String>,
     terms: Vec<u64>,
-    operations: BTreeSet<String>,
+    pub operations: BTreeSet<String>,
     /// When a controller last heard of a host.
     heard: BTreeMap<(usize, usize), Ms>,
+    /// The settings of VMs that were asked for, by request, and those that were answered as done.
+    pub settings: BTreeMap<u64, (String, VmSettings)>,
+    pub set: BTreeMap<String, VmSettings>,
     /// The sessions that their controller knows to be over.
     ended: BTreeSet<u64>,
 }
@@ -67,6 +69,11 @@ impl Checker {
         if is_preview {
             self.previews.insert(asked.id);
         }
+        if let Ask::SetVm { vm, settings, .. } = &asked.ask {
+            // Until it is answered, nobody knows which settings hold.
+            self.set.remove(vm);
+            self.settings.insert(asked.id, (vm.clone(), settings.clone()));
+        }
     }
 
     pub fn is_preview(&self, asked: u64) -> bool {
@@ -74,6 +81,11 @@ impl Checker {
     }
 
     pub fn answered(&mut self, asked: u64, answer: Answer) {
+        if let Some((vm, settings)) = self.settings.remove(&asked)
+            && answer == Answer::Done
+        {
+            self.set.insert(vm, settings);
+        }
         if let Answer::Operation(operation) = answer
             && !self.is_preview(asked)
             && self.operations.insert(operation.id)
@@ -100,7 +112,13 @@ impl Checker {
     }
 
     /// Checks what is about to be written, against what is there.
-    pub fn written(&mut self, now: Ms, transaction: &Transaction, store: &MemoryStore) {
+    pub fn written(
+        &mut self,
+        now: Ms,
+        transaction: &Transaction,
+        store: &MemoryStore,
+        flights: &BTreeMap<u64, Flight>,
+    ) {
         // What is decided in one go is written in one go: a move that begins, and then the drain of its target.
         let read = |key: &str| {
             let page = store.read(&Range::one(skein_store::Key::new(key).ok()?)).ok()?;
@@ -112,6 +130,10 @@ impl Checker {
             let Ok(new) = serde_json::from_slice::<Operation>(value.as_bytes()) else { continue };
             let before = store.read(&Range::one(key.clone())).ok().and_then(|page| page.entries.first().cloned());
             let before = before.and_then(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
+            let flight = flights.values().find(|flight| flight.name.split('.').next() == Some(id));
+            if let Some(flight) = flight.filter(|_| new.state.is_over()) {
+                self.broken(now, format!("{id} is over, and {} is under way", flight.name));
+            }
             for (index, of) in new.moves.iter().enumerate().filter(|(_, of)| of.state == MoveState::Begun) {
                 let was = before.as_ref().and_then(|before| before.moves.get(index)).map(|of| of.state);
                 if was == Some(MoveState::Begun) {
@@ -195,58 +217,4 @@ impl Checker {
             }
         }
     }
-}
-
-/// Checks the world once all has been calm for long.
-pub fn settled(world: &mut World) -> Result<(), String> {
-    if let Some(failure) = world.check.failure.take() {
-        return Err(failure);
-    }
-    let (_, entries) = world.all();
-    let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
-    let mut open = Vec::new();
-    for entry in &entries {
-        let (key, value) = (entry.key.as_str(), entry.value.as_bytes());
-        if let Some(name) = key.strip_prefix("host/") {
-            hosts.insert(name.to_owned(), serde_json::from_slice(value).map_err(|error| error.to_string())?);
-        } else if let Some(id) = key.strip_prefix("operation/") {
-            let operation: Operation = serde_json::from_slice(value).map_err(|error| error.to_string())?;
-            if !operation.state.is_over() {
-                open.push(format!("{id}: {operation:#?}"));
-            }
-        }
-    }
-    if let Some(open) = open.first() {
-        return Err(format!("an operation does not end: {open}"));
-    }
-    let kept = |id: &String| entries.iter().any(|entry| entry.key.as_str() == format!("operation/{id}"));
-    if let Some(lost) = world.check.operations.iter().find(|id| !kept(id)) {
-        return Err(format!("operation {lost} was answered, and is forgotten"));
-    }
-    if !world.nodes.iter().any(|node| node.term().is_some()) {
-        return Err("no controller leads".into());
-    }
-    for agent in &world.agents {
-        let Some(host) = hosts.get(&agent.name) else { return Err(format!("{} is no host", agent.name)) };
-        if host.contact != Contact::Online {
-            return Err(format!("{} is up, and counts as {:?}", agent.name, host.contact));
-        }
-        if host.mode == HostMode::Draining {
-            return Err(format!("{} is drained by nobody, and takes no guests", agent.name));
-        }
-    }
-    for entry in &entries {
-        let Some(name) = entry.key.as_str().strip_prefix("vm/") else { continue };
-        let vm: VmRecord = serde_json::from_slice(entry.value.as_bytes()).map_err(|error| error.to_string())?;
-        let at = world.agents.iter().find(|agent| agent.guests.contains_key(name));
-        let runs = at.is_some_and(|agent| agent.guests[name].runs);
-        let is_right = at.map(|agent| agent.name.clone()) == vm.host
-            && runs == (vm.state == skein_api::cluster::VmRunState::Running);
-        if !is_right {
-            return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
-        }
-    }
-    let guests: usize = world.agents.iter().map(|agent| agent.guests.len()).sum();
-    let known = entries.iter().filter(|entry| entry.key.as_str().starts_with("vm/")).count();
-    if guests != known { Err(format!("there are {guests} guests, and the store knows {known}")) } else { Ok(()) }
 }

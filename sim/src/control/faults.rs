@@ -1,6 +1,7 @@
 //! Crashes, pauses, partitions, and a store that does not answer.
 
-use super::world::{Event, World};
+use super::event::Event;
+use super::world::World;
 use super::{agent, node};
 
 /// How many faults a run has at most.

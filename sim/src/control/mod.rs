@@ -2,18 +2,22 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `world` | the heap of what happens, and who is there |
-//! | `node` | a controller's process: its candidacy, its writes, its plans |
-//! | `agent` | a host with its agent and guests: takes commands, remembers requests, migrates |
+//! | `host`, `event` | what hosts and controllers' processes are; what happens |
+//! | `world` | the heap of what happens, the store, and connections |
+//! | `node` | what a controller's process does: its candidacy, its writes, its plans |
+//! | `agent` | what an agent does: takes commands, remembers requests, migrates |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
-//! | `check` | what must hold, at each step and in the end |
+//! | `check`, `settled` | what must hold, at each step and in the end |
 //! | [`scenario`] | a run from a seed |
 
 mod agent;
 mod check;
+mod event;
 mod faults;
+mod host;
 mod node;
 pub mod scenario;
+mod settled;
 mod world;
 
 pub use check::Stats;

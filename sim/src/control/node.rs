@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use skein_api::cluster::Contact;
 use skein_api::{Term, ToAgent, ToController, Welcome};
-use skein_cluster::{Change, Controller, Input, Output, Settings, Tables, plan};
+use skein_cluster::{Asked, Change, HostRecord, Input, Output, Tables, plan};
 use skein_store::election::{HeldLease, TermBase, campaign, guarded};
 use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
 
-use super::world::{Event, Ms, Stored, World};
+use super::event::{Event, Stored};
+use super::host::{Ms, Node};
+use super::world::World;
 
 /// How often a controller's clock ticks.
 const TICK_MS: Ms = 500;
@@ -16,41 +19,6 @@ const TTL: Duration = Duration::from_secs(5);
 /// How often the lease is kept alive.
 const KEEP_MS: Ms = 1500;
 const BASE: TermBase = TermBase(0);
-
-/// A controller's process.
-pub struct Node {
-    pub life: u64,
-    pub is_alive: bool,
-    /// Until when the process does nothing, as if stopped.
-    pub paused_until: Ms,
-    pub controller: Controller,
-    lease: Option<HeldLease>,
-    term: Option<skein_store::election::Term>,
-    kept_ms: Ms,
-    is_asking: bool,
-    settings: Settings,
-}
-
-impl Node {
-    pub fn new(settings: Settings) -> Node {
-        Node {
-            life: 0,
-            is_alive: true,
-            paused_until: 0,
-            controller: Controller::new(settings.clone()),
-            lease: None,
-            term: None,
-            kept_ms: 0,
-            is_asking: false,
-            settings,
-        }
-    }
-
-    /// Returns the term in which the process believes that it leads.
-    pub fn term(&self) -> Option<Term> {
-        self.controller.term()
-    }
-}
 
 /// Starts a controller's process.
 pub fn start(world: &mut World, node: usize) {
@@ -86,11 +54,9 @@ pub fn tick(world: &mut World, node: usize, life: u64) {
                 follow(world, node);
             }
         }
-        Some(lease) if of.term.is_some() => {
-            if world.now >= of.kept_ms + KEEP_MS {
-                of.kept_ms = world.now;
-                keep_alive(world, node, lease);
-            }
+        Some(lease) if of.term.is_some() && world.now >= of.kept_ms + KEEP_MS => {
+            of.kept_ms = world.now;
+            keep_alive(world, node, lease);
         }
         _ => {}
     }
@@ -220,9 +186,9 @@ fn perform(world: &mut World, node: usize, output: Output) {
                 let revision = world.store.revision();
                 world.check.commanded(world.now, request_id.as_deref().unwrap_or_default(), value, revision.0);
             }
-            world.to_agent(session, ToAgent::Command { command, term, request_id, request });
+            world.send_to_agent(session, ToAgent::Command { command, term, request_id, request });
         }
-        Output::Lead { session, term } => world.to_agent(session, ToAgent::Leads { term }),
+        Output::Lead { session, term } => world.send_to_agent(session, ToAgent::Leads { term }),
         Output::HangUp { session, .. } => world.break_session(session),
         Output::Plan { plan, request } => {
             let ms = world.rng.between(5, 400);
@@ -239,10 +205,28 @@ fn perform(world: &mut World, node: usize, output: Output) {
     }
 }
 
+/// Checks that a host that counts as lost from now on was not heard of for its lease.
+fn check_lost(world: &mut World, node: usize, change: &Change) {
+    let Change::Put { key, value } = change else { return };
+    let Some(name) = key.strip_prefix("host/") else { return };
+    let is_lost =
+        |value: &[u8]| serde_json::from_slice::<HostRecord>(value).is_ok_and(|host| host.contact == Contact::Lost);
+    let was_lost = world.value(key).is_some_and(|value| is_lost(&value));
+    let host = world.agents.iter().position(|agent| agent.name == name);
+    let lease_ms = world.nodes[node].settings.host_lease_ms;
+    if let Some(host) = host.filter(|_| is_lost(value) && !was_lost) {
+        let silent_ms = world.check.silent_ms(world.now, node, host);
+        if silent_ms + TICK_MS * 4 < lease_ms {
+            world.check.broken(world.now, format!("{name} counts as lost after {silent_ms} ms"));
+        }
+    }
+}
+
 fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &[Change]) {
     let life = world.nodes[node].life;
     let mut transaction = Transaction::new();
     for change in changes {
+        check_lost(world, node, change);
         let key = Key::new(change.key()).expect("the key is one");
         transaction = transaction.then(match change {
             Change::Put { value, .. } => Operation::put(key, Value::new(value.clone()).expect("the value is small")),
@@ -276,12 +260,19 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
                 release: "sim".into(),
                 report_period_ms: 1000,
             };
-            world.to_agent(session, ToAgent::Welcome(welcome));
+            world.send_to_agent(session, ToAgent::Welcome(welcome));
             Input::AgentUp { session, hello }
         }
         ToController::Report(report) => Input::AgentReport { session, report },
         ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },
         ToController::Deposed { highest, .. } => Input::AgentDeposed { session, highest },
+        ToController::Other => return,
     };
     handle(world, node, input);
+}
+
+/// Asks a controller for something.
+pub fn ask(world: &mut World, node: usize, asked: Asked) {
+    world.check.asked(&asked);
+    handle(world, node, Input::Asked(Box::new(asked)));
 }

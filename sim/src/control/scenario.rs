@@ -3,11 +3,13 @@
 use skein_api::cluster::{DrainRequest, MigrateRequest, ResumeRequest, VmSettings};
 use skein_cluster::{Ask, Asked, Settings};
 
-use super::agent::{self, Agent, Guest};
-use super::check::{Stats, settled};
+use super::check::Stats;
+use super::event::Event;
 use super::faults::{self, CALM_MS};
-use super::node::{self, Node};
-use super::world::{Event, World};
+use super::host::{Agent, Guest, Node};
+use super::settled::settled;
+use super::world::World;
+use super::{agent, node};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 150_000;
@@ -168,5 +170,5 @@ fn people(world: &mut World) {
     let id = world.number();
     world.say(|| format!("somebody asks c{node}: {ask:?}"));
     let what = format!("{ask:?}");
-    world.ask(node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
+    node::ask(world, node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
 }

@@ -1,77 +1,20 @@
 //! The heap of what happens, and who is there.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use skein_api::{ToAgent, ToController};
-use skein_cluster::{Answer, Asked, Now, PlanRequest};
+use skein_cluster::{Answer, Now};
 use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
 
-use super::agent::Agent;
 use super::check::Checker;
-use super::node::Node;
+use super::event::{Event, Session};
+use super::host::{Agent, Flight, Ms, Node};
 use crate::rng::Rng;
-
-/// Milliseconds since the run began.
-pub type Ms = u64;
 
 /// The wall clock at the begin of a run: some day in 2026.
 const EPOCH_MS: u64 = 1_770_000_000_000;
-
-/// Something that happens at its time.
-#[derive(Debug)]
-pub enum Event {
-    /// A controller's clock ticks.
-    Tick { node: usize, life: u64 },
-    /// The store has an answer for a controller.
-    Stored { node: usize, life: u64, done: Stored },
-    /// A plan is made.
-    Plan { node: usize, life: u64, plan: u64, request: Box<PlanRequest> },
-    /// A line comes to an agent.
-    ToAgent { host: usize, session: u64, line: Box<ToAgent> },
-    /// A line comes to a controller.
-    ToController { node: usize, session: u64, line: Box<ToController> },
-    /// An agent dials a controller.
-    Dial { host: usize, life: u64, node: usize },
-    /// An agent reports.
-    Report { host: usize, life: u64, session: u64 },
-    /// A migration comes to its end.
-    Migrated { id: u64 },
-    /// One end of a session notices that it is over.
-    Broken { session: u64, at_node: bool },
-    /// Something goes wrong, or is mended.
-    Fault,
-    /// Somebody asks for something.
-    People,
-    /// A host's or controller's process starts again.
-    Restart { node: Option<usize>, host: Option<usize> },
-}
-
-/// The answer of the store.
-#[derive(Debug)]
-pub enum Stored {
-    /// A lease was granted, asked for at this time.
-    Granted { asked: Ms, lease: skein_store::Lease },
-    /// The candidacy, and what the store has if it was won.
-    Campaigned { won: Option<(Revision, Vec<Entry>)> },
-    /// The lease was kept alive, or is over.
-    KeptAlive { asked: Ms, ttl: Option<Duration> },
-    /// A write of the controller; `None`: nobody knows.
-    Written { write: u64, outcome: Option<Result<Outcome, StoreError>> },
-    /// The store did not answer.
-    Silent,
-}
-
-/// A connection between an agent and a controller.
-#[derive(Clone, Copy, Debug)]
-pub struct Session {
-    pub host: usize,
-    pub node: usize,
-    pub open: bool,
-    /// When the last line in each direction arrives, so that lines keep their order: to the agent, to the controller.
-    pub last_ms: [Ms; 2],
-}
 
 /// All that there is.
 pub struct World {
@@ -87,8 +30,8 @@ pub struct World {
     pub agents: Vec<Agent>,
     pub sessions: BTreeMap<u64, Session>,
     /// The pairs of host and controller between which nothing comes through.
-    pub cut: std::collections::BTreeSet<(usize, usize)>,
-    pub migrations: BTreeMap<u64, super::agent::Flight>,
+    pub cut: BTreeSet<(usize, usize)>,
+    pub migrations: BTreeMap<u64, Flight>,
     pub check: Checker,
     pub numbers: u64,
     pub trace: bool,
@@ -163,14 +106,14 @@ impl World {
         (!self.cut.contains(&(host, node))).then_some(at - now)
     }
 
-    pub fn to_agent(&mut self, session: u64, line: ToAgent) {
+    pub fn send_to_agent(&mut self, session: u64, line: ToAgent) {
         if let Some(delay) = self.send_at(session, 0) {
             let host = self.sessions[&session].host;
             self.after(delay, Event::ToAgent { host, session, line: Box::new(line) });
         }
     }
 
-    pub fn to_controller(&mut self, session: u64, line: ToController) {
+    pub fn send_to_controller(&mut self, session: u64, line: ToController) {
         if let Some(delay) = self.send_at(session, 1) {
             let node = self.sessions[&session].node;
             self.after(delay, Event::ToController { node, session, line: Box::new(line) });
@@ -201,7 +144,7 @@ impl World {
             Prepared::Conflict { failed } => Ok(Outcome::Conflict { failed }),
             Prepared::Changes(changes) => {
                 let revision = changes.revision;
-                self.check.written(self.now, transaction, &self.store);
+                self.check.written(self.now, transaction, &self.store, &self.migrations);
                 self.store.apply(changes);
                 Ok(Outcome::Committed { revision })
             }
@@ -226,12 +169,6 @@ impl World {
         let key = skein_store::Key::new(key).ok()?;
         let page = self.store.read(&Range::one(key)).ok()?;
         page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
-    }
-
-    /// Asks a controller for something.
-    pub fn ask(&mut self, node: usize, asked: Asked) {
-        self.check.asked(&asked);
-        super::node::handle(self, node, skein_cluster::Input::Asked(Box::new(asked)));
     }
 
     pub fn answered(&mut self, node: usize, asked: u64, answer: Answer) {

@@ -75,8 +75,8 @@ pub fn run(name: &str, socket: &Path, linger: Duration) -> anyhow::Result<()> {
 
 /// Connects to a socket. Fails at once if the console's queue of waiting connections is full.
 fn connect(path: &Path) -> io::Result<UnixStream> {
-    let console = skein_api::Client::new(path).connect().map_err(|error| match error {
-        skein_api::CallError::NoAgent { source, .. } | skein_api::CallError::Forbidden { source, .. } => source,
+    let console = skein_client::Client::new(path).connect().map_err(|error| match error {
+        skein_client::CallError::NoAgent { source, .. } | skein_client::CallError::Forbidden { source, .. } => source,
         error => io::Error::other(error.to_string()),
     })?;
     console.set_nonblocking(true)?;

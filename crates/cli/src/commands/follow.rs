@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
-    CallError, Client, Convergence, Conversation, CopyProgress, KERNEL_KILLED, LogEntry, Migration, MigrationId,
-    MigrationPhase, Outcome, PROGRESS_PERIOD, PathView, Reply, Request, Role, SourcePhase, TargetPhase,
+    Convergence, CopyProgress, KERNEL_KILLED, LogEntry, Migration, MigrationId, MigrationPhase, Outcome,
+    PROGRESS_PERIOD, PathView, Reply, Request, Role, SourcePhase, TargetPhase,
 };
+use skein_client::{CallError, Client, Conversation};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 

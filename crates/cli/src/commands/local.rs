@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use skein_api::{
-    CallError, CheckResult, Client, FailureReason, Migration, Outcome, Reply, Request, Role, Severity, VmState,
-};
+use skein_api::{CheckResult, FailureReason, Migration, Outcome, Reply, Request, Role, Severity, VmState};
+use skein_client::{CallError, Client};
 
 use super::text::{clean, count};
 

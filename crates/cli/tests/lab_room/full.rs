@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
 
-use skein_api::{CallError, MigrateOptions, Outcome, Reply, Request};
+use skein_api::{MigrateOptions, Outcome, Reply, Request};
+use skein_client::CallError;
 use skein_lab_cluster::{Cluster, Settings};
 
 use super::group::Group;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use skein_api::Client;
+use skein_client::Client;
 use skein_lab_cluster::until;
 use skein_lab_hosts::Lab;
 

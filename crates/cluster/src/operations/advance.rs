@@ -2,9 +2,8 @@
 
 use skein_api::cluster::{HostMode, MoveState, Operation, OperationKind, OperationState};
 
-use super::plans::PlanPurpose;
-use crate::controller::Controller;
 use crate::records::HostRecord;
+use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
 
@@ -144,6 +143,7 @@ impl Controller {
                     operation.moves[index].state = MoveState::Left;
                     operation.moves[index].detail = "it was not begun any more".into();
                 }
+                MoveState::Begun if self.has(Planted::OverTooEarly) => operation.moves[index].state = MoveState::Left,
                 MoveState::Begun => {
                     self.call_off(&operation, index);
                     self.look_at_begun(now, &mut operation, index);
@@ -167,7 +167,7 @@ impl Controller {
         let OperationKind::Drain { host, .. } = &operation.kind else { return };
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
         let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) else { return };
-        // Somebody called the drain off: all is as before. Whoever let its deadline run out wants the host all the same.
+        // After a call-off all is as before. A host whose deadline ran out is wanted empty all the same.
         let mode = if operation.cancelled { HostMode::Active } else { HostMode::Maintenance };
         let host = host.clone();
         let stay = self.guests_on(&host).len();

@@ -3,8 +3,9 @@
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
 
-use crate::controller::{CommandPurpose, Controller, Output, Outstanding};
-use crate::records::VmRecord;
+use super::record::is_owner;
+use crate::observed::SessionId;
+use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
 
@@ -105,13 +106,7 @@ impl Controller {
         self.send(session, purpose, request_id, request);
     }
 
-    fn send(
-        &mut self,
-        session: crate::observed::SessionId,
-        purpose: CommandPurpose,
-        request_id: Option<String>,
-        request: Request,
-    ) {
+    fn send(&mut self, session: SessionId, purpose: CommandPurpose, request_id: Option<String>, request: Request) {
         let Some(term) = self.term() else { return };
         let command = self.number();
         self.commands.insert(command, Outstanding { session, purpose });
@@ -176,7 +171,9 @@ impl Controller {
         } else if host != Some(&of.from) && !before.iter().any(comes) {
             let why = format!("it is on {} by now", host.unwrap_or("no host"));
             end(now, of, MoveState::Left, why);
-        } else if target.is_none_or(|target| target.mode != HostMode::Active || target.contact == Contact::Off) {
+        } else if !self.has(Planted::ModeForgotten)
+            && target.is_none_or(|target| target.mode != HostMode::Active || target.contact == Contact::Off)
+        {
             let why = format!("{} takes no guests any more", of.to.as_deref().unwrap_or("its target"));
             end(now, of, MoveState::Failed, why);
         } else if !is_owner(vm, of.to.as_deref()) {
@@ -194,8 +191,11 @@ impl Controller {
             let is_asked = self.commands.values().any(|command| command.purpose == purpose);
             if operation.state == OperationState::Cancelling {
                 self.settle_unknown(now, &mut operation.moves[index], is_asked);
-            } else if !is_asked {
+            } else if !is_asked && !self.has(Planted::BegunForgotten) {
                 // An agent that was asked before answers with the same migration.
+                if self.has(Planted::NameChanged) {
+                    operation.moves[index].attempts += 1;
+                }
                 self.send_begin(operation, index);
             }
             return;
@@ -269,13 +269,6 @@ impl Controller {
         (of.state, of.detail, of.not_before) = (MoveState::Waiting, why, Some(now.in_ms(wait)));
         of.migration = None;
     }
-}
-
-/// Returns whether a VM may be on a host. Possible owners hold for everybody, also for those who choose a host
-/// themselves.
-pub(crate) fn is_owner(vm: Option<&VmRecord>, host: Option<&str>) -> bool {
-    let owners = vm.and_then(|vm| vm.settings.owners.as_ref());
-    owners.is_none_or(|owners| host.is_some_and(|host| owners.iter().any(|owner| owner == host)))
 }
 
 /// Ends a move that was not made.

@@ -5,21 +5,12 @@ use std::error::Error;
 use skein_api::cluster::{Operation, OperationKind, OperationState};
 use skein_placement::schedule::ConcurrencyLimits;
 
-use super::{new_move, refusals};
-use crate::ask::Answer;
-use crate::controller::{Controller, Output};
+use super::record::{new_move, refusals};
+use crate::answer::Answer;
 use crate::live::Excluded;
 use crate::planner::{PlanError, PlanRequest, Planned, Want};
+use crate::state::{Controller, Output, PlanPurpose, Planted};
 use crate::time::Now;
-
-/// Why a plan is made.
-#[derive(Debug)]
-pub(crate) enum PlanPurpose {
-    /// For an operation.
-    Operation { id: String },
-    /// Only to be shown, to this request.
-    Preview { asked: u64, operation: Box<Operation> },
-}
 
 impl Controller {
     /// Asks for a plan.
@@ -103,7 +94,8 @@ impl Controller {
                 Want::At { places: left.map(|of| (of.vm, host.clone())).collect() }
             }
         };
-        (want, refusals(operation))
+        let is_forgotten = self.has(Planted::RefusalForgotten);
+        (want, if is_forgotten { Excluded::new() } else { refusals(operation) })
     }
 }
 

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use skein_api::{CallError, Client, HostView, Reply, Request, Resource, Room};
+use skein_api::{HostView, Reply, Request, Resource, Room};
+use skein_client::{CallError, Client};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
 use skein_inventory::hosts_file::HostsFile;
 use skein_units::about_bytes;

@@ -4,7 +4,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{Client, LogEntry, MigrateOptions, MigrationEvent, MigrationId, MigrationPhase, Reply, Request};
+use skein_api::{LogEntry, MigrateOptions, MigrationEvent, MigrationId, MigrationPhase, Reply, Request};
+use skein_client::Client;
 use skein_journal::EventLog;
 
 use super::outcome::Failure;

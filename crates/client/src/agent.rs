@@ -5,10 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use skein_api::{API_VERSION, LINE_BYTES_MAX, LineError, Refusal, Reply, Request, RequestLine, parse_line, write_line};
 use socket2::{Domain, SockAddr, Socket, Type};
-
-use crate::line::{LINE_BYTES_MAX, LineError, parse_line, write_line};
-use crate::v1::{API_VERSION, Refusal, Reply, Request, RequestLine};
 
 /// Bounds how long an agent that lives takes for a connection and a request.
 const CONNECT_TIME: Duration = Duration::from_secs(5);

@@ -10,9 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use skein_api::{
-    API_VERSION, Attempt, CheckResult, Client, CopyProgress, MigrateOptions, Migration, MigrationId, MigrationPhase,
-    Outcome, PathView, Problem, ProblemKind, Reply, Request, RequestLine, Role, Severity, SourcePhase,
+    API_VERSION, Attempt, CheckResult, CopyProgress, MigrateOptions, Migration, MigrationId, MigrationPhase, Outcome,
+    PathView, Problem, ProblemKind, Reply, Request, RequestLine, Role, Severity, SourcePhase,
 };
+use skein_client::Client;
 
 const REQUEST_ID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,7 +77,7 @@ fn replies() -> Vec<Reply> {
 }
 
 fn file() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("schema/v1-conversation.txt")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../api/schema/v1-conversation.txt")
 }
 
 fn conversation() -> String {

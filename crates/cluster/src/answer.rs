@@ -1,0 +1,145 @@
+//! What people and programs ask of a controller, and its answers, as values.
+
+use skein_api::cluster::{
+    DrainRequest, HostSettings, MigrateRequest, Operation, ResumeRequest, Role, Token, UnixMs, VmSettings,
+};
+
+/// Something that is asked, and by whom.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The number by which the answer is known.
+    pub id: u64,
+    /// Who asks: the name of a token or of a certificate.
+    pub by: String,
+    /// The address that the request came from.
+    pub from: String,
+    /// The request in words, for the audit log.
+    pub what: String,
+    /// A key that the caller chose: the same key again is the same request.
+    pub repeat: Option<String>,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// What may be asked. Whether the caller may, was seen to before.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Ask {
+    /// Empty a host.
+    Drain { host: String, request: DrainRequest },
+    /// Let a host take guests again.
+    Resume { host: String, request: ResumeRequest },
+    /// Move a VM.
+    Migrate { vm: String, request: MigrateRequest },
+    /// Call an operation off.
+    Cancel { operation: String },
+    /// Change what is set of a host. With `version` only if that is the host's.
+    SetHost { host: String, settings: HostSettings, version: Option<u64> },
+    /// Forget a host that has no guests.
+    RemoveHost { host: String },
+    /// Change what is set of a VM. With `version` only if that is the VM's.
+    SetVm { vm: String, settings: VmSettings, version: Option<u64> },
+    /// Make a ticket. The secret was made by the caller, at random.
+    NewTicket { id: String, host: Option<String>, expires_s: Option<u64>, secret_sha256: String },
+    /// Let a host join by a ticket.
+    Join { host: String, ticket: String, secret_sha256: String },
+    /// Make a token. The secret was made by the caller, at random.
+    NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
+    /// Take a token away.
+    RemoveToken { name: String },
+    /// Note a request that was refused before it came here.
+    Refused { status: u16, detail: String },
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// It was done, and there is nothing to show.
+    Done,
+    /// An operation, begun by this request or by the same request before.
+    Operation(Box<Operation>),
+    /// A ticket, with its end.
+    Ticket(UnixMs),
+    /// A token.
+    Token(Token),
+    /// It was refused.
+    Refused(Refused),
+}
+
+/// Why something was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What kind of refusal it is.
+    pub kind: RefusedKind,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it. May be empty.
+    pub cure: String,
+}
+
+/// The kinds of refusals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedKind {
+    /// There is no such thing.
+    NotFound,
+    /// It is not possible in the present state.
+    Conflict,
+    /// It has changed since the caller looked.
+    Changed,
+    /// The request makes no sense.
+    Invalid,
+    /// The ticket is not valid.
+    Forbidden,
+    /// The controller cannot do anything at the moment.
+    Unavailable,
+    /// Another kind, with its HTTP status: for the audit log.
+    Other(u16),
+}
+
+impl RefusedKind {
+    /// Returns the HTTP status.
+    pub fn status(self) -> u16 {
+        match self {
+            RefusedKind::NotFound => 404,
+            RefusedKind::Conflict => 409,
+            RefusedKind::Changed => 412,
+            RefusedKind::Invalid => 422,
+            RefusedKind::Forbidden => 403,
+            RefusedKind::Unavailable => 503,
+            RefusedKind::Other(status) => status,
+        }
+    }
+}
+
+impl Answer {
+    pub(crate) fn refused(kind: RefusedKind, message: impl Into<String>, cure: impl Into<String>) -> Answer {
+        Answer::Refused(Refused { kind, message: message.into(), cure: cure.into() })
+    }
+
+    pub(crate) fn unavailable(why: &str) -> Answer {
+        Answer::refused(RefusedKind::Unavailable, why, "")
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>, cure: impl Into<String>) -> Answer {
+        Answer::refused(RefusedKind::Conflict, message, cure)
+    }
+
+    /// Returns the HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Answer::Done => 204,
+            Answer::Operation(_) => 202,
+            Answer::Ticket(_) | Answer::Token(_) => 201,
+            Answer::Refused(refused) => refused.kind.status(),
+        }
+    }
+
+    /// Returns the answer in a sentence.
+    pub(crate) fn detail(&self) -> String {
+        match self {
+            Answer::Operation(operation) => format!("operation {}", operation.id),
+            Answer::Refused(refused) => refused.message.clone(),
+            Answer::Done | Answer::Ticket(_) | Answer::Token(_) => String::new(),
+        }
+    }
+}

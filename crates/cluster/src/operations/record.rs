@@ -1,0 +1,234 @@
+//! An operation's record, and what is read from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState, Progress};
+
+use crate::records::VmRecord;
+use crate::state::{Controller, OperationRun, Planted};
+use crate::time::Now;
+
+impl Controller {
+    /// Returns an operation, with its progress.
+    pub fn operation(&self, id: &str) -> Option<Operation> {
+        let found = self.tables.operations.get(id)?;
+        Some(Operation { version: found.revision, ..found.value.clone() })
+    }
+
+    /// Returns the operations before an id, the newest first, `most` at most. An empty id is behind all.
+    pub fn operations(&self, before: &str, most: usize) -> Vec<Operation> {
+        let all = self.tables.operations.iter().rev();
+        let found = all.skip_while(|(id, _)| !before.is_empty() && id.as_str() >= before).take(most);
+        found.map(|(_, found)| Operation { version: found.revision, ..found.value.clone() }).collect()
+    }
+
+    /// Returns how many operations are under way.
+    pub fn operations_open(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub(crate) fn is_open(&self, id: &str) -> bool {
+        self.tables.operations.get(id).is_some_and(|found| !found.value.state.is_over())
+    }
+
+    /// Returns the operation that is to move a VM.
+    pub(crate) fn operation_of(&self, vm: &str) -> Option<&str> {
+        let open = self.tables.operations.iter().filter(|(_, found)| !found.value.state.is_over());
+        let moves = |found: &Operation| {
+            let is_asked = matches!(&found.kind, OperationKind::Migrate { vm: asked, .. } if asked == vm);
+            is_asked || found.moves.iter().any(|of| of.vm == vm && !of.state.is_over())
+        };
+        open.filter(|(_, found)| moves(&found.value)).map(|(id, _)| id.as_str()).next()
+    }
+
+    /// Counts the migrations to and from a host that operations have begun.
+    pub(crate) fn slots_used(&self, host: &str) -> (u32, u32) {
+        let mut used = (0, 0);
+        if self.has(Planted::SlotsForgotten) {
+            return used;
+        }
+        for of in self.begun_moves() {
+            used.0 += u32::from(of.to.as_deref() == Some(host));
+            used.1 += u32::from(of.from == host);
+        }
+        used
+    }
+
+    /// Returns the moves that are under way.
+    pub(super) fn begun_moves(&self) -> impl Iterator<Item = &Move> {
+        let open = self.tables.operations.values().filter(|found| !found.value.state.is_over());
+        open.flat_map(|found| &found.value.moves).filter(|of| of.state == MoveState::Begun)
+    }
+
+    /// Makes an operation, and keeps it.
+    pub(crate) fn begin_operation(
+        &mut self,
+        now: Now,
+        kind: OperationKind,
+        state: OperationState,
+        by: &str,
+    ) -> Operation {
+        let operation = self.unsaved_operation(now, kind, state, by);
+        self.runs.insert(operation.id.clone(), OperationRun::default());
+        self.save_operation(now, operation.clone());
+        operation
+    }
+
+    /// Makes an operation that is not kept.
+    pub(crate) fn unsaved_operation(
+        &mut self,
+        now: Now,
+        kind: OperationKind,
+        state: OperationState,
+        by: &str,
+    ) -> Operation {
+        let term = self.term().unwrap_or_default();
+        Operation {
+            // Ids sort by their age.
+            id: format!("{:08}-{:06}", term.0, self.number()),
+            kind,
+            state,
+            by: by.to_owned(),
+            created: now.wall,
+            ended: None,
+            cancelled: false,
+            message: String::new(),
+            moves: Vec::new(),
+            progress: Progress::default(),
+            version: 0,
+        }
+    }
+
+    /// Makes an operation that moves a VM to a host that somebody chose; `dry_run`: only shows it.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new_migration(
+        &mut self,
+        now: Now,
+        kind: OperationKind,
+        vm: &str,
+        from: &str,
+        to: &str,
+        by: &str,
+        dry_run: bool,
+    ) -> Operation {
+        let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
+        operation.moves.push(new_move(vm, from, Some(to), "asked for"));
+        if !dry_run {
+            self.runs.insert(operation.id.clone(), OperationRun::default());
+            self.save_operation(now, operation.clone());
+        }
+        operation
+    }
+
+    /// Keeps a changed operation.
+    pub(crate) fn save_operation(&mut self, now: Now, mut operation: Operation) {
+        operation.progress = progress(now, &operation);
+        if operation.state.is_over() {
+            operation.ended = operation.ended.or(Some(now.wall));
+            self.runs.remove(&operation.id);
+        }
+        let id = operation.id.clone();
+        if self.tables.operations.get(&id).is_none_or(|found| found.value != operation) {
+            self.tables.put(&id, operation);
+        }
+    }
+
+    /// Forgets operations that have long been over.
+    pub(crate) fn forget_operations(&mut self) {
+        let mut more = self.tables.operations.len().saturating_sub(self.settings.operations_kept + self.runs.len());
+        if more == 0 {
+            return;
+        }
+        let drains: Vec<String> = self.tables.hosts.values().filter_map(|host| host.value.drain.clone()).collect();
+        let over =
+            self.tables.operations.iter().filter(|(id, found)| found.value.state.is_over() && !drains.contains(id));
+        let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
+        for id in over {
+            if more == 0 {
+                break;
+            }
+            self.tables.delete::<Operation>(&id);
+            more -= 1;
+        }
+    }
+}
+
+/// Makes a move that waits.
+pub(crate) fn new_move(vm: &str, from: &str, to: Option<&str>, reason: &str) -> Move {
+    Move {
+        vm: vm.to_owned(),
+        from: from.to_owned(),
+        to: to.map(str::to_owned),
+        reason: reason.to_owned(),
+        state: if to.is_some() { MoveState::Waiting } else { MoveState::Left },
+        waits: Vec::new(),
+        attempts: 0,
+        migration: None,
+        not_before: None,
+        detail: String::new(),
+        begun: None,
+        ended: None,
+        downtime_ms: None,
+        forecast_ms: None,
+    }
+}
+
+/// Returns how much of an operation is done, and how long the rest takes: as long as its forecast says, corrected by
+/// how long the moves took that are done.
+fn progress(now: Now, operation: &Operation) -> Progress {
+    let mut progress = Progress { forecast_ms: operation.progress.forecast_ms, ..Progress::default() };
+    let (mut took, mut forecast, mut left) = (0, 0, 0);
+    for of in &operation.moves {
+        let is_move = of.state != MoveState::Left;
+        progress.moves += u32::from(is_move);
+        let expected = of.forecast_ms.unwrap_or(0);
+        match (of.state, of.begun, of.ended) {
+            (MoveState::Done, Some(begun), Some(ended)) => {
+                progress.moves_done += 1;
+                took += ended.0.saturating_sub(begun.0);
+                forecast += expected;
+            }
+            (MoveState::Done, ..) => progress.moves_done += 1,
+            (MoveState::Begun, Some(begun), _) => {
+                progress.moves_running += 1;
+                left += expected.saturating_sub(now.wall.0.saturating_sub(begun.0));
+            }
+            (MoveState::Waiting, ..) => left += expected,
+            _ => {}
+        }
+    }
+    if operation.state.is_over() {
+        return progress;
+    }
+    let elapsed = now.wall.0.saturating_sub(operation.created.0);
+    let total: u64 = operation.moves.iter().filter_map(|of| of.forecast_ms).sum();
+    progress.left_ms = match progress.forecast_ms {
+        // Moves that run at the same time share the links: what is left is the plan's part that is left.
+        Some(planned) if total > 0 => {
+            let by_plan = planned as f64 * left as f64 / total as f64;
+            let slower = if forecast > 0 { (took as f64 / forecast as f64).clamp(0.1, 10.0) } else { 1.0 };
+            Some((by_plan * slower) as u64)
+        }
+        Some(planned) => Some(planned.saturating_sub(elapsed)),
+        None => None,
+    };
+    progress
+}
+
+/// The hosts that refused a VM in an operation.
+pub(crate) fn refusals(operation: &Operation) -> BTreeMap<String, BTreeSet<String>> {
+    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for of in operation.moves.iter().filter(|of| of.state == MoveState::Failed) {
+        if let Some(to) = &of.to {
+            found.entry(of.vm.clone()).or_default().insert(to.clone());
+        }
+    }
+    found
+}
+
+/// Returns whether a VM may be on a host. Possible owners hold for everybody, also for those who choose a host
+/// themselves.
+pub(crate) fn is_owner(vm: Option<&VmRecord>, host: Option<&str>) -> bool {
+    let owners = vm.and_then(|vm| vm.settings.owners.as_ref());
+    owners.is_none_or(|owners| host.is_some_and(|host| owners.iter().any(|owner| owner == host)))
+}

@@ -1,0 +1,263 @@
+//! A controller's state, what goes out, and what is held back until it is written.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation, UnixMs};
+use skein_api::{Request, Term};
+
+use crate::answer::Answer;
+use crate::observed::{Observed, SessionId};
+use crate::planner::PlanRequest;
+use crate::tables::{Change, Tables};
+use crate::time::Now;
+
+/// How a controller behaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long an agent may be silent before its host counts as lost, in milliseconds.
+    pub host_lease_ms: u64,
+    /// How often a move is begun before it counts as failed.
+    pub attempts_max: u32,
+    /// The milliseconds before a move's second attempt; each further attempt waits twice as long.
+    pub retry_ms: u64,
+    /// The most migrations at once in the cluster.
+    pub migrations_max: u32,
+    /// How long a VM that no host reports is remembered, in milliseconds.
+    pub missing_ms: u64,
+    /// How many operations that are over are remembered.
+    pub operations_kept: usize,
+    /// How many records the audit log has.
+    pub audit_kept: usize,
+    /// A mistake that the simulation has to find. For tests only.
+    pub planted: Option<Planted>,
+}
+
+/// A mistake that is made on purpose, so that it is seen that the simulation would find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// Commands and answers go out before the decision is written.
+    WordBeforeStore,
+    /// A request that is repeated has another name.
+    NameChanged,
+    /// A new leader counts hosts as lost of which it has not heard yet.
+    LeaseForgotten,
+    /// A move begins, though its target takes no guests any more.
+    ModeForgotten,
+    /// The moves of other operations take no slots.
+    SlotsForgotten,
+    /// An operation that is called off does not wait for its migrations.
+    OverTooEarly,
+    /// A move that was begun in an earlier term is not asked for again.
+    BegunForgotten,
+    /// A plan chooses hosts again that have refused.
+    RefusalForgotten,
+    /// A VM that no host has at the moment is forgotten at once.
+    MissingForgotten,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            host_lease_ms: 10_000,
+            attempts_max: 3,
+            retry_ms: 5_000,
+            migrations_max: 64,
+            missing_ms: 60_000,
+            operations_kept: 500,
+            audit_kept: 100_000,
+            planted: None,
+        }
+    }
+}
+
+/// What a controller wants done.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Output {
+    /// Write these changes in one transaction, guarded by the leader's key of this term.
+    Write { write: u64, term: Term, changes: Vec<Change> },
+    /// Send a command to an agent.
+    Command { session: SessionId, command: u64, term: Term, request_id: Option<String>, request: Box<Request> },
+    /// Tell an agent who leads.
+    Lead { session: SessionId, term: Term },
+    /// End an agent's connection.
+    HangUp { session: SessionId, why: String },
+    /// Make a plan, and come back with [`Input::Planned`].
+    Plan { plan: u64, request: Box<PlanRequest> },
+    /// Answer what was asked.
+    Answer { asked: u64, answer: Answer },
+    /// Tell subscribers what has changed, by this revision.
+    Changed { revision: u64, at: UnixMs, changed: Box<ChangedObject> },
+    /// Give up the lead, if it is not lost yet, and read the store again.
+    StepDown { why: String },
+}
+
+/// Whether a controller decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Another controller leads, or none.
+    Follower,
+    /// This controller leads.
+    Leader {
+        /// The election.
+        term: Term,
+        /// When it began, by the clock that never jumps.
+        since_ms: u64,
+    },
+}
+
+/// A write that is under way, and what waits for it.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) write: u64,
+    pub(crate) changes: Vec<Change>,
+    pub(crate) effects: Vec<Output>,
+}
+
+/// The reason why a command was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CommandPurpose {
+    /// To begin a move of an operation.
+    Begin { operation: String, index: usize },
+    /// To call a move off.
+    CallOff { operation: String, index: usize },
+}
+
+/// A command whose reply has not come.
+#[derive(Clone, Debug)]
+pub(crate) struct Outstanding {
+    pub(crate) session: SessionId,
+    pub(crate) purpose: CommandPurpose,
+}
+
+/// What is kept of an operation while this controller leads, and nobody else needs.
+#[derive(Debug, Default)]
+pub(crate) struct OperationRun {
+    /// The plan that is being made.
+    pub(crate) plan: Option<u64>,
+    /// When a plan last failed, by the clock that never jumps.
+    pub(crate) plan_failed_ms: Option<u64>,
+}
+
+/// Why a plan is made.
+#[derive(Debug)]
+pub(crate) enum PlanPurpose {
+    /// For an operation.
+    Operation { id: String },
+    /// Only to be shown, to this request.
+    Preview { asked: u64, operation: Box<Operation> },
+}
+
+/// A controller.
+#[derive(Debug)]
+pub struct Controller {
+    pub(crate) settings: Settings,
+    pub(crate) role: Role,
+    pub(crate) tables: Tables,
+    pub(crate) observed: BTreeMap<String, Observed>,
+    pub(crate) sessions: BTreeMap<SessionId, String>,
+    pub(crate) commands: BTreeMap<u64, Outstanding>,
+    pub(crate) plans: BTreeMap<u64, PlanPurpose>,
+    pub(crate) runs: BTreeMap<String, OperationRun>,
+    /// VMs that no host has: since when, by the clock that never jumps.
+    pub(crate) missing: BTreeMap<String, u64>,
+    pub(crate) out: VecDeque<Output>,
+    /// What waits until what is staged is written.
+    pub(crate) held: Vec<Output>,
+    pub(crate) in_flight: Option<InFlight>,
+    pub(crate) numbers: u64,
+    pub(crate) audited: u64,
+    pub(crate) wall: UnixMs,
+}
+
+impl Controller {
+    /// Makes a controller that knows nothing and does not lead.
+    pub fn new(settings: Settings) -> Controller {
+        Controller {
+            settings,
+            role: Role::Follower,
+            tables: Tables::default(),
+            observed: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            out: VecDeque::new(),
+            held: Vec::new(),
+            in_flight: None,
+            numbers: 0,
+            audited: 0,
+            wall: UnixMs(0),
+        }
+    }
+
+    /// Returns whether this controller leads.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Returns the term in which this controller leads.
+    pub fn term(&self) -> Option<Term> {
+        match self.role {
+            Role::Leader { term, .. } => Some(term),
+            Role::Follower => None,
+        }
+    }
+
+    /// Returns the records, as they will be when all is written.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Returns the next thing to be done.
+    pub fn output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    /// Does something once all that was decided so far is written.
+    pub(crate) fn effect(&mut self, output: Output) {
+        let is_written = self.in_flight.is_none() && !self.tables.is_staged() && self.held.is_empty();
+        match is_written || self.has(Planted::WordBeforeStore) {
+            true => self.out.push_back(output),
+            false => self.held.push(output),
+        }
+    }
+
+    /// Returns whether a mistake is planted.
+    pub(crate) fn has(&self, planted: Planted) -> bool {
+        self.settings.planted == Some(planted)
+    }
+
+    /// Returns a number that this controller has not used in its term.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Adds a record to the audit log.
+    pub(crate) fn audit(&mut self, now: Now, mut record: AuditRecord) {
+        self.audited += 1;
+        let term = self.term().unwrap_or_default();
+        record.id = format!("{:013}-{:08}-{:06}", now.wall.0, term.0, self.audited);
+        self.tables.put(&record.id.clone(), record);
+    }
+
+    pub(crate) fn set_contact(&mut self, now: Now, name: &str, contact: Contact) {
+        let Some(found) = self.tables.hosts.get(name).filter(|found| found.value.contact != contact) else { return };
+        let mut host = found.value.clone();
+        (host.contact, host.contact_since) = (contact, now.wall);
+        self.tables.put(name, host);
+    }
+
+    /// Returns the connection of a host's agent.
+    pub(crate) fn session_of(&self, host: &str) -> Option<SessionId> {
+        self.observed.get(host).and_then(|observed| observed.session)
+    }
+
+    /// Returns the VMs of a host, by the records.
+    pub(crate) fn vms_on(&self, host: &str) -> BTreeSet<String> {
+        let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
+        here.map(|(name, _)| name.clone()).collect()
+    }
+}

@@ -1,0 +1,63 @@
+//! What happens, and connections.
+
+use std::time::Duration;
+
+use skein_api::{ToAgent, ToController};
+use skein_cluster::PlanRequest;
+use skein_store::{Entry, Outcome, Revision, StoreError};
+
+use super::host::Ms;
+
+/// Something that happens at its time.
+#[derive(Debug)]
+pub enum Event {
+    /// A controller's clock ticks.
+    Tick { node: usize, life: u64 },
+    /// The store has an answer for a controller.
+    Stored { node: usize, life: u64, done: Stored },
+    /// A plan is made.
+    Plan { node: usize, life: u64, plan: u64, request: Box<PlanRequest> },
+    /// A line comes to an agent.
+    ToAgent { host: usize, session: u64, line: Box<ToAgent> },
+    /// A line comes to a controller.
+    ToController { node: usize, session: u64, line: Box<ToController> },
+    /// An agent dials a controller.
+    Dial { host: usize, life: u64, node: usize },
+    /// An agent reports.
+    Report { host: usize, life: u64, session: u64 },
+    /// A migration comes to its end.
+    Migrated { id: u64 },
+    /// One end of a session notices that it is over.
+    Broken { session: u64, at_node: bool },
+    /// Something goes wrong, or is mended.
+    Fault,
+    /// Somebody asks for something.
+    People,
+    /// A host's or controller's process starts again.
+    Restart { node: Option<usize>, host: Option<usize> },
+}
+
+/// The answer of the store.
+#[derive(Debug)]
+pub enum Stored {
+    /// A lease was granted, asked for at this time.
+    Granted { asked: Ms, lease: skein_store::Lease },
+    /// The candidacy, and what the store has if it was won.
+    Campaigned { won: Option<(Revision, Vec<Entry>)> },
+    /// The lease was kept alive, or is over.
+    KeptAlive { asked: Ms, ttl: Option<Duration> },
+    /// A write of the controller; `None`: nobody knows.
+    Written { write: u64, outcome: Option<Result<Outcome, StoreError>> },
+    /// The store did not answer.
+    Silent,
+}
+
+/// A connection between an agent and a controller.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    pub host: usize,
+    pub node: usize,
+    pub open: bool,
+    /// When the last line in each direction arrives, so that lines keep their order: to the agent, to the controller.
+    pub last_ms: [Ms; 2],
+}

@@ -1,0 +1,182 @@
+//! A host, and a controller's process: what they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::{FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, VmState, VmView};
+use skein_cluster::{Controller, Settings};
+use skein_store::election::HeldLease;
+
+/// Milliseconds since the run began.
+pub type Ms = u64;
+
+/// The migrations at once that an agent allows, each way.
+pub const SLOTS: u32 = 2;
+/// A guest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Guest {
+    pub ram_mb: u64,
+    pub runs: bool,
+    pub migration: Option<u64>,
+}
+
+/// A migration under way.
+#[derive(Clone, Debug)]
+pub struct Flight {
+    /// The name of the request, with the operation in front.
+    pub name: String,
+    pub vm: String,
+    pub from: usize,
+    pub to: usize,
+    pub called_off: Option<FailureReason>,
+}
+
+/// What an agent has sent in a session.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub sequence: u64,
+    pub vms: BTreeMap<String, VmView>,
+    pub migrations: BTreeMap<u64, Migration>,
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Agent {
+    pub name: String,
+    pub life: u64,
+    /// Whether the host is on.
+    pub is_on: bool,
+    /// Whether the agent's process runs.
+    pub is_up: bool,
+    pub boot: u64,
+    pub ram_mb: u64,
+    pub guests: BTreeMap<String, Guest>,
+    /// Guests on their way here: how much memory each takes.
+    pub incoming: BTreeMap<String, u64>,
+    /// What the agent has on its disk: requests that it knows, migrations, the highest term.
+    pub requests: BTreeMap<String, u64>,
+    pub migrations: BTreeMap<u64, Migration>,
+    pub highest: Term,
+    /// Guests that the host cannot run.
+    pub refuses: BTreeSet<String>,
+    /// The session with each controller.
+    pub sessions: BTreeMap<usize, u64>,
+    pub sent: BTreeMap<u64, Sent>,
+}
+
+impl Agent {
+    pub fn new(name: &str, ram_mb: u64) -> Agent {
+        Agent {
+            name: name.to_owned(),
+            life: 1,
+            is_on: true,
+            is_up: true,
+            boot: 1,
+            ram_mb,
+            guests: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            migrations: BTreeMap::new(),
+            highest: Term(0),
+            refuses: BTreeSet::new(),
+            sessions: BTreeMap::new(),
+            sent: BTreeMap::new(),
+        }
+    }
+
+    pub fn ram_used_mb(&self) -> u64 {
+        let own = self.guests.values().filter(|guest| guest.runs).map(|guest| guest.ram_mb);
+        own.sum::<u64>() + self.incoming.values().sum::<u64>()
+    }
+
+    pub fn facts(&self) -> HostFacts {
+        let slots = MigrationSlots { limit: SLOTS, used: 0 };
+        HostFacts {
+            name: self.name.clone(),
+            boot_id: Some(format!("boot{}", self.boot)),
+            ram_bytes: self.ram_mb << 20,
+            ram_available_bytes: (self.ram_mb - self.ram_used_mb().min(self.ram_mb)) << 20,
+            kept_ram_bytes: 0,
+            room: None,
+            hugepages: Vec::new(),
+            cpus: 16,
+            cpu_vendor: "AuthenticAMD".into(),
+            cpu_flags: BTreeSet::new(),
+            kvm: Ok(()),
+            qemu: Err("none".into()),
+            bridges: BTreeSet::new(),
+            taps_in_use: BTreeSet::new(),
+            vms: Vec::new(),
+            incoming: slots,
+            outgoing: slots,
+            journal: Ok(()),
+            files: Vec::new(),
+            digests: BTreeMap::new(),
+            nics: Vec::new(),
+            swtpm: None,
+        }
+    }
+
+    pub fn views(&self) -> BTreeMap<String, VmView> {
+        let own = self.guests.iter().map(|(name, guest)| {
+            let state = if guest.runs { VmState::Running } else { VmState::Stopped };
+            (name.clone(), view(name, guest.ram_mb, state, guest.migration))
+        });
+        let comes =
+            self.incoming.iter().map(|(name, ram_mb)| (name.clone(), view(name, *ram_mb, VmState::Incoming, None)));
+        comes.chain(own).collect()
+    }
+}
+
+fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmView {
+    VmView {
+        name: name.to_owned(),
+        state,
+        memory_bytes: ram_mb << 20,
+        cpus: 1,
+        pid: None,
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: migration.map(MigrationId),
+        drives: Vec::new(),
+        definition: None,
+        note: String::new(),
+    }
+}
+
+/// A controller's process.
+pub struct Node {
+    pub life: u64,
+    pub is_alive: bool,
+    /// Until when the process does nothing, as if stopped.
+    pub paused_until: Ms,
+    pub controller: Controller,
+    pub lease: Option<HeldLease>,
+    pub term: Option<skein_store::election::Term>,
+    pub kept_ms: Ms,
+    pub is_asking: bool,
+    pub settings: Settings,
+}
+
+impl Node {
+    pub fn new(settings: Settings) -> Node {
+        Node {
+            life: 0,
+            is_alive: true,
+            paused_until: 0,
+            controller: Controller::new(settings.clone()),
+            lease: None,
+            term: None,
+            kept_ms: 0,
+            is_asking: false,
+            settings,
+        }
+    }
+
+    /// Returns the term in which the process believes that it leads.
+    pub fn term(&self) -> Option<Term> {
+        self.controller.term()
+    }
+}

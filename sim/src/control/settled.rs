@@ -1,0 +1,64 @@
+//! What must hold once all has been calm for long.
+
+use std::collections::BTreeMap;
+
+use skein_api::cluster::{Contact, HostMode, Operation, VmRunState};
+use skein_cluster::{HostRecord, VmRecord};
+
+use super::world::World;
+
+/// Checks the world once all has been calm for long.
+pub fn settled(world: &mut World) -> Result<(), String> {
+    if let Some(failure) = world.check.failure.take() {
+        return Err(failure);
+    }
+    let (_, entries) = world.all();
+    let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
+    let mut open = Vec::new();
+    for entry in &entries {
+        let (key, value) = (entry.key.as_str(), entry.value.as_bytes());
+        if let Some(name) = key.strip_prefix("host/") {
+            hosts.insert(name.to_owned(), serde_json::from_slice(value).map_err(|error| error.to_string())?);
+        } else if let Some(id) = key.strip_prefix("operation/") {
+            let operation: Operation = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+            if !operation.state.is_over() {
+                open.push(format!("{id}: {operation:#?}"));
+            }
+        }
+    }
+    if let Some(open) = open.first() {
+        return Err(format!("an operation does not end: {open}"));
+    }
+    let kept = |id: &String| entries.iter().any(|entry| entry.key.as_str() == format!("operation/{id}"));
+    if let Some(lost) = world.check.operations.iter().find(|id| !kept(id)) {
+        return Err(format!("operation {lost} was answered, and is forgotten"));
+    }
+    if !world.nodes.iter().any(|node| node.term().is_some()) {
+        return Err("no controller leads".into());
+    }
+    for agent in &world.agents {
+        let Some(host) = hosts.get(&agent.name) else { return Err(format!("{} is no host", agent.name)) };
+        if host.contact != Contact::Online {
+            return Err(format!("{} is up, and counts as {:?}", agent.name, host.contact));
+        }
+        if host.mode == HostMode::Draining {
+            return Err(format!("{} is drained by nobody, and takes no guests", agent.name));
+        }
+    }
+    for entry in &entries {
+        let Some(name) = entry.key.as_str().strip_prefix("vm/") else { continue };
+        let vm: VmRecord = serde_json::from_slice(entry.value.as_bytes()).map_err(|error| error.to_string())?;
+        if let Some(set) = world.check.set.get(name).filter(|set| **set != vm.settings) {
+            return Err(format!("{name} was set to {set:?}, and is {:?}", vm.settings));
+        }
+        let at = world.agents.iter().find(|agent| agent.guests.contains_key(name));
+        let runs = at.is_some_and(|agent| agent.guests[name].runs);
+        let is_right = at.map(|agent| agent.name.clone()) == vm.host && runs == (vm.state == VmRunState::Running);
+        if !is_right {
+            return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
+        }
+    }
+    let guests: usize = world.agents.iter().map(|agent| agent.guests.len()).sum();
+    let known = entries.iter().filter(|entry| entry.key.as_str().starts_with("vm/")).count();
+    if guests != known { Err(format!("there are {guests} guests, and the store knows {known}")) } else { Ok(()) }
+}
