@@ -62,6 +62,11 @@ if [ "$goal" = test ] || [ "$goal" = check ]; then
   # pip fetches the program that finds spelling mistakes (scripts/typos.sh).
   python3 -m pip --version >/dev/null 2>&1 || lacks python3-pip
 fi
+if [ "$goal" = test ] || [ "$goal" = check ]; then
+  # The messages of etcd are compiled from descriptions; those of protobuf's own types are in the library's package.
+  needs protoc protobuf-compiler
+  [ -e /usr/include/google/protobuf/descriptor.proto ] || lacks libprotobuf-dev
+fi
 if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${EXACT-}" ]; then
   # HiGHS, which proves placements in the tests or in skein itself, is built from source. Its bindings are made with
   # libclang.

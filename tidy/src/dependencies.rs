@@ -26,6 +26,8 @@ pub struct Package {
     pub licence: Option<String>,
     /// Where it comes from. `None`: from the tree itself.
     pub source: Option<String>,
+    /// Whether it is in the program `skein`, which runs on hosts.
+    pub on_hosts: bool,
 }
 
 /// Why cargo's answer is of no use.
@@ -61,8 +63,14 @@ pub fn packages(root: &Path) -> Result<Vec<Package>, MetadataError> {
     let edges = "--edges=normal,build,dev";
     let built = asked(root, &["tree", "--workspace", "--target", platform, edges, "--prefix=none", "--format={p}"])?;
     let built: BTreeSet<(&str, &str)> = built.lines().filter_map(built_package).collect();
+    let hosts = ["tree", "--package=skein", "--target", platform, "--edges=normal", "--prefix=none", "--format={p}"];
+    let hosts = asked(root, &hosts)?;
+    let hosts: BTreeSet<(&str, &str)> = hosts.lines().filter_map(built_package).collect();
     let mut packages = understood(&described)?;
     packages.retain(|package| built.contains(&(&package.name, &package.version)));
+    for package in &mut packages {
+        package.on_hosts = hosts.contains(&(&package.name, &package.version));
+    }
     Ok(packages)
 }
 
@@ -101,6 +109,7 @@ fn understood(answer: &str) -> Result<Vec<Package>, MetadataError> {
                 version: text(&package["version"]).ok_or_else(|| wrong("a package has no version"))?,
                 licence: text(&package["license"]),
                 source: text(&package["source"]),
+                on_hosts: false,
             })
         })
         .collect()
@@ -117,8 +126,9 @@ pub fn check(tree: &Tree, packages: &[Package]) -> Vec<Finding> {
         table.map(|(name, reason)| (name.as_str(), reason.as_str().unwrap_or_default())).collect()
     };
     let (licences, banned, duplicates) = (listed("licences"), listed("banned"), listed("duplicates"));
+    let off_hosts = listed("banned-on-hosts");
     let mut rules = Rules { tree, findings: Vec::new() };
-    for (name, reason) in licences.iter().chain(&banned).chain(&duplicates) {
+    for (name, reason) in licences.iter().chain(&banned).chain(&off_hosts).chain(&duplicates) {
         if reason.trim().is_empty() {
             rules.at_list(name, format!("{name} has no reason: say why"));
         }
@@ -128,6 +138,9 @@ pub fn check(tree: &Tree, packages: &[Package]) -> Vec<Finding> {
     for package in packages {
         if let Some(reason) = banned.get(package.name.as_str()) {
             rules.at_package(package, format!("{} is banned: {reason}", package.name));
+        }
+        if let Some(reason) = off_hosts.get(package.name.as_str()).filter(|_| package.on_hosts) {
+            rules.at_package(package, format!("{} is banned in the program skein: {reason}", package.name));
         }
         if let Some(source) = package.source.as_deref().filter(|source| *source != REGISTRY) {
             rules.at_package(package, format!("{} comes from {source}: take it from crates.io", package.name));
@@ -200,11 +213,12 @@ mod tests {
     use super::*;
 
     const LIST: &str = "[licences]\nMIT = \"asks for its text only\"\n\n[banned]\nopenssl = \"rustls does it\"\n\n\
+                        [banned-on-hosts]\ntokio = \"threads do it\"\n\n\
                         [duplicates]\nrand = \"a test's tool has the older\"\n";
 
     fn package(name: &str, version: &str) -> Package {
         let (name, version) = (name.to_string(), version.to_string());
-        Package { name, version, licence: Some("MIT".into()), source: Some(REGISTRY.into()) }
+        Package { name, version, licence: Some("MIT".into()), source: Some(REGISTRY.into()), on_hosts: false }
     }
 
     fn found(list: &str, packages: &[Package]) -> Vec<String> {
@@ -244,6 +258,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_banned_on_hosts_is_found_there_only() {
+        let elsewhere = package("tokio", "1.0.0");
+        assert_eq!(found(LIST, &[two_rand(), vec![package("a", "1.0.0"), elsewhere.clone()]].concat()), [""; 0]);
+        let there = Package { on_hosts: true, ..elsewhere };
+        let expected = ["Cargo.lock:1: tokio is banned in the program skein: threads do it"];
+        assert_eq!(found(LIST, &[two_rand(), vec![package("a", "1.0.0"), there]].concat()), expected);
+    }
+
+    #[test]
     fn two_versions_are_found() {
         let packages = [two_rand(), vec![package("a", "1.0.0"), package("a", "2.0.0")]].concat();
         let found = found(LIST, &packages);
@@ -259,7 +282,7 @@ mod tests {
         let expected = [
             "tidy/dependencies.toml:2: ISC has no reason: say why",
             "tidy/dependencies.toml:2: no dependency has the licence ISC any more: take it out",
-            "tidy/dependencies.toml:9: there are no two versions of rand any more: take it out",
+            "tidy/dependencies.toml:12: there are no two versions of rand any more: take it out",
         ];
         assert_eq!(found(&list, &[package("rand", "0.9.0")]), expected);
     }

@@ -18,23 +18,19 @@ pub enum StoreError {
     /// The store is out of reach, too slow, or cannot write.
     #[error("the store is not available; nothing was written, try again")]
     Unavailable(#[source] Cause),
-    /// The call was under way when the store was lost.
-    #[error("whether the store did it is not known: read what is there before it is repeated")]
+    /// The call was under way when the store was lost. It may even be done after what is read now: so whoever repeats
+    /// it compares, in the same transaction, that what was read is still there.
+    #[error("whether the store did it is not known: read what is there, and repeat it only if that has not changed")]
     Unknown(#[source] Cause),
     /// What is stored is not what was written.
     #[error("the store is damaged: stop its controllers and restore a backup into an empty store")]
     Corrupt(#[source] Cause),
-    /// The store refuses this user or these credentials.
-    #[error("the store refuses this controller: check its certificate and its rights")]
+    /// The store refuses this user or these credentials, or has lower limits than it needs.
+    #[error("the store refuses this: check the controller's certificate and rights, and the store's limits")]
     Refused(#[source] Cause),
     /// The store has as much as it may.
-    #[error("the store is full ({bytes} of {bytes_max} bytes): compact it, or delete what is not needed")]
-    Full {
-        /// How many bytes it has.
-        bytes: usize,
-        /// How many it may have.
-        bytes_max: usize,
-    },
+    #[error("the store is full: compact it, or delete what is not needed")]
+    Full(#[source] Cause),
     /// The transaction is none.
     #[error("the store does not take this transaction")]
     Invalid(#[from] TransactionError),

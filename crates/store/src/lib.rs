@@ -41,7 +41,7 @@ mod watch;
 pub use entry::{Entry, Lease, LeaseId, Revision, VALUE_BYTES_MAX, Value, ValueTooLarge};
 pub use error::{Cause, StoreError};
 pub use key::{KEY_BYTES_MAX, Key, KeyError, Prefix};
-pub use memory::{Changes, Loaded, MemoryStore, MemoryWatch, Prepared, STORE_BYTES_MAX, StoredVersion};
+pub use memory::{Changes, Loaded, MemoryStore, MemoryWatch, Prepared, STORE_BYTES_MAX, StoreFull, StoredVersion};
 pub use range::{Keys, PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Range, Snapshot};
 pub use store::{Pages, Store, read_one};
 pub use transaction::{

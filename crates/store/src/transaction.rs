@@ -3,11 +3,13 @@
 use crate::entry::{LeaseId, Revision, VALUE_BYTES_MAX, Value};
 use crate::key::{Key, Prefix};
 
-/// How many compares a transaction has at most, and how many operations: etcd's default `--max-txn-ops`.
-pub const OPERATIONS_MAX: usize = 128;
+/// How many compares a transaction has at most, and how many operations: etcd's default `--max-txn-ops` is 128, of
+/// which one is taken by the transactions inside that tell which compare does not hold.
+pub const OPERATIONS_MAX: usize = 127;
 
-/// How many bytes of keys and values a transaction has at most: 1.25 MiB. A request to etcd may have 1.5 MiB; 256
-/// compares and operations need some 24 bytes each beside their keys and values, and their namespace.
+/// How many bytes of keys and values a transaction has at most: 1.25 MiB. A request to etcd may have 1.5 MiB; compares
+/// and operations need some 30 bytes each beside their keys and values, and their namespace. What is compared counts
+/// twice: etcd is asked once more which compare does not hold.
 pub const TRANSACTION_BYTES_MAX: usize = VALUE_BYTES_MAX + VALUE_BYTES_MAX / 4;
 
 /// What has to hold for a transaction to be done.
@@ -115,7 +117,7 @@ impl Compare {
             Compare::Empty(prefix) => prefix.as_str(),
             _ => self.key().map_or("", Key::as_str),
         };
-        key.len() + if let Compare::Value(_, value) = self { value.as_bytes().len() } else { 0 }
+        2 * (key.len() + if let Compare::Value(_, value) = self { value.as_bytes().len() } else { 0 })
     }
 }
 
@@ -247,7 +249,7 @@ mod tests {
             operations: (0..count).map(|n| put(&format!("k/{n}"))).collect(),
         };
         assert_eq!(puts(OPERATIONS_MAX).check(), Ok(()));
-        assert_eq!(puts(OPERATIONS_MAX + 1).check(), Err(TransactionError::TooMany { count: 129 }));
+        assert_eq!(puts(OPERATIONS_MAX + 1).check(), Err(TransactionError::TooMany { count: 128 }));
         assert!(Value::new(vec![0; VALUE_BYTES_MAX]).is_ok());
         assert_eq!(Value::new(vec![0; VALUE_BYTES_MAX + 1]), Err(crate::ValueTooLarge { bytes: VALUE_BYTES_MAX + 1 }));
         let large = Value::new(vec![0; VALUE_BYTES_MAX]).expect("it is within the bound");

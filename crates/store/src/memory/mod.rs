@@ -18,7 +18,7 @@ use crate::key::Key;
 use crate::range::{PAGE_BYTES_MAX, Range, Snapshot};
 use crate::transaction::{Compare, Operation, Outcome, Transaction};
 
-pub use versions::{STORE_BYTES_MAX, StoredVersion};
+pub use versions::{STORE_BYTES_MAX, StoreFull, StoredVersion};
 pub use watch::MemoryWatch;
 
 /// A store in memory. Time is since whenever the caller says, and must not go back.

@@ -225,7 +225,8 @@ fn a_full_store_only_deletes() {
     }
     assert_eq!(puts, 7);
     let full = store.commit(&Transaction::new().then(put("b", ""))).expect_err("it is full");
-    assert!(matches!(full, StoreError::Full { bytes: 973, bytes_max: 1000 }), "{full:?}");
+    let StoreError::Full(full) = full else { panic!("{full:?}") };
+    assert_eq!(full.to_string(), "973 of 1000 bytes are used");
     assert_eq!(done(&mut store, &[Operation::Delete(key("a"))]), Revision(9));
     store.compact(Revision(9)).expect("it has come");
     assert_eq!(store.bytes(), 0);

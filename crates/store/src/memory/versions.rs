@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::entry::{Entry, Revision};
-use crate::error::StoreError;
+use crate::error::{Cause, StoreError};
 use crate::key::Key;
 use crate::range::Keys;
 use crate::watch::{Change, WatchEvent};
@@ -12,6 +12,16 @@ use crate::watch::{Change, WatchEvent};
 /// How many bytes a store in memory takes unless something else is said: 256 MiB of keys, values and 128 bytes beside
 /// each version. 20,000 guests with 4 KiB each are 80 MB; the rest is history, and bounds a controller's memory.
 pub const STORE_BYTES_MAX: usize = 256 << 20;
+
+/// A store in memory has as much as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} of {bytes_max} bytes are used")]
+pub struct StoreFull {
+    /// How many bytes it has.
+    pub bytes: usize,
+    /// How many it may have.
+    pub bytes_max: usize,
+}
 
 /// What a version costs beside its key and value.
 const VERSION_BYTES: usize = 128;
@@ -95,7 +105,8 @@ impl Versions {
     pub fn check_room(&self, versions: &[StoredVersion]) -> Result<(), StoreError> {
         let more: usize = versions.iter().map(StoredVersion::bytes).sum();
         if self.bytes + more > self.bytes_max {
-            return Err(StoreError::Full { bytes: self.bytes, bytes_max: self.bytes_max });
+            let full = StoreFull { bytes: self.bytes, bytes_max: self.bytes_max };
+            return Err(StoreError::Full(Cause::new(full)));
         }
         Ok(())
     }
