@@ -28,6 +28,8 @@ pub enum Input {
     Written { write: u64, revision: u64 },
     /// A write is not, or perhaps not, in the store. The controller leads no more.
     WriteFailed { write: u64, why: String },
+    /// This controller's lease is over by its own clock, or it gives up the lead: it leads no more.
+    LeadLost { why: String },
     /// An agent has connected.
     AgentUp { session: SessionId, hello: Hello },
     /// An agent reports.
@@ -60,6 +62,7 @@ impl Controller {
             Input::Watched { changes, revision } => self.watched(changes, revision)?,
             Input::Written { write, revision } => self.written(write, revision),
             Input::WriteFailed { write, why } => self.write_failed(write, why),
+            Input::LeadLost { why } => self.step_down(&why),
             Input::AgentUp { session, hello } => self.agent_up(now, session, hello),
             Input::AgentReport { session, report } => self.agent_report(now, session, *report),
             Input::AgentReply { session, command, reply } => self.agent_reply(now, session, command, *reply),

@@ -94,6 +94,10 @@ pub enum PlanError {
     Schedule(#[from] JobFlaw),
     #[error("no VM '{0}' runs on a host that reports")]
     NoVm(String),
+    #[error("too many plans are being made at the moment: try again later")]
+    Busy,
+    #[error("the planner failed, which is a mistake in Skein: report it with the log of skein-controller")]
+    Failed,
 }
 
 /// Makes a plan. The same request gives the same plan.

@@ -235,7 +235,8 @@ pub(crate) fn exposed(mode: u32) -> bool {
     mode & 0o027 != 0
 }
 
-pub(crate) fn pem_of(certificate: &CertificateDer<'_>) -> String {
+/// Returns a certificate as PEM text.
+pub fn pem_of(certificate: &CertificateDer<'_>) -> String {
     pem("CERTIFICATE", certificate)
 }
 

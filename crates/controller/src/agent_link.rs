@@ -1,0 +1,211 @@
+//! A connection with an agent: lines of JSON both ways, each within its bounds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use skein_api::{LINE_BYTES_MAX, LineError, Refusal, ToAgent, ToController, Welcome, check_version, parse_line};
+use skein_cluster::{Input, SessionId};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use crate::driver::{AgentLink, Driver, Shared, bytes};
+use crate::words::words;
+
+/// How long an agent may take for its first line.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How many bytes the first line has at most: 64 addresses, and some words.
+const HELLO_BYTES_MAX: u64 = 64 << 10;
+/// How long an agent may take to read a line.
+const WRITE_WITHIN: Duration = Duration::from_secs(10);
+/// How many periods without a report an agent is waited for.
+const SILENT_PERIODS: u32 = 3;
+/// How long an agent is waited for at least, as its host may be busy.
+const SILENT_MIN: Duration = Duration::from_secs(5);
+/// How long a VM's definition is at most that is kept: what is stored of a VM has to fit into a value.
+const DEFINITION_BYTES_MAX: usize = 128 << 10;
+
+/// Why a connection is over.
+#[derive(Debug, thiserror::Error)]
+enum LinkEnd {
+    #[error("it did not say hello in time")]
+    NoHello,
+    #[error("it said something else than hello")]
+    OtherHello,
+    #[error("it calls itself {said}, and its certificate is {certified}'s")]
+    OtherHost { said: String, certified: String },
+    #[error("it says what cannot be: {0}")]
+    Refused(String),
+    #[error("it does not report any more")]
+    Silent,
+    #[error("it does not read")]
+    DoesNotRead,
+    #[error("{0}")]
+    HungUp(String),
+    #[error("what it sends cannot be read")]
+    Line(#[source] LineError),
+    #[error("the connection broke")]
+    Io(#[source] std::io::Error),
+}
+
+/// What an agent is told of this controller.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkSettings {
+    /// The cluster's id.
+    pub cluster: String,
+    /// How often agents report.
+    pub report_period: Duration,
+}
+
+/// Serves an agent until its connection ends. `host` is the name in the agent's certificate.
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
+    driver: &Arc<Driver>,
+    settings: &LinkSettings,
+    host: &str,
+    stream: S,
+) {
+    let (reader, mut writer) = split(stream);
+    let mut reader = BufReader::new(reader);
+    let end = match hello(&mut reader, host).await {
+        Ok(hello) => {
+            let release = hello.release.clone();
+            let welcome = ToAgent::Welcome(Welcome {
+                cluster: settings.cluster.clone(),
+                controller: driver.member().name.clone(),
+                release: env!("CARGO_PKG_VERSION").to_owned(),
+                report_period_ms: u64::try_from(settings.report_period.as_millis()).unwrap_or(u64::MAX),
+            });
+            match write(&mut writer, &bytes(&welcome)).await {
+                Ok(()) => {
+                    let up = Up::new(driver.shared().clone(), hello);
+                    info!("the agent of {host} is here, of release {release}");
+                    lines(settings, up, &mut reader, &mut writer).await
+                }
+                Err(end) => end,
+            }
+        }
+        Err(end) => {
+            let message = words(&end);
+            let cure = "see that both ends are of a release that knows the other".to_owned();
+            let refused = ToAgent::Refused(Refusal { message, cure });
+            // Whoever is refused need not read why.
+            let _ = write(&mut writer, &bytes(&refused)).await;
+            end
+        }
+    };
+    let _ = timeout(WRITE_WITHIN, writer.shutdown()).await;
+    match end {
+        LinkEnd::Line(LineError::Closed) => info!("the agent of {host} has hung up"),
+        end => warn!("the connection of {host}'s agent is over: {}", words(&end)),
+    }
+}
+
+/// A connection that the core knows, until this is dropped.
+struct Up {
+    shared: Arc<Shared>,
+    session: SessionId,
+    link: Option<AgentLink>,
+}
+
+impl Up {
+    fn new(shared: Arc<Shared>, hello: skein_api::Hello) -> Up {
+        let link = shared.agent_up(hello);
+        Up { shared, session: link.session, link: Some(link) }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        self.shared.agent_down(self.session);
+    }
+}
+
+async fn hello(reader: &mut (impl AsyncBufReadExt + Unpin), host: &str) -> Result<skein_api::Hello, LinkEnd> {
+    let line = timeout(HELLO_WITHIN, read(reader, HELLO_BYTES_MAX)).await.map_err(|_| LinkEnd::NoHello)??;
+    let ToController::Hello(hello) = parse(&line)? else { return Err(LinkEnd::OtherHello) };
+    if hello.host != host {
+        return Err(LinkEnd::OtherHost { said: hello.host, certified: host.to_owned() });
+    }
+    check_version(Some(hello.api.min(skein_api::API_VERSION))).map_err(|refusal| LinkEnd::Refused(refusal.message))?;
+    Ok(hello)
+}
+
+/// Hands lines both ways until one end has enough.
+async fn lines(
+    settings: &LinkSettings,
+    mut up: Up,
+    reader: &mut (impl AsyncBufReadExt + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> LinkEnd {
+    let Some(AgentLink { mut lines, hang_up, .. }) = up.link.take() else { return LinkEnd::Silent };
+    let silent = (settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
+    let (shared, session) = (&up.shared, up.session);
+    let reading = async {
+        loop {
+            match timeout(silent, read(reader, LINE_BYTES_MAX)).await {
+                Ok(Ok(line)) => {
+                    if let Err(end) = parse(&line).map(|line| take(shared, session, line)) {
+                        return end;
+                    }
+                }
+                Ok(Err(end)) => return end,
+                Err(_) => return LinkEnd::Silent,
+            }
+        }
+    };
+    let writing = async {
+        while let Some(line) = lines.recv().await {
+            if let Err(end) = write(writer, &line).await {
+                return end;
+            }
+        }
+        // Then the connection's end is on its way.
+        std::future::pending().await
+    };
+    tokio::select! {
+        end = reading => end,
+        end = writing => end,
+        why = hang_up => LinkEnd::HungUp(why.unwrap_or_else(|_| "the controller ends".into())),
+    }
+}
+
+fn take(shared: &Shared, session: SessionId, line: ToController) {
+    match line {
+        ToController::Report(mut report) => {
+            for vm in &mut report.vms {
+                if vm.definition.as_ref().is_some_and(|text| text.len() > DEFINITION_BYTES_MAX) {
+                    vm.definition = None;
+                }
+            }
+            shared.input(Input::AgentReport { session, report });
+        }
+        ToController::Reply { command, reply } => shared.input(Input::AgentReply { session, command, reply }),
+        ToController::Deposed { command: _, highest } => shared.input(Input::AgentDeposed { session, highest }),
+        // A second hello says nothing new, and other lines are of a newer release.
+        ToController::Hello(_) | ToController::Other => {}
+    }
+}
+
+async fn read(reader: &mut (impl AsyncBufReadExt + Unpin), bytes_max: u64) -> Result<Vec<u8>, LinkEnd> {
+    let mut line = Vec::new();
+    reader.take(bytes_max).read_until(b'\n', &mut line).await.map_err(LinkEnd::Io)?;
+    match line.last() {
+        Some(b'\n') => Ok(line),
+        _ if line.len() as u64 == bytes_max => Err(LinkEnd::Line(LineError::TooLong)),
+        _ => Err(LinkEnd::Line(LineError::Closed)),
+    }
+}
+
+fn parse(line: &[u8]) -> Result<ToController, LinkEnd> {
+    let line: ToController = parse_line(line).map_err(LinkEnd::Line)?;
+    line.check().map_err(|refusal| LinkEnd::Refused(refusal.message))?;
+    Ok(line)
+}
+
+async fn write(writer: &mut (impl AsyncWrite + Unpin), line: &[u8]) -> Result<(), LinkEnd> {
+    let writing = async {
+        writer.write_all(line).await?;
+        writer.flush().await
+    };
+    timeout(WRITE_WITHIN, writing).await.map_err(|_| LinkEnd::DoesNotRead)?.map_err(LinkEnd::Io)
+}

@@ -1,0 +1,254 @@
+//! The one owner of a controller's state: takes inputs in their order, and hands on what is to be done. Nothing here
+//! waits: whatever takes a while is done by threads and tasks behind bounded queues.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use skein_api::cluster::ChangedObject;
+use skein_api::{Hello, Term};
+use skein_cluster::{
+    Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, Refused, RefusedKind, SessionId,
+};
+use skein_store::election::HeldLease;
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
+
+use super::agents::{AgentLink, Agents};
+use super::clock::{self, BootClock};
+use super::events::Events;
+use super::members::Members;
+
+/// A transaction that is to be written.
+pub(crate) struct WriteJob {
+    pub write: u64,
+    pub term: Term,
+    pub changes: Vec<Change>,
+}
+
+/// A plan that is to be made.
+pub(crate) struct PlanJob {
+    pub plan: u64,
+    pub request: Box<PlanRequest>,
+}
+
+/// What the threads and tasks of a controller share.
+pub(crate) struct Shared {
+    state: RwLock<State>,
+    pub boot: BootClock,
+    pub events: Events,
+    pub members: Mutex<Members>,
+    /// The leader's lease, while this controller leads.
+    pub lease: Mutex<Option<HeldLease>>,
+    /// Whether the core has stepped down, and the store is to be read again.
+    pub stepped_down: AtomicBool,
+    /// Says why the controller cannot go on.
+    pub failed: watch::Sender<Option<String>>,
+    /// Tells the threads that they are to end.
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+struct State {
+    controller: Controller,
+    agents: Agents,
+    answers: BTreeMap<u64, oneshot::Sender<Answer>>,
+    writes: SyncSender<WriteJob>,
+    plans: SyncSender<PlanJob>,
+    asked: u64,
+}
+
+impl Shared {
+    pub fn new(
+        controller: Controller,
+        boot: BootClock,
+        writes: SyncSender<WriteJob>,
+        plans: SyncSender<PlanJob>,
+    ) -> Shared {
+        let state = State { controller, agents: Agents::default(), answers: BTreeMap::new(), writes, plans, asked: 0 };
+        Shared {
+            state: RwLock::new(state),
+            boot,
+            events: Events::default(),
+            members: Mutex::default(),
+            lease: Mutex::new(None),
+            stepped_down: AtomicBool::new(false),
+            failed: watch::Sender::new(None),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+        }
+    }
+
+    /// Takes something in, and hands on what is to be done.
+    pub fn input(&self, input: Input) {
+        self.input_to(&mut self.state.write(), input);
+    }
+
+    fn input_to(&self, state: &mut State, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        if state.controller.term().is_some() && self.lease_is_over() {
+            inputs.push_front(Input::LeadLost { why: "the leader's lease is over".into() });
+        }
+        while let Some(input) = inputs.pop_front() {
+            if let Err(bad) = state.controller.handle(clock::now(&self.boot), input) {
+                let words = format!("{bad}: {}", bad.source);
+                self.failed.send_if_modified(|failed| failed.is_none() && failed.replace(words).is_none());
+                return;
+            }
+            while let Some(output) = state.controller.output() {
+                inputs.extend(self.perform(state, output));
+            }
+        }
+    }
+
+    /// Whether the leader's lease is over by the own clock: earlier than the store says so.
+    pub fn lease_is_over(&self) -> bool {
+        self.lease.lock().is_none_or(|lease| lease.left((self.boot)()).is_zero())
+    }
+
+    /// Looks at the controller. Nothing changes meanwhile, so this must be short.
+    pub fn read<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
+        look(&self.state.read().controller)
+    }
+
+    /// Hands a request in. The receiver gets the answer.
+    pub fn ask(&self, asked: impl FnOnce(u64) -> Asked) -> (u64, oneshot::Receiver<Answer>) {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state.write();
+        state.asked += 1;
+        let id = state.asked;
+        state.answers.insert(id, sender);
+        self.input_to(&mut state, Input::Asked(Box::new(asked(id))));
+        (id, receiver)
+    }
+
+    /// Hands a request in whose answer nobody waits for.
+    pub fn note(&self, asked: Asked) {
+        self.input(Input::Asked(Box::new(asked)));
+    }
+
+    /// Waits no more for an answer.
+    pub fn forget_answer(&self, id: u64) {
+        self.state.write().answers.remove(&id);
+    }
+
+    /// Begins a connection with an agent.
+    pub fn agent_up(&self, hello: Hello) -> AgentLink {
+        let mut state = self.state.write();
+        let link = state.agents.add();
+        self.input_to(&mut state, Input::AgentUp { session: link.session, hello });
+        link
+    }
+
+    /// Ends a connection with an agent.
+    pub fn agent_down(&self, session: SessionId) {
+        let mut state = self.state.write();
+        state.agents.remove(session);
+        self.input_to(&mut state, Input::AgentDown { session });
+    }
+
+    /// Lets time go on.
+    pub fn tick(&self) {
+        let mut state = self.state.write();
+        self.input_to(&mut state, Input::Tick);
+        let State { controller, agents, .. } = &mut *state;
+        if controller.term().is_some() {
+            agents.send_hosts();
+        }
+    }
+
+    /// Waits for a time, or until the controller is to end. Returns whether it is to end.
+    pub fn wait_for_stop(&self, time: std::time::Duration) -> bool {
+        let mut stop = self.stop.lock();
+        if !*stop {
+            self.stopped.wait_for(&mut stop, time);
+        }
+        *stop
+    }
+
+    /// Whether the controller is to end.
+    pub fn is_stopping(&self) -> bool {
+        *self.stop.lock()
+    }
+
+    /// Ends the threads.
+    pub fn stop(&self) {
+        *self.stop.lock() = true;
+        self.stopped.notify_all();
+    }
+
+    /// Does what is to be done. Returns what follows from that at once.
+    fn perform(&self, state: &mut State, output: Output) -> Option<Input> {
+        match output {
+            Output::Write { write, term, changes } => {
+                let full = state.writes.try_send(WriteJob { write, term, changes }).is_err();
+                full.then(|| Input::WriteFailed { write, why: "earlier writes take too long".into() })
+            }
+            Output::Plan { plan, request } => {
+                let full = state.plans.try_send(PlanJob { plan, request }).is_err();
+                full.then_some(Input::Planned { plan, result: Err(PlanError::Busy) })
+            }
+            Output::Command { session, command, term, request_id, request } => {
+                let line = skein_api::ToAgent::Command { command, term, request_id, request };
+                state.agents.send(session, &line);
+                None
+            }
+            Output::Lead { session, term } => {
+                state.agents.lead(session, term, &state.controller);
+                None
+            }
+            Output::HangUp { session, why } => {
+                state.agents.hang_up(session, why);
+                None
+            }
+            Output::Answer { asked, answer } => {
+                if let Some(waits) = state.answers.remove(&asked) {
+                    // Whoever asked may have hung up.
+                    let _ = waits.send(answer);
+                }
+                None
+            }
+            Output::Changed { revision, at, changed } => {
+                state.agents.note(&changed);
+                self.log(&changed);
+                self.events.publish(revision, at, *changed);
+                None
+            }
+            Output::StepDown { why } => {
+                warn!("this controller leads no more: {why}");
+                *self.lease.lock() = None;
+                self.stepped_down.store(true, Ordering::SeqCst);
+                None
+            }
+        }
+    }
+
+    fn log(&self, changed: &ChangedObject) {
+        if let ChangedObject::Operation { operation } = changed
+            && operation.state.is_over()
+        {
+            info!("operation {} is over: {:?} {}", operation.id, operation.state, operation.message);
+        }
+    }
+}
+
+/// Ends a wait for an answer, also if whoever waits is gone.
+pub(crate) struct Waiting {
+    pub shared: Arc<Shared>,
+    pub id: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.forget_answer(self.id);
+    }
+}
+
+/// Returns the answer of a controller that does not come to an answer.
+pub(crate) fn too_slow() -> Answer {
+    let message = "the controller has not come to an answer in time: what was asked for may still be done".into();
+    let cure = "look whether it was done before you ask again; with an Idempotency-Key it is done once".into();
+    Answer::Refused(Refused { kind: RefusedKind::Unavailable, message, cure })
+}

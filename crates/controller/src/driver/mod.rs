@@ -1,0 +1,204 @@
+//! Drives the pure controller ([`skein_cluster::Controller`]): the store, the election, plans, agents, answers.
+//!
+//! | file | what |
+//! |---|---|
+//! | `core` | the one owner of the controller's state: inputs in, outputs handed on |
+//! | `candidate`, `members` | the store is read and followed; the election; who is there |
+//! | `writer` | what is written, guarded by the leader's key |
+//! | `planners` | plans |
+//! | `agents` | lines for agents |
+//! | `events` | what subscribers are sent |
+//! | `clock` | the clocks |
+
+mod agents;
+mod candidate;
+mod clock;
+mod core;
+mod events;
+mod members;
+mod planners;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use skein_api::cluster::StoreKind;
+use skein_cluster::{Answer, Asked, Controller, Settings};
+use skein_store::Store;
+use skein_store::election::TermBase;
+use skein_store::schema::{Migration, SchemaError, open_schema};
+use tokio::sync::watch;
+
+pub use candidate::ElectionTimes;
+pub use clock::{BootClock, boot_clock, wall};
+pub use events::{EventId, NoEventId, Published, Subscription};
+pub use members::{Leader, Member};
+
+pub(crate) use self::agents::{AgentLink, bytes};
+pub(crate) use self::core::Shared;
+use self::core::{Waiting, too_slow};
+use candidate::Candidate;
+
+/// The steps from one form of the store's values to the next. There is one form so far.
+pub const MIGRATIONS: &[Migration] = &[];
+
+/// How often time goes on for the core.
+const TICK: Duration = Duration::from_millis(500);
+/// How long somebody who asks waits for an answer: a write of the store, or a plan.
+const ANSWER_WITHIN: Duration = Duration::from_secs(25);
+/// How long opening a store may take at each step.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a driver is made of.
+#[derive(Clone)]
+pub struct DriverSettings {
+    /// This controller, as others see it.
+    pub member: Member,
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// What the store is.
+    pub store_kind: StoreKind,
+    /// How the core behaves.
+    pub core: Settings,
+    /// The election's times.
+    pub times: ElectionTimes,
+    /// The clock of leases and of all that is waited for.
+    pub boot: BootClock,
+}
+
+/// Why a driver does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The store cannot be used.
+    #[error("the store cannot be used")]
+    Schema(#[from] SchemaError),
+    /// There is no thread.
+    #[error("a thread cannot be started")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A controller that runs.
+pub struct Driver {
+    shared: Arc<Shared>,
+    member: Member,
+    store_kind: StoreKind,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Driver {
+    /// Opens the store and starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used, or no thread can be started.
+    pub fn start(settings: DriverSettings) -> Result<Arc<Driver>, DriverError> {
+        let DriverSettings { member, store, store_kind, core, times, boot } = settings;
+        let opened = open_schema(&*store, MIGRATIONS, TermBase(wall().0), OPEN_WITHIN)?;
+        let base = opened.schema.term_base;
+        let (writes, write_jobs) = sync_channel(writer::WRITES_MAX);
+        let (plans, plan_jobs) = sync_channel(planners::PLANS_MAX);
+        let shared = Arc::new(Shared::new(Controller::new(core), boot, writes, plans));
+        let driver =
+            Arc::new(Driver { shared: shared.clone(), member: member.clone(), store_kind, threads: Mutex::default() });
+        let (written, to) = (shared.clone(), store.clone());
+        driver.spawn("writer", move || writer::run(&written, &*to, base, &write_jobs))?;
+        let plan_jobs = Arc::new(Mutex::new(plan_jobs));
+        for _ in 0..planners::THREADS {
+            let (planned, jobs) = (shared.clone(), plan_jobs.clone());
+            driver.spawn("planner", move || planners::run(&planned, &jobs))?;
+        }
+        let ticked = shared.clone();
+        driver.spawn("ticks", move || {
+            while !ticked.wait_for_stop(TICK) {
+                ticked.tick();
+            }
+        })?;
+        let is_alone = store_kind == StoreKind::Sqlite;
+        let candidate = Candidate { shared, store, opened, member, times, is_alone, leads: None, registered: None };
+        driver.spawn("candidate", move || candidate.run())?;
+        Ok(driver)
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), DriverError> {
+        let thread = thread::Builder::new().name(name.into()).spawn(run);
+        let thread = thread.inspect_err(|_| self.shared.stop()).map_err(DriverError::Thread)?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Gives up the lead and ends the threads, which takes some seconds at most.
+    pub fn stop(&self) {
+        self.shared.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    /// Looks at the controller. Nothing changes meanwhile, so this must be short.
+    pub fn read<T>(&self, look: impl FnOnce(&Controller) -> T) -> T {
+        self.shared.read(look)
+    }
+
+    /// Asks for something, and waits for the answer.
+    pub async fn ask(&self, asked: impl FnOnce(u64) -> Asked) -> Answer {
+        let (id, receiver) = self.shared.ask(asked);
+        let waiting = Waiting { shared: self.shared.clone(), id };
+        let answer = tokio::time::timeout(ANSWER_WITHIN, receiver).await;
+        drop(waiting);
+        answer.ok().and_then(Result::ok).unwrap_or_else(too_slow)
+    }
+
+    /// Notes something for the audit log.
+    pub fn note(&self, asked: Asked) {
+        self.shared.note(asked);
+    }
+
+    /// Subscribes to what changes: from now on, or from an event on.
+    pub fn subscribe(&self, after: Option<EventId>) -> Subscription {
+        self.shared.events.subscribe(after, wall())
+    }
+
+    /// Returns this controller, as others see it.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Returns what the store is.
+    pub fn store_kind(&self) -> StoreKind {
+        self.store_kind
+    }
+
+    /// Returns whether this controller leads.
+    pub fn leads(&self) -> bool {
+        self.shared.read(|controller| controller.term().is_some())
+    }
+
+    /// Returns the controller that leads, if any.
+    pub fn leader(&self) -> Option<Leader> {
+        self.shared.members.lock().leader.clone()
+    }
+
+    /// Returns the controllers that are there, by name.
+    pub fn members(&self) -> Vec<Member> {
+        self.shared.members.lock().all.values().cloned().collect()
+    }
+
+    /// Tells when the controller cannot go on, and why.
+    pub fn failed(&self) -> watch::Receiver<Option<String>> {
+        self.shared.failed.subscribe()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

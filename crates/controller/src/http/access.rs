@@ -1,0 +1,132 @@
+//! Tokens, tickets, and the audit log.
+
+use std::ops::Bound;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use skein_api::cluster::{AuditRecord, JoinTicket, NewJoinTicket, NewToken, Page, Token, TokenSecret};
+use skein_cluster::{Answer, Ask};
+use skein_identity::JoinToken;
+
+use super::answer::{Shown, response, unexpected};
+use super::app::Shared;
+use super::guard::Admin;
+use super::origin::{Origin, is_word};
+use super::page::{After, items, page};
+use super::problem::{Problem, ReadProblems, WriteProblems};
+use super::secret::{no_random, sha256_hex, ticket, token_secret};
+
+/// How long a token's name is at most.
+const NAME_CHARS_MAX: usize = 64;
+
+/// The tokens, by name
+#[utoipa::path(get, path = "/api/v1/tokens", tag = "access", params(After),
+    responses((status = 200, description = "A page of tokens", body = Page<Token>), ReadProblems))]
+pub(crate) async fn list_tokens(
+    _: Admin,
+    State(app): State<Shared>,
+    Query(of): Query<After>,
+) -> Result<Json<Page<Token>>, Problem> {
+    let most = items(of.limit)?;
+    let above = (Bound::Excluded(of.after.unwrap_or_default()), Bound::Unbounded);
+    let found = app.driver.read(|core| {
+        let tokens = core.tables().tokens.range::<String, _>(above).take(most + 1);
+        tokens.map(|(_, found)| found.value.token.clone()).collect()
+    });
+    Ok(Json(page(found, most, |token: &Token| &token.name)))
+}
+
+/// Makes a token
+///
+/// The secret is shown this once.
+#[utoipa::path(post, path = "/api/v1/tokens", tag = "access", request_body = NewToken,
+    responses((status = 201, description = "The token", body = TokenSecret), ReadProblems, WriteProblems))]
+pub(crate) async fn new_token(
+    _: Admin,
+    origin: Origin,
+    State(app): State<Shared>,
+    Json(new): Json<NewToken>,
+) -> Result<(StatusCode, Json<TokenSecret>), Problem> {
+    check_name(&new.name)?;
+    let secret = token_secret().ok_or_else(no_random)?;
+    let secret_sha256 = sha256_hex(secret.as_bytes());
+    let origin = origin.with(&new);
+    let ask = Ask::NewToken { name: new.name, role: new.role, expires_s: new.expires_s, secret_sha256 };
+    match origin.ask(&app, ask).await? {
+        Answer::Token(token) => Ok((StatusCode::CREATED, Json(TokenSecret { token, secret }))),
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+/// Takes a token away
+#[utoipa::path(delete, path = "/api/v1/tokens/{name}", tag = "access",
+    params(("name" = String, Path, description = "The name")),
+    responses((status = 204, description = "The token is gone"), ReadProblems, WriteProblems))]
+pub(crate) async fn remove_token(
+    _: Admin,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    response(origin.ask(&app, Ask::RemoveToken { name }).await?, Shown::Kept)
+}
+
+/// Makes a ticket with which one host joins, once
+#[utoipa::path(post, path = "/api/v1/tickets", tag = "access", request_body = Option<NewJoinTicket>,
+    responses((status = 201, description = "The ticket", body = JoinTicket), ReadProblems, WriteProblems))]
+pub(crate) async fn new_ticket(
+    _: Admin,
+    origin: Origin,
+    State(app): State<Shared>,
+    body: Option<Json<NewJoinTicket>>,
+) -> Result<(StatusCode, Json<JoinTicket>), Problem> {
+    let Json(new) = body.unwrap_or_default();
+    if let Some(host) = &new.host {
+        check_name(host)?;
+    }
+    let ca = app.ca.as_ref().ok_or_else(no_ca)?;
+    let (id, secret) = ticket()?;
+    let secret_sha256 = sha256_hex(secret.as_bytes());
+    let token = JoinToken { ca: ca.fingerprint(), id: id.clone(), secret }.to_string();
+    let ask = Ask::NewTicket { id: id.clone(), host: new.host.clone(), expires_s: new.expires_s, secret_sha256 };
+    match origin.with(&new).ask(&app, ask).await? {
+        Answer::Ticket(expires) => {
+            let command = format!("skein join {} --token {token}", app.driver.member().url);
+            Ok((StatusCode::CREATED, Json(JoinTicket { id, token, command, expires })))
+        }
+        answer => Err(unexpected(&answer)),
+    }
+}
+
+/// The audit log, the oldest first
+#[utoipa::path(get, path = "/api/v1/audit", tag = "access", params(After),
+    responses((status = 200, description = "A page of the log", body = Page<AuditRecord>), ReadProblems))]
+pub(crate) async fn list_audit(
+    _: Admin,
+    State(app): State<Shared>,
+    Query(of): Query<After>,
+) -> Result<Json<Page<AuditRecord>>, Problem> {
+    let most = items(of.limit)?;
+    let above = (Bound::Excluded(of.after.unwrap_or_default()), Bound::Unbounded);
+    let found = app.driver.read(|core| {
+        let log = core.tables().audit.range::<String, _>(above).take(most + 1);
+        log.map(|(_, found)| found.value.clone()).collect()
+    });
+    Ok(Json(page(found, most, |record: &AuditRecord| &record.id)))
+}
+
+/// Returns the refusal of a controller that cannot sign.
+pub(crate) fn no_ca() -> Problem {
+    let cure = "ask a controller that has the CA's key: where 'skein-controller init' was run";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this controller does not have the CA's key", cure)
+}
+
+fn check_name(name: &str) -> Result<(), Problem> {
+    if is_word(name) && name.len() <= NAME_CHARS_MAX && name.as_bytes()[0].is_ascii_alphanumeric() {
+        return Ok(());
+    }
+    let cure = format!("use 1 to {NAME_CHARS_MAX} letters, digits and the signs . _ -, a letter or digit first");
+    Err(Problem::invalid("the name cannot be used", cure))
+}

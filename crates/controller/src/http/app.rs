@@ -1,0 +1,28 @@
+//! What all routes need.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use skein_identity::{ClusterCa, ClusterPeer};
+
+use crate::driver::Driver;
+use crate::limits::Wrong;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// The address.
+    pub address: IpAddr,
+    /// Whom the certificate stands for that was shown.
+    pub certificate: ClusterPeer,
+}
+
+/// What all routes need.
+pub(crate) struct App {
+    pub driver: Arc<Driver>,
+    /// The cluster's CA, where this controller has it.
+    pub ca: Option<ClusterCa>,
+    pub wrong: Wrong,
+}
+
+pub(crate) type Shared = Arc<App>;

@@ -1,0 +1,70 @@
+//! The cluster as a whole.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use skein_api::Term;
+use skein_api::cluster::{ClusterStatus, ControllerView};
+use utoipa::ToSchema;
+
+use super::app::Shared;
+use super::guard::Viewer;
+use super::problem::{Problem, ReadProblems};
+
+/// The cluster
+///
+/// Hosts and VMs counted, the controllers, and what needs a person.
+#[utoipa::path(get, path = "/api/v1/cluster", tag = "cluster",
+    responses((status = 200, description = "The cluster", body = ClusterStatus), ReadProblems))]
+pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<Json<ClusterStatus>, Problem> {
+    let leader = app.driver.leader();
+    let leads = |name: &str| leader.as_ref().is_some_and(|leader| leader.member.name == name);
+    let view = |of: crate::driver::Member| ControllerView { leads: leads(&of.name), name: of.name, url: of.url };
+    let controllers = app.driver.members().into_iter().map(view).collect();
+    let term = Term(leader.as_ref().map_or(0, |leader| leader.term));
+    let store = app.driver.store_kind();
+    app.driver.read(|of| {
+        let Some(cluster) = &of.tables().cluster else {
+            let cure = "ask again in a moment; a new controller needs 'skein-controller init'";
+            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the cluster is not known yet", cure));
+        };
+        let open = of.tables().operations.values().filter(|found| !found.value.state.is_over()).count();
+        Ok(Json(ClusterStatus {
+            name: cluster.name.clone(),
+            id: cluster.id.clone(),
+            controllers,
+            store,
+            term,
+            hosts: of.host_counts(),
+            vms: of.vm_counts(),
+            operations_running: u32::try_from(open).unwrap_or(u32::MAX),
+            attention: of.attention(),
+        }))
+    })
+}
+
+/// How a controller is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// This controller's name.
+    name: String,
+    /// Whether this controller leads.
+    leads: bool,
+    /// The name of the controller that leads.
+    leader: String,
+}
+
+/// How this controller is
+#[utoipa::path(get, path = "/healthz", tag = "cluster", security(()),
+    responses((status = 200, description = "This controller answers, and one leads", body = Health),
+        (status = 503, description = "No controller leads", body = skein_api::cluster::ProblemDetails,
+            content_type = "application/problem+json")))]
+pub(crate) async fn health(State(app): State<Shared>) -> Result<Json<Health>, Problem> {
+    let leads = app.driver.leads();
+    let leader = app.driver.leader().map(|leader| leader.member.name);
+    let Some(leader) = leader else {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no controller leads at the moment", ""));
+    };
+    Ok(Json(Health { name: app.driver.member().name.clone(), leads, leader }))
+}

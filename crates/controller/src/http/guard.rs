@@ -1,0 +1,199 @@
+//! Before and behind every route: who calls, within which time, in which form refusals are, and what of them is noted.
+
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http_body_util::{BodyExt, Limited};
+use skein_api::cluster::Role;
+use skein_cluster::{Ask, Asked};
+use skein_identity::ClusterPeer;
+
+use super::app::{App, Peer, Shared};
+use super::problem::{Mark, PROBLEM_JSON, Problem};
+use super::secret::sha256_hex;
+use crate::driver::wall;
+
+/// How long a request may take, its body among it. A stream of events begins within that time.
+const REQUEST_WITHIN: Duration = Duration::from_secs(30);
+/// How much of a plain refusal's text is kept.
+const TEXT_BYTES_MAX: usize = 2048;
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// The name of a token; a certificate's is `host:NAME` or `controller:NAME`, which no token's can be.
+    pub name: String,
+    pub role: Role,
+}
+
+/// Why it is not known who calls.
+#[derive(Clone, Copy, Debug)]
+enum Unknown {
+    /// Nothing was shown.
+    Nothing,
+    /// The token is not valid.
+    WrongToken,
+    /// Too many wrong tokens came from the address.
+    TooMany,
+}
+
+/// Somebody who may look.
+pub(crate) struct Viewer;
+/// Somebody who may move guests.
+pub(crate) struct Operator;
+/// Somebody who may do everything.
+pub(crate) struct Admin;
+
+/// Sees to all that every request has in common.
+pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<std::sync::Arc<Peer>>().cloned();
+    let Some(peer) = peer else {
+        return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", "").into_response();
+    };
+    let caller = caller(&app, &peer, request.headers().get(header::AUTHORIZATION));
+    let by = caller.as_ref().map_or_else(|_| "-".to_owned(), |caller| caller.name.clone());
+    let is_known = caller.is_ok();
+    let (is_change, what) = (is_change(request.method()), format!("{} {}", request.method(), request.uri().path()));
+    request.extensions_mut().insert(caller);
+    let response = match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request takes too long", "").into_response(),
+    };
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return response;
+    }
+    let is_noted = match response.extensions().get::<Mark>() {
+        Some(Mark::Audited) => false,
+        Some(Mark::WrongToken) => true,
+        None => is_change && status != StatusCode::TOO_MANY_REQUESTS,
+    };
+    let (response, detail) = as_problem(response).await;
+    if is_noted && (is_known || app.wrong.is_noted(Instant::now())) {
+        let ask = Ask::Refused { status: status.as_u16(), detail };
+        let (from, what) = (peer.address.to_string(), shortened(&what));
+        app.driver.note(Asked { id: 0, by, from, what, repeat: None, ask });
+    }
+    response
+}
+
+/// Returns the refusal of a path that is none.
+pub(crate) async fn no_route() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path", "see /openapi.json")
+}
+
+/// Returns the refusal of a method that a path does not have.
+pub(crate) async fn no_method() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not have this method", "see /openapi.json")
+}
+
+pub(crate) fn is_change(method: &Method) -> bool {
+    ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
+}
+
+fn shortened(what: &str) -> String {
+    what.chars().filter(|c| !c.is_control()).take(256).collect()
+}
+
+fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result<Caller, Unknown> {
+    if let Some(authorization) = authorization {
+        let text = authorization.to_str().unwrap_or_default();
+        let secret = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let digest = secret.map(|(_, secret)| sha256_hex(secret.trim().as_bytes()));
+        let token = digest.and_then(|digest| app.driver.read(|of| of.token(wall(), &digest).cloned()));
+        return match token {
+            Some(token) => Ok(Caller { name: token.name, role: token.role }),
+            None if app.wrong.note(peer.address, Instant::now()) => Err(Unknown::WrongToken),
+            None => Err(Unknown::TooMany),
+        };
+    }
+    match &peer.certificate {
+        ClusterPeer::Controller(name) => Ok(Caller { name: format!("controller:{name}"), role: Role::Admin }),
+        ClusterPeer::Host(name) if app.driver.read(|of| of.tables().hosts.contains_key(name)) => {
+            Ok(Caller { name: format!("host:{name}"), role: Role::Viewer })
+        }
+        ClusterPeer::Host(_) | ClusterPeer::Nobody => Err(Unknown::Nothing),
+    }
+}
+
+/// Returns who calls, if the caller may do what the role may.
+fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
+    let unauthorized = |detail: &str| {
+        let cure = "send a token as 'Authorization: Bearer TOKEN', or show a certificate of the cluster's CA";
+        let challenge = HeaderValue::from_static("Bearer realm=\"skein\"");
+        Problem::new(StatusCode::UNAUTHORIZED, detail, cure).with(header::WWW_AUTHENTICATE, challenge)
+    };
+    match parts.extensions.get::<Result<Caller, Unknown>>() {
+        Some(Ok(caller)) if caller.role >= role => Ok(caller.clone()),
+        Some(Ok(caller)) => {
+            let words = format!("'{}' is {}, and this takes {}", caller.name, a(caller.role), a(role));
+            Err(Problem::new(StatusCode::FORBIDDEN, words, ""))
+        }
+        Some(Err(Unknown::WrongToken)) => {
+            Err(unauthorized("the token is not valid, or not any more").marked(Mark::WrongToken))
+        }
+        Some(Err(Unknown::TooMany)) => {
+            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", "wait a minute");
+            Err(problem.with(header::RETRY_AFTER, HeaderValue::from_static("60")))
+        }
+        Some(Err(Unknown::Nothing)) | None => Err(unauthorized("it is not known who asks")),
+    }
+}
+
+fn a(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "a viewer",
+        Role::Operator => "an operator",
+        Role::Admin => "an admin",
+    }
+}
+
+/// Makes the extractor of a role: a route that has it refuses whoever may do less.
+macro_rules! role {
+    ($role:ident) => {
+        impl FromRequestParts<Shared> for $role {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<$role, Problem> {
+                let caller = allowed(parts, Role::$role)?;
+                parts.extensions.insert(caller);
+                Ok($role)
+            }
+        }
+    };
+}
+
+role!(Viewer);
+role!(Operator);
+role!(Admin);
+
+/// Gives a refusal the one form. Returns what is wrong, too.
+async fn as_problem(response: Response) -> (Response, String) {
+    let is_problem = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == PROBLEM_JSON);
+    let (parts, body) = response.into_parts();
+    let bytes = Limited::new(body, 64 << 10).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    if is_problem {
+        let read = serde_json::from_slice::<skein_api::cluster::ProblemDetails>(&bytes);
+        let detail = read.map(|problem| problem.detail).unwrap_or_default();
+        return (Response::from_parts(parts, Body::from(bytes)), detail);
+    }
+    // axum's own refusals are plain text.
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(TEXT_BYTES_MAX)]);
+    let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
+    let detail = match text.is_empty() {
+        true => parts.status.canonical_reason().unwrap_or("refused").to_owned(),
+        false => text,
+    };
+    let mut problem = Problem::new(parts.status, detail.clone(), "").into_response();
+    for (name, value) in &parts.headers {
+        if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
+            problem.headers_mut().insert(name, value.clone());
+        }
+    }
+    (problem, detail)
+}

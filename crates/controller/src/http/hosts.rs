@@ -1,0 +1,128 @@
+//! Hosts.
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use skein_api::cluster::{DrainRequest, Host, HostSettings, Operation, Page, ResumeRequest};
+use skein_cluster::Ask;
+
+use super::answer::{Shown, response};
+use super::app::Shared;
+use super::guard::{Admin, Operator, Viewer};
+use super::origin::{Origin, etag, if_match};
+use super::page::{After, items, page};
+use super::problem::{Problem, ReadProblems, WriteProblems};
+
+/// How many bytes of settings are kept.
+const SETTINGS_BYTES_MAX: usize = 64 << 10;
+
+/// The hosts, by name
+#[utoipa::path(get, path = "/api/v1/hosts", tag = "hosts", params(After),
+    responses((status = 200, description = "A page of hosts", body = Page<Host>), ReadProblems))]
+pub(crate) async fn list_hosts(
+    _: Viewer,
+    State(app): State<Shared>,
+    Query(of): Query<After>,
+) -> Result<Json<Page<Host>>, Problem> {
+    let most = items(of.limit)?;
+    let found = app.driver.read(|core| core.hosts(of.after.as_deref().unwrap_or_default(), most + 1));
+    Ok(Json(page(found, most, |host| &host.name)))
+}
+
+/// A host
+#[utoipa::path(get, path = "/api/v1/hosts/{host}", tag = "hosts",
+    params(("host" = String, Path, description = "The name")),
+    responses((status = 200, description = "The host", body = Host,
+        headers(("ETag" = String, description = "For If-Match"))), ReadProblems))]
+pub(crate) async fn get_host(
+    _: Viewer,
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let host = app.driver.read(|core| core.host(&name)).ok_or_else(|| Problem::not_found("host", &name))?;
+    Ok((etag(host.version), Json(host)).into_response())
+}
+
+/// Sets what people set of a host
+///
+/// All of it: what is left out is as for a new host.
+#[utoipa::path(put, path = "/api/v1/hosts/{host}/settings", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("If-Match" = Option<String>, Header, description = "Only if the host still has this ETag")),
+    request_body = HostSettings,
+    responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]
+pub(crate) async fn set_host(
+    _: Admin,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+    headers: HeaderMap,
+    Json(settings): Json<HostSettings>,
+) -> Result<Response, Problem> {
+    let version = if_match(&headers)?;
+    check_size(&settings)?;
+    let ask = Ask::SetHost { host, settings: settings.clone(), version };
+    response(origin.with(&settings).ask(&app, ask).await?, Shown::Kept)
+}
+
+/// Removes a host that has no VMs
+#[utoipa::path(delete, path = "/api/v1/hosts/{host}", tag = "hosts",
+    params(("host" = String, Path, description = "The name")),
+    responses((status = 204, description = "The host is removed"), ReadProblems, WriteProblems))]
+pub(crate) async fn remove_host(
+    _: Admin,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+) -> Result<Response, Problem> {
+    response(origin.ask(&app, Ask::RemoveHost { host }).await?, Shown::Kept)
+}
+
+/// Empties a host
+///
+/// The host takes no guests from now on, and its guests move away. With `dry_run` it is only said what would be done.
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/drain", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+    request_body = Option<DrainRequest>,
+    responses((status = 200, description = "What would be done", body = Operation),
+        (status = 202, description = "The drain has begun", body = Operation), ReadProblems, WriteProblems))]
+pub(crate) async fn drain_host(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+    body: Option<Json<DrainRequest>>,
+) -> Result<Response, Problem> {
+    let Json(request) = body.unwrap_or_default();
+    let shown = Shown::of(request.dry_run);
+    response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?, shown)
+}
+
+/// Lets a host take guests again
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/resume", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+    request_body = Option<ResumeRequest>,
+    responses((status = 202, description = "Its guests come home", body = Operation),
+        (status = 204, description = "The host takes guests"), ReadProblems, WriteProblems))]
+pub(crate) async fn resume_host(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+    body: Option<Json<ResumeRequest>>,
+) -> Result<Response, Problem> {
+    let Json(request) = body.unwrap_or_default();
+    response(origin.with(&request).ask(&app, Ask::Resume { host, request }).await?, Shown::Kept)
+}
+
+/// Refuses settings that are too large to be kept.
+pub(crate) fn check_size(settings: &impl serde::Serialize) -> Result<(), Problem> {
+    let bytes = serde_json::to_vec(settings).map_or(usize::MAX, |text| text.len());
+    if bytes <= SETTINGS_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Problem::invalid(format!("settings of {bytes} bytes"), format!("at most {SETTINGS_BYTES_MAX} are kept")))
+}

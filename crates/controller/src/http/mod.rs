@@ -1,0 +1,121 @@
+//! The REST API, below `/api/v1`, and its OpenAPI document, which is made of the same routes.
+//!
+//! | file | what |
+//! |---|---|
+//! | `app` | what all routes need |
+//! | `guard` | who calls; refusals in one form, and noted for the audit log |
+//! | `problem` | RFC 9457, and which refusals a route documents |
+//! | `origin`, `answer` | requests to the core, and its answers |
+//! | `cluster`, `hosts`, `vms`, `operations`, `events`, `access`, `join` | the routes |
+
+mod access;
+mod answer;
+mod app;
+mod cluster;
+mod events;
+mod guard;
+mod hosts;
+mod join;
+mod operations;
+mod origin;
+mod page;
+mod problem;
+mod secret;
+mod vms;
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::{Json, Router, middleware};
+use skein_identity::ClusterCa;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::driver::Driver;
+use crate::limits::Wrong;
+
+use app::{App, Shared};
+
+pub use app::Peer;
+pub use secret::{sha256_hex, token_secret};
+
+/// How many bytes a request's body has at most.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Skein controller", description = "A cluster of hosts with KVM/QEMU guests: what it has, and what \
+is done with it. Times are milliseconds since 1970. A list comes in pages by name: the next begins with `after` as \
+`next` said. What takes a while is an operation. A request that changes something may be repeated under the same \
+`Idempotency-Key`, for a day, and is done once."),
+    modifiers(&Security),
+    security(("token" = [])),
+    tags(
+        (name = "cluster", description = "The cluster as a whole"),
+        (name = "hosts", description = "Hosts"),
+        (name = "vms", description = "VMs"),
+        (name = "operations", description = "What takes a while"),
+        (name = "access", description = "Who may do what, and who did what"),
+    )
+)]
+struct Document;
+
+struct Security;
+
+impl Modify for Security {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(
+            "A token of `POST /api/v1/tokens`. A client certificate of the cluster's CA does as well.",
+        ));
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(token.build()));
+    }
+}
+
+/// Returns the routes, and the document of them.
+pub fn router(driver: Arc<Driver>, ca: Option<ClusterCa>) -> Router {
+    let app = Arc::new(App { driver, ca, wrong: Wrong::default() });
+    let (router, document) = routes().split_for_parts();
+    router
+        .route("/openapi.json", axum::routing::get(|| async move { Json(document) }))
+        .fallback(guard::no_route)
+        .method_not_allowed_fallback(guard::no_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(app.clone(), guard::guard))
+        .with_state(app)
+}
+
+/// Returns the OpenAPI document as JSON.
+///
+/// # Errors
+///
+/// The document cannot be written.
+pub fn openapi() -> Result<String, serde_json::Error> {
+    routes().into_openapi().to_pretty_json()
+}
+
+fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(cluster::get_cluster))
+        .routes(routes!(cluster::health))
+        .routes(routes!(hosts::list_hosts))
+        .routes(routes!(hosts::get_host, hosts::remove_host))
+        .routes(routes!(hosts::set_host))
+        .routes(routes!(hosts::drain_host))
+        .routes(routes!(hosts::resume_host))
+        .routes(routes!(vms::list_vms))
+        .routes(routes!(vms::get_vm))
+        .routes(routes!(vms::set_vm))
+        .routes(routes!(vms::migrate_vm))
+        .routes(routes!(operations::list_operations))
+        .routes(routes!(operations::get_operation))
+        .routes(routes!(operations::cancel_operation))
+        .routes(routes!(events::get_events))
+        .routes(routes!(access::list_tokens, access::new_token))
+        .routes(routes!(access::remove_token))
+        .routes(routes!(access::new_ticket))
+        .routes(routes!(access::list_audit))
+        .routes(routes!(join::join))
+}

@@ -1,0 +1,70 @@
+//! Operations: what takes a while.
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use skein_api::cluster::{Operation, Page};
+use skein_cluster::Ask;
+use utoipa::IntoParams;
+
+use super::answer::{Shown, response};
+use super::app::Shared;
+use super::guard::{Operator, Viewer};
+use super::origin::{Origin, etag};
+use super::page::{items, page};
+use super::problem::{Problem, ReadProblems, WriteProblems};
+
+/// Which operations.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Before {
+    /// The page begins before this id: `next` of the page before
+    before: Option<String>,
+    /// The most items, 100 if not given
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+}
+
+/// The operations, the newest first
+#[utoipa::path(get, path = "/api/v1/operations", tag = "operations", params(Before),
+    responses((status = 200, description = "A page of operations", body = Page<Operation>), ReadProblems))]
+pub(crate) async fn list_operations(
+    _: Viewer,
+    State(app): State<Shared>,
+    Query(of): Query<Before>,
+) -> Result<Json<Page<Operation>>, Problem> {
+    let most = items(of.limit)?;
+    let found = app.driver.read(|core| core.operations(of.before.as_deref().unwrap_or_default(), most + 1));
+    Ok(Json(page(found, most, |operation| &operation.id)))
+}
+
+/// An operation
+#[utoipa::path(get, path = "/api/v1/operations/{id}", tag = "operations",
+    params(("id" = String, Path, description = "The id")),
+    responses((status = 200, description = "The operation", body = Operation,
+        headers(("ETag" = String, description = "Changes with each change"))), ReadProblems))]
+pub(crate) async fn get_operation(
+    _: Viewer,
+    State(app): State<Shared>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let found = app.driver.read(|core| core.operation(&id)).ok_or_else(|| Problem::not_found("operation", &id))?;
+    Ok((etag(found.version), Json(found)).into_response())
+}
+
+/// Calls an operation off
+///
+/// What was not begun is not begun any more, and what is under way is called off where that is still possible.
+#[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", tag = "operations",
+    params(("id" = String, Path, description = "The id"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+    responses((status = 202, description = "It is being called off", body = Operation), ReadProblems, WriteProblems))]
+pub(crate) async fn cancel_operation(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(operation): Path<String>,
+) -> Result<Response, Problem> {
+    response(origin.ask(&app, Ask::Cancel { operation }).await?, Shown::Kept)
+}

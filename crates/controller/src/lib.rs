@@ -1,0 +1,37 @@
+//! Runs a cluster's controller: the pure core of `skein-cluster`, joined to agents, people, a store and a clock.
+//!
+//! ```text
+//!  agents ──lines──▶ agent_link ─▶ ┌────────┐ ─▶ writer ─▶ store ◀─ candidate (election, watch)
+//!  people ──HTTPS──▶ http ───────▶ │ driver │ ─▶ planners
+//!                    events ◀───── └────────┘ ─▶ lines for agents, answers
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `driver` | the core with its threads: store, election, plans |
+//! | `server` | the port: TLS, agents and HTTP told apart |
+//! | `agent_link` | a connection with an agent |
+//! | `http` | the REST API and its OpenAPI document |
+//! | `client` | a client of the API, for this program and tests |
+//! | `limits`, `timed_io` | how many connections, wrong tokens, and how slow readers may be |
+//!
+//! Not here: any decision about hosts, VMs and operations.
+//!
+//! # Invariants
+//!
+//! - **Whoever is slow harms nobody else.** Every queue has a bound and every wait an end; an agent or a client that
+//!   does not read is cut (`tests/abuse.rs`).
+//! - **A leader stops by its own clock before the store says so** (`Shared::input`, `tests/failover.rs`).
+
+#![forbid(unsafe_code)]
+
+mod agent_link;
+pub mod client;
+pub mod driver;
+pub mod http;
+mod limits;
+pub mod server;
+mod timed_io;
+mod words;
+
+pub use limits::ConnectionLimits;

@@ -1,0 +1,108 @@
+//! Hosts are seen, drained and resumed, and VMs migrated, through the API to the end.
+
+use skein_api::cluster::{ClusterStatus, Contact, Host, HostMode, MoveState, Operation, OperationState, Page, Vm};
+
+use crate::fake_agent::FakeAgent;
+use crate::setup::{LONG, Method, TestCluster, TestController, get, over, send, until};
+use skein_controller::client::Client;
+
+/// Waits until so many hosts report, and so many VMs are known.
+pub async fn all_seen(client: &Client, hosts: u32, vms: u32) -> ClusterStatus {
+    until("all is seen", async || {
+        let answer = client.send(Method::GET, "/api/v1/cluster", &[], None).await.ok()?;
+        let status: ClusterStatus = answer.json().ok()?;
+        (status.hosts.online == hosts && status.vms.running == vms).then_some(status)
+    })
+    .await
+}
+
+async fn three_hosts(cluster: &TestCluster, controller: &TestController) -> Vec<FakeAgent> {
+    for vm in ["web1", "web2", "db"] {
+        cluster.world.add_vm("alpha", vm);
+    }
+    cluster.world.add_vm("beta", "mail");
+    ["alpha", "beta", "gamma"].map(|host| cluster.agent(host, &[controller])).into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_is_drained_and_its_guests_come_home() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let _agents = three_hosts(&cluster, &controller).await;
+    let client = cluster.client(&controller, "operator");
+    let status = all_seen(&client, 3, 4).await;
+    assert_eq!((status.name.as_str(), status.controllers.len(), status.controllers[0].leads), ("lab", 1, true));
+
+    let hosts: Page<Host> = get(&client, "/api/v1/hosts?limit=2").await;
+    assert_eq!(hosts.items.iter().map(|host| host.name.as_str()).collect::<Vec<_>>(), ["alpha", "beta"]);
+    let rest: Page<Host> = get(&client, &format!("/api/v1/hosts?after={}", hosts.next.unwrap())).await;
+    assert_eq!((rest.items[0].name.as_str(), rest.items[0].contact, rest.next), ("gamma", Contact::Online, None));
+    let vms: Page<Vm> = get(&client, "/api/v1/vms?host=alpha").await;
+    assert_eq!(vms.items.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>(), ["db", "web1", "web2"]);
+
+    let shown = send(&client, Method::POST, "/api/v1/hosts/alpha/drain", r#"{"dry_run":true}"#).await;
+    let shown_operation: Operation = shown.json().unwrap();
+    assert_eq!((shown.status, shown_operation.moves.len()), (200, 3));
+    assert_eq!(get::<Page<Operation>>(&client, "/api/v1/operations").await.items, []);
+
+    let begun = send(&client, Method::POST, "/api/v1/hosts/alpha/drain", "").await;
+    assert_eq!(begun.status, 202, "{}", String::from_utf8_lossy(&begun.body));
+    let drain: Operation = begun.json().unwrap();
+    assert_eq!(begun.headers["location"], format!("/api/v1/operations/{}", drain.id));
+    let drain = over(&client, &drain.id).await;
+    assert_eq!(drain.state, OperationState::Done, "{drain:?}");
+    assert!(drain.moves.iter().all(|of| of.state == MoveState::Done), "{drain:?}");
+    assert!(cluster.world.running("alpha").is_empty());
+    assert_eq!(get::<Host>(&client, "/api/v1/hosts/alpha").await.mode, HostMode::Maintenance);
+
+    let home = send(&client, Method::POST, "/api/v1/hosts/alpha/resume", r#"{"bring_home":true}"#).await;
+    let home = over(&client, &home.json::<Operation>().unwrap().id).await;
+    assert_eq!(home.state, OperationState::Done, "{home:?}");
+    assert_eq!(cluster.world.running("alpha").len(), 3);
+    assert_eq!(cluster.world.migrations(), 6);
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_vm_is_migrated_once_however_often_it_is_asked() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let _agents = three_hosts(&cluster, &controller).await;
+    let client = cluster.client(&controller, "operator");
+    all_seen(&client, 3, 4).await;
+
+    let ask = async |key: &str, body: &str| {
+        let headers = [("Idempotency-Key", key)];
+        crate::setup::send_with(&client, Method::POST, "/api/v1/vms/db/migrate", &headers, body).await
+    };
+    let first: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
+    let again: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
+    assert_eq!(first.id, again.id);
+    assert_eq!(ask("k1", r#"{"to":"beta"}"#).await.status, 422, "the key is another request's");
+    assert_eq!(ask("k2", r#"{"to":"gamma"}"#).await.status, 409, "it moves already");
+    assert_eq!(ask("not a key", "").await.status, 400);
+    assert_eq!(over(&client, &first.id).await.state, OperationState::Done);
+    let again: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
+    assert_eq!((again.id, again.state), (first.id, OperationState::Done));
+    assert_eq!(cluster.world.migrations(), 1);
+    assert!(cluster.world.running("gamma").contains("db"));
+
+    // The controller picks a host, and says why.
+    let picked = ask("k3", "").await;
+    let picked = over(&client, &picked.json::<Operation>().unwrap().id).await;
+    assert_eq!(picked.state, OperationState::Done, "{picked:?}");
+    assert!(picked.moves[0].reason.contains("the best of 2 hosts"), "{}", picked.moves[0].reason);
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn agents_are_told_where_hosts_are() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let _agents = three_hosts(&cluster, &controller).await;
+    for host in ["alpha", "beta", "gamma"] {
+        until("it is told of all hosts", async || (cluster.world.told(host).len() == 3).then_some(())).await;
+        assert_eq!(cluster.world.told(host)["beta"], ["beta.lab:7070"]);
+    }
+    tokio::time::timeout(LONG, controller.stop()).await.unwrap();
+}

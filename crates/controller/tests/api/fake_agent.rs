@@ -1,0 +1,285 @@
+//! Agents that speak the link over TLS, and hosts on which guests are nothing but names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::json;
+use skein_api::{
+    HostFacts, HostLoad, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, Term, ToAgent,
+    ToController, VmState, VmView,
+};
+use skein_identity::{ClusterCa, Validity, controller_client_config, controller_name};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// The hosts, whoever controls them.
+#[derive(Default)]
+pub struct World {
+    hosts: Mutex<BTreeMap<String, HostState>>,
+}
+
+#[derive(Default)]
+struct HostState {
+    vms: BTreeMap<String, VmView>,
+    migrations: BTreeMap<MigrationId, Migration>,
+    asked: BTreeMap<String, MigrationId>,
+    highest: Term,
+    /// What the agent was told of where hosts are.
+    told: BTreeMap<String, Vec<String>>,
+    refused: u32,
+}
+
+/// How long a migration takes.
+const MIGRATION: Duration = Duration::from_millis(300);
+const GIB: u64 = 1 << 30;
+
+impl World {
+    pub fn add_vm(&self, host: &str, name: &str) {
+        let vm = vm_view(name, VmState::Running);
+        self.hosts.lock().entry(host.into()).or_default().vms.insert(name.into(), vm);
+    }
+
+    /// Returns the VMs that run on a host.
+    pub fn running(&self, host: &str) -> BTreeSet<String> {
+        let hosts = self.hosts.lock();
+        let vms = hosts.get(host).into_iter().flat_map(|host| host.vms.values());
+        vms.filter(|vm| vm.state == VmState::Running).map(|vm| vm.name.clone()).collect()
+    }
+
+    pub fn told(&self, host: &str) -> BTreeMap<String, Vec<String>> {
+        self.hosts.lock().get(host).map(|host| host.told.clone()).unwrap_or_default()
+    }
+
+    pub fn highest(&self, host: &str) -> Term {
+        self.hosts.lock().get(host).map(|host| host.highest).unwrap_or_default()
+    }
+
+    /// Returns how many migrations were ever begun.
+    pub fn migrations(&self) -> usize {
+        let hosts = self.hosts.lock();
+        let ids: BTreeSet<MigrationId> = hosts.values().flat_map(|host| host.migrations.keys().copied()).collect();
+        ids.len()
+    }
+
+    fn report(&self, host: &str, sequence: u64, told: &mut BTreeSet<String>) -> HostReport {
+        let mut hosts = self.hosts.lock();
+        let state = hosts.entry(host.into()).or_default();
+        let now: BTreeSet<String> = state.vms.keys().cloned().collect();
+        let gone = told.difference(&now).cloned().collect();
+        *told = now;
+        HostReport {
+            sequence,
+            facts: (sequence == 1).then(|| Box::new(facts(host))),
+            load: Some(HostLoad { cpu_millicores: 100, ram_bytes: 64 * GIB, ..HostLoad::default() }),
+            vms: state.vms.values().cloned().collect(),
+            vms_gone: gone,
+            migrations: state.migrations.values().cloned().collect(),
+            ..HostReport::default()
+        }
+    }
+
+    /// Does what a command asks for, if its term is not below the highest.
+    fn command(self: &Arc<World>, host: &str, term: Term, id: Option<String>, request: Request) -> Result<Reply, Term> {
+        let mut hosts = self.hosts.lock();
+        let state = hosts.entry(host.into()).or_default();
+        if term < state.highest {
+            state.refused += 1;
+            return Err(state.highest);
+        }
+        state.highest = term;
+        let refused = |message: &str| Ok(Reply::Error(Refusal { message: message.into(), cure: String::new() }));
+        let Request::Migrate { vm, to, detach: true, .. } = request else { return refused("not here") };
+        let Some(name) = id else { return refused("it has no name") };
+        if let Some(before) = state.asked.get(&name) {
+            return Ok(Reply::Migration(Box::new(state.migrations[before].clone())));
+        }
+        let Some(view) = state.vms.get_mut(&vm).filter(|vm| vm.state == VmState::Running && vm.migration.is_none())
+        else {
+            return refused("there is no such VM here, or it moves");
+        };
+        let id = MigrationId(rand_id());
+        view.migration = Some(id);
+        let mut leaving = view.clone();
+        let migration = migration(id, &vm, host, &to, Role::Source);
+        state.migrations.insert(id, migration.clone());
+        state.asked.insert(name, id);
+        leaving.state = VmState::Incoming;
+        let target = hosts.entry(to.clone()).or_default();
+        target.vms.insert(vm.clone(), leaving);
+        target.migrations.insert(id, Migration { role: Role::Target, ..migration.clone() });
+        drop(hosts);
+        let (world, source) = (self.clone(), host.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(MIGRATION).await;
+            world.moved(id, &vm, &source, &to);
+        });
+        Ok(Reply::Migration(Box::new(migration)))
+    }
+
+    fn moved(&self, id: MigrationId, vm: &str, source: &str, target: &str) {
+        let mut hosts = self.hosts.lock();
+        hosts.get_mut(source).unwrap().vms.remove(vm).unwrap();
+        hosts.get_mut(target).unwrap().vms.insert(vm.into(), vm_view(vm, VmState::Running));
+        for host in [source, target] {
+            let migration = hosts.get_mut(host).unwrap().migrations.get_mut(&id).unwrap();
+            migration.outcome = Some(Outcome::Moved);
+            migration.downtime_ms = Some(12);
+        }
+    }
+}
+
+/// An agent that runs until this is dropped.
+pub struct FakeAgent {
+    task: JoinHandle<()>,
+}
+
+impl Drop for FakeAgent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl FakeAgent {
+    /// Starts the agent of a host, which keeps contact with these controllers.
+    pub fn start(ca: &ClusterCa, world: &Arc<World>, host: &str, controllers: Vec<SocketAddr>) -> FakeAgent {
+        let identity = ca.issue(host, Validity::days(1)).unwrap();
+        let connector = TlsConnector::from(controller_client_config(&identity).unwrap());
+        let (world, host) = (world.clone(), host.to_owned());
+        let task = tokio::spawn(async move {
+            let mut links = tokio::task::JoinSet::new();
+            for address in controllers {
+                let (world, host, connector) = (world.clone(), host.clone(), connector.clone());
+                links.spawn(async move {
+                    loop {
+                        if let Ok(socket) = TcpStream::connect(address).await
+                            && let Ok(stream) = connector.connect(controller_name(), socket).await
+                        {
+                            // Whatever ends a connection, the next begins soon.
+                            let _ = link(&world, &host, stream).await;
+                        }
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
+                });
+            }
+            while links.join_next().await.is_some() {}
+        });
+        FakeAgent { task }
+    }
+}
+
+async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> std::io::Result<()> {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut lines = BufReader::new(reader).lines();
+    let hello = skein_api::Hello {
+        host: host.into(),
+        release: "0.1.0".into(),
+        api: skein_api::API_VERSION,
+        instance: 1,
+        boot_id: Some(format!("boot-{host}")),
+        addresses: vec![format!("{host}.lab:7070")],
+        highest_term: world.highest(host),
+    };
+    send(&mut writer, &ToController::Hello(hello)).await?;
+    let (mut sequence, mut told) = (0, BTreeSet::new());
+    let mut reports = tokio::time::interval(Duration::from_millis(150));
+    loop {
+        let line = tokio::select! {
+            _ = reports.tick() => {
+                sequence += 1;
+                let report = world.report(host, sequence, &mut told);
+                send(&mut writer, &ToController::Report(Box::new(report))).await?;
+                continue;
+            }
+            line = lines.next_line() => line?,
+        };
+        let Some(line) = line else { return Ok(()) };
+        let line: ToAgent = serde_json::from_str(&line)?;
+        line.check().expect("a controller says nothing that cannot be");
+        match line {
+            ToAgent::Leads { term } => {
+                let mut hosts = world.hosts.lock();
+                let state = hosts.entry(host.into()).or_default();
+                state.highest = state.highest.max(term);
+            }
+            ToAgent::Command { command, term, request_id, request } => {
+                let line = match world.command(host, term, request_id, *request) {
+                    Ok(reply) => ToController::Reply { command, reply: Box::new(reply) },
+                    Err(highest) => ToController::Deposed { command, highest },
+                };
+                send(&mut writer, &line).await?;
+            }
+            ToAgent::Hosts { addresses } => world.hosts.lock().entry(host.into()).or_default().told = addresses,
+            ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Other => {}
+        }
+    }
+}
+
+async fn send(writer: &mut (impl AsyncWriteExt + Unpin), line: &ToController) -> std::io::Result<()> {
+    let mut bytes = serde_json::to_vec(line)?;
+    bytes.push(b'\n');
+    writer.write_all(&bytes).await?;
+    writer.flush().await
+}
+
+fn vm_view(name: &str, state: VmState) -> VmView {
+    VmView {
+        name: name.into(),
+        state,
+        memory_bytes: GIB,
+        cpus: 1,
+        pid: Some(1),
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: None,
+        drives: Vec::new(),
+        definition: None,
+        note: String::new(),
+    }
+}
+
+fn migration(id: MigrationId, vm: &str, source: &str, target: &str, role: Role) -> Migration {
+    Migration {
+        id,
+        vm: vm.into(),
+        role,
+        source: source.into(),
+        target: target.into(),
+        stage: None,
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: "2026-11-26T10:00:00Z".into(),
+        elapsed_ms: 0,
+        downtime_ms: None,
+        copy: None,
+        paths: Vec::new(),
+        attempt: None,
+        events: Vec::new(),
+    }
+}
+
+fn facts(host: &str) -> HostFacts {
+    let facts = json!({
+        "name": host, "boot_id": null, "ram_bytes": 64 * GIB, "ram_available_bytes": 32 * GIB, "hugepages": [],
+        "cpus": 16, "cpu_vendor": "AuthenticAMD", "cpu_flags": [], "kvm": {"Err": "no /dev/kvm"},
+        "qemu": {"Err": "none is installed"}, "bridges": [], "taps_in_use": [], "vms": [],
+        "incoming": {"limit": 4, "used": 0}, "outgoing": {"limit": 4, "used": 0}, "journal": {"Err": "no room"},
+        "files": [], "nics": [],
+    });
+    serde_json::from_value(facts).unwrap()
+}
+
+fn rand_id() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0)
+}
