@@ -23,7 +23,8 @@ use skein_forecast::{ForecastInputs, forecast};
 use skein_hypervisor::{MigrationInfo, Qmp};
 use skein_identity::{CertificateInfo, parse_pem};
 use skein_inventory::{
-    Definition, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch, check,
+    ControllersFile, Definition, GuestFacts, HostFacts, HostsFile, ParseError, PathFacts, Problem, Route, TargetLaunch,
+    check,
 };
 use skein_session::address::{decode_addresses, encode_addresses};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
@@ -146,7 +147,7 @@ pub fn pem(bytes: &[u8]) {
     }
 }
 
-/// A VM's file, or the hosts'.
+/// A VM's file, the hosts', or the controllers'.
 pub fn definition(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let told = |error: ParseError| {
@@ -159,6 +160,9 @@ pub fn definition(bytes: &[u8]) {
         Err(error) => told(error),
     }
     if let Err(error) = HostsFile::parse(text, "hosts.toml") {
+        told(error);
+    }
+    if let Err(error) = ControllersFile::parse(text, "controllers.toml") {
         told(error);
     }
 }

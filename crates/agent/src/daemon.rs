@@ -14,6 +14,7 @@ use skein_handover::MigrationLimits;
 use skein_hypervisor::QemuHypervisor;
 use skein_hypervisor::kvm::KvmError;
 use skein_identity::Identity;
+use skein_inventory::HostsFile;
 use skein_journal::OpenError;
 use skein_link::ListenError;
 use thiserror::Error;
@@ -21,14 +22,16 @@ use tracing::{info, warn};
 
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
+use crate::controllers::{Controllers, ControllersError};
 use crate::dirs::Dirs;
-use crate::migrations::{Migrations, open_journal};
+use crate::migrations::{Inquiry, Migrations, open_journal};
 use crate::own_socket::{OwnSocket, SocketError};
-use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question, WatchedHostsFile};
+use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
 use crate::room::HostRoom;
-use crate::server::{MigrationStarter, RequestServer, host_facts, serve};
+use crate::server::{MigrationStarter, RequestServer, ServedHost, host_facts, serve};
 use crate::transport::packers;
 use crate::vms::Vms;
+use crate::watched_file::WatchedFile;
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -48,6 +51,8 @@ pub struct VmSettings {
     pub dirs: Dirs,
     /// The file of the other hosts; need not exist.
     pub hosts_file: PathBuf,
+    /// The file of the cluster's controllers; need not exist.
+    pub controllers_file: PathBuf,
     /// The QEMU program for definitions that name none; `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
     /// The bounds of what is done at once.
@@ -76,6 +81,8 @@ pub enum AgentError {
     Directories(#[from] io::Error),
     #[error("its socket for commands")]
     Socket(#[from] SocketError),
+    #[error(transparent)]
+    Controllers(#[from] ControllersError),
 }
 
 /// A running agent. Dropping it closes every session; VMs go on.
@@ -85,7 +92,7 @@ pub struct Agent {
 
 enum Inner {
     Tunnels(Peers),
-    Vms { server: Arc<RequestServer>, serving: Mutex<Option<JoinHandle<()>>> },
+    Vms { server: Arc<RequestServer>, controllers: Controllers, serving: Mutex<Option<JoinHandle<()>>> },
 }
 
 impl Agent {
@@ -122,7 +129,8 @@ impl Agent {
     pub fn stop(&self) {
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
-            Inner::Vms { server, serving } => {
+            Inner::Vms { server, controllers, serving } => {
+                controllers.stop();
                 if !server.stopping.swap(true, Ordering::SeqCst) {
                     server.attempts.stop();
                     server.migrations.stop();
@@ -146,6 +154,7 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
         acceptor: settings.acceptor,
         allow: settings.allow,
         hosts_file: PathBuf::new(),
+        hosts_cache: None,
         connections: 1,
         plain_data: false,
         versions: CONTROL_VERSIONS,
@@ -155,12 +164,39 @@ fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentE
 }
 
 /// Returns whether this host keeps the RAM of guests that leave.
-fn keeps_ram(hosts: &WatchedHostsFile, host: &str) -> bool {
-    match hosts.hosts() {
+fn keeps_ram(hosts: &WatchedFile<HostsFile>, host: &str) -> bool {
+    match hosts.content() {
         Ok(hosts) => hosts.kept_ram_policy_of(host).is_some(),
         Err(error) => {
             warn!("a VM gets RAM that cannot be kept: {}", crate::error_chain(&error));
             false
+        }
+    }
+}
+
+/// What answers the questions of other hosts' agents.
+struct OwnHost {
+    name: String,
+    vms: Arc<Vms>,
+    rooms: Arc<HostRoom>,
+    /// The QEMU program for definitions that name none.
+    qemu: Option<PathBuf>,
+}
+
+impl OwnHost {
+    fn answer(&self, question: Question, inquiry: &Inquiry) -> Result<Answer, String> {
+        match question {
+            Question::HostFacts { qemu, files } => {
+                let qemu = qemu.or_else(|| self.qemu.clone());
+                let facts = host_facts(&self.name, &self.vms, &self.rooms, inquiry, qemu, &files);
+                Ok(Answer::HostFacts(Box::new(facts)))
+            }
+            Question::Composition { migration } => {
+                let vm = self.vms.of_migration(migration).ok_or("that migration takes no guest of this host away")?;
+                vm.promise_composition()
+                    .map(|told| Answer::Composition(Box::new(told)))
+                    .map_err(|error| crate::error_chain(&error))
+            }
         }
     }
 }
@@ -173,7 +209,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    let (hosts, host) = (WatchedHostsFile::new(&vms.hosts_file), identity.host().to_owned());
+    let (hosts, host) = (WatchedFile::new(&vms.hosts_file, HostsFile::parse), identity.host().to_owned());
     known.keeps_ram_if(move || keeps_ram(&hosts, &host));
     // The first caller does not wait for the result. Without a thread KVM is tried by the first call.
     let trying = known.clone();
@@ -183,17 +219,20 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         Err(error) => warn!("guests run under TCG: {error}; {}", error.cure()),
     });
     let addresses = vec![settings.acceptor.listen.to_string()];
+    let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
+    let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let peers = PeersSettings {
         acceptor: settings.acceptor,
         allow: settings.allow,
         hosts_file: vms.hosts_file,
+        hosts_cache: Some(vms.dirs.hosts_cache()),
         connections: vms.connections,
         plain_data: vms.plain_data,
         versions: CONTROL_VERSIONS,
     };
-    let (own_vms, name, default) = (known.clone(), identity.host().to_owned(), vms.qemu.clone());
+    let name = identity.host().to_owned();
     let rooms = HostRoom::new(name.clone(), known.clone());
-    let own_rooms = rooms.clone();
+    let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu: vms.qemu.clone() };
     let store = RequestStore::new(vms.dirs.attempts());
     let migrations = Migrations::start(
         vms.dirs,
@@ -203,20 +242,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         vms.keeper_command,
         packers(&vms.packer_command).inspect_err(|error| warn!("pages are not compressed: {error}")).ok(),
         |events, inquiry| {
-            let answer = move |_: &str, question: Question| match question {
-                Question::HostFacts { qemu, files } => {
-                    let facts =
-                        host_facts(&name, &own_vms, &own_rooms, &inquiry, qemu.or_else(|| default.clone()), &files);
-                    Ok(Answer::HostFacts(Box::new(facts)))
-                }
-                Question::Composition { migration } => {
-                    let vm =
-                        own_vms.of_migration(migration).ok_or("that migration takes no guest of this host away")?;
-                    vm.promise_composition()
-                        .map(|told| Answer::Composition(Box::new(told)))
-                        .map_err(|error| crate::error_chain(&error))
-                }
-            };
+            let answer = move |_: &str, question| own.answer(question, &inquiry);
             Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
         },
     )?;
@@ -242,5 +268,8 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     });
     let own = server.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
-    Ok(Inner::Vms { server, serving: Mutex::new(Some(serving)) })
+    listen.set_port(server.migrations.peers().port());
+    let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
+    let controllers = Controllers::start(&controllers_file, &term_file, identity, host)?;
+    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)) })
 }

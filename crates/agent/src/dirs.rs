@@ -18,6 +18,8 @@ use skein_handover::MigrationId;
 /// state/own/NAME/            what is kept for a guest and moves with it: UEFI's variables, its TPM
 /// state/migrations/ID.jsonl  what happened in a migration
 /// state/attempts/ID.json     a migration that was asked for, by the first attempt's id, and its attempts
+/// state/term                 the highest term of a controller that led
+/// state/hosts.json           where controllers said that hosts are
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
 /// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
@@ -105,6 +107,16 @@ impl Dirs {
     /// Returns the directory of the requested migrations, with their attempts.
     pub(crate) fn attempts(&self) -> PathBuf {
         self.state.join("attempts")
+    }
+
+    /// Returns the path of the file with the highest term of a controller.
+    pub(crate) fn term(&self) -> PathBuf {
+        self.state.join("term")
+    }
+
+    /// Returns the path of the file with the hosts that controllers named.
+    pub(crate) fn hosts_cache(&self) -> PathBuf {
+        self.state.join("hosts.json")
     }
 
     /// Returns the path of the socket for commands.

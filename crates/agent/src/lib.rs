@@ -31,6 +31,9 @@
 //!   `an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up`.
 //! - **A QEMU is never waited for to be killed.** A process is named by pid and start time, and killed through a pidfd.
 //!   Test: `one_that_hangs_ends_as_soon_as_its_migration_is_called_off`.
+//! - **No controller is needed, and none is waited for**, but by the thread of its own connection. A command's term is
+//!   on the disk before the command is carried out, and a lower one is refused from then on. Tests:
+//!   `a_controller_that_reads_nothing_costs_nobody_else_anything`, `a_lower_term_is_refused_also_after_a_restart`.
 //! - **A packer shares no lock with a thread in a hurry**, the lock on a process's memory neither: a packer may get no
 //!   CPU for a while. Test: `pages_are_packed_by_another_process_which_ends_when_nobody_needs_it`.
 
@@ -41,6 +44,7 @@ mod attempts;
 mod channel_keeper;
 mod clock;
 mod composition;
+mod controllers;
 mod daemon;
 mod dirs;
 mod events;
@@ -71,9 +75,11 @@ mod to_api;
 mod transport;
 mod tunnel;
 mod vms;
+mod watched_file;
 
 pub use allow::{Allow, AllowError};
 pub use channel_keeper::keep_channels;
+pub use controllers::{ControllersError, DEFAULT_CONTROLLER_PORT};
 pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};
 pub use dirs::Dirs;
 pub use incoming_channels::IncomingChannels;
@@ -83,10 +89,10 @@ pub use own_socket::SocketError;
 pub use packer_process::pack_pages;
 pub use peers::{
     Answer, Answerer, AskError, CONTROL_VERSIONS, ControlMessage, ControlStreamError, ControlVersions, DEFAULT_PORT,
-    DialError, FindError, HostsFileError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold,
-    TextFileError, TooLong, resolve,
+    DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
 pub use skein_dataplane::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
+pub use watched_file::{TextFileError, WatchedFileError};
 
 pub(crate) use skein_dataplane::error_chain;

@@ -99,6 +99,7 @@ fn start(world: &World, waits: WaitTimes) -> Target {
     let vms = VmSettings {
         dirs: dirs.clone(),
         hosts_file: world.path("hosts.toml"),
+        controllers_file: world.path("controllers.toml"),
         qemu: None,
         limits: MigrationLimits { waits, ..MigrationLimits::default() },
         connections: 1,

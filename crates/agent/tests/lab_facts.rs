@@ -71,6 +71,7 @@ impl World {
             let vms = VmSettings {
                 dirs: dirs[at].clone(),
                 hosts_file: hosts_file.clone(),
+                controllers_file: hosts_file.with_file_name("controllers.toml"),
                 qemu: None,
                 limits: MigrationLimits::default(),
                 connections: 1,

@@ -33,6 +33,7 @@ impl World {
         let vms = VmSettings {
             dirs,
             hosts_file: dir.path().join("hosts.toml"),
+            controllers_file: dir.path().join("controllers.toml"),
             qemu: None,
             limits: MigrationLimits::default(),
             connections: 1,

@@ -1,5 +1,5 @@
-//! Reads what a host is: its NICs and their counters ([`nics`]), its cores, the CPU and memory of a process, and the
-//! limits of a process ([`ControlGroups`]). A [`Sampler`] records some of that over time.
+//! Reads what a host is: its NICs and their counters ([`nics`]), its cores, disks and memory, the CPU, memory and disk
+//! traffic of a process, and the limits of a process ([`ControlGroups`]). A [`Sampler`] records some of that over time.
 //!
 //! Everything is read at the moment of the call and nothing is cached, so a caller may ask every 250 ms and see NICs
 //! come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink), never
@@ -8,6 +8,7 @@
 mod clock;
 mod control_groups;
 mod cpu;
+mod disk;
 mod ethtool;
 mod file_handle;
 pub mod idle_scheduling;
@@ -21,9 +22,10 @@ mod thread_priority;
 pub use clock::clock_synchronised;
 pub use control_groups::{ControlGroups, GroupLimit, GroupResource};
 pub use cpu::{CoreTime, ProcessTime, cores, process_time, thread_time};
+pub use disk::{DiskBytes, disks, process_disk_bytes};
 pub use ethtool::{Offloads, offloads};
 pub use file_handle::file_handle;
-pub use memory::{Memory, process_memory};
+pub use memory::{HostMemory, Memory, host_memory, process_memory, process_resident};
 pub use netns::enter;
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};

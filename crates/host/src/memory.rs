@@ -1,5 +1,6 @@
-//! Reads the memory of a process.
+//! Reads the memory of a process, and of the host.
 
+use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
 use crate::{ProcError, read_proc};
@@ -35,6 +36,39 @@ pub fn process_memory(pid: u32) -> Result<Memory, ProcError> {
     Ok(memory)
 }
 
+/// Returns the resident memory of the process `pid`, in bytes, as the kernel counts it: no page table is walked.
+///
+/// # Errors
+/// The process has ended, or `/proc/PID/statm` cannot be understood.
+pub fn process_resident(pid: u32) -> Result<u64, ProcError> {
+    let path = format!("/proc/{pid}/statm");
+    let statm = read_proc(&path)?;
+    let pages = statm.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|bytes| u64::try_from(bytes).ok());
+    let bytes = pages.and_then(|pages| pages.checked_mul(page_bytes.unwrap_or(4096)));
+    bytes.ok_or(ProcError::Field { path, field: "resident" })
+}
+
+/// The memory of the host, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemory {
+    /// MemTotal.
+    pub total: u64,
+    /// MemAvailable: what can be used without swapping.
+    pub available: u64,
+}
+
+/// Returns the memory of the host.
+///
+/// # Errors
+/// `/proc/meminfo` cannot be read or understood.
+pub fn host_memory() -> Result<HostMemory, ProcError> {
+    let path = "/proc/meminfo";
+    let meminfo = read_proc(path)?;
+    let field = |field| kilobytes(&meminfo, field).ok_or_else(|| ProcError::Field { path: path.to_owned(), field });
+    Ok(HostMemory { total: field("MemTotal")?, available: field("MemAvailable")? })
+}
+
 fn parse_status(status: &str) -> Result<Memory, &'static str> {
     let field = |name| kilobytes(status, name).ok_or(name);
     Ok(Memory {
@@ -64,6 +98,10 @@ mod tests {
         let after = process_memory(std::process::id()).unwrap();
         assert!(after.anonymous >= before.anonymous + (30 << 20), "{before:?} {after:?}");
         assert!(after.resident >= after.anonymous);
+        let counted = process_resident(std::process::id()).unwrap();
+        assert!(counted >= before.anonymous + (30 << 20), "{counted} {after:?}");
+        let host = host_memory().unwrap();
+        assert!(host.total > host.available && host.total > counted, "{host:?}");
         drop(block);
     }
 

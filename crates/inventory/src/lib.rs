@@ -26,6 +26,7 @@ pub mod check;
 mod claim;
 pub mod command_line;
 pub mod composition;
+mod controllers_file;
 pub mod definition;
 pub mod facts;
 mod file_facts;
@@ -39,6 +40,7 @@ mod toml_reader;
 pub use check::{NoRoom, TargetLaunch, check, refusal, refused_copy};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
+pub use controllers_file::{CONTROLLERS_MAX, ControllersFile};
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,

@@ -30,6 +30,8 @@ pub(crate) struct MigrationViews {
 struct Table {
     entries: BTreeMap<MigrationId, ViewedMigration>,
     begun: u64,
+    /// Counts the changes of all migrations.
+    changes: u64,
 }
 
 struct ViewedMigration {
@@ -73,6 +75,7 @@ impl MigrationViews {
         let mut table = self.table.lock();
         table.entries.insert(id, entry);
         table.begun += 1;
+        table.changes += 1;
         let prune = table.begun.is_multiple_of(PRUNE_EVERY);
         drop(table);
         if is_new {
@@ -102,7 +105,10 @@ impl MigrationViews {
 
     /// Removes a migration that was refused.
     pub(super) fn drop(&self, id: MigrationId) {
-        self.table.lock().entries.remove(&id);
+        let mut table = self.table.lock();
+        table.entries.remove(&id);
+        table.changes += 1;
+        drop(table);
         let _ = std::fs::remove_file(self.dir.join(format!("{id}.jsonl")));
     }
 
@@ -205,11 +211,27 @@ impl MigrationViews {
     }
 
     fn change(&self, id: MigrationId, change: impl FnOnce(&mut ViewedMigration)) {
-        if let Some(entry) = self.table.lock().entries.get_mut(&id) {
+        let mut table = self.table.lock();
+        if let Some(entry) = table.entries.get_mut(&id) {
             change(entry);
             entry.version += 1;
+            table.changes += 1;
         }
+        drop(table);
         self.changed.notify_all();
+    }
+
+    /// Returns how often any migration has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.table.lock().changes
+    }
+
+    /// Returns the migrations under way and the last that are over since the agent was started, without their events.
+    pub(crate) fn recent(&self) -> Vec<Migration> {
+        let ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
+        let mut all: Vec<Migration> = ids.into_iter().filter_map(|id| self.get(id)).collect();
+        all.iter_mut().for_each(|migration| migration.events.clear());
+        all
     }
 
     /// Waits until a migration has a version newer than `seen`, or `patience` is over. Returns the version then.

@@ -78,7 +78,7 @@ impl Shared {
     }
 
     fn dial(&self, name: &str, last_good: Option<SocketAddr>) -> Result<Arc<Dialer>, DialError> {
-        let mut to = self.hosts_file.find(name).map_err(DialError::Address)?;
+        let mut to = self.addresses.find(name).map_err(DialError::Address)?;
         // The address that worked last comes first: an address that does not answer costs a second.
         to.sort_by_key(|address| Some(*address) != last_good);
         let acceptor = &self.settings.acceptor;

@@ -1,16 +1,15 @@
 //! Finds where other hosts' agents listen.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
-use parking_lot::{Mutex, MutexGuard};
-use skein_inventory::{HostAddress, HostsFile, ParseError, TEXT_BYTES_MAX};
+use skein_inventory::{HostAddress, HostEntry, HostsFile};
 use thiserror::Error;
-use tracing::warn;
+
+use super::learnt_hosts::LearntHosts;
+use crate::watched_file::{WatchedFile, WatchedFileError};
 
 /// Holds the port at which agents listen by default.
 pub const DEFAULT_PORT: u16 = 7070;
@@ -25,41 +24,6 @@ pub enum ResolveError {
     Unknown(String, #[source] io::Error),
 }
 
-/// The reason why the hosts file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
-pub enum HostsFileError {
-    #[error("{file} cannot be read")]
-    Unreadable {
-        file: String,
-        #[source]
-        source: TextFileError,
-    },
-    #[error(transparent)]
-    Invalid(ParseError),
-}
-
-/// The reason why a text file cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)]
-pub enum TextFileError {
-    /// The system's error, in words.
-    #[error("{0}")]
-    Io(String),
-    #[error("it is {0}: put a text file there")]
-    NoFile(&'static str),
-    #[error("it is larger than {} MiB: is it the file that was meant?", .0 >> 20)]
-    TooLarge(usize),
-    #[error("it is not UTF-8: write it as a text file")]
-    NotText,
-}
-
-impl From<io::Error> for TextFileError {
-    fn from(error: io::Error) -> TextFileError {
-        TextFileError::Io(error.to_string())
-    }
-}
-
 /// The reason why the address of a host's agent is not known.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
@@ -71,13 +35,13 @@ pub enum FindError {
     Unlisted {
         file: PathBuf,
         /// The reason why the file cannot be used; `None`: it can be used.
-        hosts_file: Option<HostsFileError>,
+        hosts_file: Option<WatchedFileError>,
         // The field is no source of the chain, because its words are in the middle.
         by_name: Box<ResolveError>,
     },
 }
 
-fn unlisted_words(file: &Path, hosts_file: Option<&HostsFileError>) -> String {
+fn unlisted_words(file: &Path, hosts_file: Option<&WatchedFileError>) -> String {
     match hosts_file {
         Some(error) => format!("and {}", crate::error_chain(error)),
         None => format!("it is not in {}", file.display()),
@@ -99,51 +63,53 @@ fn look_up(address: &HostAddress) -> Result<Vec<SocketAddr>, ResolveError> {
     Ok(found.map_err(|source| ResolveError::Unknown(address.to_string(), source))?.collect())
 }
 
-/// The hosts file, read again whenever it changed.
-pub(crate) struct WatchedHostsFile {
-    path: PathBuf,
-    read: Mutex<Read>,
+/// The hosts file, read again whenever it changed, and what controllers said of hosts that are not in it.
+pub(crate) struct HostAddresses {
+    file: WatchedFile<HostsFile>,
+    learnt: LearntHosts,
 }
 
-#[derive(Default)]
-struct Read {
-    /// The inode, size and time of change by which the file is known to be the same.
-    stamp: Option<(u64, u64, i64, i64)>,
-    /// The latest content that could be read.
-    hosts: HostsFile,
-    error: Option<HostsFileError>,
-}
-
-impl WatchedHostsFile {
-    pub(crate) fn new(path: &Path) -> WatchedHostsFile {
-        WatchedHostsFile { path: path.to_owned(), read: Mutex::default() }
+impl HostAddresses {
+    /// `cache` is the file that keeps what controllers said; `None`: it is not kept.
+    pub(crate) fn new(path: &Path, cache: Option<&Path>) -> HostAddresses {
+        HostAddresses { file: WatchedFile::new(path, HostsFile::parse), learnt: LearntHosts::load(cache) }
     }
 
-    /// Returns the hosts in the file. Without a file there are no hosts.
+    /// Returns the hosts in the file, and those that a controller named. Without a file there are only the latter.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or makes no sense.
-    pub(crate) fn hosts(&self) -> Result<HostsFile, HostsFileError> {
-        let read = self.refreshed();
-        read.error.clone().map_or_else(|| Ok(read.hosts.clone()), Err)
+    pub(crate) fn hosts(&self) -> Result<HostsFile, WatchedFileError> {
+        let mut hosts = self.file.content()?;
+        for (name, addresses) in self.learnt.all() {
+            if hosts.get(&name).is_none() {
+                hosts.hosts.push(HostEntry { name, addresses, transport: None, keep_ram: None, keep_time: None });
+            }
+        }
+        Ok(hosts)
     }
 
-    /// Returns where a host's agent listens, best first: by the file, else by the host's name. A host that an earlier
-    /// version of the file had is found by that version as long as the new version cannot be read.
+    /// Takes what a controller says of all hosts, in place of what was said before.
+    pub(crate) fn learn(&self, said: &BTreeMap<String, Vec<String>>) {
+        self.learnt.replace(said);
+    }
+
+    /// Returns where a host's agent listens, best first: by the file, else by a controller's word, else by the host's
+    /// name. A host that an earlier version of the file had is found by that version as long as the new version cannot
+    /// be read.
     ///
     /// # Errors
     ///
     /// No address is known.
     pub(crate) fn find(&self, name: &str) -> Result<Vec<SocketAddr>, FindError> {
         let (listed, error) = {
-            let read = self.refreshed();
-            let host = read.hosts.hosts.iter().find(|host| host.name == name);
-            (host.map(|host| host.addresses.clone()), read.error.clone())
+            let read = self.file.refreshed();
+            (read.latest.get(name).map(|host| host.addresses.clone()), read.error.clone())
         };
-        let Some(addresses) = listed else {
+        let Some(addresses) = listed.or_else(|| self.learnt.get(name)) else {
             return resolve(name).map_err(|by_name| FindError::Unlisted {
-                file: self.path.clone(),
+                file: self.file.path().to_owned(),
                 hosts_file: error,
                 by_name: Box::new(by_name),
             });
@@ -163,53 +129,12 @@ impl WatchedHostsFile {
             _ => Ok(found),
         }
     }
-
-    fn refreshed(&self) -> MutexGuard<'_, Read> {
-        let mut read = self.read.lock();
-        let stamp =
-            fs::metadata(&self.path).ok().map(|file| (file.ino(), file.size(), file.mtime(), file.mtime_nsec()));
-        if stamp.is_none() {
-            *read = Read::default();
-        } else if stamp != read.stamp {
-            let name = self.path.display().to_string();
-            let parsed = read_text(&self.path, TEXT_BYTES_MAX)
-                .map_err(|source| HostsFileError::Unreadable { file: name.clone(), source })
-                .and_then(|text| HostsFile::parse(&text, &name).map_err(HostsFileError::Invalid));
-            read.stamp = stamp;
-            match parsed {
-                Ok(hosts) => (read.hosts, read.error) = (hosts, None),
-                Err(error) => {
-                    warn!("{}", crate::error_chain(&error));
-                    read.error = Some(error);
-                }
-            }
-        }
-        read
-    }
-}
-
-/// Reads a text file that a person named. Never waits for what is no file: a FIFO that nobody writes to, a terminal.
-fn read_text(path: &Path, bytes_max: usize) -> Result<String, TextFileError> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::options().read(true).custom_flags(flags.bits()).open(path)?;
-    let kind = file.metadata()?.file_type();
-    if !kind.is_file() {
-        return Err(TextFileError::NoFile(match kind {
-            _ if kind.is_dir() => "a directory",
-            _ if kind.is_fifo() => "a pipe (FIFO)",
-            _ => "a device",
-        }));
-    }
-    let mut bytes = Vec::new();
-    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > bytes_max {
-        return Err(TextFileError::TooLarge(bytes_max));
-    }
-    String::from_utf8(bytes).map_err(|_| TextFileError::NotText)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     #[test]
@@ -232,7 +157,7 @@ mod tests {
     fn the_file_is_read_again_when_it_changed_and_a_broken_one_harms_no_host_that_was_known() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hosts.toml");
-        let file = WatchedHostsFile::new(&path);
+        let file = HostAddresses::new(&path, None);
         assert_eq!(file.hosts(), Ok(HostsFile::default()));
         fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.2', '10.0.1.2:80', '10.0.0.2:7070']\n").unwrap();
         let expected: Vec<SocketAddr> = vec!["10.0.0.2:7070".parse().unwrap(), "10.0.1.2:80".parse().unwrap()];
@@ -249,10 +174,35 @@ mod tests {
     }
 
     #[test]
+    fn a_controllers_word_counts_where_the_file_has_none_and_outlives_the_agent() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, cache) = (dir.path().join("hosts.toml"), dir.path().join("hosts.json"));
+        let hosts = HostAddresses::new(&path, Some(&cache));
+        let said = |host: &str, address: &str| BTreeMap::from([(host.to_owned(), vec![address.to_owned()])]);
+        let found = |hosts: &HostAddresses, name| hosts.find(name).unwrap()[0].to_string();
+        hosts.learn(&said("b", "10.0.0.2:71"));
+        assert_eq!(found(&hosts, "b"), "10.0.0.2:71");
+        assert_eq!(hosts.hosts().unwrap().get("b").unwrap().addresses[0].to_string(), "10.0.0.2:71");
+        assert_eq!(found(&HostAddresses::new(&path, Some(&cache)), "b"), "10.0.0.2:71", "started again");
+        fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.9']\n").unwrap();
+        assert_eq!(found(&hosts, "b"), "10.0.0.9:7070", "the file wins");
+        assert_eq!(hosts.hosts().unwrap().hosts.len(), 1);
+        fs::remove_file(&path).unwrap();
+        hosts.learn(&said("c", "10.0.0.3:72"));
+        assert!(hosts.find("b").is_err(), "the last word counts");
+        assert_eq!(found(&hosts, "c"), "10.0.0.3:72");
+        fs::write(&cache, "{").unwrap();
+        let again = HostAddresses::new(&path, Some(&cache));
+        assert!(again.find("c d").is_err());
+        again.learn(&said("c", "10.0.0.3:72"));
+        assert_eq!(found(&again, "c"), "10.0.0.3:72");
+    }
+
+    #[test]
     fn what_is_no_file_is_told_and_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("hosts.toml");
-        let file = WatchedHostsFile::new(&path);
+        let file = HostAddresses::new(&path, None);
         let fault = |says: &str| {
             let fault = crate::error_chain(&file.hosts().unwrap_err());
             assert!(fault.contains("hosts.toml cannot be read") && fault.contains(says), "{fault}");

@@ -12,7 +12,7 @@
 //! | `state`, `shared` | what is known of each host, and what the threads share |
 //! | `dial`, `hear`, `contact` | the threads: sessions are dialled, control streams served and looked after |
 //! | `hold`, `event`, `errors`, `settings` | what the users of this module get, hear and set |
-//! | `host_addresses` | where other hosts listen |
+//! | `host_addresses`, `learnt_hosts` | where other hosts listen: by the hosts file, and by a controller's word |
 
 mod contact;
 mod control_message;
@@ -23,12 +23,14 @@ mod event;
 mod hear;
 mod hold;
 mod host_addresses;
+mod learnt_hosts;
 mod outgoing_lines;
 mod settings;
 mod shared;
 mod state;
 mod version;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,19 +53,20 @@ pub use control_stream::ControlStreamError;
 pub use errors::{AskError, DialError};
 pub use event::PeerEvent;
 pub use hold::SessionHold;
-pub use host_addresses::{DEFAULT_PORT, FindError, HostsFileError, ResolveError, TextFileError, resolve};
+pub use host_addresses::{DEFAULT_PORT, FindError, ResolveError, resolve};
 pub use settings::PeersSettings;
 pub use shared::Answerer;
 pub use version::{CONTROL_VERSIONS, ControlVersions};
 
 use control_stream::ControlStream;
-pub(crate) use host_addresses::WatchedHostsFile;
+pub(crate) use host_addresses::HostAddresses;
 use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
 use state::State;
 
 use crate::IncomingChannels;
 use crate::migrations::Offer;
 use crate::permit::Permit;
+use crate::watched_file::WatchedFileError;
 
 /// Bounds the questions to other hosts at once.
 const ASKING_MAX: usize = 64;
@@ -90,7 +93,7 @@ impl Peers {
         let acceptor = settings.acceptor.clone();
         let listen = acceptor.listen;
         let shared = Arc::new(Shared {
-            hosts_file: WatchedHostsFile::new(&settings.hosts_file),
+            addresses: HostAddresses::new(&settings.hosts_file, settings.hosts_cache.as_deref()),
             settings,
             identity: identity.clone(),
             incoming: IncomingChannels::default(),
@@ -126,13 +129,23 @@ impl Peers {
         &self.shared.incoming
     }
 
-    /// Returns the hosts of the file as it is now.
+    /// Returns the hosts of the file as it is now, and those that a controller named ([`Peers::learn_hosts`]).
     ///
     /// # Errors
     ///
     /// The file cannot be used.
-    pub fn hosts(&self) -> Result<HostsFile, HostsFileError> {
-        self.shared.hosts_file.hosts()
+    pub fn hosts(&self) -> Result<HostsFile, WatchedFileError> {
+        self.shared.addresses.hosts()
+    }
+
+    /// Takes a controller's word on where all hosts listen, in place of its last word. The hosts file wins.
+    pub fn learn_hosts(&self, addresses: &BTreeMap<String, Vec<String>>) {
+        self.shared.addresses.learn(addresses);
+    }
+
+    /// Returns whether there is contact with each of the hosts that contact is kept with, or is tried to be.
+    pub fn contacts(&self) -> BTreeMap<String, bool> {
+        self.shared.lock().hosts.iter().map(|(name, host)| (name.clone(), host.contact)).collect()
     }
 
     /// Keeps a session with a host from now on. The call does not wait.

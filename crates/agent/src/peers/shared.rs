@@ -12,7 +12,7 @@ use skein_identity::Identity;
 
 use super::control_message::{Answer, Question};
 use super::errors::DialError;
-use super::host_addresses::WatchedHostsFile;
+use super::host_addresses::HostAddresses;
 use super::settings::PeersSettings;
 use super::state::{Peer, State};
 use crate::IncomingChannels;
@@ -32,7 +32,7 @@ pub type Answerer = dyn Fn(&str, Question) -> Result<Answer, String> + Send + Sy
 pub(super) struct Shared {
     pub(super) settings: PeersSettings,
     pub(super) identity: Identity,
-    pub(super) hosts_file: WatchedHostsFile,
+    pub(super) addresses: HostAddresses,
     /// The place where migrations to this host arrive.
     pub(super) incoming: IncomingChannels,
     pub(super) answer: Arc<Answerer>,

@@ -6,6 +6,7 @@
 
 mod accept;
 mod answer;
+mod controlled_host;
 mod host_facts;
 mod hosts;
 mod migrations;
@@ -17,6 +18,7 @@ mod vms;
 mod watch;
 
 pub(crate) use self::accept::serve;
+pub(crate) use self::controlled_host::ServedHost;
 pub(crate) use self::host_facts::host_facts;
 pub(crate) use self::request_server::RequestServer;
 pub(crate) use self::starter::MigrationStarter;

@@ -2,6 +2,7 @@
 //!
 //! The VM's name belongs to the thread that starts or removes a process of the VM ([`State::busy`]).
 
+use std::hash::Hash;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,6 +104,15 @@ impl Vm {
     pub(crate) fn process(&self) -> Option<Arc<Process>> {
         let state = self.state.lock();
         state.running.as_ref().map(|running| running.process.clone()).or_else(|| state.silent.clone())
+    }
+
+    /// Returns what of the VM can be known without asking its QEMU. What is equal is shown equal, but for whether the
+    /// guest is paused.
+    pub(crate) fn outline(&self) -> impl Hash {
+        let process = self.any_process().map(|process| process.id().pid);
+        let state = self.state.lock();
+        let part = (state.involvement.migration(), state.involvement.moved_by(), state.incoming);
+        (self.name.clone(), process, state.running.is_some(), state.busy, part, state.note.clone())
     }
 
     /// Returns the process of a VM that is being started.

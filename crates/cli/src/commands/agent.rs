@@ -49,6 +49,10 @@ pub struct Args {
     /// The other hosts' addresses; hosts that are not in it are looked up by their names
     #[arg(long, value_name = "FILE", default_value = "/etc/skein/hosts.toml")]
     hosts: PathBuf,
+    /// The cluster's controllers, which the agent dials; without the file there are none [default: controllers.toml
+    /// beside the hosts' file]
+    #[arg(long, value_name = "FILE")]
+    controllers: Option<PathBuf>,
     /// The QEMU program, where a VM's definition names none [default: $SKEIN_QEMU, or qemu-system-x86_64]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
@@ -65,7 +69,9 @@ pub struct Args {
     #[arg(long)]
     plain_data: bool,
     /// Have no VMs: be the end of tunnels, and nothing else
-    #[arg(long, conflicts_with_all = ["state", "run", "hosts", "qemu", "outgoing", "incoming", "plain_data"])]
+    #[arg(long, conflicts_with_all = [
+        "state", "run", "hosts", "controllers", "qemu", "outgoing", "incoming", "plain_data",
+    ])]
     tunnels_only: bool,
     /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
     #[arg(long, value_name = "PATTERN", default_value = Allow::DEFAULT)]
@@ -91,9 +97,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     // QEMUs are known by the paths of their sockets, and a relative path means another file elsewhere.
     let absolute = |dir: PathBuf| path::absolute(&dir).with_context(|| format!("finding {}", dir.display()));
+    let controllers_file = args.controllers.unwrap_or_else(|| args.hosts.with_file_name("controllers.toml"));
     let vms = VmSettings {
         dirs: Dirs { state: absolute(args.state)?, run: absolute(args.run)? },
         hosts_file: args.hosts,
+        controllers_file,
         qemu: args.qemu,
         limits,
         connections: args.connections.into(),

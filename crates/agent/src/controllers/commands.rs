@@ -1,0 +1,115 @@
+//! Carries out what the controller that leads commands.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+
+use parking_lot::Mutex;
+use skein_api::{Refusal, Reply, Request, RequestLine, Term, ToController};
+use tracing::{info, warn};
+
+use super::host::ControlledHost;
+use super::terms::{TermRefused, Terms};
+use super::waker::Waker;
+use crate::error_chain;
+use crate::permit::Permit;
+
+/// Bounds the commands of a connection that are under way, or whose reply was not sent yet.
+pub(crate) const COMMANDS_MAX: usize = 16;
+
+/// A command.
+pub(crate) struct Command {
+    pub(crate) number: u64,
+    pub(crate) term: Term,
+    pub(crate) request_id: Option<String>,
+    pub(crate) request: Request,
+}
+
+/// The commands of one connection.
+pub(crate) struct Commands {
+    host: Arc<dyn ControlledHost>,
+    terms: Arc<Terms>,
+    under_way: Arc<AtomicUsize>,
+    replies: Arc<Replies>,
+}
+
+/// The replies that wait to be sent, each with its permit.
+pub(crate) struct Replies {
+    waiting: Mutex<VecDeque<(ToController, Permit)>>,
+    waker: Arc<Waker>,
+}
+
+impl Replies {
+    fn add(&self, reply: ToController, permit: Permit) {
+        self.waiting.lock().push_back((reply, permit));
+        self.waker.wake();
+    }
+
+    /// Returns the next reply.
+    pub(crate) fn take(&self) -> Option<ToController> {
+        self.waiting.lock().pop_front().map(|(reply, _)| reply)
+    }
+}
+
+impl Commands {
+    /// `waker` is woken when there is a reply.
+    pub(crate) fn new(host: Arc<dyn ControlledHost>, terms: Arc<Terms>, waker: Arc<Waker>) -> Commands {
+        let replies = Arc::new(Replies { waiting: Mutex::default(), waker });
+        Commands { host, terms, under_way: Arc::default(), replies }
+    }
+
+    /// Returns where replies wait.
+    pub(crate) fn replies(&self) -> &Replies {
+        &self.replies
+    }
+
+    /// Begins a command of a controller, if its term allows that. Returns what can be said at once. A command that is
+    /// begun goes on when the connection is over.
+    pub(crate) fn begin(&self, controller: &str, command: Command) -> Option<ToController> {
+        let Command { number, term, request_id, request } = command;
+        let refuse = |message: String, cure: &str| {
+            warn!(controller, "a command is refused: {message}");
+            let refusal = Refusal { message, cure: cure.into() };
+            Some(ToController::Reply { command: number, reply: Box::new(Reply::Error(refusal)) })
+        };
+        match self.terms.admit(term) {
+            Ok(()) => {}
+            Err(TermRefused::Deposed(highest)) => {
+                warn!(controller, "a command of term {term} is refused: a later leader has {highest}");
+                return Some(ToController::Deposed { command: number, highest });
+            }
+            Err(error @ TermRefused::Unknown { .. }) => {
+                return refuse(error_chain(&error), "make sure which controller leads, and remove the file");
+            }
+            Err(error) => return refuse(error_chain(&error), "make room on that disk"),
+        }
+        let request = match request {
+            Request::MigrationWatch { .. } => {
+                return refuse("a controller does not watch a migration by a command".into(), "read the reports");
+            }
+            Request::Migrate { vm, to, options, detach: _ } => Request::Migrate { vm, to, options, detach: true },
+            other => other,
+        };
+        let line = RequestLine { api: None, request_id, request };
+        if let Err(Refusal { message, cure }) = line.check() {
+            return refuse(message, &cure);
+        }
+        let Some(permit) = Permit::take(&self.under_way, COMMANDS_MAX) else {
+            return refuse("too many commands are under way".into(), "wait until some of them are over");
+        };
+        let (host, replies) = (self.host.clone(), self.replies.clone());
+        let work = move || {
+            let reply = Box::new(host.run(line));
+            replies.add(ToController::Reply { command: number, reply }, permit);
+        };
+        info!(controller, %term, "command {number}");
+        match thread::Builder::new().name("command".into()).spawn(work) {
+            Ok(_) => None,
+            Err(error) => {
+                let cure = "this host has no room for more: see its limits and its memory";
+                refuse(format!("the agent cannot start a thread: {error}"), cure)
+            }
+        }
+    }
+}

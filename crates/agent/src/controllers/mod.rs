@@ -1,0 +1,182 @@
+//! Keeps the host in contact with the cluster's controllers: dials each of them, reports what changes, carries out what
+//! the one that leads commands. Nothing here is needed for a migration to end well, and nothing waits for a controller
+//! but the thread of its own connection.
+//!
+//! ```text
+//!  VMs, migrations, /proc ─▶ observer ─▶ snapshot ─▶ link (a thread for each controller) ─▶ reports
+//!                                                        │
+//!                         server: answers requests ◀─ commands, if the term is not below the highest
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `host` | what controllers see of the host, and do to it: a trait, which the server implements |
+//! | `observe`, `loads` | the host is looked at, for all connections |
+//! | `report` | what a controller has not been told yet |
+//! | `link`, `errors` | the connection to one controller |
+//! | `wire`, `waker`, `dial` | lines over TLS over a socket |
+//! | `commands`, `terms` | commands, and whose are obeyed |
+
+mod commands;
+mod dial;
+mod errors;
+mod host;
+mod link;
+mod loads;
+mod observe;
+mod report;
+mod terms;
+#[cfg(test)]
+mod test_parts;
+#[cfg(test)]
+mod tests;
+mod waker;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use skein_identity::{Identity, IdentityError};
+use skein_inventory::{ControllersFile, HostAddress};
+use thiserror::Error;
+use tracing::warn;
+
+pub use self::dial::DEFAULT_CONTROLLER_PORT;
+pub(crate) use self::host::{ControlledHost, GuestProcess};
+
+use self::dial::TcpDial;
+use self::link::{Link, LinkContext, LinkTimes};
+use self::observe::Observer;
+use self::terms::Terms;
+use crate::random::random;
+use crate::watched_file::WatchedFile;
+
+/// Says how often it is looked whether the file has changed.
+const FILE_PERIOD: Duration = Duration::from_millis(500);
+
+/// The reason why controllers cannot be dialled at all.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum ControllersError {
+    #[error("the host's identity cannot be shown to controllers")]
+    Identity(#[from] IdentityError),
+    #[error("a thread for controllers cannot be started")]
+    Threads(#[from] io::Error),
+}
+
+/// The connections to all controllers. Dropping it ends them; what was commanded goes on.
+pub(crate) struct Controllers {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    file: WatchedFile<ControllersFile>,
+    context: Arc<LinkContext>,
+    links: Mutex<BTreeMap<HostAddress, Arc<Link>>>,
+    stopping: AtomicBool,
+}
+
+impl Controllers {
+    /// Dials the controllers of `file`, whichever these are at any time. The highest term is kept in `term_file`.
+    ///
+    /// # Errors
+    ///
+    /// TLS does not take the identity, or a thread cannot be started.
+    pub(crate) fn start(
+        file: &Path,
+        term_file: &Path,
+        identity: &Identity,
+        host: Arc<dyn ControlledHost>,
+    ) -> Result<Controllers, ControllersError> {
+        let context = LinkContext {
+            tls: skein_identity::controller_client_config(identity)?,
+            observer: Observer::new(host.clone()),
+            host,
+            terms: Arc::new(Terms::load(term_file)),
+            dial: Arc::new(TcpDial),
+            times: LinkTimes::default(),
+            instance: u64::from_ne_bytes(random()),
+        };
+        Ok(Controllers::with(file, context)?)
+    }
+
+    fn with(file: &Path, context: LinkContext) -> io::Result<Controllers> {
+        let file = WatchedFile::new(file, ControllersFile::parse);
+        let shared = Arc::new(Shared {
+            file,
+            context: Arc::new(context),
+            links: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let keeping = shared.clone();
+        let keeper = thread::Builder::new().name("controllers".into()).spawn(move || keeping.keep())?;
+        Ok(Controllers { shared, threads: Mutex::new(vec![keeper]) })
+    }
+
+    /// Ends all connections. What was commanded goes on.
+    pub(crate) fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        for thread in self.threads.lock().drain(..) {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Controllers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    /// Keeps a connection to each controller of the file, until the agent stops.
+    fn keep(&self) {
+        let mut observing = None;
+        while !self.stopping.load(Ordering::SeqCst) {
+            let wanted = self.file.refreshed().latest.addresses.clone();
+            if observing.is_none() && !wanted.is_empty() {
+                let observer = self.context.observer.clone();
+                let begun = thread::Builder::new().name("observer".into()).spawn(move || observer.run());
+                observing = begun.inspect_err(|error| warn!("controllers are told nothing: {error}")).ok();
+            }
+            let mut links = self.links.lock();
+            links.retain(|address, link| {
+                let stays = wanted.contains(address);
+                if !stays {
+                    link.end();
+                }
+                stays
+            });
+            for address in wanted {
+                if !links.contains_key(&address)
+                    && let Err(error) = self.dial(&mut links, address.clone())
+                {
+                    warn!("the controller {address} is not dialled: {error}");
+                }
+            }
+            drop(links);
+            thread::park_timeout(FILE_PERIOD);
+        }
+        self.links.lock().values().for_each(|link| link.end());
+        self.context.observer.stop();
+        if let Some(observing) = observing {
+            let _ = observing.join();
+        }
+    }
+
+    fn dial(&self, links: &mut BTreeMap<HostAddress, Arc<Link>>, address: HostAddress) -> io::Result<()> {
+        let link = Link::new(address.clone())?;
+        let (own, context) = (link.clone(), self.context.clone());
+        thread::Builder::new().name("controller".into()).spawn(move || own.keep(&context))?;
+        links.insert(address, link);
+        Ok(())
+    }
+}

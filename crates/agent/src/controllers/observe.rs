@@ -1,0 +1,139 @@
+//! Looks at the host for all connections to controllers: in every period, and at once when something changed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use skein_api::HostFacts;
+
+use super::host::ControlledHost;
+use super::loads::LoadSample;
+use super::report::HostSnapshot;
+use super::waker::Waker;
+
+/// Says how often it is looked for changes, and so how many reports there are in a second at most: five.
+pub(crate) const CHANGE_PERIOD: Duration = Duration::from_millis(200);
+/// Says how often the load is measured as long as no controller asked for it more often.
+const PERIOD_DEFAULT: Duration = Duration::from_secs(1);
+/// Says how old facts may be: what changes of them is told by other fields of a report, or changes when a person
+/// changes the host.
+const FACTS_AGE_MAX: Duration = Duration::from_secs(10);
+
+/// The latest snapshot of the host, and who wants to know of a newer one.
+pub(crate) struct Observer {
+    host: Arc<dyn ControlledHost>,
+    state: Mutex<Observed>,
+    /// Notified when there is a newer snapshot.
+    changed: Condvar,
+    stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct Observed {
+    /// Counts the snapshots; 0: there is none yet.
+    version: u64,
+    snapshot: Arc<HostSnapshot>,
+    next_subscription: u64,
+    subscriptions: BTreeMap<u64, (Duration, Weak<Waker>)>,
+}
+
+/// Somebody who is woken at each newer snapshot, as long as this exists.
+pub(crate) struct Subscription {
+    observer: Arc<Observer>,
+    number: u64,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.observer.state.lock().subscriptions.remove(&self.number);
+    }
+}
+
+impl Observer {
+    pub(crate) fn new(host: Arc<dyn ControlledHost>) -> Arc<Observer> {
+        Arc::new(Observer { host, state: Mutex::default(), changed: Condvar::new(), stopping: AtomicBool::new(false) })
+    }
+
+    /// Returns the latest snapshot, with its number; 0: there is none yet.
+    pub(crate) fn latest(&self) -> (u64, Arc<HostSnapshot>) {
+        let state = self.state.lock();
+        (state.version, state.snapshot.clone())
+    }
+
+    /// Waits until there is a snapshot, or `patience` is over. Returns whether there is one.
+    pub(crate) fn wait_first(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        self.changed.wait_while_for(&mut state, |state| state.version == 0, patience);
+        state.version > 0
+    }
+
+    /// Has `waker` woken at each newer snapshot, of which there is one in each `period`.
+    pub(crate) fn subscribe(self: &Arc<Self>, period: Duration, waker: &Arc<Waker>) -> Subscription {
+        let mut state = self.state.lock();
+        let number = state.next_subscription;
+        state.next_subscription += 1;
+        state.subscriptions.insert(number, (period, Arc::downgrade(waker)));
+        Subscription { observer: self.clone(), number }
+    }
+
+    fn period(&self) -> Duration {
+        let state = self.state.lock();
+        let shortest = state.subscriptions.values().map(|(period, _)| *period).min();
+        shortest.unwrap_or(PERIOD_DEFAULT).max(CHANGE_PERIOD)
+    }
+
+    /// Ends [`Observer::run`].
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes snapshots until the end.
+    pub(crate) fn run(&self) {
+        let mut facts: Option<(Instant, Arc<HostFacts>)> = None;
+        let (mut loads, mut measured): (Option<LoadSample>, Option<Instant>) = (None, None);
+        let mut snapshot = HostSnapshot::default();
+        let mut outline = 0;
+        while !self.stopping.load(Ordering::SeqCst) {
+            let begun = Instant::now();
+            let due = measured.map(|measured| measured + self.period());
+            let is_due = due.is_none_or(|due| begun >= due);
+            let (outline_now, contacts) = (self.host.outline(), self.host.contacts());
+            if is_due || outline_now != outline || contacts != snapshot.contacts {
+                outline = outline_now;
+                if is_due {
+                    let sample = LoadSample::take(&self.host.guests());
+                    let before = loads.as_ref().unwrap_or(&sample);
+                    (snapshot.load, snapshot.vm_loads) = (sample.host_load(before), sample.vm_loads(before));
+                    (loads, measured) = (Some(sample), Some(begun));
+                }
+                if facts.as_ref().is_none_or(|(read, _)| begun.duration_since(*read) >= FACTS_AGE_MAX) {
+                    facts = Some((begun, Arc::new(self.host.facts())));
+                }
+                self.fill_in(&mut snapshot, contacts);
+                snapshot.facts = facts.as_ref().map(|(_, facts)| facts.clone());
+                self.publish(&snapshot);
+            }
+            // Changes come in bursts: a burst is one report.
+            thread::sleep((begun + CHANGE_PERIOD).saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn fill_in(&self, snapshot: &mut HostSnapshot, contacts: BTreeMap<String, bool>) {
+        snapshot.contacts = contacts;
+        snapshot.vms = self.host.vms().into_iter().map(|vm| (vm.name.clone(), Arc::new(vm))).collect();
+        snapshot.vm_loads.retain(|name, _| snapshot.vms.contains_key(name));
+        snapshot.migrations =
+            self.host.migrations().into_iter().map(|migration| (migration.id, Arc::new(migration))).collect();
+    }
+
+    fn publish(&self, snapshot: &HostSnapshot) {
+        let mut state = self.state.lock();
+        state.version += 1;
+        state.snapshot = Arc::new(snapshot.clone());
+        state.subscriptions.values().filter_map(|(_, waker)| waker.upgrade()).for_each(|waker| waker.wake());
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,91 @@
+//! Makes what the tests of this folder report.
+
+use std::sync::Arc;
+
+use skein_api::{
+    HostFacts, HostLoad, Migration, MigrationId, MigrationPhase, MigrationSlots, Role, SourcePhase, VmLoad, VmState,
+    VmView,
+};
+
+use super::report::HostSnapshot;
+
+pub(super) fn vm(name: &str, state: VmState) -> VmView {
+    VmView {
+        name: name.to_owned(),
+        state,
+        memory_bytes: 64 << 20,
+        cpus: 1,
+        pid: None,
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: None,
+        drives: vec![],
+        definition: Some(format!("name = '{name}'\n")),
+        note: String::new(),
+    }
+}
+
+pub(super) fn migration(id: u64) -> Migration {
+    Migration {
+        id: MigrationId(id),
+        vm: "web1".into(),
+        role: Role::Source,
+        source: "hosta".into(),
+        target: "hostb".into(),
+        stage: Some(MigrationPhase::Source(SourcePhase::Precopy)),
+        outcome: None,
+        why: None,
+        detail: String::new(),
+        in_doubt: false,
+        begun: "2026-11-25T12:00:00.000Z".into(),
+        elapsed_ms: 1,
+        downtime_ms: None,
+        copy: None,
+        paths: vec![],
+        attempt: None,
+        events: vec![],
+    }
+}
+
+pub(super) fn facts() -> HostFacts {
+    let slots = MigrationSlots { limit: 4, used: 0 };
+    HostFacts {
+        name: "hosta".into(),
+        boot_id: None,
+        ram_bytes: 1 << 30,
+        ram_available_bytes: 1 << 29,
+        kept_ram_bytes: 0,
+        room: None,
+        hugepages: vec![],
+        cpus: 2,
+        cpu_vendor: String::new(),
+        cpu_flags: Default::default(),
+        kvm: Ok(()),
+        qemu: Err("none".into()),
+        bridges: Default::default(),
+        taps_in_use: Default::default(),
+        vms: vec![],
+        incoming: slots,
+        outgoing: slots,
+        journal: Ok(()),
+        files: vec![],
+        digests: Default::default(),
+        nics: vec![],
+        swtpm: None,
+    }
+}
+
+pub(super) fn snapshot() -> HostSnapshot {
+    let vms = [vm("web1", VmState::Running), vm("web2", VmState::Stopped)];
+    HostSnapshot {
+        facts: Some(Arc::new(facts())),
+        load: HostLoad { cpu_millicores: 1500, ..HostLoad::default() },
+        vms: vms.into_iter().map(|vm| (vm.name.clone(), Arc::new(vm))).collect(),
+        vm_loads: [("web1".to_owned(), VmLoad { cpu_millicores: 700, ..VmLoad::default() })].into(),
+        migrations: [(MigrationId(1), Arc::new(migration(1)))].into(),
+        contacts: [("hostb".to_owned(), true)].into(),
+    }
+}
