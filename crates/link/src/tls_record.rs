@@ -64,7 +64,8 @@ fn suite_protection(
     suite: SupportedCipherSuite,
     secrets: rustls::ExtractedSecrets,
 ) -> Result<(Seal, RecordOpener), rustls::Error> {
-    let SupportedCipherSuite::Tls13(suite) = suite;
+    // A program that is built with rustls' TLS 1.2 for another end's sake has suites of it, too, and none is agreed on.
+    let suite = suite.tls13().ok_or_else(|| rustls::Error::General("a suite that is not of TLS 1.3".to_owned()))?;
     let ((sequence, sealing), (read_sequence, opening)) = (secrets.tx, secrets.rx);
     let limit = suite.common.confidentiality_limit;
     Ok((Seal::new(Key::new(sealing)?, sequence, limit), RecordOpener::new(Key::new(opening)?, read_sequence)))
