@@ -289,6 +289,13 @@ impl Disk {
         })
     }
 
+    /// How commits are written: the journal's mode, and whether each is synced (2: each).
+    #[cfg(test)]
+    pub fn modes(&self) -> rusqlite::Result<(String, i64)> {
+        let journal = self.connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        Ok((journal, self.connection.pragma_query_value(None, "synchronous", |row| row.get(0))?))
+    }
+
     /// Bounds the file, so that a test has a full disk.
     #[cfg(test)]
     pub fn set_pages_max(&self, pages: i64) -> rusqlite::Result<()> {

@@ -78,7 +78,6 @@ impl Drop for SqliteStore {
             // A writer that panicked has said so.
             let _ = writer.join();
         }
-        self.shared.end();
     }
 }
 

@@ -66,6 +66,7 @@ pub(crate) fn ask(jobs: &SyncSender<Job>, task: Task, within: Duration) -> Resul
 
 /// Does jobs until nobody is left who could give one.
 pub(crate) fn run(mut disk: Disk, shared: &Shared, jobs: &Receiver<Job>) {
+    let _ended = EndsStore(shared);
     loop {
         end_leases(&mut disk, shared);
         let until = shared.memory.read().next_end().map(|end| end.saturating_sub((shared.clock)()));
@@ -80,6 +81,15 @@ pub(crate) fn run(mut disk: Disk, shared: &Shared, jobs: &Receiver<Job>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+/// The store ends with its writer, also if that panics: what it would read is then of the past.
+struct EndsStore<'a>(&'a Shared);
+
+impl Drop for EndsStore<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

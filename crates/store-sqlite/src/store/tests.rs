@@ -59,6 +59,17 @@ fn a_store_is_opened_once() {
     assert!(has(&store, "a"));
 }
 
+/// A process that is killed loses nothing of the page cache, so no other test sees whether commits are synced.
+#[test]
+fn each_commit_is_synced() {
+    let (_folder, path) = file();
+    let (disk, _) = Disk::open(&path).expect("it is made");
+    assert_eq!(disk.modes(), Ok(("wal".to_string(), 2)));
+    drop(disk);
+    let (disk, _) = Disk::open(&path).expect("it is there");
+    assert_eq!(disk.modes(), Ok(("wal".to_string(), 2)));
+}
+
 #[test]
 fn a_full_disk_takes_nothing_and_the_store_goes_on() {
     let (_folder, path) = file();

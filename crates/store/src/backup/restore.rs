@@ -204,3 +204,65 @@ impl Writer<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ANY: Restore<'static> = Restore { cluster: None, schema_known: 9, term_base: TermBase(0) };
+
+    fn read(bytes: &[u8]) -> Result<Vec<Operation>, BackupError> {
+        let mut read = Vec::new();
+        read_all(&mut std::io::Cursor::new(bytes), &ANY, &mut |operation| {
+            read.push(operation);
+            Ok(())
+        })?;
+        Ok(read)
+    }
+
+    /// A backup of these values, each under a key of its own.
+    fn backup(values: &[Vec<u8>]) -> Vec<u8> {
+        let mut text = r#"{"skein_backup":1,"schema":1,"cluster":"c","revision":5,"term_base":7}"#.to_string() + "\n";
+        for (n, value) in values.iter().enumerate() {
+            let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
+            text += &format!("{{\"key\":\"k/{n:04}\",\"hex\":\"{hex}\"}}\n");
+        }
+        let mut hash = Xxh3::new();
+        hash.update(text.as_bytes());
+        text += &format!("{{\"entries\":{},\"xxh3\":\"{}\"}}\n", values.len(), digest(&hash));
+        text.into_bytes()
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_read_into_memory() {
+        let mut bytes = backup(&[]);
+        bytes.truncate(bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1));
+        bytes.resize(bytes.len() + 2 * LINE_BYTES_MAX, b' ');
+        assert!(matches!(read(&bytes), Err(BackupError::Damaged { line: 2 })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_backup_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(read(&bytes).is_err());
+            let begun = [&backup(&[])[..72], &bytes].concat();
+            prop_assert!(read(&begun).is_err());
+        }
+
+        #[test]
+        fn a_backup_is_whole_or_refused(
+            values in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 0..6),
+            at in any::<prop::sample::Index>(),
+            with in 1..=255_u8,
+        ) {
+            let whole = backup(&values);
+            prop_assert_eq!(read(&whole).expect("it is whole").len(), values.len());
+            prop_assert!(read(&whole[..at.index(whole.len())]).is_err());
+            let mut changed = whole.clone();
+            changed[at.index(whole.len())] ^= with;
+            prop_assert!(read(&changed).is_err(), "{}", String::from_utf8_lossy(&changed));
+        }
+    }
+}
