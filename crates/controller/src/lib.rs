@@ -12,6 +12,7 @@
 //! | `server` | the port: TLS, agents and HTTP told apart |
 //! | `agent_link` | a connection with an agent |
 //! | `http` | the REST API and its OpenAPI document |
+//! | `config`, `found` | the configuration; how a cluster begins |
 //! | `client` | a client of the API, for this program and tests |
 //! | `limits`, `timed_io` | how many connections, wrong tokens, and how slow readers may be |
 //!
@@ -27,7 +28,9 @@
 
 mod agent_link;
 pub mod client;
+pub mod config;
 pub mod driver;
+pub mod found;
 pub mod http;
 mod limits;
 pub mod server;

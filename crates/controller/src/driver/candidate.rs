@@ -103,7 +103,9 @@ impl Candidate {
                 }
                 Err(error) => warn!("{}: begins anew", words(&error)),
             }
-            self.resign("the store is read again");
+            if !self.shared.is_stopping() {
+                self.resign("the store is read again");
+            }
             self.shared.wait_for_stop(BACKOFF);
         }
         self.resign("the controller ends");

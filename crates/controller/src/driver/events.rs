@@ -10,9 +10,10 @@ use skein_api::cluster::{ChangedObject, Event, UnixMs};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-/// How many events are remembered for subscribers that come back. An event has some kilobytes at most, mostly some
-/// hundred bytes.
+/// How many events are remembered for subscribers that come back. An event mostly has some hundred bytes.
 const RING_MAX: usize = 4096;
+/// How many bytes they have together at most.
+const RING_BYTES_MAX: usize = 32 << 20;
 /// How many events a subscriber may be behind.
 const QUEUE_MAX: usize = 1024;
 
@@ -46,6 +47,7 @@ pub struct Events {
 #[derive(Debug)]
 struct Ring {
     events: VecDeque<Published>,
+    bytes: usize,
     /// What came after this event is all in the ring.
     floor: EventId,
     last: EventId,
@@ -87,7 +89,7 @@ impl Default for Events {
     fn default() -> Events {
         let none = EventId { revision: 0, place: 0 };
         let sender = Some(broadcast::Sender::new(QUEUE_MAX));
-        Events { ring: Mutex::new(Ring { events: VecDeque::new(), floor: none, last: none, sender }) }
+        Events { ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, floor: none, last: none, sender }) }
     }
 }
 
@@ -104,9 +106,11 @@ impl Events {
         let published = Published { id, kind, data: json(&Event { at, changed }) };
         ring.last = id;
         ring.events.push_back(published.clone());
-        if ring.events.len() > RING_MAX
+        ring.bytes += published.data.len();
+        while (ring.events.len() > RING_MAX || ring.bytes > RING_BYTES_MAX)
             && let Some(oldest) = ring.events.pop_front()
         {
+            ring.bytes -= oldest.data.len();
             ring.floor = oldest.id;
         }
         ring.send(published);
@@ -121,6 +125,7 @@ impl Events {
         }
         ring.floor = ring.last;
         ring.events.clear();
+        ring.bytes = 0;
         ring.send(reset(ring.last, at));
     }
 
@@ -258,6 +263,18 @@ mod tests {
         assert_eq!(got[0].1, "reset");
         assert_eq!(got.len(), QUEUE_MAX + 1);
         assert!(events.ring.lock().events.len() <= RING_MAX);
+    }
+
+    #[test]
+    fn large_events_are_forgotten_earlier() {
+        let events = Events::default();
+        events.restart(1, UnixMs(0));
+        for revision in 2..100 {
+            events.publish(revision, UnixMs(0), gone(&"x".repeat(1 << 20)));
+        }
+        let ring = events.ring.lock();
+        assert!(ring.bytes <= RING_BYTES_MAX && ring.events.len() == 31, "{}", ring.events.len());
+        assert_eq!(ring.bytes, ring.events.iter().map(|event| event.data.len()).sum::<usize>());
     }
 
     #[test]

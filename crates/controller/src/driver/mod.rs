@@ -84,6 +84,7 @@ pub enum DriverError {
 pub struct Driver {
     shared: Arc<Shared>,
     member: Member,
+    store: Arc<dyn Store>,
     store_kind: StoreKind,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -101,8 +102,13 @@ impl Driver {
         let (writes, write_jobs) = sync_channel(writer::WRITES_MAX);
         let (plans, plan_jobs) = sync_channel(planners::PLANS_MAX);
         let shared = Arc::new(Shared::new(Controller::new(core), boot, writes, plans));
-        let driver =
-            Arc::new(Driver { shared: shared.clone(), member: member.clone(), store_kind, threads: Mutex::default() });
+        let driver = Arc::new(Driver {
+            shared: shared.clone(),
+            member: member.clone(),
+            store: store.clone(),
+            store_kind,
+            threads: Mutex::default(),
+        });
         let (written, to) = (shared.clone(), store.clone());
         driver.spawn("writer", move || writer::run(&written, &*to, base, &write_jobs))?;
         let plan_jobs = Arc::new(Mutex::new(plan_jobs));
@@ -170,6 +176,11 @@ impl Driver {
     /// Returns what the store is.
     pub fn store_kind(&self) -> StoreKind {
         self.store_kind
+    }
+
+    /// Returns the store.
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
     }
 
     /// Returns whether this controller leads.

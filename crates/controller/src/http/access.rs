@@ -16,7 +16,7 @@ use super::guard::Admin;
 use super::origin::{Origin, is_word};
 use super::page::{After, items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
-use super::secret::{no_random, sha256_hex, ticket, token_secret};
+use super::secret::{new_secrets, no_random, sha256_hex, token_secret};
 
 /// How long a token's name is at most.
 const NAME_CHARS_MAX: usize = 64;
@@ -87,7 +87,7 @@ pub(crate) async fn new_ticket(
         check_name(host)?;
     }
     let ca = app.ca.as_ref().ok_or_else(no_ca)?;
-    let (id, secret) = ticket()?;
+    let (id, secret) = new_secrets().ok_or_else(no_random)?;
     let secret_sha256 = sha256_hex(secret.as_bytes());
     let token = JoinToken { ca: ca.fingerprint(), id: id.clone(), secret }.to_string();
     let ask = Ask::NewTicket { id: id.clone(), host: new.host.clone(), expires_s: new.expires_s, secret_sha256 };

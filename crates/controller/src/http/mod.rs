@@ -6,11 +6,12 @@
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
 //! | `problem` | RFC 9457, and which refusals a route documents |
 //! | `origin`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `operations`, `events`, `access`, `join` | the routes |
+//! | `cluster`, `hosts`, `vms`, `operations`, `events`, `access`, `join`, `backup` | the routes |
 
 mod access;
 mod answer;
 mod app;
+mod backup;
 mod cluster;
 mod events;
 mod guard;
@@ -39,7 +40,7 @@ use crate::limits::Wrong;
 use app::{App, Shared};
 
 pub use app::Peer;
-pub use secret::{sha256_hex, token_secret};
+pub use secret::{new_secrets, sha256_hex, token_secret};
 
 /// How many bytes a request's body has at most.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -117,5 +118,6 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(access::remove_token))
         .routes(routes!(access::new_ticket))
         .routes(routes!(access::list_audit))
+        .routes(routes!(backup::get_backup))
         .routes(routes!(join::join))
 }

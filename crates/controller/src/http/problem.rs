@@ -92,25 +92,25 @@ impl IntoResponse for Problem {
 pub(crate) enum ReadProblems {
     /// The request makes no sense
     #[response(status = 400, content_type = "application/problem+json")]
-    BadRequest(#[to_schema] ProblemDetails),
+    BadRequest(ProblemDetails),
     /// No valid token or certificate
     #[response(status = 401, content_type = "application/problem+json")]
-    Unauthorized(#[to_schema] ProblemDetails),
+    Unauthorized(ProblemDetails),
     /// The caller's role does not suffice
     #[response(status = 403, content_type = "application/problem+json")]
-    Forbidden(#[to_schema] ProblemDetails),
+    Forbidden(ProblemDetails),
     /// There is no such thing
     #[response(status = 404, content_type = "application/problem+json")]
-    NotFound(#[to_schema] ProblemDetails),
+    NotFound(ProblemDetails),
     /// The request takes too long
     #[response(status = 408, content_type = "application/problem+json")]
-    Timeout(#[to_schema] ProblemDetails),
+    Timeout(ProblemDetails),
     /// Too many wrong tokens came from this address
     #[response(status = 429, content_type = "application/problem+json")]
-    TooMany(#[to_schema] ProblemDetails),
+    TooMany(ProblemDetails),
     /// The controller can do nothing at the moment
     #[response(status = 503, content_type = "application/problem+json")]
-    Unavailable(#[to_schema] ProblemDetails),
+    Unavailable(ProblemDetails),
 }
 
 /// The further refusals of a route that changes something.
@@ -119,20 +119,20 @@ pub(crate) enum ReadProblems {
 pub(crate) enum WriteProblems {
     /// Another controller leads: ask there
     #[response(status = 307, content_type = "application/problem+json")]
-    Elsewhere(#[to_schema] ProblemDetails),
+    Elsewhere(ProblemDetails),
     /// Not possible in the present state
     #[response(status = 409, content_type = "application/problem+json")]
-    Conflict(#[to_schema] ProblemDetails),
+    Conflict(ProblemDetails),
     /// It has changed since the caller looked
     #[response(status = 412, content_type = "application/problem+json")]
-    Changed(#[to_schema] ProblemDetails),
+    Changed(ProblemDetails),
     /// The body has more than 1 MiB
     #[response(status = 413, content_type = "application/problem+json")]
-    TooLarge(#[to_schema] ProblemDetails),
+    TooLarge(ProblemDetails),
     /// The body is no JSON by its type
     #[response(status = 415, content_type = "application/problem+json")]
-    OtherType(#[to_schema] ProblemDetails),
+    OtherType(ProblemDetails),
     /// The body makes no sense
     #[response(status = 422, content_type = "application/problem+json")]
-    Invalid(#[to_schema] ProblemDetails),
+    Invalid(ProblemDetails),
 }

@@ -24,9 +24,9 @@ pub fn token_secret() -> Option<String> {
     random_hex::<32>().map(|digits| format!("skein-token-{digits}"))
 }
 
-/// Returns a ticket's id and secret.
-pub(crate) fn ticket() -> Result<(String, String), Problem> {
-    random_hex::<8>().zip(random_hex::<32>()).ok_or_else(no_random)
+/// Returns an id, and a secret of 256 random bits. `None`: the system has no random numbers.
+pub fn new_secrets() -> Option<(String, String)> {
+    random_hex::<8>().zip(random_hex::<32>())
 }
 
 pub(crate) fn no_random() -> Problem {

@@ -1,6 +1,8 @@
 //! Controllers on loopback, with a store in memory and fake agents that speak the link over TLS.
 
+mod abuse;
 mod access;
 mod drain;
+mod failover;
 mod fake_agent;
 mod setup;

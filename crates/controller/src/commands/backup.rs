@@ -1,0 +1,81 @@
+//! `skein-controller backup` and `skein-controller restore`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use hyper::Method;
+use skein_controller::config::{Config, DEFAULT_CONFIG};
+use skein_controller::driver::{MIGRATIONS, wall};
+use skein_store::backup::{Restore, restore as restore_store};
+use skein_store::election::TermBase;
+
+use super::local;
+
+/// How long each step of the store may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Write all that the controllers know into a file.
+///
+/// The controller on this machine has to run. What is known of tokens and tickets is in it, but no secret.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein-controller backup /var/backups/skein-$(date +%F).jsonl")]
+pub struct BackupArgs {
+    /// The file, which must not be there yet
+    file: PathBuf,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+/// Fill an empty store from a backup.
+///
+/// No controller of the cluster may run. Agents obey the controller that comes back.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  systemctl stop skein-controller
+  mv /var/lib/skein-controller/controller.db /var/lib/skein-controller/damaged.db
+  skein-controller restore /var/backups/skein-2026-11-26.jsonl
+  systemctl start skein-controller")]
+pub struct RestoreArgs {
+    /// The backup
+    file: PathBuf,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+/// Writes a backup.
+pub fn backup(args: BackupArgs) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    let answer = local::ask(&config, Method::GET, "/api/v1/backup", None)?;
+    let written = write_new(&args.file, &answer.body);
+    written.with_context(|| format!("cannot write {}", args.file.display()))?;
+    skein_terminal::print(&format!("wrote {} bytes to {}\n", answer.body.len(), args.file.display()))
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Restores a backup.
+pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    let file = File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let store = config.open_store()?;
+    let Ok(schema_known) = u32::try_from(MIGRATIONS.len() + 1) else { bail!("too many migrations") };
+    let wanted = Restore { cluster: None, schema_known, term_base: TermBase(wall().0) };
+    let restored = restore_store(&*store, &mut BufReader::new(file), &wanted, WITHIN)?;
+    skein_terminal::print(&format!(
+        "restored {} entries of the cluster {}, as of revision {}\n",
+        restored.entries, restored.header.cluster, restored.header.revision
+    ))
+}

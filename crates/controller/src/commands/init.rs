@@ -1,0 +1,229 @@
+//! `skein-controller init`.
+
+use std::fmt::Write as _;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use skein_controller::config::{Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE};
+use skein_controller::found::{FoundError, Founded, found};
+use skein_controller::http::token_secret;
+use skein_controller::server::DEFAULT_PORT;
+use skein_identity::{
+    ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR, DEFAULT_VALIDITY_DAYS,
+    JoinToken, Validity,
+};
+use skein_store_sqlite::OpenError;
+
+/// Make a cluster, or what of it is missing on this machine.
+///
+/// Takes the CA that is there, or makes one; makes this controller's identity, the store, the admin's token and the
+/// configuration; and prints the line for the first host that joins. What is there already stays as it is, so it may be
+/// run again.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein-controller init --name rack7 --address 10.0.0.1
+  systemctl enable --now skein-controller
+  skein-controller init --address 10.0.0.1 --print-only
+      says what would be made")]
+pub struct Args {
+    /// The cluster's name
+    #[arg(long, value_name = "NAME", default_value = "skein")]
+    name: String,
+    /// This controller's name [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    controller: Option<String>,
+    /// Where to listen, for agents and for HTTPS
+    #[arg(long, value_name = "ADDR:PORT", default_value_t = SocketAddr::from(([0u16; 8], DEFAULT_PORT)))]
+    listen: SocketAddr,
+    /// A name or IP address at which hosts reach this controller, the usual one first; may be given several times
+    /// [default: the host's name]
+    #[arg(long, value_name = "HOST|IP")]
+    address: Vec<String>,
+    /// The store: sqlite, sqlite:FILE, or etcd:https://HOST:2379,https://HOST:2379
+    #[arg(long, value_name = "STORE", default_value = DEFAULT_STORE)]
+    store: String,
+    /// The CA
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_CA_DIR)]
+    ca: PathBuf,
+    /// This controller's identity, and the admin's token
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_CONTROLLER_DIR)]
+    identity: PathBuf,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+    /// Only say what would be made
+    #[arg(long)]
+    print_only: bool,
+}
+
+/// The file of the admin's token, in the identity's directory.
+const TOKEN_FILE: &str = "admin.token";
+
+/// What is said where a controller runs already.
+const RUNS: &str = "kept    the store: a controller runs with it\nFor each further host:    skein-controller ticket\n";
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    let is_new = !args.config.exists();
+    let config = if is_new { configuration(&args)? } else { Config::load(&args.config)? };
+    let mut said = String::new();
+    if args.print_only {
+        return skein_terminal::print(&preview(&args, &config, is_new));
+    }
+    let dir = config.ca.as_deref().unwrap_or(&args.ca);
+    let ca = certificate_authority(dir, &args.name, &mut said)?;
+    identity(&config, &ca, &mut said)?;
+    let secret = admin_token(&config.admin_token, &mut said)?;
+    if let Some(("sqlite", file)) = config.store.split_once(':')
+        && let Some(dir) = Path::new(file).parent()
+    {
+        make_dir(dir)?;
+    }
+    let founded = match config.open_store() {
+        Ok(store) => match found(&*store, &args.name, &secret) {
+            Err(FoundError::InUse) => return skein_terminal::print(&format!("{said}{RUNS}")),
+            founded => founded?,
+        },
+        Err(ConfigError::Sqlite(OpenError::Held { .. })) if !is_new => {
+            return skein_terminal::print(&format!("{said}{RUNS}"));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    write!(said, "{}", words(&founded, &config))?;
+    if is_new {
+        let text = toml::to_string(&config).context("the configuration cannot be written")?;
+        let text = format!("# Written by 'skein-controller init'; read when skein-controller starts.\n{text}");
+        write_new(&args.config, text.as_bytes(), 0o644)?;
+        writeln!(said, "wrote   {}", args.config.display())?;
+    } else {
+        writeln!(said, "kept    {}: what is in it counts, and not options", args.config.display())?;
+    }
+    let token = JoinToken { ca: ca.fingerprint(), id: founded.ticket.id, secret: founded.ticket.secret };
+    writeln!(
+        said,
+        "\nStart it:                 systemctl enable --now skein-controller\n\
+         On the first host, within an hour:\n  skein join {url} --token {token}\n\
+         For each further host:    skein-controller ticket\n\
+         See what there is:        curl --cacert {ca} -H \"Authorization: Bearer $(cat {admin})\" {url}/api/v1/cluster",
+        url = config.url(),
+        ca = dir.join(ClusterCa::CERTIFICATE_FILE).display(),
+        admin = config.admin_token.display(),
+    )?;
+    skein_terminal::print(&said)
+}
+
+fn configuration(args: &Args) -> anyhow::Result<Config> {
+    let own = || -> anyhow::Result<String> {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot find the host's name")?;
+        Ok(name.trim().to_ascii_lowercase())
+    };
+    let name = args.controller.clone().map_or_else(own, Ok)?;
+    let addresses = if args.address.is_empty() { vec![own()?] } else { args.address.clone() };
+    let store = if args.store == "sqlite" { DEFAULT_STORE.to_owned() } else { args.store.clone() };
+    let config = Config {
+        name,
+        listen: args.listen,
+        addresses,
+        store,
+        identity: args.identity.clone(),
+        ca: Some(args.ca.clone()),
+        admin_token: args.identity.join(TOKEN_FILE),
+        etcd: None,
+    };
+    config.store_kind()?;
+    names(&config)?;
+    Ok(config)
+}
+
+fn names(config: &Config) -> anyhow::Result<ControllerNames> {
+    // `localhost`, so that this machine's own programs may dial it.
+    let dialled = config.addresses.iter().map(String::as_str).chain(["localhost", "127.0.0.1", "::1"]);
+    Ok(ControllerNames::new(&config.name, dialled)?)
+}
+
+fn preview(args: &Args, config: &Config, is_new: bool) -> String {
+    let verb = |is_there: bool| if is_there { "is there already: " } else { "would be made:    " };
+    let ca = config.ca.as_deref().unwrap_or(&args.ca);
+    let mut said = String::new();
+    let mut line = |is_there: bool, what: String| said += &format!("{}{what}\n", verb(is_there));
+    line(ca.join(ClusterCa::CERTIFICATE_FILE).exists(), format!("the CA in {}", ca.display()));
+    let certificate = config.identity.join(ControllerIdentity::CERTIFICATE_FILE);
+    line(certificate.exists(), format!("the identity of {} in {}", config.name, config.identity.display()));
+    line(config.admin_token.exists(), format!("the admin's token in {}", config.admin_token.display()));
+    let is_stored = config.store.strip_prefix("sqlite:").is_some_and(|file| Path::new(file).exists());
+    line(is_stored, format!("the cluster '{}' in {}", args.name, config.store));
+    line(!is_new, format!("the configuration {}, to listen on {}", args.config.display(), config.listen));
+    said
+}
+
+fn certificate_authority(dir: &Path, name: &str, said: &mut String) -> anyhow::Result<ClusterCa> {
+    if dir.join(ClusterCa::CERTIFICATE_FILE).exists() {
+        let ca = ClusterCa::load(dir)?;
+        writeln!(said, "kept    the CA in {}", dir.display())?;
+        return Ok(ca);
+    }
+    let ca = ClusterCa::create(name)?;
+    ca.save(dir)?;
+    writeln!(said, "made    the CA in {}: back up ca.key, it is secret", dir.display())?;
+    Ok(ca)
+}
+
+fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Result<()> {
+    let dir = &config.identity;
+    if dir.join(ControllerIdentity::CERTIFICATE_FILE).exists() {
+        let identity = ControllerIdentity::load(dir)?;
+        if identity.roots().iter().all(|root| root != ca.certificate()) {
+            bail!("the identity in {} is of another CA: move it away, and try again", dir.display());
+        }
+        writeln!(said, "kept    the identity of {} in {}", identity.name(), dir.display())?;
+        return Ok(());
+    }
+    let identity = ca.issue_controller(&names(config)?, Validity::days(DEFAULT_VALIDITY_DAYS))?;
+    identity.save(dir)?;
+    writeln!(said, "made    the identity of {} in {}", identity.name(), dir.display())?;
+    Ok(())
+}
+
+/// Returns the admin's secret: what is in the file, or a new one.
+fn admin_token(path: &Path, said: &mut String) -> anyhow::Result<String> {
+    if path.exists() {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let secret = text.trim().to_owned();
+        if secret.len() < 32 {
+            bail!("{} has no token in it: remove it, and try again", path.display());
+        }
+        writeln!(said, "kept    the admin's token in {}", path.display())?;
+        return Ok(secret);
+    }
+    let secret = token_secret().context("the system has no random numbers")?;
+    write_new(path, format!("{secret}\n").as_bytes(), 0o600)?;
+    writeln!(said, "made    the admin's token in {}: it is secret", path.display())?;
+    Ok(secret)
+}
+
+fn words(founded: &Founded, config: &Config) -> String {
+    let verb = if founded.is_new { "made" } else { "kept" };
+    format!("{verb}    the cluster '{}' ({}) in {}\n", founded.cluster.name, founded.cluster.id, config.store)
+}
+
+fn make_dir(dir: &Path) -> anyhow::Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("cannot make {}", dir.display()))
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    if let Some(dir) = path.parent() {
+        make_dir(dir)?;
+    }
+    let write = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
