@@ -139,7 +139,15 @@ struct Pair<'a> {
     revisions: BTreeMap<Revision, Revision>,
     /// The model's leases, and the real ones.
     leases: Vec<(LeaseId, LeaseId)>,
-    watches: Vec<(MemoryWatch, Box<dyn Watch>)>,
+    watches: Vec<Watches>,
+}
+
+/// A watch of each store.
+struct Watches {
+    /// The model's revision up to which all has been taken.
+    after: Revision,
+    model: MemoryWatch,
+    real: Box<dyn Watch>,
 }
 
 impl<'a> Pair<'a> {
@@ -187,6 +195,8 @@ impl<'a> Pair<'a> {
             Step::Compact(back) => {
                 self.poll();
                 let (model, real) = self.back(back);
+                // Those that have not come so far may go on or end.
+                self.watches.retain(|watches| watches.after >= model);
                 let (model, real) = (self.model.compact(model).map(drop), self.real().compact(real, WITHIN));
                 same(&model, &real, |_, _| true);
             }
@@ -364,15 +374,15 @@ impl<'a> Pair<'a> {
     }
 
     fn watch(&mut self, path: &str, back: usize) {
-        let (model, real) = self.back(back);
-        let model = self.model.watch(&prefix(path), model);
+        let (after, real) = self.back(back);
+        let model = self.model.watch(&prefix(path), after);
         let real = self.real().watch(&prefix(path), real, WITHIN);
         match (model, real) {
             (Ok(model), Ok(real)) => {
                 if self.watches.len() == WATCHES_MAX {
                     self.watches.remove(0);
                 }
-                self.watches.push((model, real));
+                self.watches.push(Watches { after, model, real });
             }
             (Err(WatchError::Compacted { .. }), Err(WatchError::Compacted { .. })) => {}
             (model, real) => panic!("{:?} in memory, {:?} in the store", model.map(drop), real.map(drop)),
@@ -382,9 +392,10 @@ impl<'a> Pair<'a> {
     /// Takes all that has changed from all watches.
     fn poll(&mut self) {
         let mut watches = std::mem::take(&mut self.watches);
-        for (model, real) in &mut watches {
+        for Watches { after, model, real } in &mut watches {
             while let Some(expected) = model.next(&self.model).expect("it is polled before anything is forgotten") {
                 let batch = real.next(WITHIN).expect("nothing is forgotten");
+                *after = expected.revision;
                 assert_eq!(batch.map(|batch| self.batch(batch)), Some(expected));
             }
             let more = real.next(Duration::from_millis(2)).expect("nothing is forgotten");

@@ -49,6 +49,8 @@ pub enum WatchError {
 
 /// What changes below a prefix, from a revision on. Nothing is left out, and revisions rise. A watch of a store that is
 /// out of reach for a while goes on by itself.
+///
+/// A compaction of what is after the last batch that was taken may end a watch, also if nothing of that was watched.
 pub trait Watch: Send {
     /// Waits for the next batch, and not longer than `wait`. `None`: nothing has come in that time.
     ///
