@@ -64,6 +64,7 @@ fn what_is_planted_is_found() {
         Planted::BegunForgotten,
         Planted::RefusalForgotten,
         Planted::MissingForgotten,
+        Planted::PlanKept,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

@@ -130,8 +130,12 @@ impl Controller {
             note: vm.note.clone(),
             ..record
         };
+        let has_come = before.as_ref().is_none_or(|before| before.host != record.host);
         if before.as_ref() != Some(&record) {
             self.tables.put(&vm.name, record);
+        }
+        if has_come && self.operation_of(&vm.name).is_none() {
+            self.epoch += 1;
         }
     }
 

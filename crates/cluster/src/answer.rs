@@ -1,7 +1,8 @@
 //! What people and programs ask of a controller, and its answers, as values.
 
 use skein_api::cluster::{
-    DrainRequest, HostSettings, MigrateRequest, Operation, ResumeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, DrainRequest, HostSettings, MigrateRequest, Operation, OptimizeRequest, ResumeRequest, Role,
+    Token, UnixMs, VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -31,6 +32,14 @@ pub enum Ask {
     Resume { host: String, request: ResumeRequest },
     /// Move a VM.
     Migrate { vm: String, request: MigrateRequest },
+    /// Move guests where less is broken, or load is better spread.
+    Optimize { request: OptimizeRequest },
+    /// Change what is set of the whole cluster. With `version` only if that is what is stored.
+    SetSettings { settings: Box<ClusterSettings>, version: Option<u64> },
+    /// Add or change a rule. With `version` only if that is the rule's.
+    SetRule { name: String, rule: serde_json::Value, version: Option<u64> },
+    /// Take a rule away.
+    RemoveRule { name: String },
     /// Call an operation off.
     Cancel { operation: String },
     /// Change what is set of a host. With `version` only if that is the host's.

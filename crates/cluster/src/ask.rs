@@ -1,18 +1,22 @@
 //! Answers what people and programs ask of a controller.
 
 use skein_api::cluster::{
-    DrainRequest, HostMode, HostSettings, MigrateRequest, OperationKind, OperationState, ResumeRequest, Role, Token,
-    UnixMs, VmSettings,
+    ClusterSettings, DrainRequest, HostMode, HostSettings, MigrateRequest, OperationKind, OperationState,
+    OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
+use crate::error_chain;
 use crate::operations::is_owner;
 use crate::planner::Want;
-use crate::records::{HostRecord, RepeatRecord, TicketRecord, TokenRecord};
+use crate::records::{HostRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord};
+use crate::rules;
 use crate::state::{Controller, Output, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 
+/// See [`Config::aggressiveness`](skein_placement::policy::dynamic::Config::aggressiveness).
+const AGGRESSIVENESS: std::ops::RangeInclusive<u8> = 1..=5;
 /// For how long a request that is repeated under the same key gets the same answer, in milliseconds: a day.
 const REPEAT_MS: u64 = 86_400_000;
 /// The longest that a ticket or a token may be asked to last, in seconds: ten years.
@@ -29,6 +33,10 @@ fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
 
+fn changed(what: &str) -> Answer {
+    Answer::refused(RefusedKind::Changed, format!("{what} changed since you looked"), "look again, and ask again")
+}
+
 impl Controller {
     /// Answers, or returns `None` if the answer takes a plan.
     pub(crate) fn answer(&mut self, now: Now, asked: Asked) -> Option<Answer> {
@@ -37,10 +45,15 @@ impl Controller {
             return Some(answer);
         }
         let what = asked.what.clone();
+        let is_new_rule = changes_plans(&asked.ask);
         let answer = match asked.ask {
             Ask::Drain { host, request } => self.drain(now, &host, &request, asked.id, &asked.by),
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
+            Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
+            Ask::SetSettings { settings, version } => Some(self.set_settings(*settings, version)),
+            Ask::SetRule { name, rule, version } => Some(self.set_rule(&name, rule, version)),
+            Ask::RemoveRule { name } => Some(self.remove_rule(&name)),
             Ask::Cancel { operation } => Some(self.cancel(now, &operation)),
             Ask::SetHost { host, settings, version } => Some(self.set_host(&host, settings, version)),
             Ask::RemoveHost { host } => Some(self.remove_host(&host)),
@@ -55,6 +68,9 @@ impl Controller {
             Ask::RemoveToken { name } => Some(self.remove_token(&name)),
             Ask::Refused { status, detail } => Some(Answer::refused(RefusedKind::Other(status), detail, String::new())),
         };
+        if is_new_rule && !matches!(answer, Some(Answer::Refused(_))) {
+            self.epoch += 1;
+        }
         if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer) {
             let record = RepeatRecord { request: what, operation: operation.id.clone(), at: now.wall };
             self.tables.put(&repeat, record);
@@ -169,11 +185,62 @@ impl Controller {
         Answer::Operation(Box::new(operation))
     }
 
+    fn optimize(&mut self, now: Now, request: &OptimizeRequest, asked: u64, by: &str) -> Option<Answer> {
+        let aggressiveness = request.aggressiveness.unwrap_or(self.tables.settings.value.optimize.aggressiveness);
+        if !AGGRESSIVENESS.contains(&aggressiveness) {
+            return Some(Answer::refused(RefusedKind::Invalid, "aggressiveness is 1 to 5", ""));
+        }
+        let kind = OperationKind::Optimize { automatic: false, aggressiveness };
+        if !request.apply {
+            let want = self.better(now, aggressiveness);
+            self.preview(now, asked, kind, want, by);
+            return None;
+        }
+        Some(Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by))))
+    }
+
+    fn set_settings(&mut self, settings: ClusterSettings, version: Option<u64>) -> Answer {
+        let wrong = [
+            (AGGRESSIVENESS.contains(&settings.optimize.aggressiveness), "optimize.aggressiveness is 1 to 5"),
+            ((60..=86_400).contains(&settings.optimize.interval_s), "optimize.interval_s is 60 to 86400"),
+            ((1..=10_000).contains(&settings.migrations_max), "migrations_max is 1 to 10000"),
+            ((3..=3600).contains(&settings.host_lease_s), "host_lease_s is 3 to 3600"),
+            (settings.failover.grace_s <= 86_400, "failover.grace_s is 0 to 86400"),
+        ];
+        if let Some((_, what)) = wrong.into_iter().find(|(is_right, _)| !is_right) {
+            return Answer::refused(RefusedKind::Invalid, what, "");
+        }
+        if version.is_some_and(|version| version != self.tables.settings.revision) {
+            return changed("the cluster's settings have");
+        }
+        self.tables.put_settings(settings);
+        Answer::Done
+    }
+
+    fn set_rule(&mut self, name: &str, rule: serde_json::Value, version: Option<u64>) -> Answer {
+        let known = self.tables.rules.get(name).map_or(0, |found| found.revision);
+        if version.is_some_and(|version| version != known) {
+            return changed(&format!("rule '{name}' has"));
+        }
+        if let Err(error) = rules::read(name, &rule) {
+            return Answer::refused(RefusedKind::Invalid, error_chain(&error), "see docs/cluster-file.md");
+        }
+        self.tables.put(name, RuleRecord { rule });
+        Answer::Done
+    }
+
+    fn remove_rule(&mut self, name: &str) -> Answer {
+        if !self.tables.rules.contains_key(name) {
+            return Answer::refused(RefusedKind::NotFound, format!("there is no rule '{name}'"), "see skein rule list");
+        }
+        self.tables.delete::<RuleRecord>(name);
+        Answer::Done
+    }
+
     fn set_host(&mut self, host: &str, settings: HostSettings, version: Option<u64>) -> Answer {
         let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
         if version.is_some_and(|version| version != found.revision) {
-            let message = format!("'{host}' has changed since you looked");
-            return Answer::refused(RefusedKind::Changed, message, "look again, and ask again");
+            return changed(&format!("'{host}' has"));
         }
         let host_record = HostRecord { settings, ..found.value.clone() };
         self.tables.put(host, host_record);
@@ -200,8 +267,7 @@ impl Controller {
     fn set_vm(&mut self, vm: &str, settings: VmSettings, version: Option<u64>) -> Answer {
         let Some(found) = self.tables.vms.get(vm) else { return no_vm(vm) };
         if version.is_some_and(|version| version != found.revision) {
-            let message = format!("'{vm}' has changed since you looked");
-            return Answer::refused(RefusedKind::Changed, message, "look again, and ask again");
+            return changed(&format!("'{vm}' has"));
         }
         let unknown = settings.owners.iter().flatten().chain(&settings.preferred);
         if let Some(host) = unknown.into_iter().find(|host| !self.tables.hosts.contains_key(*host)) {
@@ -301,6 +367,16 @@ impl Controller {
     fn preview(&mut self, now: Now, asked: u64, kind: OperationKind, want: Want, by: &str) {
         let operation = self.unsaved_operation(now, kind, OperationState::Planning, by);
         self.ask_plan(PlanPurpose::Preview { asked, operation: Box::new(operation) }, want, &Default::default());
+    }
+}
+
+/// Returns whether plans have to be made again after this was done.
+fn changes_plans(ask: &Ask) -> bool {
+    match ask {
+        Ask::SetRule { .. } | Ask::RemoveRule { .. } | Ask::SetVm { .. } | Ask::SetHost { .. } => true,
+        // Somebody who chooses the host goes by no rule.
+        Ask::Migrate { request, .. } => request.to.is_some() && !request.dry_run,
+        _ => false,
     }
 }
 

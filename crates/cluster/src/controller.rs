@@ -5,6 +5,7 @@ use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
 use crate::observed::SessionId;
+use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::records::{HostRecord, Record, VmRecord};
 use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, Role};
@@ -117,6 +118,7 @@ impl Controller {
         self.plans.clear();
         self.runs.clear();
         self.missing.clear();
+        self.optimizer = Optimizer::default();
         self.numbers = 0;
     }
 
@@ -242,7 +244,7 @@ impl Controller {
             let heard_ms = self.observed.get(name).and_then(|observed| observed.heard_ms);
             let begin_ms = if self.has(Planted::LeaseForgotten) { 0 } else { since_ms };
             let silent_ms = now.ms_since(heard_ms.unwrap_or(begin_ms).max(begin_ms));
-            if silent_ms > self.settings.host_lease_ms {
+            if silent_ms > self.host_lease_ms() {
                 lost.push(name.clone());
             }
         }
@@ -250,5 +252,6 @@ impl Controller {
             self.set_contact(now, &name, Contact::Lost);
         }
         self.forget_missing(now);
+        self.tick_optimizer(now);
     }
 }

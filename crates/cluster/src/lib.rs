@@ -12,6 +12,8 @@
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `operations` | migrations and drains, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
+//! | `rules`, `questions` | rules, and what is asked of them |
+//! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
 //! | `records`, `tables` | what the store holds |
 //! | `view` | hosts and VMs as the API shows them |
 //!
@@ -33,18 +35,26 @@ mod controller;
 mod live;
 mod observed;
 mod operations;
+mod optimize;
+mod optimizer;
 mod planner;
+mod questions;
 mod records;
+mod rules;
 mod state;
 mod tables;
 mod time;
 mod view;
+mod words;
 
 pub use answer::{Answer, Ask, Asked, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
 pub use observed::SessionId;
-pub use planner::{PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
+pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
+pub use questions::{complaints, explained, warnings};
 pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, TicketRecord, TokenRecord, VmRecord};
 pub use state::{Controller, Output, Planted, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;
+
+use words::error_chain;

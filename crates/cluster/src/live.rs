@@ -8,18 +8,28 @@ use skein_placement::cluster::amount::Amount;
 use skein_placement::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
 use crate::planner::{CPU, MEMORY};
+use crate::rules::{self, among_known};
 use crate::state::Controller;
 use crate::view::is_guest;
+
+/// The area of hosts of which none was set.
+const NO_AREA: &str = "(none)";
 
 /// Hosts that guests must not go to, by guest: their agents refused.
 pub type Excluded = BTreeMap<String, BTreeSet<String>>;
 
 impl Controller {
+    /// Returns the cluster as it is now, for questions about rules.
+    pub fn placement(&self) -> Cluster {
+        self.model(&Excluded::new())
+    }
+
     /// Returns the cluster as it is now: hosts that have reported, and the guests on them.
     pub(crate) fn model(&self, excluded: &Excluded) -> Cluster {
         let mut memory = Resource::new(MEMORY, "bytes");
         memory.transient = true;
         let mut cluster = Cluster::new(vec![memory, Resource::new(CPU, "cores")]);
+        let pending = self.pending_moves();
         let mut reserved: BTreeMap<&str, u64> = BTreeMap::new();
         for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
             *reserved.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += vm.value.ram_bytes;
@@ -40,6 +50,7 @@ impl Controller {
             host.storage = stored.value.settings.storage;
             cluster.hosts.push(host);
         }
+        complete_areas(&mut cluster);
         let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
         // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
         let online = cluster.hosts.iter().filter(|host| host.state != HostState::Offline);
@@ -61,10 +72,34 @@ impl Controller {
             guest.preferred = settings.preferred.iter().filter(is_known).cloned().collect();
             guest.owners = owners(settings.owners.as_deref(), excluded.get(name), &known, &on);
             guest.optimize = !settings.pinned;
-            guest.host = Some(on);
+            // A guest that is to be moved counts as where it goes, so that plans fit together.
+            let to = pending.get(name.as_str()).filter(|to| online.contains(**to));
+            guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
             cluster.guests.push(guest);
         }
+        let rules = self.tables.rules.iter().filter_map(|(name, of)| rules::read(name, &of.value.rule).ok());
+        let rules = rules.filter_map(|rule| among_known(rule, &cluster)).collect();
+        cluster.rules = rules;
         cluster
+    }
+}
+
+impl Controller {
+    /// Returns where guests go that are to be moved.
+    fn pending_moves(&self) -> BTreeMap<&str, &str> {
+        let open = self.tables.operations.values().filter(|found| !found.value.state.is_over());
+        let moves = open.flat_map(|found| &found.value.moves).filter(|of| !of.state.is_over());
+        moves.filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?))).collect()
+    }
+}
+
+/// Gives each host an area at each level that any host has.
+fn complete_areas(cluster: &mut Cluster) {
+    let levels: BTreeSet<String> = cluster.hosts.iter().flat_map(|host| host.areas.keys().cloned()).collect();
+    for host in &mut cluster.hosts {
+        for level in &levels {
+            host.areas.entry(level.clone()).or_insert_with(|| NO_AREA.to_owned());
+        }
     }
 }
 

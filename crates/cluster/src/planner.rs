@@ -1,12 +1,18 @@
 //! Plans moves: which guest goes where, in which order, and why. A plan takes a while in a large cluster, so that the
 //! controller asks for plans and goes on; they are made from a copy of the cluster.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_placement::bits::Bits;
 use skein_placement::cluster::model::{Cluster, HostState};
-use skein_placement::cluster::{Compiled, Names, compile};
+use skein_placement::cluster::{Compiled, Measure, Names, compile};
 use skein_placement::explain::{Placing, why_moved};
+use skein_placement::policy::View;
+use skein_placement::policy::dynamic::{BadRound, Config, History, Move, MoveReason, Round, decide};
+use skein_placement::policy::forecast::Outlook;
 use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
 use skein_placement::schedule::{
-    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, plan as schedule,
+    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, forecast, plan as schedule,
 };
 use skein_placement::search::repair;
 use skein_placement::state::State;
@@ -39,7 +45,7 @@ pub struct PlanRequest {
 }
 
 /// What is wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Want {
     /// No guest is on a host. The cluster has the host in maintenance.
     Empty {
@@ -51,11 +57,37 @@ pub enum Want {
         /// The guest.
         vm: String,
     },
+    /// Less is broken, and load is better spread.
+    Better(Box<Better>),
     /// Guests are on these hosts, as far as they can be.
     At {
         /// Guests and hosts.
         places: Vec<(String, String)>,
     },
+}
+
+/// What a round of optimisation goes by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Better {
+    /// How much is done, and how often.
+    pub config: Config,
+    /// What guests are expected to use of a CPU, in thousandths.
+    pub outlooks: BTreeMap<String, Outlook>,
+    /// The rounds of the last day.
+    pub rounds: Vec<PastRound>,
+    /// The time, by the clock that never jumps.
+    pub now_ms: u64,
+}
+
+/// A round that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastRound {
+    /// When, by the clock that never jumps.
+    pub at_ms: u64,
+    /// The VMs that were moved.
+    pub vms: Vec<String>,
+    /// Whether hosts that are short were looked at.
+    pub is_relief: bool,
 }
 
 /// A plan.
@@ -65,6 +97,8 @@ pub struct Planned {
     pub moves: Vec<PlannedMove>,
     /// How long it takes, in milliseconds.
     pub forecast_ms: u64,
+    /// Whether hosts that are short were looked at, in a round of optimisation.
+    pub is_relief: bool,
 }
 
 /// A planned move.
@@ -98,6 +132,8 @@ pub enum PlanError {
     Busy,
     #[error("the planner failed, which is a mistake in Skein: report it with the log of skein-controller")]
     Failed,
+    #[error("what is known of the cluster's load makes no sense")]
+    Round(#[from] BadRound),
 }
 
 /// Makes a plan. The same request gives the same plan.
@@ -109,6 +145,7 @@ pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
     match &request.want {
         Want::Empty { host } => empty(request, host),
         Want::Elsewhere { vm } => elsewhere(request, vm),
+        Want::Better(better) => round(request, better),
         Want::At { places } => at(request, places),
     }
 }
@@ -117,42 +154,61 @@ fn compiled(cluster: &Cluster) -> Result<Compiled, PlanError> {
     compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))
 }
 
-/// Empties a host: first only its own guests move, and others only if that does not suffice.
+/// Empties a host. First only its own guests move; if that does not suffice, others make room, too; and if that does
+/// not suffice, hosts get more load than they have CPUs for, which slows guests down and stops none.
 fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
     let mut alone = request.cluster.clone();
     for guest in &mut alone.guests {
         guest.optimize &= guest.host.as_deref() == Some(host);
     }
-    let mut best = compiled(&alone)?;
-    let mut goal = repair(&best.problem, &best.problem.initial, 1, REPAIR_STEPS);
-    if stuck(&best, &goal, host) > 0 {
-        let all = compiled(&request.cluster)?;
-        let found = repair(&all.problem, &all.problem.initial, 1, REPAIR_STEPS);
-        if stuck(&all, &found, host) < stuck(&best, &goal, host) {
-            (best, goal) = (all, found);
+    let mut overloaded = request.cluster.clone();
+    overloaded.guests.iter_mut().for_each(|guest| guest.load.clear());
+    let mut best: Option<(Compiled, Vec<HostId>)> = None;
+    for cluster in [&alone, &request.cluster, &overloaded] {
+        let compiled = compiled(cluster)?;
+        let mut goal = repair(&compiled.problem, &compiled.problem.initial, 1, REPAIR_STEPS);
+        take_back(&compiled, &mut goal);
+        let left = stuck(&compiled, &goal, host);
+        if best.as_ref().is_none_or(|(of, goal)| left < stuck(of, goal, host)) {
+            best = Some((compiled, goal));
+        }
+        if left == 0 {
+            break;
         }
     }
-    let mut left = Vec::new();
-    for guest in 0..goal.len() as GuestId {
-        let from = best.problem.initial[guest as usize];
-        let is_here = best.names.host(from) == host;
-        let is_stuck = goal[guest as usize] == NOWHERE || (is_here && goal[guest as usize] == from);
-        if is_stuck && from != NOWHERE {
-            if is_here {
-                left.push((guest, obstacles(&best, &goal, guest)));
-            }
-            goal[guest as usize] = from;
-        }
-    }
+    let Some((best, goal)) = best else { return Ok(Planned::default()) };
+    let guests = (0..goal.len() as GuestId).filter(|guest| {
+        let from = best.problem.initial[*guest as usize];
+        best.names.host(from) == host && goal[*guest as usize] == from
+    });
+    let left = guests.map(|guest| (guest, obstacles(&best, &goal, guest))).collect();
     ordered(request, &best, &goal, left)
+}
+
+/// Leaves guests where they are that have no place, or whose place breaks what must hold: a repair weighs one breach
+/// against another, and a move must make none.
+fn take_back(compiled: &Compiled, goal: &mut [HostId]) {
+    let initial = &compiled.problem.initial;
+    for (to, from) in goal.iter_mut().zip(initial).filter(|(to, _)| **to == NOWHERE) {
+        *to = *from;
+    }
+    // A guest that stays may be in the way of another.
+    loop {
+        let moved = (0..goal.len() as GuestId).filter(|guest| goal[*guest as usize] != initial[*guest as usize]);
+        let breaks = |guest: &GuestId| {
+            let against = Placing::new(compiled, goal, *guest).against(goal[*guest as usize]);
+            against.iter().any(|reason| reason.is_hard)
+        };
+        let found: Vec<GuestId> = moved.collect::<Vec<_>>().into_iter().filter(breaks).collect();
+        let Some(guest) = found.first() else { return };
+        goal[*guest as usize] = initial[*guest as usize];
+    }
 }
 
 /// Returns how many guests stay on a host.
 fn stuck(compiled: &Compiled, goal: &[HostId], host: &str) -> usize {
-    let initial = &compiled.problem.initial;
-    let stays =
-        |(now, then): (&HostId, &HostId)| compiled.names.host(*now) == host && (then == now || *then == NOWHERE);
-    initial.iter().zip(goal).filter(|pair| stays(*pair)).count()
+    let stays = |(now, then): (&HostId, &HostId)| compiled.names.host(*now) == host && then == now;
+    compiled.problem.initial.iter().zip(goal).filter(|pair| stays(*pair)).count()
 }
 
 /// Moves a guest to the best other host, with all other guests where they are.
@@ -177,6 +233,87 @@ fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
         found.reason = picked(&compiled, &goal, to, can.len());
     }
     Ok(planned)
+}
+
+/// Decides a round of optimisation.
+fn round(request: &PlanRequest, better: &Better) -> Result<Planned, PlanError> {
+    let compiled = compiled(&request.cluster)?;
+    let (problem, names) = (&compiled.problem, &compiled.names);
+    let outlook = |guest: usize, row: usize| {
+        let is_measured = names.rows[row].name == CPU && names.rows[row].measure == Measure::Measured;
+        let found = better.outlooks.get(&names.guests[guest]).filter(|_| is_measured).copied();
+        found.unwrap_or_else(|| Outlook::fixed(problem.guests[guest].demand[row] as f64))
+    };
+    let rows = problem.resources.len();
+    let outlooks: Vec<Vec<Outlook>> =
+        (0..problem.guests.len()).map(|guest| (0..rows).map(|row| outlook(guest, row)).collect()).collect();
+    let rate = |guest: usize| {
+        let host = names.hosts.get(problem.initial[guest] as usize);
+        let known = request.rates.iter().find(|(name, _)| Some(name) == host);
+        known.map_or(RATE_UNKNOWN, |(_, rate)| *rate).clamp(1e3, 1e15)
+    };
+    let sends = |guest: usize| forecast(&compiled.traffic[guest], rate(guest)).map_or(f64::INFINITY, |of| of.seconds);
+    let sends_s: Vec<f64> = (0..problem.guests.len()).map(sends).collect();
+    let mut pinned = Bits::default();
+    let stays: BTreeSet<&str> =
+        request.cluster.guests.iter().filter(|guest| !guest.optimize).map(|guest| guest.name.as_str()).collect();
+    let ids = (0..).zip(&names.guests).filter(|(_, name)| stays.contains(name.as_str()));
+    ids.for_each(|(guest, _)| pinned.insert(guest));
+    let mut closed = Bits::default();
+    let states = (0..).zip(&names.states).filter(|(_, state)| **state != HostState::Online);
+    states.for_each(|(host, _)| closed.insert(host));
+    let now_s = better.now_ms / 1000;
+    let view = View {
+        problem,
+        place_free: &names.place_free,
+        outlooks: &outlooks,
+        sends_s: &sends_s,
+        pinned: &pinned,
+        closed: &closed,
+        now_s,
+    };
+    let decided = decide(&better.config, &view, &history(names, &better.rounds))?;
+    let mut goal = problem.initial.clone();
+    let from_host = decided.moves.iter().filter(|of| of.from != NOWHERE);
+    from_host.for_each(|of| goal[of.guest as usize] = of.to);
+    take_back(&compiled, &mut goal);
+    let mut planned = ordered(request, &compiled, &goal, Vec::new())?;
+    planned.is_relief = decided.is_relief;
+    for of in &mut planned.moves {
+        if let Some(found) = decided.moves.iter().find(|found| names.guest(found.guest) == of.vm && of.to.is_some()) {
+            of.reason = round_reason(names, found);
+        }
+    }
+    Ok(planned)
+}
+
+/// Returns the rounds of the last day, with the guests' present indices.
+fn history(names: &Names, rounds: &[PastRound]) -> History {
+    let mut history = History::default();
+    for round in rounds {
+        let guests = round.vms.iter().filter_map(|vm| names.guest_named(vm));
+        let moved =
+            |guest| Move { guest, from: NOWHERE, to: NOWHERE, why: MoveReason::Balance, saves_s: 0.0, sends_s: 0.0 };
+        let of = Round { moves: guests.map(moved).collect(), is_relief: round.is_relief, ..Round::default() };
+        history.remember_round(round.at_ms / 1000, &of);
+    }
+    history
+}
+
+/// Says why a round moves a guest, what that costs, and what it gains.
+fn round_reason(names: &Names, of: &Move) -> String {
+    let why = match of.why {
+        MoveReason::Broken { .. } => format!("less is broken than on {}", names.host(of.from)),
+        MoveReason::Short { resource, free, start } => {
+            let row = &names.rows[resource];
+            let (free, start) = (row.text(free.max(0)), row.text(start));
+            format!("{} has {free} of {row} free, and should have {start}", names.host(of.from))
+        }
+        MoveReason::Balance => {
+            format!("{} is more likely to become short than {}", names.host(of.from), names.host(of.to))
+        }
+    };
+    format!("{why}; costs {:.1} s of traffic, saves {:.0} s of an overloaded host", of.sends_s, of.saves_s.max(0.0))
 }
 
 /// Moves guests to where they are wanted, as far as they can be there.

@@ -8,6 +8,8 @@
 //! | `operation/ID` | [`Operation`] |
 //! | `token/NAME` | [`TokenRecord`] |
 //! | `ticket/ID` | [`TicketRecord`] |
+//! | `rule/NAME` | [`RuleRecord`] |
+//! | `settings` | [`ClusterSettings`](skein_api::cluster::ClusterSettings) |
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
 
@@ -102,6 +104,13 @@ pub struct TicketRecord {
     pub used: Option<(String, UnixMs)>,
 }
 
+/// A rule about where guests run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RuleRecord {
+    /// The rule, in the words of the cluster file.
+    pub rule: serde_json::Value,
+}
+
 /// The answer to a request that may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepeatRecord {
@@ -143,9 +152,12 @@ records! {
     Operation => "operation/",
     TokenRecord => "token/",
     TicketRecord => "ticket/",
+    RuleRecord => "rule/",
     RepeatRecord => "repeat/",
     AuditRecord => "audit/",
 }
 
 /// The key of the [`ClusterRecord`].
 pub const CLUSTER_KEY: &str = "cluster";
+/// The key of the [`ClusterSettings`](skein_api::cluster::ClusterSettings).
+pub const SETTINGS_KEY: &str = "settings";

@@ -7,6 +7,7 @@ use skein_api::{Request, Term};
 
 use crate::answer::Answer;
 use crate::observed::{Observed, SessionId};
+use crate::optimizer::Optimizer;
 use crate::planner::PlanRequest;
 use crate::tables::{Change, Tables};
 use crate::time::Now;
@@ -14,14 +15,10 @@ use crate::time::Now;
 /// How a controller behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long an agent may be silent before its host counts as lost, in milliseconds.
-    pub host_lease_ms: u64,
     /// How often a move is begun before it counts as failed.
     pub attempts_max: u32,
     /// The milliseconds before a move's second attempt; each further attempt waits twice as long.
     pub retry_ms: u64,
-    /// The most migrations at once in the cluster.
-    pub migrations_max: u32,
     /// How long a VM that no host reports is remembered, in milliseconds.
     pub missing_ms: u64,
     /// How many operations that are over are remembered.
@@ -53,15 +50,15 @@ pub enum Planted {
     RefusalForgotten,
     /// A VM that no host has at the moment is forgotten at once.
     MissingForgotten,
+    /// A plan is kept, though rules have changed since it was made.
+    PlanKept,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            host_lease_ms: 10_000,
             attempts_max: 3,
             retry_ms: 5_000,
-            migrations_max: 64,
             missing_ms: 60_000,
             operations_kept: 500,
             audit_kept: 100_000,
@@ -135,6 +132,8 @@ pub(crate) struct Outstanding {
 pub(crate) struct OperationRun {
     /// The plan that is being made.
     pub(crate) plan: Option<u64>,
+    /// The epoch that its plan goes by.
+    pub(crate) epoch: Option<u64>,
     /// When a plan last failed, by the clock that never jumps.
     pub(crate) plan_failed_ms: Option<u64>,
 }
@@ -142,8 +141,8 @@ pub(crate) struct OperationRun {
 /// Why a plan is made.
 #[derive(Debug)]
 pub(crate) enum PlanPurpose {
-    /// For an operation.
-    Operation { id: String },
+    /// For an operation. `epoch` is that of the rules and guests that the plan goes by.
+    Operation { id: String, epoch: u64 },
     /// Only to be shown, to this request.
     Preview { asked: u64, operation: Box<Operation> },
 }
@@ -159,6 +158,9 @@ pub struct Controller {
     pub(crate) commands: BTreeMap<u64, Outstanding>,
     pub(crate) plans: BTreeMap<u64, PlanPurpose>,
     pub(crate) runs: BTreeMap<String, OperationRun>,
+    /// Counts the changes that make plans obsolete.
+    pub(crate) epoch: u64,
+    pub(crate) optimizer: Optimizer,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
     pub(crate) out: VecDeque<Output>,
@@ -182,6 +184,8 @@ impl Controller {
             commands: BTreeMap::new(),
             plans: BTreeMap::new(),
             runs: BTreeMap::new(),
+            epoch: 0,
+            optimizer: Optimizer::default(),
             missing: BTreeMap::new(),
             out: VecDeque::new(),
             held: Vec::new(),
@@ -222,6 +226,11 @@ impl Controller {
             true => self.out.push_back(output),
             false => self.held.push(output),
         }
+    }
+
+    /// Returns for how long an agent may be silent before its host counts as lost, in milliseconds.
+    pub(crate) fn host_lease_ms(&self) -> u64 {
+        u64::from(self.tables.settings.value.host_lease_s) * 1000
     }
 
     /// Returns whether a mistake is planted.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use skein_api::cluster::{AuditRecord, Operation};
+use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
 
 use crate::records::{
-    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RepeatRecord, TicketRecord, TokenRecord, VmRecord,
+    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RepeatRecord, RuleRecord, SETTINGS_KEY, TicketRecord, TokenRecord,
+    VmRecord,
 };
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
@@ -73,6 +74,10 @@ pub struct Tables {
     pub tokens: Table<TokenRecord>,
     /// The tickets.
     pub tickets: Table<TicketRecord>,
+    /// The rules.
+    pub rules: Table<RuleRecord>,
+    /// What is set of the whole cluster.
+    pub settings: Stored<ClusterSettings>,
     /// The requests that may be repeated.
     pub repeats: Table<RepeatRecord>,
     /// The audit log.
@@ -102,6 +107,7 @@ in_table! {
     Operation => operations,
     TokenRecord => tokens,
     TicketRecord => tickets,
+    RuleRecord => rules,
     RepeatRecord => repeats,
     AuditRecord => audit,
 }
@@ -123,11 +129,17 @@ impl Tables {
             self.cluster = value.map(serde_json::from_slice).transpose().map_err(bad)?;
             return Ok(());
         }
+        if key == SETTINGS_KEY {
+            let value = value.map(serde_json::from_slice).transpose().map_err(bad)?.unwrap_or_default();
+            self.settings = Stored { value, revision };
+            return Ok(());
+        }
         self.apply_to::<HostRecord>(key, value, revision)
             .or_else(|| self.apply_to::<VmRecord>(key, value, revision))
             .or_else(|| self.apply_to::<Operation>(key, value, revision))
             .or_else(|| self.apply_to::<TokenRecord>(key, value, revision))
             .or_else(|| self.apply_to::<TicketRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<RuleRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RepeatRecord>(key, value, revision))
             .or_else(|| self.apply_to::<AuditRecord>(key, value, revision))
             .unwrap_or(Ok(()))
@@ -166,6 +178,13 @@ impl Tables {
         }
     }
 
+    /// Changes what is set of the whole cluster, as [`Tables::put`] does.
+    pub(crate) fn put_settings(&mut self, settings: ClusterSettings) {
+        let value = serde_json::to_vec(&settings).expect("plain data always serialises");
+        self.staged.insert(SETTINGS_KEY.into(), Change::Put { key: SETTINGS_KEY.into(), value });
+        self.settings.value = settings;
+    }
+
     /// Takes a record away here, and stages the change for the store.
     pub(crate) fn delete<T: InTable>(&mut self, name: &str) {
         let key = format!("{}{name}", T::PREFIX);
@@ -199,11 +218,15 @@ impl Tables {
         }
         for change in changes {
             let key = change.key();
+            if key == SETTINGS_KEY {
+                self.settings.revision = revision;
+            }
             note::<HostRecord>(self, key, revision);
             note::<VmRecord>(self, key, revision);
             note::<Operation>(self, key, revision);
             note::<TokenRecord>(self, key, revision);
             note::<TicketRecord>(self, key, revision);
+            note::<RuleRecord>(self, key, revision);
             note::<RepeatRecord>(self, key, revision);
             note::<AuditRecord>(self, key, revision);
         }

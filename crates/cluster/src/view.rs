@@ -1,9 +1,9 @@
 //! Shows hosts and VMs as the API has them, from what is stored and what is observed.
 
 use skein_api::VmState;
-use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Vm, VmCounts, VmRunState};
+use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Rule, Vm, VmCounts, VmRunState};
 
-use crate::records::{HostRecord, VmRecord};
+use crate::records::{HostRecord, RuleRecord, VmRecord};
 use crate::state::Controller;
 use crate::tables::Stored;
 
@@ -105,6 +105,17 @@ impl Controller {
             note: note.clone(),
             version: stored.revision,
         }
+    }
+
+    /// Returns the rules after a name, by name, `most` at most.
+    pub fn rules(&self, after: &str, most: usize) -> Vec<Rule> {
+        let rule = |(name, stored): (&String, &Stored<RuleRecord>)| Rule {
+            name: name.clone(),
+            rule: stored.value.rule.clone(),
+            warnings: Vec::new(),
+            version: stored.revision,
+        };
+        self.tables.rules.range(above(after)).take(most).map(rule).collect()
     }
 
     /// Counts the hosts.

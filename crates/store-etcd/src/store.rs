@@ -98,8 +98,7 @@ impl Store for EtcdStore {
     fn watch(&self, prefix: &Prefix, after: Revision, within: Duration) -> Result<Box<dyn Watch>, WatchError> {
         let (endpoints, span) = (self.calls.endpoints(), self.namespace.below(prefix.as_str()));
         let checked = span.clone();
-        let check =
-            self.calls.wait(within, async move { Ok(check_after(&endpoints, &checked, after, within).await) });
+        let check = self.calls.wait(within, async move { Ok(check_after(&endpoints, &checked, after, within).await) });
         check.map_err(|failure| WatchError::Store(store_error(failure, Kind::Repeatable)))??;
         Ok(Box::new(watch::begin(&self.calls, self.namespace.clone(), span, after)))
     }

@@ -115,7 +115,7 @@ fn report_all(world: &mut World, host: usize) {
 
 fn report(world: &mut World, host: usize, session: u64) {
     let agent = &mut world.agents[host];
-    let (views, facts) = (agent.views(), agent.facts());
+    let (views, facts, loads) = (agent.views(), agent.facts(), agent.loads());
     let Some(sent) = agent.sent.get_mut(&session) else { return };
     sent.sequence += 1;
     let mut report = HostReport { sequence: sent.sequence, ..HostReport::default() };
@@ -123,6 +123,7 @@ fn report(world: &mut World, host: usize, session: u64) {
         report.facts = Some(Box::new(facts));
     }
     report.load = Some(HostLoad { cpu_millicores: 500, ram_bytes: agent.ram_mb << 20, ..HostLoad::default() });
+    report.vm_loads = loads;
     report.vms = views.iter().filter(|(name, vm)| sent.vms.get(*name) != Some(vm)).map(|(_, vm)| vm.clone()).collect();
     report.vms_gone = sent.vms.keys().filter(|name| !views.contains_key(*name)).cloned().collect();
     let changed = agent.migrations.iter().filter(|(id, migration)| sent.migrations.get(*id) != Some(migration));

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{HostMode, MoveState, Operation, VmSettings};
+use skein_api::cluster::{HostMode, MoveState, Operation, OperationKind, VmRunState, VmSettings};
 use skein_cluster::{Answer, Ask, Asked, HostRecord, VmRecord};
 use skein_store::{MemoryStore, Range, Transaction};
 
 use super::host::{Flight, Ms, SLOTS};
+
+/// The name of the rule that `v0` and `v1` are never on one host.
+pub const APART: &str = "apart";
 
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +67,7 @@ impl Checker {
         let is_preview = match &asked.ask {
             Ask::Drain { request, .. } => request.dry_run,
             Ask::Migrate { request, .. } => request.dry_run,
+            Ask::Optimize { request } => !request.apply,
             _ => false,
         };
         if is_preview {
@@ -149,6 +153,16 @@ impl Checker {
                     }
                     Some(_) => {}
                 }
+                let other = match of.vm.as_str() {
+                    "v0" => read("vm/v1"),
+                    "v1" => read("vm/v0"),
+                    _ => None,
+                };
+                let other = other.and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
+                let meets = other.is_some_and(|other| other.host.as_ref() == Some(&to) && is_running(&other));
+                if meets && is_picked(&new) && read(&format!("rule/{APART}")).is_some() {
+                    self.broken(now, format!("{id} moves {} to {to}, where the other one is", of.vm));
+                }
                 let owners = vm.and_then(|vm| vm.settings.owners);
                 if owners.is_some_and(|owners| !owners.contains(&to)) {
                     self.broken(now, format!("{id} moves {} to {to}, which is none of its possible owners", of.vm));
@@ -217,4 +231,13 @@ impl Checker {
             }
         }
     }
+}
+
+/// Returns whether the controller picks the targets of an operation.
+fn is_picked(operation: &Operation) -> bool {
+    !matches!(operation.kind, OperationKind::Migrate { to: Some(_), .. })
+}
+
+fn is_running(vm: &VmRecord) -> bool {
+    vm.state == VmRunState::Running
 }

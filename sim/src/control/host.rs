@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::{FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, VmState, VmView};
+use skein_api::{FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, VmLoad, VmState, VmView};
 use skein_cluster::{Controller, Settings};
 use skein_store::election::HeldLease;
 
@@ -114,6 +114,13 @@ impl Agent {
             nics: Vec::new(),
             swtpm: None,
         }
+    }
+
+    /// Returns what each guest uses: the same all the time, and more than there is if they meet.
+    pub fn loads(&self) -> BTreeMap<String, VmLoad> {
+        let own = self.guests.iter().filter(|(_, guest)| guest.runs);
+        let load = |guest: &Guest| VmLoad { cpu_millicores: guest.ram_mb * 3, ..VmLoad::default() };
+        own.map(|(name, guest)| (name.clone(), load(guest))).collect()
     }
 
     pub fn views(&self) -> BTreeMap<String, VmView> {

@@ -213,7 +213,7 @@ fn check_lost(world: &mut World, node: usize, change: &Change) {
         |value: &[u8]| serde_json::from_slice::<HostRecord>(value).is_ok_and(|host| host.contact == Contact::Lost);
     let was_lost = world.value(key).is_some_and(|value| is_lost(&value));
     let host = world.agents.iter().position(|agent| agent.name == name);
-    let lease_ms = world.nodes[node].settings.host_lease_ms;
+    let lease_ms = 1000 * u64::from(skein_api::cluster::ClusterSettings::default().host_lease_s);
     if let Some(host) = host.filter(|_| is_lost(value) && !was_lost) {
         let silent_ms = world.check.silent_ms(world.now, node, host);
         if silent_ms + TICK_MS * 4 < lease_ms {
@@ -247,6 +247,11 @@ fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &
 /// Makes a plan, as the process's planner does.
 pub fn planned(world: &mut World, node: usize, number: u64, request: &skein_cluster::PlanRequest) {
     let result = plan(request);
+    world.say(|| {
+        let at: Vec<String> = request.cluster.guests.iter().map(|g| format!("{}@{:?}", g.name, g.host)).collect();
+        let hosts: Vec<String> = request.cluster.hosts.iter().map(|h| format!("{}:{:?}", h.name, h.state)).collect();
+        format!("c{node} plans {:?} rules {} {hosts:?} {at:?}: {result:?}", request.want, request.cluster.rules.len())
+    });
     handle(world, node, Input::Planned { plan: number, result });
 }
 

@@ -1,9 +1,12 @@
 //! A run from a seed.
 
-use skein_api::cluster::{DrainRequest, MigrateRequest, ResumeRequest, VmSettings};
+use serde_json::json;
+use skein_api::cluster::{
+    ClusterSettings, DrainRequest, MigrateRequest, OptimizeRequest, OptimizeSettings, ResumeRequest, VmSettings,
+};
 use skein_cluster::{Ask, Asked, Settings};
 
-use super::check::Stats;
+use super::check::{APART, Stats};
 use super::event::Event;
 use super::faults::{self, CALM_MS};
 use super::host::{Agent, Guest, Node};
@@ -147,7 +150,7 @@ fn people(world: &mut World) {
     let host = world.agents[world.rng.below(world.agents.len() as u64) as usize].name.clone();
     let vm = format!("v{}", world.rng.below(10));
     let dry_run = world.rng.percent(10);
-    let ask = match world.rng.below(10) {
+    let ask = match world.rng.below(14) {
         0..=3 => {
             let deadline_s = world.rng.percent(20).then(|| world.rng.between(1, 20));
             let evacuate = world.rng.percent(20);
@@ -161,6 +164,17 @@ fn people(world: &mut World) {
         7 => {
             let owners = world.rng.percent(70).then(|| vec![host]);
             Ask::SetVm { vm, settings: VmSettings { owners, ..VmSettings::default() }, version: None }
+        }
+        8 => Ask::Optimize {
+            request: OptimizeRequest { apply: !dry_run, aggressiveness: Some(world.rng.between(1, 5) as u8) },
+        },
+        9 => {
+            let optimize = OptimizeSettings { automatic: true, interval_s: 60, ..OptimizeSettings::default() };
+            Ask::SetSettings { settings: Box::new(ClusterSettings { optimize, ..Default::default() }), version: None }
+        }
+        10 => {
+            let rule = json!({"apart": {"of": {"guests": ["v0", "v1"]}, "force": "hard"}});
+            Ask::SetRule { name: APART.into(), rule, version: None }
         }
         _ => match world.nodes[node].controller.operations("", 1).first() {
             Some(newest) => Ask::Cancel { operation: newest.id.clone() },

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
+//! | `rule` | rules, what is broken, and why a VM can or cannot be on a host |
+//! | `settings` | what is set of the whole cluster |
 //! | `status` | the cluster as a whole |
 //! | `access` | tokens and roles, the audit log |
 //! | `event` | what subscribers are sent |
@@ -17,6 +19,8 @@ mod event;
 mod host;
 mod operation;
 mod problem;
+mod rule;
+mod settings;
 mod status;
 mod vm;
 
@@ -27,6 +31,8 @@ pub use operation::{
     DrainRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress, ResumeRequest,
 };
 pub use problem::ProblemDetails;
+pub use rule::{Complaint, Explanation, HostObjections, Rule};
+pub use settings::{ClusterSettings, FailoverSettings, OptimizeRequest, OptimizeSettings};
 pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, VmCounts};
 pub use vm::{Vm, VmRunState, VmSettings};
 

@@ -54,6 +54,13 @@ pub enum OperationKind {
         /// Whether the host is about to fail: what is most important goes first.
         evacuate: bool,
     },
+    /// Moves guests where less is broken, or where load is better spread.
+    Optimize {
+        /// Whether nobody asked for it.
+        automatic: bool,
+        /// How much is done, from 1 to 5.
+        aggressiveness: u8,
+    },
     /// Brings the guests of a drain home.
     Resume {
         /// The host.

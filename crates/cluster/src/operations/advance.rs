@@ -34,11 +34,14 @@ impl Controller {
     fn plan_operation(&mut self, now: Now, operation: Operation) {
         let Some(run) = self.runs.get(&operation.id) else { return };
         let is_soon = run.plan_failed_ms.is_some_and(|failed| now.ms_since(failed) < REPLAN_MS);
-        if run.plan.is_some() || is_soon || !self.may_plan(now, &operation) {
+        // One plan at a time: each goes by what those before it are going to do.
+        let is_other = self.plans.values().any(|purpose| matches!(purpose, PlanPurpose::Operation { .. }));
+        if run.plan.is_some() || is_other || is_soon || !self.may_plan(now, &operation) {
             return;
         }
-        let (want, excluded) = self.want(&operation);
-        let plan = self.ask_plan(PlanPurpose::Operation { id: operation.id.clone() }, want, &excluded);
+        let (want, excluded) = self.want(now, &operation);
+        let plan =
+            self.ask_plan(PlanPurpose::Operation { id: operation.id.clone(), epoch: self.epoch }, want, &excluded);
         if let Some(run) = self.runs.get_mut(&operation.id) {
             run.plan = Some(plan);
         }
@@ -48,7 +51,7 @@ impl Controller {
     /// the time to.
     fn may_plan(&self, now: Now, operation: &Operation) -> bool {
         use skein_api::cluster::Contact::Online;
-        let is_waited = now.wall.0.saturating_sub(operation.created.0) > self.settings.host_lease_ms;
+        let is_waited = now.wall.0.saturating_sub(operation.created.0) > self.host_lease_ms();
         let has_reported = |name: &String| self.observed.get(name).is_some_and(|observed| observed.facts.is_some());
         let mut online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Online);
         is_waited || online.all(|(name, _)| has_reported(name))
@@ -64,6 +67,13 @@ impl Controller {
             operation.state = OperationState::Cancelling;
             return self.save_operation(now, operation);
         }
+        if self.is_obsolete(&operation) {
+            for of in operation.moves.iter_mut().filter(|of| of.state == MoveState::Waiting) {
+                (of.state, of.detail, of.ended) = (MoveState::Left, "it was planned again".into(), Some(now.wall));
+            }
+            operation.state = OperationState::Planning;
+            return self.save_operation(now, operation);
+        }
         for index in 0..operation.moves.len() {
             match operation.moves[index].state {
                 MoveState::Waiting => self.look_at_waiting(now, &mut operation, index),
@@ -77,6 +87,15 @@ impl Controller {
         if operation != before {
             self.save_operation(now, operation);
         }
+    }
+
+    /// Returns whether rules or guests have changed since an operation was planned, and some of its moves wait. What is
+    /// under way goes on. A new leader does not know, and plans again.
+    fn is_obsolete(&self, operation: &Operation) -> bool {
+        let is_chosen = matches!(operation.kind, OperationKind::Migrate { to: Some(_), .. });
+        let waits = operation.moves.iter().any(|of| of.state == MoveState::Waiting);
+        let epoch = self.runs.get(&operation.id).and_then(|run| run.epoch);
+        waits && !is_chosen && epoch != Some(self.epoch) && !self.has(Planted::PlanKept)
     }
 
     /// Ends an operation, or has it planned again.
@@ -95,11 +114,11 @@ impl Controller {
                 let host = host.clone();
                 self.drained(now, operation, &host);
             }
-            OperationKind::Resume { .. } => {
+            OperationKind::Resume { .. } | OperationKind::Optimize { .. } => {
                 let failed = operation.moves.iter().filter(|of| of.state != MoveState::Done).count();
                 operation.state = if failed == 0 { OperationState::Done } else { OperationState::Failed };
                 if failed > 0 {
-                    operation.message = format!("{failed} VMs did not come home");
+                    operation.message = format!("{failed} of {} VMs were not moved", operation.moves.len());
                 }
             }
         }
@@ -109,7 +128,7 @@ impl Controller {
         let here = self.guests_on(host);
         let settled = |vm: &String| {
             let last = operation.moves.iter().rfind(|of| of.vm == *vm && of.from == *host);
-            last.is_some_and(|of| of.state == MoveState::Left)
+            last.is_some_and(|of| of.state == MoveState::Left && of.to.is_none())
         };
         let (stay, new): (Vec<String>, Vec<String>) = here.into_iter().partition(settled);
         if !new.is_empty() {

@@ -53,7 +53,7 @@ impl Controller {
         }
         waiting.sort();
         for (_, id, index) in waiting {
-            if self.begun_moves().count() >= self.settings.migrations_max as usize {
+            if self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize {
                 break;
             }
             self.begin_if_free(now, &id, index);

@@ -1,14 +1,14 @@
 //! Plans: which are asked for, and what is done with them.
 
-use std::error::Error;
-
 use skein_api::cluster::{Operation, OperationKind, OperationState};
+use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
 
 use super::record::{new_move, refusals};
 use crate::answer::Answer;
+use crate::error_chain;
 use crate::live::Excluded;
-use crate::planner::{PlanError, PlanRequest, Planned, Want};
+use crate::planner::{Better, PastRound, PlanError, PlanRequest, Planned, Want};
 use crate::state::{Controller, Output, PlanPurpose, Planted};
 use crate::time::Now;
 
@@ -51,30 +51,46 @@ impl Controller {
                         operation.message = "nothing was begun: this is what would be done".into();
                         Answer::Operation(operation)
                     }
-                    Err(error) => Answer::conflict(chain(&error), "skein rule check"),
+                    Err(error) => Answer::conflict(error_chain(&error), "skein rule check"),
                 };
                 self.effect(Output::Answer { asked, answer });
             }
-            Some(PlanPurpose::Operation { id }) => self.operation_planned(now, &id, result),
+            Some(PlanPurpose::Operation { id, epoch }) => {
+                let result = (epoch == self.epoch).then_some(result);
+                self.operation_planned(now, &id, result);
+            }
             None => {}
         }
     }
 
-    fn operation_planned(&mut self, now: Now, id: &str, result: Result<Planned, PlanError>) {
+    fn operation_planned(&mut self, now: Now, id: &str, result: Option<Result<Planned, PlanError>>) {
         let Some(mut operation) = self.operation(id).filter(|found| found.state == OperationState::Planning) else {
             return;
         };
         let Some(run) = self.runs.get_mut(id) else { return };
         run.plan = None;
+        // What the plan goes by has changed meanwhile: it is made again.
+        let Some(result) = result else { return };
+        run.epoch = Some(self.epoch);
         match result {
             Ok(planned) => {
+                if let OperationKind::Optimize { automatic, .. } = operation.kind {
+                    let vms = planned.moves.iter().filter(|of| of.to.is_some()).map(|of| of.vm.clone()).collect();
+                    let is_relief = planned.is_relief;
+                    self.optimizer.remember(PastRound { at_ms: now.mono_ms, vms, is_relief });
+                    if automatic && planned.moves.is_empty() {
+                        // There is nothing to do, and nothing to tell.
+                        self.runs.remove(id);
+                        return self.tables.delete::<Operation>(id);
+                    }
+                }
                 take_over(&mut operation, planned);
                 (operation.state, operation.message) = (OperationState::Running, String::new());
             }
             Err(error) => {
                 run.plan_failed_ms = Some(now.mono_ms);
-                operation.message = chain(&error);
-                if matches!(operation.kind, OperationKind::Migrate { .. } | OperationKind::Resume { .. }) {
+                operation.message = error_chain(&error);
+                if !matches!(operation.kind, OperationKind::Drain { .. }) {
                     operation.state = OperationState::Failed;
                 }
             }
@@ -82,11 +98,27 @@ impl Controller {
         self.save_operation(now, operation);
     }
 
+    /// Returns what a round of optimisation goes by.
+    pub(crate) fn better(&self, now: Now, aggressiveness: u8) -> Want {
+        let set = &self.tables.settings.value.optimize;
+        let config = Config {
+            aggressiveness,
+            interval_s: set.interval_s,
+            cooldown_s: set.cooldown_s,
+            guest_moves_max: set.vm_moves_max as usize,
+            round_moves_max: set.round_moves_max as usize,
+            ..Config::default()
+        };
+        let rounds = self.optimizer.rounds.iter().cloned().collect();
+        Want::Better(Box::new(Better { config, outlooks: self.optimizer.outlooks(), rounds, now_ms: now.mono_ms }))
+    }
+
     /// Returns what an operation wants planned now.
-    pub(crate) fn want(&self, operation: &Operation) -> (Want, Excluded) {
+    pub(crate) fn want(&self, now: Now, operation: &Operation) -> (Want, Excluded) {
         let want = match &operation.kind {
             OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
+            OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let left = self.operation(drain).into_iter().flat_map(|drain| drain.moves);
                 let home = |vm: &str| self.tables.vms.get(vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
@@ -109,15 +141,4 @@ fn take_over(operation: &mut Operation, planned: Planned) {
         operation.moves.push(new);
     }
     operation.progress.forecast_ms = Some(operation.progress.forecast_ms.unwrap_or(0).max(planned.forecast_ms));
-}
-
-/// Returns an error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(of) = cause {
-        words += &format!(": {of}");
-        cause = of.source();
-    }
-    words
 }

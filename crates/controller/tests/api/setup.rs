@@ -68,7 +68,7 @@ impl TestCluster {
 
     /// Starts a controller, with the CA.
     pub async fn start(&self, name: &str) -> TestController {
-        let settings = Settings { retry_ms: 200, host_lease_ms: 10_000, ..Settings::default() };
+        let settings = Settings { retry_ms: 200, ..Settings::default() };
         self.start_with(name, settings, ServerSettings::default()).await
     }
 

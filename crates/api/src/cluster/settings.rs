@@ -1,0 +1,91 @@
+//! Shows what is set of the whole cluster.
+
+use serde::{Deserialize, Serialize};
+
+/// What is set of the whole cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct ClusterSettings {
+    /// The most migrations at once in the cluster.
+    pub migrations_max: u32,
+    /// The seconds for which a host's agent may be silent before the host counts as lost.
+    pub host_lease_s: u32,
+    /// How the cluster is optimised.
+    pub optimize: OptimizeSettings,
+    /// What happens when a host dies.
+    pub failover: FailoverSettings,
+}
+
+impl Default for ClusterSettings {
+    fn default() -> ClusterSettings {
+        ClusterSettings {
+            migrations_max: 64,
+            host_lease_s: 10,
+            optimize: OptimizeSettings::default(),
+            failover: FailoverSettings::default(),
+        }
+    }
+}
+
+/// How the cluster is optimised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizeSettings {
+    /// Whether the controller optimises by itself.
+    pub automatic: bool,
+    /// The seconds from one round to the next.
+    pub interval_s: u32,
+    /// How much is done, from 1 (only what is broken is repaired) to 5.
+    pub aggressiveness: u8,
+    /// The most moves of a VM within a day.
+    pub vm_moves_max: u32,
+    /// The most moves of a round.
+    pub round_moves_max: u32,
+    /// The seconds for which a VM stays after a move.
+    pub cooldown_s: u32,
+}
+
+impl Default for OptimizeSettings {
+    fn default() -> OptimizeSettings {
+        OptimizeSettings {
+            automatic: false,
+            interval_s: 600,
+            aggressiveness: 3,
+            vm_moves_max: 3,
+            round_moves_max: 20,
+            cooldown_s: 3600,
+        }
+    }
+}
+
+/// What happens when a host dies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct FailoverSettings {
+    /// Whether VMs of a host that is proven to be off are started elsewhere.
+    pub restart: bool,
+    /// Whether a lost host that has a power switch is switched off, which proves it.
+    pub power_off: bool,
+    /// The seconds for which a host is lost before it is switched off.
+    pub grace_s: u32,
+}
+
+impl Default for FailoverSettings {
+    fn default() -> FailoverSettings {
+        FailoverSettings { restart: true, power_off: true, grace_s: 10 }
+    }
+}
+
+/// Asks for a round of optimisation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct OptimizeRequest {
+    /// Whether the moves are made. `false`: they are only said.
+    pub apply: bool,
+    /// How much is done, from 1 to 5. `None`: as is set.
+    pub aggressiveness: Option<u8>,
+}

@@ -1,0 +1,128 @@
+//! Rules: what is stored of them, and what placement makes of them.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+use skein_placement::cluster::model::Cluster;
+use skein_placement::cluster::rule::{self, Guests, Hosts};
+use thiserror::Error;
+
+/// Why a value is no rule.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum BadRule {
+    #[error("a rule is an object with its kind as the only key, as {{\"apart\": {{\"of\": {{\"tag\": \"db\"}}}}}}")]
+    Shape,
+    #[error("the rule is called '{own}' inside, and '{name}' outside: call it the same, or leave the name inside out")]
+    Name { own: String, name: String },
+    #[error("that is no rule")]
+    Rule(#[source] serde_json::Error),
+}
+
+/// Reads a rule, which gets its name from outside.
+pub(crate) fn read(name: &str, value: &Value) -> Result<rule::Rule, BadRule> {
+    let object = value.as_object().filter(|object| object.len() == 1).ok_or(BadRule::Shape)?;
+    let (kind, body) = object.iter().next().ok_or(BadRule::Shape)?;
+    let mut body = body.as_object().ok_or(BadRule::Shape)?.clone();
+    match body.get("name").and_then(Value::as_str) {
+        Some(own) if own != name => return Err(BadRule::Name { own: own.to_owned(), name: name.to_owned() }),
+        _ => drop(body.insert("name".into(), name.into())),
+    }
+    let mut named = Map::new();
+    named.insert(kind.clone(), body.into());
+    serde_json::from_value(named.into()).map_err(BadRule::Rule)
+}
+
+/// Takes out of a rule what the cluster does not have: VMs that are off, and what is gone. Returns `None` if the rule
+/// is then about no guest or no host.
+pub(crate) fn among_known(rule: rule::Rule, cluster: &Cluster) -> Option<rule::Rule> {
+    let guests: BTreeSet<&str> = cluster.guests.iter().map(|guest| guest.name.as_str()).collect();
+    let hosts: BTreeSet<&str> = cluster.hosts.iter().map(|host| host.name.as_str()).collect();
+    let of = |mut of: Guests| {
+        let has = match &mut of {
+            Guests::Guests(names) => {
+                names.retain(|name| guests.contains(name.as_str()));
+                !names.is_empty()
+            }
+            Guests::Tag(tag) => cluster.guests.iter().any(|guest| guest.tags.contains(tag)),
+            Guests::Set(set) => cluster.guests.iter().any(|guest| guest.availability_set.as_ref() == Some(set)),
+            Guests::Tenant(tenant) => cluster.guests.iter().any(|guest| guest.tenant.as_ref() == Some(tenant)),
+        };
+        has.then_some(of)
+    };
+    let within = |mut within: Hosts| {
+        if let Hosts::Hosts(names) = &mut within {
+            names.retain(|name| hosts.contains(name.as_str()));
+        }
+        let has = match &within {
+            Hosts::Hosts(names) => !names.is_empty(),
+            Hosts::Group(group) => cluster.hosts.iter().any(|host| host.group.as_ref() == Some(group)),
+        };
+        has.then_some(within)
+    };
+    let level = |level: &str| level == "host" || cluster.hosts.iter().all(|host| host.areas.contains_key(level));
+    Some(match rule {
+        rule::Rule::Apart(mut apart) => {
+            apart.of = of(apart.of)?;
+            if let Some(from) = apart.from {
+                apart.from = Some(of(from)?);
+            }
+            apart.level.as_deref().is_none_or(level).then_some(rule::Rule::Apart(apart))?
+        }
+        rule::Rule::Together(mut together) => {
+            together.of = of(together.of)?;
+            rule::Rule::Together(together)
+        }
+        rule::Rule::Spread(mut spread) => {
+            spread.of = of(spread.of)?;
+            level(&spread.level).then_some(rule::Rule::Spread(spread))?
+        }
+        rule::Rule::Owners(mut owners) => {
+            (owners.of, owners.within) = (of(owners.of)?, within(owners.within)?);
+            rule::Rule::Owners(owners)
+        }
+        rule::Rule::Preferred(mut preferred) => {
+            (preferred.of, preferred.within) = (of(preferred.of)?, within(preferred.within)?);
+            rule::Rule::Preferred(preferred)
+        }
+        rule::Rule::Among(mut among) => {
+            among.of = of(among.of)?;
+            among.within = among.within.into_iter().filter_map(within).collect();
+            (!among.within.is_empty()).then_some(rule::Rule::Among(among))?
+        }
+        rule::Rule::Needs(mut needs) => {
+            (needs.of, needs.near) = (of(needs.of)?, of(needs.near)?);
+            level(&needs.level).then_some(rule::Rule::Needs(needs))?
+        }
+        rule::Rule::Match(matching) => {
+            let group = matching.group.as_ref();
+            let has = group.is_none_or(|group| cluster.hosts.iter().any(|host| host.group.as_ref() == Some(group)));
+            has.then_some(rule::Rule::Match(matching))?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_gets_its_name_from_outside() {
+        let rule = read("db", &json!({"apart": {"of": {"tag": "db"}, "force": "hard"}})).unwrap();
+        assert_eq!((rule.name().as_str(), rule.kind()), ("db", "apart"));
+        assert!(read("db", &json!({"apart": {"name": "db", "of": {"tag": "db"}}})).is_ok());
+        for bad in [
+            json!("apart"),
+            json!({}),
+            json!({"apart": []}),
+            json!({"apart": {"of": {"tag": "x"}}, "together": {"of": {"tag": "x"}}}),
+            json!({"apart": {"name": "web", "of": {"tag": "db"}}}),
+            json!({"apart": {"of": {"tag": "db"}, "forze": "hard"}}),
+            json!({"beside": {"of": {"tag": "db"}}}),
+        ] {
+            assert!(read("db", &bad).is_err(), "{bad}");
+        }
+    }
+}
