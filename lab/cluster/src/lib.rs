@@ -97,6 +97,7 @@ pub struct Cluster {
     /// The agents, which are dropped before the lab, as dropping the lab ends the QEMUs.
     agents: BTreeMap<String, AgentProcess>,
     witness: Witness,
+    ca: ClusterCa,
     lab: Lab,
     mounts: Vec<PathBuf>,
     image: Option<Image>,
@@ -141,7 +142,7 @@ impl Cluster {
             .or_else(|_| fs::copy(&settings.program, &own).map(drop))
             .unwrap_or_else(|error| panic!("{}: {error}", settings.program.display()));
         let settings = Settings { program: own, ..settings };
-        Cluster { settings, agents: BTreeMap::new(), witness, lab, mounts: Vec::new(), image: None, dir }
+        Cluster { settings, agents: BTreeMap::new(), witness, ca, lab, mounts: Vec::new(), image: None, dir }
     }
 
     // ---- hosts and agents ----
@@ -154,6 +155,11 @@ impl Cluster {
     /// Returns the settings with which agents are started from now on.
     pub fn settings(&mut self) -> &mut Settings {
         &mut self.settings
+    }
+
+    /// Returns the cluster's CA, which issued the hosts' identities.
+    pub fn ca(&self) -> &ClusterCa {
+        &self.ca
     }
 
     /// Returns the network, to cut, heal and slow links.
