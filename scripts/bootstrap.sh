@@ -62,8 +62,9 @@ if [ "$goal" = test ] || [ "$goal" = check ]; then
   # pip fetches the program that finds spelling mistakes (scripts/typos.sh).
   python3 -m pip --version >/dev/null 2>&1 || lacks python3-pip
 fi
-if [ "$goal" = test ] || [ "$goal" = check ]; then
-  # The messages of etcd are compiled from descriptions; those of protobuf's own types are in the library's package.
+if [ "$goal" = test ] || [ "$goal" = check ] || [ -n "${ETCD-}" ]; then
+  # For a controller whose store is in etcd (ETCD=1). etcd's messages are compiled from descriptions; those of
+  # protobuf's own types are in the library's package.
   needs protoc protobuf-compiler
   [ -e /usr/include/google/protobuf/descriptor.proto ] || lacks libprotobuf-dev
 fi

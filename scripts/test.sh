@@ -46,7 +46,7 @@ done
 
 # The features with which everything is built, so that nothing is compiled twice. Points where a test halts an agent do
 # nothing unless the environment names one.
-features=(--workspace --features skein/fault-points)
+features=(--workspace --features skein/fault-points,skein-controller/etcd)
 
 passed=0 failed=0 bad=()
 hundredths=$(($(nproc) * 100))
@@ -228,7 +228,7 @@ compile() {
   case $1 in
     clippy)
       start clippy 2400 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
-        --features skein/fault-points,skein/exact -- -D warnings
+        --features skein/fault-points,skein/exact,skein-controller/etcd -- -D warnings
       ;;
     # The documents are built without the features that only tests have.
     doc) RUSTDOCFLAGS="-D warnings" start doc 2400 0 "${idle[@]}" \
