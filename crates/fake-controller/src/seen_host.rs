@@ -37,7 +37,9 @@ impl SeenHost {
             self.vm_loads.remove(&name);
         }
         self.vms.extend(report.vms.into_iter().map(|vm| (vm.name.clone(), vm)));
-        self.vm_loads.extend(report.vm_loads);
+        if !report.vm_loads.is_empty() {
+            self.vm_loads = report.vm_loads;
+        }
         self.migrations.extend(report.migrations.into_iter().map(|migration| (migration.id, migration)));
         if let Some(contacts) = report.contacts {
             self.contacts = contacts;

@@ -48,6 +48,21 @@ struct ViewedMigration {
 }
 
 impl ViewedMigration {
+    /// Returns the migration, without its events.
+    fn shown(&self, id: MigrationId) -> Option<Migration> {
+        let mut migration = migration(id, &self.events)?;
+        if let Some(summary) = &self.summary {
+            migration.in_doubt = summary.in_doubt;
+            migration.stage = Some(summary.stage.to_api()).filter(|_| !self.over);
+            // The reason may become known after the event.
+            if !summary.detail.is_empty() {
+                migration.detail.clone_from(&summary.detail);
+            }
+        }
+        migration.copy = self.copy.clone().or(migration.copy);
+        Some(migration)
+    }
+
     fn log(&mut self, event: LogEntry) {
         if let Some(log) = &mut self.log {
             log.append(&event);
@@ -228,10 +243,7 @@ impl MigrationViews {
 
     /// Returns the migrations under way and the last that are over since the agent was started, without their events.
     pub(crate) fn recent(&self) -> Vec<Migration> {
-        let ids: Vec<MigrationId> = self.table.lock().entries.keys().copied().collect();
-        let mut all: Vec<Migration> = ids.into_iter().filter_map(|id| self.get(id)).collect();
-        all.iter_mut().for_each(|migration| migration.events.clear());
-        all
+        self.table.lock().entries.iter().filter_map(|(id, entry)| entry.shown(*id)).collect()
     }
 
     /// Waits until a migration has a version newer than `seen`, or `patience` is over. Returns the version then.
@@ -246,20 +258,11 @@ impl MigrationViews {
     pub(crate) fn get(&self, id: MigrationId) -> Option<Migration> {
         let table = self.table.lock();
         if let Some(entry) = table.entries.get(&id) {
-            let mut migration = migration(id, &entry.events)?;
-            if let Some(summary) = &entry.summary {
-                migration.in_doubt = summary.in_doubt;
-                migration.stage = Some(summary.stage.to_api()).filter(|_| !entry.over);
-                // The reason may become known after the event.
-                if !summary.detail.is_empty() {
-                    migration.detail.clone_from(&summary.detail);
-                }
-            }
-            migration.copy = entry.copy.clone().or(migration.copy);
-            return Some(migration);
+            return Some(Migration { events: entry.events.clone(), ..entry.shown(id)? });
         }
         drop(table);
-        migration(id, &self.read(id)?)
+        let events = self.read(id)?;
+        migration(id, &events).map(|migration| Migration { events, ..migration })
     }
 
     /// Returns the migration that a text means. The text is the beginning of an id, or the name of a VM, which means
@@ -316,7 +319,7 @@ fn shown(time: jiff::Timestamp) -> String {
     format!("{time:.3}")
 }
 
-/// Returns what a log says of its migration; `None`: the log is empty.
+/// Returns what a log says of its migration, without the events; `None`: the log is empty.
 fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
     let first = events.first()?;
     let LogEntry::Begun { vm, role, source, target } = &first.event else { return None };
@@ -337,7 +340,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
         copy: None,
         paths: Vec::new(),
         attempt: None,
-        events: events.to_vec(),
+        events: Vec::new(),
     };
     let mut end: Option<(&str, Outcome)> = None;
     for LoggedEvent { time, event } in events {

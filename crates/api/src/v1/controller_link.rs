@@ -101,13 +101,14 @@ pub struct HostReport {
     /// The VMs that the host has no more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vms_gone: Vec<String>,
-    /// How busy the guests are that run here.
+    /// How busy the guests are that run here: all of them, or none if nothing changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vm_loads: BTreeMap<String, VmLoad>,
     /// The migrations that are new or have changed, without their events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub migrations: Vec<Migration>,
-    /// Whether there is contact with each of the other hosts, if that changed.
+    /// Whether there is contact with each of the other hosts that this host keeps contact with, if that changed: those
+    /// of its migrations, mostly. Of a host that is not named nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contacts: Option<BTreeMap<String, bool>>,
 }
