@@ -1,0 +1,151 @@
+//! The routes of a controller's API.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use skein_api::cluster::{
+    ClusterStatus, DrainRequest, Host, HostSettings, JoinRequest, Joined, MigrateRequest, Operation, ResumeRequest, Vm,
+    VmSettings,
+};
+
+use super::error::ControllerError;
+use super::events::Events;
+use super::items::Items;
+use super::request::{Ask, Sender, Times, encoded, json};
+use super::transport::Credentials;
+use super::url::ControllerUrl;
+
+/// What people set, of a host or a VM.
+#[derive(Clone, Copy, Debug)]
+pub enum Settings<'a> {
+    /// A host's.
+    Host(&'a HostSettings),
+    /// A VM's.
+    Vm(&'a VmSettings),
+}
+
+/// Asks a cluster's controllers. Each is tried in turn; one that does not lead names the one that does.
+///
+/// A request that changes something has a key of its own, so that it is done once if its answer is lost and it is sent
+/// again.
+#[derive(Debug)]
+pub struct ControllerClient {
+    sender: Sender,
+}
+
+impl ControllerClient {
+    /// Makes a client of the controllers at these URLs, which are tried in this order.
+    ///
+    /// # Errors
+    ///
+    /// TLS does not take the credentials.
+    pub fn new(urls: Vec<ControllerUrl>, credentials: &Credentials) -> Result<ControllerClient, ControllerError> {
+        Ok(ControllerClient { sender: Sender::new(urls, credentials, Times::USUAL)? })
+    }
+
+    /// Makes a client that gives up soon, for what a user waits for at a key.
+    ///
+    /// # Errors
+    ///
+    /// TLS does not take the credentials.
+    pub fn hasty(
+        urls: Vec<ControllerUrl>,
+        credentials: &Credentials,
+        within: Duration,
+    ) -> Result<ControllerClient, ControllerError> {
+        let times = Times { connect: within, answer: within, leaderless: Duration::ZERO };
+        Ok(ControllerClient { sender: Sender::new(urls, credentials, times)? })
+    }
+
+    /// Returns the cluster as a whole.
+    pub fn cluster(&self) -> Result<ClusterStatus, ControllerError> {
+        self.sender.read("/cluster")
+    }
+
+    /// Returns the hosts, by name.
+    pub fn hosts(&self) -> Items<'_, Host> {
+        Items::new(&self.sender, "/hosts", "after", None)
+    }
+
+    /// Returns a host.
+    pub fn host(&self, name: &str) -> Result<Host, ControllerError> {
+        self.sender.read(&format!("/hosts/{}", encoded(name)))
+    }
+
+    /// Returns the VMs, by name; those on a host, if one is named.
+    pub fn vms(&self, host: Option<&str>) -> Items<'_, Vm> {
+        let path = host.map_or_else(|| "/vms".to_owned(), |host| format!("/vms?host={}", encoded(host)));
+        Items::new(&self.sender, &path, "after", None)
+    }
+
+    /// Returns a VM.
+    pub fn vm(&self, name: &str) -> Result<Vm, ControllerError> {
+        self.sender.read(&format!("/vms/{}", encoded(name)))
+    }
+
+    /// Returns operations, the newest first, in pages of `page` items.
+    pub fn operations(&self, page: u32) -> Items<'_, Operation> {
+        Items::new(&self.sender, "/operations", "before", Some(page))
+    }
+
+    /// Returns an operation.
+    pub fn operation(&self, id: &str) -> Result<Operation, ControllerError> {
+        self.sender.read(&format!("/operations/{}", encoded(id)))
+    }
+
+    /// Empties a host, or says what would be done.
+    pub fn drain(&self, host: &str, request: &DrainRequest) -> Result<Operation, ControllerError> {
+        self.change(&format!("/hosts/{}/drain", encoded(host)), Some(request))
+    }
+
+    /// Lets a host take guests again. Returns the operation that brings guests home, if that was asked for.
+    pub fn resume(&self, host: &str, request: &ResumeRequest) -> Result<Option<Operation>, ControllerError> {
+        let ask = Ask::post(format!("/hosts/{}/resume", encoded(host)), Some(plain(request)));
+        json(self.sender.send(&ask)?)
+    }
+
+    /// Moves a VM, or says what would be done.
+    pub fn migrate(&self, vm: &str, request: &MigrateRequest) -> Result<Operation, ControllerError> {
+        self.change(&format!("/vms/{}/migrate", encoded(vm)), Some(request))
+    }
+
+    /// Calls an operation off.
+    pub fn cancel(&self, operation: &str) -> Result<Operation, ControllerError> {
+        self.change(&format!("/operations/{}/cancel", encoded(operation)), None::<&()>)
+    }
+
+    /// Sets what people set of a host or VM, all of it, if it still has that version.
+    pub fn set(&self, name: &str, settings: Settings<'_>, version: u64) -> Result<(), ControllerError> {
+        let (kind, body) = match settings {
+            Settings::Host(settings) => ("hosts", plain(settings)),
+            Settings::Vm(settings) => ("vms", plain(settings)),
+        };
+        let ask = Ask {
+            method: ureq::http::Method::PUT,
+            path: format!("/{kind}/{}/settings", encoded(name)),
+            headers: vec![("if-match", format!("\"{version}\""))],
+            body: Some(body),
+        };
+        self.sender.send(&ask).map(drop)
+    }
+
+    /// Has a host's request for a certificate signed.
+    pub fn join(&self, request: &JoinRequest) -> Result<Joined, ControllerError> {
+        self.change("/join", Some(request))
+    }
+
+    /// Subscribes to what changes from now on.
+    pub fn events(&self) -> Result<Events<'_>, ControllerError> {
+        Events::open(&self.sender)
+    }
+
+    fn change<T: DeserializeOwned>(&self, path: &str, body: Option<&impl Serialize>) -> Result<T, ControllerError> {
+        self.sender.whole(&Ask::post(path, body.map(plain)))
+    }
+}
+
+/// Returns plain data as JSON, which always works.
+fn plain(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
