@@ -22,6 +22,8 @@ pub(crate) enum LinkError {
     Peer(PeerError),
     #[error("{}", explain_io(.0))]
     Io(io::Error),
+    #[error("it hung up")]
+    Closed,
     #[error("it said nothing for {} s", .0.as_secs())]
     Silent(Duration),
     #[error("it does not read what it is told: nothing for {} s", .0.as_secs())]

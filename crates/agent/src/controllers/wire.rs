@@ -155,7 +155,7 @@ impl Wire {
                 return Ok(());
             }
             match self.tls.write_tls(&mut self.socket) {
-                Ok(0) => return Err(LinkError::Line(LineError::Closed)),
+                Ok(0) => return Err(LinkError::Closed),
                 Ok(_) => self.progress = Instant::now(),
                 Err(error) if is_passing(&error) => return Ok(()),
                 Err(error) => return Err(LinkError::Io(error)),
@@ -167,7 +167,7 @@ impl Wire {
         let before = self.input.len();
         while self.input.len() - before < READ_BYTES {
             match self.tls.read_tls(&mut self.socket) {
-                Ok(0) => return Err(LinkError::Line(LineError::Closed)),
+                Ok(0) => return Err(LinkError::Closed),
                 Ok(_) => {}
                 Err(error) if is_passing(&error) => break,
                 Err(error) => return Err(LinkError::Io(error)),
