@@ -8,7 +8,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use skein_api::{HostView, Reply, Request, Resource, Room};
 use skein_client::{CallError, Client};
 use skein_identity::{Identity, IdentityError, RENEW_DAYS_BEFORE};
-use skein_inventory::hosts_file::HostsFile;
+use skein_inventory::{ControllersFile, HostsFile, ParseError};
 use skein_units::about_bytes;
 
 use super::finding::{Finding, bad, chain, ok, warn};
@@ -137,32 +137,49 @@ fn network(hosts: &[HostView]) -> Vec<Finding> {
 }
 
 pub fn hosts_file(path: &Path) -> Finding {
+    let absent = format!("there is no {}: hosts are found by their names (DNS, /etc/hosts)", path.display());
+    let named = |hosts: HostsFile| count(hosts.hosts.len(), "host");
+    file("hosts", path, HostsFile::parse, named).unwrap_or_else(|| ok("hosts", absent))
+}
+
+/// Returns what is to be said of the file of the cluster's controllers, if there is one.
+pub fn controllers_file(path: &Path) -> Option<Finding> {
+    let named = |controllers: ControllersFile| count(controllers.addresses.len(), "controller");
+    file("cluster", path, ControllersFile::parse, named)
+}
+
+/// Judges a file that the agent reads; `None`: there is none. `named` counts what a good one names.
+fn file<T>(
+    topic: &'static str,
+    path: &Path,
+    parse: impl FnOnce(&str, &str) -> Result<T, ParseError>,
+    named: impl FnOnce(T) -> String,
+) -> Option<Finding> {
     let shown = path.display();
     let text = std::fs::File::open(path).and_then(|file| {
         let mut text = String::new();
         std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_BYTES_MAX + 1), &mut text)?;
         Ok(text)
     });
-    match text {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            ok("hosts", format!("there is no {shown}: hosts are found by their names (DNS, /etc/hosts)"))
-        }
+    let text = match text {
+        Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {
-            bad("hosts", format!("cannot read {shown}: {error}"), "make it a text file that this user may read")
+            let what = format!("cannot read {shown}: {error}");
+            return Some(bad(topic, what, "make it a text file that this user may read"));
         }
-        Ok(text) => match HostsFile::parse(&text, &shown.to_string()) {
-            Ok(hosts) => ok("hosts", format!("{shown} names {}", count(hosts.hosts.len(), "host"))),
-            Err(error) => {
-                let first = error.diagnostics.first();
-                let what = first.map_or(String::new(), |fault| {
-                    format!("{shown}:{}:{}: {}", fault.line, fault.column, fault.reason)
-                });
-                let more = error.diagnostics.len() - usize::from(first.is_some()) + error.more;
-                let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
-                bad("hosts", what + &more, first.map(|fault| fault.cure.clone()).unwrap_or_default())
-            }
-        },
-    }
+        Ok(text) => text,
+    };
+    Some(match parse(&text, &shown.to_string()) {
+        Ok(content) => ok(topic, format!("{shown} names {}", named(content))),
+        Err(error) => {
+            let first = error.diagnostics.first();
+            let what = first
+                .map_or(String::new(), |fault| format!("{shown}:{}:{}: {}", fault.line, fault.column, fault.reason));
+            let more = error.diagnostics.len() - usize::from(first.is_some()) + error.more;
+            let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
+            bad(topic, what + &more, first.map(|fault| fault.cure.clone()).unwrap_or_default())
+        }
+    })
 }
 
 #[cfg(test)]
@@ -238,6 +255,19 @@ mod tests {
         std::fs::write(&path, b"\xff").unwrap();
         assert_eq!(hosts_file(&path).severity, Severity::Bad);
         assert_eq!(hosts_file(dir.path()).severity, Severity::Bad);
+    }
+
+    #[test]
+    fn a_file_of_controllers_need_not_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("controllers.toml");
+        assert_eq!(controllers_file(&path), None);
+        std::fs::write(&path, "controllers = ['10.0.0.1:7443']\n").unwrap();
+        let finding = controllers_file(&path).unwrap();
+        assert!(finding.severity == Severity::Ok && finding.what.ends_with("names 1 controller"), "{finding:?}");
+        std::fs::write(&path, "controllers = ['a:0']\n").unwrap();
+        let finding = controllers_file(&path).unwrap();
+        assert!(finding.severity == Severity::Bad && finding.what.contains("controllers.toml:1:16: "), "{finding:?}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct Args {
     /// Where the agent keeps its state
     #[arg(long, value_name = "DIR", default_value = "/var/lib/skein")]
     state: PathBuf,
-    /// The other hosts
+    /// The other hosts; the controllers are in controllers.toml beside it
     #[arg(long, value_name = "FILE", default_value = "/etc/skein/hosts.toml")]
     hosts: PathBuf,
     /// The QEMU that is to run guests [default: $SKEIN_QEMU or qemu-system-x86_64]
@@ -52,6 +52,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut findings = vec![agent::identity(&args.identity)];
     findings.extend(agent);
     findings.push(agent::hosts_file(&args.hosts));
+    findings.extend(agent::controllers_file(&args.hosts.with_file_name("controllers.toml")));
     findings.extend(system::state(&args.state));
     findings.extend(system::hypervisor(args.qemu));
     findings.extend(network::nics());
