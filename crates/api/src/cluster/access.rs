@@ -37,10 +37,12 @@ pub struct Token {
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
     /// The token's name.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"))]
     pub name: String,
     /// What its holder may do.
     pub role: Role,
     /// The seconds until the token ends. `None`: never.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315360000))]
     #[serde(default)]
     pub expires_s: Option<u64>,
 }
@@ -61,8 +63,10 @@ pub struct TokenSecret {
 #[serde(default, deny_unknown_fields)]
 pub struct NewJoinTicket {
     /// The only host that may join by the ticket. `None`: any host whose name is free.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"))]
     pub host: Option<String>,
     /// The seconds until the ticket ends. `None`: an hour.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 315360000))]
     pub expires_s: Option<u64>,
 }
 

@@ -89,7 +89,9 @@ pub struct HostSettings {
     /// Whether others need the host's disks, so that it must not be powered off.
     pub storage: bool,
     /// The most migrations to the host at once. `None`: as many as the controller's rule says.
+    #[cfg_attr(feature = "openapi", schema(maximum = 65535))]
     pub incoming_max: Option<u32>,
     /// The most migrations from the host at once. `None`: as many as the controller's rule says.
+    #[cfg_attr(feature = "openapi", schema(maximum = 65535))]
     pub outgoing_max: Option<u32>,
 }

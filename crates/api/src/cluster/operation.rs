@@ -198,6 +198,7 @@ pub struct MigrateRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct DrainRequest {
     /// The seconds until the host has to be empty. Guests that are not away by then stay.
+    #[cfg_attr(feature = "openapi", schema(maximum = 315360000))]
     pub deadline_s: Option<u64>,
     /// Whether the host is about to fail: what is most important goes first.
     pub evacuate: bool,

@@ -81,6 +81,7 @@ pub struct VmSettings {
     /// The hosts where the VM should be, best first.
     pub preferred: Vec<String>,
     /// The priority; a greater priority is moved and started first. `None`: the definition's.
+    #[cfg_attr(feature = "openapi", schema(maximum = 100))]
     pub priority: Option<u8>,
     /// Whether the optimisation leaves the VM where it is.
     pub pinned: bool,

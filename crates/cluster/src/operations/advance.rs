@@ -1,6 +1,8 @@
 //! Where an operation goes from where it is.
 
-use skein_api::cluster::{HostMode, MoveState, Operation, OperationKind, OperationState};
+use std::collections::BTreeMap;
+
+use skein_api::cluster::{HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
@@ -9,6 +11,8 @@ use crate::view::is_guest;
 
 /// How long after a plan that failed another is asked for, in milliseconds.
 const REPLAN_MS: u64 = 10_000;
+/// What is said of a move that gave way to a later plan.
+const PLANNED_AGAIN: &str = "it was planned again";
 
 impl Controller {
     /// Advances all operations that are under way.
@@ -69,7 +73,7 @@ impl Controller {
         }
         if self.is_obsolete(&operation) {
             for of in operation.moves.iter_mut().filter(|of| of.state == MoveState::Waiting) {
-                (of.state, of.detail, of.ended) = (MoveState::Left, "it was planned again".into(), Some(now.wall));
+                (of.state, of.detail, of.ended) = (MoveState::Left, PLANNED_AGAIN.into(), Some(now.wall));
             }
             operation.state = OperationState::Planning;
             return self.save_operation(now, operation);
@@ -115,10 +119,14 @@ impl Controller {
                 self.drained(now, operation, &host);
             }
             OperationKind::Resume { .. } | OperationKind::Optimize { .. } => {
-                let failed = operation.moves.iter().filter(|of| of.state != MoveState::Done).count();
+                // A move that gave way to a later plan says nothing: the later plan does.
+                let counts = |of: &&Move| of.detail != PLANNED_AGAIN;
+                let last: BTreeMap<&str, MoveState> =
+                    operation.moves.iter().filter(counts).map(|of| (of.vm.as_str(), of.state)).collect();
+                let (all, failed) = (last.len(), last.values().filter(|state| **state != MoveState::Done).count());
                 operation.state = if failed == 0 { OperationState::Done } else { OperationState::Failed };
                 if failed > 0 {
-                    operation.message = format!("{failed} of {} VMs were not moved", operation.moves.len());
+                    operation.message = format!("{failed} of {all} VMs were not moved");
                 }
             }
         }

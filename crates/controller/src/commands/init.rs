@@ -167,7 +167,9 @@ fn certificate_authority(dir: &Path, name: &str, said: &mut String) -> anyhow::R
         writeln!(said, "kept    the CA in {}", dir.display())?;
         return Ok(ca);
     }
-    let ca = ClusterCa::create(name)?;
+    // Not the cluster's name alone: a controller may have the same, and a certificate whose subject is its issuer
+    // counts as self-signed with OpenSSL.
+    let ca = ClusterCa::create(&format!("{name} CA"))?;
     ca.save(dir)?;
     writeln!(said, "made    the CA in {}: back up ca.key, it is secret", dir.display())?;
     Ok(ca)
@@ -182,6 +184,9 @@ fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Resul
         }
         writeln!(said, "kept    the identity of {} in {}", identity.name(), dir.display())?;
         return Ok(());
+    }
+    if ca.info().common_name.as_deref() == Some(&config.name) {
+        bail!("the CA is called {} itself: give the controller another name with --controller", config.name);
     }
     let identity = ca.issue_controller(&names(config)?, Validity::days(DEFAULT_VALIDITY_DAYS))?;
     identity.save(dir)?;

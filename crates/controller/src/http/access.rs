@@ -12,14 +12,12 @@ use skein_identity::JoinToken;
 
 use super::answer::{Shown, response, unexpected};
 use super::app::Shared;
+use super::body::{Body, OptionalBody};
 use super::guard::Admin;
-use super::origin::{Origin, is_word};
+use super::origin::{Origin, check_name};
 use super::page::{After, items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
 use super::secret::{new_secrets, no_random, sha256_hex, token_secret};
-
-/// How long a token's name is at most.
-const NAME_CHARS_MAX: usize = 64;
 
 /// The tokens, by name
 #[utoipa::path(get, path = "/api/v1/tokens", tag = "access", params(After),
@@ -47,7 +45,7 @@ pub(crate) async fn new_token(
     _: Admin,
     origin: Origin,
     State(app): State<Shared>,
-    Json(new): Json<NewToken>,
+    Body(new): Body<NewToken>,
 ) -> Result<(StatusCode, Json<TokenSecret>), Problem> {
     check_name(&new.name)?;
     let secret = token_secret().ok_or_else(no_random)?;
@@ -80,9 +78,8 @@ pub(crate) async fn new_ticket(
     _: Admin,
     origin: Origin,
     State(app): State<Shared>,
-    body: Option<Json<NewJoinTicket>>,
+    OptionalBody(new): OptionalBody<NewJoinTicket>,
 ) -> Result<(StatusCode, Json<JoinTicket>), Problem> {
-    let Json(new) = body.unwrap_or_default();
     if let Some(host) = &new.host {
         check_name(host)?;
     }
@@ -121,12 +118,4 @@ pub(crate) async fn list_audit(
 pub(crate) fn no_ca() -> Problem {
     let cure = "ask a controller that has the CA's key: where 'skein-controller init' was run";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this controller does not have the CA's key", cure)
-}
-
-fn check_name(name: &str) -> Result<(), Problem> {
-    if is_word(name) && name.len() <= NAME_CHARS_MAX && name.as_bytes()[0].is_ascii_alphanumeric() {
-        return Ok(());
-    }
-    let cure = format!("use 1 to {NAME_CHARS_MAX} letters, digits and the signs . _ -, a letter or digit first");
-    Err(Problem::invalid("the name cannot be used", cure))
 }

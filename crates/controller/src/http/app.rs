@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use skein_identity::{ClusterCa, ClusterPeer};
+use tokio::sync::Semaphore;
 
 use crate::driver::Driver;
 use crate::limits::Wrong;
@@ -23,6 +24,8 @@ pub(crate) struct App {
     /// The cluster's CA, where this controller has it.
     pub ca: Option<ClusterCa>,
     pub wrong: Wrong,
+    /// How many questions about placement are answered at the same time.
+    pub questions: Semaphore,
 }
 
 pub(crate) type Shared = Arc<App>;

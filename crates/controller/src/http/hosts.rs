@@ -9,6 +9,7 @@ use skein_cluster::Ask;
 
 use super::answer::{Shown, response};
 use super::app::Shared;
+use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
 use super::origin::{Origin, etag, if_match};
 use super::page::{After, items, page};
@@ -16,6 +17,11 @@ use super::problem::{Problem, ReadProblems, WriteProblems};
 
 /// How many bytes of settings are kept.
 const SETTINGS_BYTES_MAX: usize = 64 << 10;
+
+/// The most migrations to or from a host that may be set: as the document says.
+const MIGRATIONS_MAX: u32 = 65_535;
+/// The longest deadline, in seconds: ten years.
+const DEADLINE_MAX_S: u64 = 315_360_000;
 
 /// The hosts, by name
 #[utoipa::path(get, path = "/api/v1/hosts", tag = "hosts", params(After),
@@ -49,7 +55,8 @@ pub(crate) async fn get_host(
 /// All of it: what is left out is as for a new host.
 #[utoipa::path(put, path = "/api/v1/hosts/{host}/settings", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
-        ("If-Match" = Option<String>, Header, description = "Only if the host still has this ETag")),
+        ("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+            description = "Only if the host still has this ETag, or with `*` if there is one")),
     request_body = HostSettings,
     responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]
 pub(crate) async fn set_host(
@@ -58,10 +65,13 @@ pub(crate) async fn set_host(
     State(app): State<Shared>,
     Path(host): Path<String>,
     headers: HeaderMap,
-    Json(settings): Json<HostSettings>,
+    Body(settings): Body<HostSettings>,
 ) -> Result<Response, Problem> {
     let version = if_match(&headers)?;
     check_size(&settings)?;
+    if settings.incoming_max.max(settings.outgoing_max) > Some(MIGRATIONS_MAX) {
+        return Err(Problem::invalid("too many migrations at once", format!("at most {MIGRATIONS_MAX} may be set")));
+    }
     let ask = Ask::SetHost { host, settings: settings.clone(), version };
     response(origin.with(&settings).ask(&app, ask).await?, Shown::Kept)
 }
@@ -84,7 +94,8 @@ pub(crate) async fn remove_host(
 /// The host takes no guests from now on, and its guests move away. With `dry_run` it is only said what would be done.
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/drain", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
     request_body = Option<DrainRequest>,
     responses((status = 200, description = "What would be done", body = Operation),
         (status = 202, description = "The drain has begun", body = Operation), ReadProblems, WriteProblems))]
@@ -93,9 +104,11 @@ pub(crate) async fn drain_host(
     origin: Origin,
     State(app): State<Shared>,
     Path(host): Path<String>,
-    body: Option<Json<DrainRequest>>,
+    OptionalBody(request): OptionalBody<DrainRequest>,
 ) -> Result<Response, Problem> {
-    let Json(request) = body.unwrap_or_default();
+    if request.deadline_s > Some(DEADLINE_MAX_S) {
+        return Err(Problem::invalid("the deadline is too far away", format!("at most {DEADLINE_MAX_S} s")));
+    }
     let shown = Shown::of(request.dry_run);
     response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?, shown)
 }
@@ -103,7 +116,8 @@ pub(crate) async fn drain_host(
 /// Lets a host take guests again
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/resume", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
     request_body = Option<ResumeRequest>,
     responses((status = 202, description = "Its guests come home", body = Operation),
         (status = 204, description = "The host takes guests"), ReadProblems, WriteProblems))]
@@ -112,9 +126,8 @@ pub(crate) async fn resume_host(
     origin: Origin,
     State(app): State<Shared>,
     Path(host): Path<String>,
-    body: Option<Json<ResumeRequest>>,
+    OptionalBody(request): OptionalBody<ResumeRequest>,
 ) -> Result<Response, Problem> {
-    let Json(request) = body.unwrap_or_default();
     response(origin.with(&request).ask(&app, Ask::Resume { host, request }).await?, Shown::Kept)
 }
 

@@ -13,6 +13,7 @@ use skein_identity::{DEFAULT_VALIDITY_DAYS, JoinToken, SigningRequest, Validity,
 use super::access::no_ca;
 use super::answer::unexpected;
 use super::app::{App, Peer, Shared};
+use super::body::Body;
 use super::origin::Origin;
 use super::problem::{Problem, ReadProblems, WriteProblems};
 use super::secret::sha256_hex;
@@ -27,7 +28,7 @@ pub(crate) async fn join(
     origin: Origin,
     Extension(peer): Extension<Arc<Peer>>,
     State(app): State<Shared>,
-    Json(request): Json<JoinRequest>,
+    Body(request): Body<JoinRequest>,
 ) -> Result<Json<Joined>, Problem> {
     let joined = try_join(origin, &app, &request).await;
     if let Err(problem) = &joined

@@ -5,13 +5,14 @@
 //! | `app` | what all routes need |
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
 //! | `problem` | RFC 9457, and which refusals a route documents |
-//! | `origin`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `operations`, `events`, `access`, `join`, `backup` | the routes |
+//! | `origin`, `body`, `answer` | requests to the core, and its answers |
+//! | `cluster`, `hosts`, `vms`, `operations`, `rules`, `events`, `access`, `join`, `backup` | the routes |
 
 mod access;
 mod answer;
 mod app;
 mod backup;
+mod body;
 mod cluster;
 mod events;
 mod guard;
@@ -21,6 +22,7 @@ mod operations;
 mod origin;
 mod page;
 mod problem;
+mod rules;
 mod secret;
 mod vms;
 
@@ -29,7 +31,9 @@ use std::sync::Arc;
 use axum::extract::DefaultBodyLimit;
 use axum::{Json, Router, middleware};
 use skein_identity::ClusterCa;
+use tokio::sync::Semaphore;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{RefOr, Schema, Type, schema::SchemaType};
 use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -57,6 +61,7 @@ is done with it. Times are milliseconds since 1970. A list comes in pages by nam
         (name = "cluster", description = "The cluster as a whole"),
         (name = "hosts", description = "Hosts"),
         (name = "vms", description = "VMs"),
+        (name = "rules", description = "Where guests may and should be"),
         (name = "operations", description = "What takes a while"),
         (name = "access", description = "Who may do what, and who did what"),
     )
@@ -75,10 +80,14 @@ impl Modify for Security {
     }
 }
 
+/// How many questions about placement are answered at the same time: each takes a core.
+const QUESTIONS_MAX: usize = 2;
+
 /// Returns the routes, and the document of them.
 pub fn router(driver: Arc<Driver>, ca: Option<ClusterCa>) -> Router {
-    let app = Arc::new(App { driver, ca, wrong: Wrong::default() });
-    let (router, document) = routes().split_for_parts();
+    let app = Arc::new(App { driver, ca, wrong: Wrong::default(), questions: Semaphore::new(QUESTIONS_MAX) });
+    let (router, mut document) = routes().split_for_parts();
+    plain_parameters(&mut document);
     router
         .route("/openapi.json", axum::routing::get(|| async move { Json(document) }))
         .fallback(guard::no_route)
@@ -94,7 +103,26 @@ pub fn router(driver: Arc<Driver>, ca: Option<ClusterCa>) -> Router {
 ///
 /// The document cannot be written.
 pub fn openapi() -> Result<String, serde_json::Error> {
-    routes().into_openapi().to_pretty_json()
+    let mut document = routes().into_openapi();
+    plain_parameters(&mut document);
+    document.to_pretty_json()
+}
+
+/// Lets a parameter that may be left out be a text or a number: in a header or a query there is no `null`.
+fn plain_parameters(document: &mut utoipa::openapi::OpenApi) {
+    for item in document.paths.paths.values_mut() {
+        let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+        let parameters = methods.into_iter().flatten().filter_map(|method| method.parameters.as_mut());
+        for parameter in parameters.flatten() {
+            if let RefOr::T(parameter) = parameter
+                && let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema
+                && let SchemaType::Array(types) = &schema.schema_type
+                && let Some(kind) = types.iter().find(|kind| **kind != Type::Null)
+            {
+                schema.schema_type = SchemaType::Type(kind.clone());
+            }
+        }
+    }
 }
 
 fn routes() -> OpenApiRouter<Shared> {
@@ -113,6 +141,12 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(operations::list_operations))
         .routes(routes!(operations::get_operation))
         .routes(routes!(operations::cancel_operation))
+        .routes(routes!(rules::get_settings, rules::set_settings))
+        .routes(routes!(rules::list_rules))
+        .routes(routes!(rules::get_rule, rules::set_rule, rules::remove_rule))
+        .routes(routes!(rules::list_complaints))
+        .routes(routes!(rules::explain_vm))
+        .routes(routes!(rules::optimize))
         .routes(routes!(events::get_events))
         .routes(routes!(access::list_tokens, access::new_token))
         .routes(routes!(access::remove_token))

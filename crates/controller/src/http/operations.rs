@@ -58,7 +58,8 @@ pub(crate) async fn get_operation(
 /// What was not begun is not begun any more, and what is under way is called off where that is still possible.
 #[utoipa::path(post, path = "/api/v1/operations/{id}/cancel", tag = "operations",
     params(("id" = String, Path, description = "The id"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
     responses((status = 202, description = "It is being called off", body = Operation), ReadProblems, WriteProblems))]
 pub(crate) async fn cancel_operation(
     _: Operator,

@@ -100,6 +100,18 @@ pub(crate) fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
+/// How long a name is at most that somebody gives.
+const NAME_CHARS_MAX: usize = 64;
+
+/// Refuses a name that cannot be part of a key, or is hard to write.
+pub(crate) fn check_name(name: &str) -> Result<(), Problem> {
+    if is_word(name) && name.len() <= NAME_CHARS_MAX && name.as_bytes()[0].is_ascii_alphanumeric() {
+        return Ok(());
+    }
+    let cure = format!("use 1 to {NAME_CHARS_MAX} letters, digits and the signs . _ -, a letter or digit first");
+    Err(Problem::invalid("the name cannot be used", cure))
+}
+
 /// Returns the version that `If-Match` names. `None`: any.
 pub(crate) fn if_match(headers: &axum::http::HeaderMap) -> Result<Option<u64>, Problem> {
     let Some(value) = headers.get(header::IF_MATCH) else { return Ok(None) };
@@ -108,10 +120,10 @@ pub(crate) fn if_match(headers: &axum::http::HeaderMap) -> Result<Option<u64>, P
         return Ok(None);
     }
     let digits = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default();
-    digits.parse().map(Some).map_err(|_| {
-        let cure = "send the ETag back as it came, or '*'";
-        Problem::new(StatusCode::PRECONDITION_FAILED, "If-Match is not an ETag of this", cure)
-    })
+    digits
+        .parse()
+        .map(Some)
+        .map_err(|_| Problem::bad_request("If-Match is no ETag of this API", "send the ETag back as it came, or '*'"))
 }
 
 /// Returns the ETag of a version.

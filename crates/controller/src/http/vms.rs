@@ -12,6 +12,7 @@ use utoipa::IntoParams;
 
 use super::answer::{Shown, response};
 use super::app::Shared;
+use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
 use super::hosts::check_size;
 use super::origin::{Origin, etag, if_match};
@@ -63,7 +64,8 @@ pub(crate) async fn get_vm(
 /// All of it: what is left out is as for a new VM.
 #[utoipa::path(put, path = "/api/v1/vms/{vm}/settings", tag = "vms",
     params(("vm" = String, Path, description = "The name"),
-        ("If-Match" = Option<String>, Header, description = "Only if the VM still has this ETag")),
+        ("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+            description = "Only if the VM still has this ETag, or with `*` if there is one")),
     request_body = VmSettings,
     responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]
 pub(crate) async fn set_vm(
@@ -72,7 +74,7 @@ pub(crate) async fn set_vm(
     State(app): State<Shared>,
     Path(vm): Path<String>,
     headers: HeaderMap,
-    Json(settings): Json<VmSettings>,
+    Body(settings): Body<VmSettings>,
 ) -> Result<Response, Problem> {
     let version = if_match(&headers)?;
     check_size(&settings)?;
@@ -89,7 +91,8 @@ pub(crate) async fn set_vm(
 /// Without `to` the controller picks the host, and says why. With `dry_run` it is only said what would be done.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migrate", tag = "vms",
     params(("vm" = String, Path, description = "The name"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key is the same request")),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
     request_body = Option<MigrateRequest>,
     responses((status = 200, description = "What would be done", body = Operation),
         (status = 202, description = "The migration has begun", body = Operation), ReadProblems, WriteProblems))]
@@ -98,9 +101,8 @@ pub(crate) async fn migrate_vm(
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
-    body: Option<Json<MigrateRequest>>,
+    OptionalBody(request): OptionalBody<MigrateRequest>,
 ) -> Result<Response, Problem> {
-    let Json(request) = body.unwrap_or_default();
     let shown = Shown::of(request.dry_run);
     response(origin.with(&request).ask(&app, Ask::Migrate { vm, request }).await?, shown)
 }

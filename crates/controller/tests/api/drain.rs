@@ -1,6 +1,9 @@
 //! Hosts are seen, drained and resumed, and VMs migrated, through the API to the end.
 
-use skein_api::cluster::{ClusterStatus, Contact, Host, HostMode, MoveState, Operation, OperationState, Page, Vm};
+use skein_api::cluster::{
+    ClusterStatus, Complaint, Contact, Explanation, Host, HostMode, MoveState, Operation, OperationState, Page, Rule,
+    Vm,
+};
 
 use crate::fake_agent::FakeAgent;
 use crate::setup::{LONG, Method, TestCluster, TestController, get, over, send, until};
@@ -51,7 +54,10 @@ async fn a_host_is_drained_and_its_guests_come_home() {
     assert_eq!(begun.headers["location"], format!("/api/v1/operations/{}", drain.id));
     let drain = over(&client, &drain.id).await;
     assert_eq!(drain.state, OperationState::Done, "{drain:?}");
-    assert!(drain.moves.iter().all(|of| of.state == MoveState::Done), "{drain:?}");
+    for vm in ["web1", "web2", "db"] {
+        let last = drain.moves.iter().rfind(|of| of.vm == vm).unwrap();
+        assert_eq!(last.state, MoveState::Done, "{drain:?}");
+    }
     assert!(cluster.world.running("alpha").is_empty());
     assert_eq!(get::<Host>(&client, "/api/v1/hosts/alpha").await.mode, HostMode::Maintenance);
 
@@ -105,4 +111,38 @@ async fn agents_are_told_where_hosts_are() {
         assert_eq!(cluster.world.told(host)["beta"], ["beta.lab:7070"]);
     }
     tokio::time::timeout(LONG, controller.stop()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_are_set_found_broken_and_repaired() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let _agents = three_hosts(&cluster, &controller).await;
+    let admin = cluster.client(&controller, "admin");
+    all_seen(&admin, 3, 4).await;
+    let apart = r#"{"apart":{"of":{"guests":["web1","web2"]},"force":"hard"}}"#;
+    assert_eq!(send(&admin, Method::PUT, "/api/v1/rules/web", r#"{"asunder":{}}"#).await.status, 422);
+    let set = send(&admin, Method::PUT, "/api/v1/rules/web", apart).await;
+    assert_eq!(set.status, 204, "{}", String::from_utf8_lossy(&set.body));
+    let rule: Rule = get(&admin, "/api/v1/rules/web").await;
+    assert_eq!((rule.name.as_str(), rule.warnings.len()), ("web", 0), "{:?}", rule.warnings);
+    let broken: Page<Complaint> = get(&admin, "/api/v1/complaints").await;
+    assert!(broken.items.iter().any(|of| of.vms.contains(&"web1".into())), "{broken:?}");
+    let why: Explanation = get(&admin, "/api/v1/vms/web1/explanation").await;
+    assert_eq!((why.on.as_deref(), why.hosts.len()), (Some("alpha"), 3));
+
+    let shown: Operation = send(&admin, Method::POST, "/api/v1/optimize", "").await.json().unwrap();
+    assert!(shown.moves.iter().any(|of| of.vm.starts_with("web")), "{shown:?}");
+    assert_eq!(cluster.world.migrations(), 0);
+    let begun = send(&admin, Method::POST, "/api/v1/optimize", r#"{"apply":true}"#).await;
+    assert_eq!(begun.status, 202, "{}", String::from_utf8_lossy(&begun.body));
+    assert_eq!(over(&admin, &begun.json::<Operation>().unwrap().id).await.state, OperationState::Done);
+    let together = ["alpha", "beta", "gamma"].iter().any(|host| {
+        let here = cluster.world.running(host);
+        here.contains("web1") && here.contains("web2")
+    });
+    assert!(!together);
+    assert_eq!(send(&admin, Method::DELETE, "/api/v1/rules/web", "").await.status, 204);
+    assert_eq!(send(&admin, Method::DELETE, "/api/v1/rules/web", "").await.status, 404);
+    controller.stop().await;
 }

@@ -5,9 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use skein_api::cluster::{MoveState, Operation, OperationState};
-use skein_cluster::Settings;
 use skein_controller::client::Client;
-use skein_controller::server::ServerSettings;
 use tokio::time::timeout;
 
 use crate::drain::all_seen;
@@ -136,11 +134,13 @@ async fn subscribers_go_on_where_they_were_also_at_another_controller() {
 async fn a_host_that_is_silent_is_lost() {
     let cluster = TestCluster::new();
     cluster.world.add_vm("alpha", "web");
-    let settings = Settings { host_lease_ms: 1_500, ..Settings::default() };
-    let controller = cluster.start_with("c1", settings, ServerSettings::default()).await;
+    let controller = cluster.start("c1").await;
     let client = cluster.client(&controller, "viewer");
     let agent = cluster.agent("alpha", &[&controller]);
     all_seen(&client, 1, 1).await;
+    let admin = cluster.client(&controller, "admin");
+    let set = send(&admin, Method::PUT, "/api/v1/settings", r#"{"host_lease_s":3}"#).await;
+    assert_eq!(set.status, 204, "{}", String::from_utf8_lossy(&set.body));
     drop(agent);
     let status = until("the host is lost", async || {
         let status: skein_api::cluster::ClusterStatus = get(&client, "/api/v1/cluster").await;
