@@ -45,13 +45,21 @@ impl<S: Socket> AgentConnection<S> {
     ///
     /// The agent says something else, or nothing.
     pub fn greet(&mut self, first: &ToAgent) -> Hello {
-        let hello = match self.next(COMMAND_TIME) {
-            Some(ToController::Hello(hello)) => hello,
+        self.try_greet(first).expect("the agent says hello")
+    }
+
+    /// Does the same; `None`: the agent hung up before it said anything, as one does that is being stopped.
+    ///
+    /// # Panics
+    ///
+    /// The agent says something else.
+    pub fn try_greet(&mut self, first: &ToAgent) -> Option<Hello> {
+        let hello = match self.next(COMMAND_TIME)? {
+            ToController::Hello(hello) => hello,
             other => panic!("the first line is {other:?}"),
         };
         assert_eq!(hello.host, self.host, "the host has another name than its certificate");
-        self.send(first).expect("the agent listens");
-        hello
+        self.send(first).ok().map(|()| hello)
     }
 
     /// Returns the next line; `None`: the agent hung up, or says nothing for that long.

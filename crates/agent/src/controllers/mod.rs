@@ -139,13 +139,13 @@ impl Drop for Controllers {
 impl Shared {
     /// Keeps a connection to each controller of the file, until the agent stops.
     fn keep(&self) {
-        let mut observing = None;
+        let mut is_observed = false;
         while !self.stopping.load(Ordering::SeqCst) {
             let wanted = self.file.refreshed().latest.addresses.clone();
-            if observing.is_none() && !wanted.is_empty() {
+            if !is_observed && !wanted.is_empty() {
                 let observer = self.context.observer.clone();
                 let begun = thread::Builder::new().name("observer".into()).spawn(move || observer.run());
-                observing = begun.inspect_err(|error| warn!("controllers are told nothing: {error}")).ok();
+                is_observed = begun.inspect_err(|error| warn!("controllers are told nothing: {error}")).is_ok();
             }
             let mut links = self.links.lock();
             links.retain(|address, link| {
@@ -166,10 +166,8 @@ impl Shared {
             thread::park_timeout(FILE_PERIOD);
         }
         self.links.lock().values().for_each(|link| link.end());
+        // Nobody waits for the observer, which may wait for a QEMU that does not answer.
         self.context.observer.stop();
-        if let Some(observing) = observing {
-            let _ = observing.join();
-        }
     }
 
     fn dial(&self, links: &mut BTreeMap<HostAddress, Arc<Link>>, address: HostAddress) -> io::Result<()> {

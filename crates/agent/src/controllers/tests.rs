@@ -213,9 +213,11 @@ impl World {
                 // That controller is away.
                 continue;
             }
+            // What an agent dialled that was stopped meanwhile is passed over.
             let Ok(mut connection) = fake.accept(socket) else { continue };
-            connection.greet(&fake.welcome());
-            return connection;
+            if connection.try_greet(&fake.welcome()).is_some() {
+                return connection;
+            }
         }
     }
 }
