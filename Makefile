@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build lab install uninstall demo test check mutants soak soak-real bench fmt lint clean
+.PHONY: help build controller lab install install-controller uninstall uninstall-controller demo test check mutants soak soak-real bench fmt lint clean
 
 # The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics
 # --quick'
@@ -14,16 +14,23 @@ BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 # Whether skein has HiGHS in it, which takes minutes to build.
 EXACT ?=
 export EXACT
+# Whether skein-controller has etcd's client in it, which takes protoc to build.
+ETCD ?=
+export ETCD
 
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 ENV := . scripts/env.sh;
 
 help: ## List the targets
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 build: ## Build skein (target/release/skein); installs what it needs; EXACT=1: with HiGHS, which proves placements
 	@scripts/bootstrap.sh build
 	@scripts/build.sh
+
+controller: ## Build skein-controller (target/release/skein-controller), for clusters; ETCD=1: with etcd's client
+	@scripts/bootstrap.sh build
+	@scripts/build.sh controller
 
 lab: ## Build skein-lab beside it (target/release/skein-lab), and the guest's program: what the demo and the bench need
 	@scripts/bootstrap.sh demo
@@ -34,6 +41,12 @@ install: ## Install what was built, its systemd unit, man pages, completions; PR
 
 uninstall: ## Remove them again; /etc/skein and /var/lib/skein stay
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh uninstall
+
+install-controller: ## Install skein-controller with its systemd unit, man pages, completions: on a controller only
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh install controller
+
+uninstall-controller: ## Remove them again
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh uninstall controller
 
 demo: ## Agents move a working guest between two hosts made on this machine; one is killed; a minute, once built
 	@scripts/bootstrap.sh demo

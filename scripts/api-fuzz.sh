@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-600}
 port=${API_FUZZ_PORT:-17943}
 
-venv=target/api-fuzz/venv
+venv=$(pwd)/target/api-fuzz/venv
 if [ ! -x "$venv/bin/schemathesis" ]; then
   python3 -m venv "$venv"
   "$venv/bin/pip" --quiet install 'schemathesis==4.32.5'
@@ -39,6 +39,7 @@ END
 
 # A stream of events never ends by itself, and the fuzzer's own token has to stay.
 status=0
+cd "$dir"
 "$venv/bin/schemathesis" --config-file "$dir/schemathesis.toml" run "$url/openapi.json" \
   --header "Authorization: Bearer $token" --tls-verify "$dir/ca/ca.pem" --max-time "$seconds" \
   --request-timeout 40 --workers 2 \

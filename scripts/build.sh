@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# build.sh [lab|guest] - builds skein; with "lab": also skein-lab and the guest's program; with "guest": only the
-# guest's program. With EXACT=1 skein has HiGHS in it.
+# build.sh [lab|guest|controller] - builds skein; with "lab": also skein-lab and the guest's program; with "guest": only
+# the guest's program; with "controller": only skein-controller. With EXACT=1 skein has HiGHS in it, with ETCD=1
+# skein-controller has etcd's client in it, which takes protoc to build.
 #
 #   target/release/skein              the program
+#   target/release/skein-controller   the program of a cluster's controller, which hosts do not need
 #   target/release/skein-lab          the program of the lab, which is not installed
 #   target/guest/guest/skein-workload the guest's first process: static, since its initramfs has no libraries
 set -euo pipefail
@@ -11,6 +13,7 @@ cd "$(dirname "$0")/.."
 
 case ${1-} in
   '' | lab | guest) ;;
+  controller) exec cargo build --locked --release -p skein-controller ${ETCD:+--features etcd} ;;
   *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
 esac
 [ "${1-}" = guest ] || cargo build --locked --release -p skein ${EXACT:+--features exact}

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# install.sh install|uninstall - installs or removes the program, its systemd units, man pages and completions, below
-# $DESTDIR$PREFIX.
+# install.sh install|uninstall [controller] - installs or removes skein, or skein-controller, with its systemd units,
+# man pages and completions, below $DESTDIR$PREFIX. Hosts need no skein-controller.
 #
 #   PREFIX   default /usr; /usr/local works, too
 #   DESTDIR  the staging tree of a package; only files are touched then
-#   BINARY   a program to install as it is; default: target/release/skein, stripped. What is stripped goes to
+#   BINARY   a program to install as it is; default: the one in target/release, stripped. What is stripped goes to
 #            $DESTDIR/usr/lib/debug, where debuggers and the program's own backtraces look for it.
 #
 # Neither command starts, stops or enables anything, or touches /etc/skein and /var/lib/skein. A running agent stays the
@@ -15,18 +15,26 @@ cd "$(dirname "$0")/.."
 
 prefix=${PREFIX:-/usr}
 destdir=${DESTDIR:-}
-binary=${BINARY:-target/release/skein}
+case ${2-} in
+  '') name=skein service=skein-agent ;;
+  controller) name=skein-controller service=skein-controller ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
+binary=${BINARY:-target/release/$name}
 die() { echo "install: $*" >&2; exit 1; }
 case $prefix in /*) ;; *) die "PREFIX is '$prefix', and has to begin with a /" ;; esac
 
 root=${destdir%/}${prefix%/}
-debug=${destdir%/}/usr/lib/debug${prefix%/}/bin/skein.debug
-program=$root/bin/skein
+debug=${destdir%/}/usr/lib/debug${prefix%/}/bin/$name.debug
+program=$root/bin/$name
 units=$root/lib/systemd/system
 man=$root/share/man/man1
-bash=$root/share/bash-completion/completions/skein
-zsh=$root/share/zsh/vendor-completions/_skein
-fish=$root/share/fish/vendor_completions.d/skein.fish
+bash=$root/share/bash-completion/completions/$name
+zsh=$root/share/zsh/vendor-completions/_$name
+fish=$root/share/fish/vendor_completions.d/$name.fish
+# The pages of the program: skein-controller's names begin like those of skein.
+pages() { find "$man" -name "$name.1" -o -name "$name-*.1" ! -name "${1:-none}"; }
+[ "$name" = skein-controller ] && others= || others='skein-controller*'
 # has_systemd - whether files go to this host's own systemd, and not to a staging tree.
 has_systemd() { [ -z "$destdir" ] && [ -d /run/systemd/system ]; }
 
@@ -45,10 +53,10 @@ put_stripped() {
   command -v objcopy >/dev/null || die "there is no objcopy: install binutils, or give the program as it is with BINARY"
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  objcopy --only-keep-debug --compress-debug-sections "$binary" "$work/skein.debug"
-  objcopy --strip-all --add-gnu-debuglink="$work/skein.debug" "$binary" "$work/skein"
-  put 644 "$debug" <"$work/skein.debug"
-  put 755 "$program" <"$work/skein"
+  objcopy --only-keep-debug --compress-debug-sections "$binary" "$work/debug"
+  objcopy --strip-all --add-gnu-debuglink="$work/debug" "$binary" "$work/program"
+  put 644 "$debug" <"$work/debug"
+  put 755 "$program" <"$work/program"
 }
 
 case ${1-} in
@@ -66,31 +74,31 @@ case ${1-} in
     else
       put_stripped
     fi
-    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" systemd/skein-agent.service | put 644 "$units/skein-agent.service"
-    put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
+    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" "systemd/$service.service" | put 644 "$units/$service.service"
+    [ "$name" != skein ] || put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
     mkdir -p "$man"
-    rm -f "$man"/skein.1 "$man"/skein-*.1
+    pages "$others" | xargs -r rm -f
     "$binary" man --out "$man"
-    chmod 644 "$man"/skein.1 "$man"/skein-*.1
+    pages "$others" | xargs -r chmod 644
     "$binary" completions bash | put 644 "$bash"
     "$binary" completions zsh | put 644 "$zsh"
     "$binary" completions fish | put 644 "$fish"
     if has_systemd; then
       systemctl daemon-reload
       echo "installed $program;" \
-        "'systemctl enable --now skein-agent' starts the agent, 'systemctl restart skein-agent'" \
+        "'systemctl enable --now $service' starts it, 'systemctl restart $service'" \
         "replaces one that runs (guests go on)"
     else
       echo "installed below $root"
     fi
     ;;
   uninstall)
-    if has_systemd && systemctl is-active --quiet skein-agent; then
-      die "the agent runs: 'systemctl disable --now skein-agent' first (its guests go on)"
+    if has_systemd && systemctl is-active --quiet "$service"; then
+      die "$service runs: 'systemctl disable --now $service' first (guests go on)"
     fi
-    rm -f "$program" "$debug" "$units/skein-agent.service" "$units/skeinidle.slice" \
-      "$man"/skein.1 "$man"/skein-*.1 \
-      "$bash" "$zsh" "$fish"
+    rm -f "$program" "$debug" "$units/$service.service" "$bash" "$zsh" "$fish"
+    [ "$name" != skein ] || rm -f "$units/skeinidle.slice"
+    [ ! -d "$man" ] || pages "$others" | xargs -r rm -f
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"
     ;;
