@@ -2,24 +2,41 @@
 
 use std::process::ExitCode;
 
+use skein_api::cluster::{DrainRequest, ResumeRequest};
 use skein_api::{HostFacts, HostView, MigrationSlots, Presence, Reply, Request, Resource, RoomLimit};
-use skein_units::{about_bytes, exact_bytes};
+use skein_client::ControllerClient;
+use skein_units::{about_bytes, exact_bytes, parse_seconds};
 
+use super::cluster::access::ViewArgs;
+use super::cluster::follow::EXIT_CODES;
+use super::cluster::hosts::{self, Wait};
+use super::cluster::output::Output;
 use super::local::{LocalAgent, unexpected};
 use super::text::{clean_line, count, fields, print, print_json, table};
 
-/// Look at the hosts of the cluster, as this one knows them.
+/// Look at the hosts of the cluster, empty them, let them take guests again.
+///
+/// Where a controller is known (`skein login`, or a host that has joined) list and show are its view; with --local, or
+/// without a controller, they are this host's agent's. --json is the agent's unless --cluster asks for the cluster's.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     local: LocalAgent,
+    #[command(flatten)]
+    view: ViewArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// The hosts: this one and those of /etc/skein/hosts.toml, all of them asked at once
+    /// The hosts: those of the cluster; without a controller this one and those of /etc/skein/hosts.toml, all of them
+    /// asked at once
+    #[command(after_help = "\
+Examples:
+  skein host list
+  skein host list --local                   as this host's agent sees them
+  skein host list --cluster --json | jq '.[] | select(.contact != \"online\")'")]
     List {
         /// A JSON array
         #[arg(long)]
@@ -37,23 +54,120 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Empty a host: it takes no guests from now on, and its guests move away
+    ///
+    /// All moves are planned as a whole and shown with their reasons. Ctrl-C stops watching, not the drain.
+    #[command(after_help = format!("\
+Examples:
+  skein host drain hosta --dry-run
+      only show what would go where and why, and what cannot move and why
+  skein host drain hosta
+      empty it, and watch
+  skein host drain hosta --deadline 1h --detach
+      begin, and return; what is not away in an hour stays
+  skein host drain hosta --evacuate
+      it is about to fail: what is most important goes first
+
+{EXIT_CODES}
+    3  with --dry-run: something would stay"))]
+    Drain {
+        /// Its name
+        name: String,
+        /// Only say what would be done
+        #[arg(long, conflicts_with = "detach")]
+        dry_run: bool,
+        /// How long it may take, such as 1h; guests that are not away by then stay
+        #[arg(long, value_name = "TIME", value_parser = seconds)]
+        deadline: Option<u64>,
+        /// The host is about to fail: what is most important goes first
+        #[arg(long)]
+        evacuate: bool,
+        /// Return as soon as it is begun
+        #[arg(long)]
+        detach: bool,
+        /// A line of JSON for each step; with --dry-run or --detach the operation
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let a host take guests again
+    #[command(after_help = format!("\
+Examples:
+  skein host resume hosta
+  skein host resume hosta --bring-home       its guests of before the drain come back
+
+{EXIT_CODES}"))]
+    Resume {
+        /// Its name
+        name: String,
+        /// Bring home the guests that the last drain moved away
+        #[arg(long)]
+        bring_home: bool,
+        /// Return as soon as it is begun
+        #[arg(long)]
+        detach: bool,
+        /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a host that has no VMs out of the cluster; its certificate stays valid until it ends
+    #[command(after_help = "\
+Examples:
+  skein host drain hosta && skein host remove hosta")]
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+fn seconds(text: &str) -> Result<u64, String> {
+    parse_seconds(text).map_err(|error| error.to_string())
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.command {
-        Command::List { json } => match args.local.call(&Request::HostList)? {
-            Reply::Hosts { hosts } if json => print_json(&hosts)?,
-            Reply::Hosts { hosts } => print(&listed(&hosts))?,
-            reply => return Err(unexpected(&reply).into()),
-        },
-        Command::Show { name, json } => match args.local.call(&Request::HostShow { name })? {
-            Reply::Host(host) if json => print_json(&host)?,
-            Reply::Host(host) => print(&shown(&host))?,
-            reply => return Err(unexpected(&reply).into()),
-        },
+    let Args { local, view, command } = args;
+    match command {
+        Command::List { json } => {
+            let output = Output::of(json);
+            view.show(&local, output, |client| hosts::list(client, output), || list(&local, json))?;
+        }
+        Command::Show { name: Some(name), json } => {
+            let output = Output::of(json);
+            let cluster = |client: &ControllerClient| hosts::show(client, &name, output);
+            view.show(&local, output, cluster, || show(&local, Some(name.clone()), json))?;
+        }
+        Command::Show { name: None, json } => show(&local, None, json)?,
+        Command::Drain { name, dry_run, deadline, evacuate, detach, json } => {
+            let request = DrainRequest { deadline_s: deadline, evacuate, dry_run };
+            let client = view.controllers.client()?;
+            return hosts::drain(&client, &name, &request, Wait::of(detach), Output::of(json));
+        }
+        Command::Resume { name, bring_home, detach, json } => {
+            let client = view.controllers.client()?;
+            return hosts::resume(&client, &name, &ResumeRequest { bring_home }, Wait::of(detach), Output::of(json));
+        }
+        Command::Remove { name } => {
+            view.controllers.client()?.remove_host(&name)?;
+            print(&format!("{} is no host of the cluster any more\n", clean_line(&name)))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn list(local: &LocalAgent, json: bool) -> anyhow::Result<()> {
+    match local.call(&Request::HostList)? {
+        Reply::Hosts { hosts } if json => print_json(&hosts),
+        Reply::Hosts { hosts } => print(&listed(&hosts)),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+fn show(local: &LocalAgent, name: Option<String>, json: bool) -> anyhow::Result<()> {
+    match local.call(&Request::HostShow { name })? {
+        Reply::Host(host) if json => print_json(&host),
+        Reply::Host(host) => print(&shown(&host)),
+        reply => Err(unexpected(&reply).into()),
+    }
 }
 
 fn contact(host: &HostView) -> &'static str {

@@ -2,12 +2,16 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, bail};
 use skein_api::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
     MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
 };
 use skein_units::parse_millis;
 
+use super::cluster::access::ControllerArgs;
+use super::cluster::moves::{self, Then};
+use super::cluster::output::Output;
 use super::follow::{Opening, follow};
 use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
 use super::session_options::transport;
@@ -25,6 +29,8 @@ Examples:
       only say whether it could be moved, and how long it would take
   skein migrate web1 --to hostb
       move it, and watch; Ctrl-C stops watching, not the migration
+  skein migrate web1
+      let the cluster's controller pick the host; with --check it only says which, and why
   skein migrate web1 --to hostb --detach
       begin, or queue, and return at once
   skein migrate db1 --to hostb --downtime-limit 100ms --deadline 10m --retries 3
@@ -42,9 +48,11 @@ pub struct Args {
     local: LocalAgent,
     /// The VM's name
     vm: String,
-    /// The host that it is to run on
+    #[command(flatten)]
+    controllers: ControllerArgs,
+    /// The host that it is to run on [default: the controller picks it, and says why]
     #[arg(long, value_name = "HOST")]
-    to: String,
+    to: Option<String>,
     /// Only check: say all that stands in the way, and how long it would take
     #[arg(long, conflicts_with = "detach")]
     check: bool,
@@ -136,7 +144,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         delta_memory: args.delta_memory,
         retries: args.retries,
     };
-    let (vm, to) = (args.vm, args.to);
+    let vm = args.vm;
+    // Where there is no agent, as on a desk, the controller does what it can.
+    let has_agent =
+        args.controllers.controller.is_none() && (args.local.socket.exists() || args.controllers.access()?.is_none());
+    let to = match args.to {
+        Some(to) if has_agent => to,
+        to => {
+            if options != MigrateOptions::default() {
+                bail!(
+                    "a controller's migration has no options of its own: leave them out, or give --to on the VM's host"
+                );
+            }
+            let client =
+                args.controllers.client().with_context(|| format!("nobody picks a host for {vm}: give --to HOST"));
+            let then = match (args.check, args.detach) {
+                (true, _) => Then::Check,
+                (false, true) => Then::Detach,
+                (false, false) => Then::Follow,
+            };
+            return moves::migrate(&client?, &vm, to, then, Output::of(args.json));
+        }
+    };
     if !args.check {
         let request = Request::Migrate { vm, to, options, detach: args.detach };
         return follow(&args.local.client(), Opening::begin(request), args.json);

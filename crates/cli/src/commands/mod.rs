@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod ca;
+pub mod cluster;
 pub mod completions;
 mod console;
 

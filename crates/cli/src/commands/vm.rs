@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView, is_vm_name};
+use skein_client::ControllerClient;
 use skein_inventory::definition::Definition;
 use skein_units::about_bytes;
 
+use super::cluster::access::ViewArgs;
+use super::cluster::output::Output;
 use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
 use super::text::{clean, clean_line, fields, print, print_json, table};
 
@@ -77,8 +80,17 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// The VMs of this host
+    /// The VMs: of the cluster where a controller is known, else of this host
+    #[command(after_help = "\
+Examples:
+  skein vm list
+  skein vm list --local                     those of this host, as its agent sees them
+  skein vm list --cluster --json | jq -r '.[] | select(.state == \"lost\") | .name'
+
+--json is of this host's agent unless --cluster asks for the cluster's.")]
     List {
+        #[command(flatten)]
+        view: ViewArgs,
         /// A JSON array
         #[arg(long)]
         json: bool,
@@ -153,7 +165,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let qmp = std::path::absolute(&qmp).with_context(|| format!("no such path: {}", qmp.display()))?;
             started(local, &Request::VmAdopt { qmp, name }, json)?;
         }
-        Command::List { json } => list(local, json)?,
+        Command::List { view, json } => {
+            let cluster = |client: &ControllerClient| super::cluster::vms::list(client, Output::of(json));
+            view.show(local, Output::of(json), cluster, || list(local, json))?;
+        }
         Command::Show { name, json } => {
             let vm = ask(local, &Request::VmShow { name })?;
             if json { print_json(&vm)? } else { print(&shown(&vm))? }

@@ -105,6 +105,13 @@ impl ControllerClient {
         json(self.sender.send(&ask)?)
     }
 
+    /// Removes a host that has no VMs.
+    pub fn remove_host(&self, host: &str) -> Result<(), ControllerError> {
+        let path = format!("/hosts/{}", encoded(host));
+        let ask = Ask { method: ureq::http::Method::DELETE, path, headers: Vec::new(), body: None };
+        self.sender.send(&ask).map(drop)
+    }
+
     /// Moves a VM, or says what would be done.
     pub fn migrate(&self, vm: &str, request: &MigrateRequest) -> Result<Operation, ControllerError> {
         self.change(&format!("/vms/{}/migrate", encoded(vm)), Some(request))

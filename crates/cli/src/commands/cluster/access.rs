@@ -1,0 +1,169 @@
+//! How commands reach the cluster's controllers: by an option, a login, or as a host that has joined.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use skein_client::{ControllerClient, ControllerError, ControllerUrl, Credentials, Login};
+use skein_identity::Identity;
+use skein_inventory::ControllersFile;
+
+use super::output::Output;
+use crate::commands::local::LocalAgent;
+
+/// The directory of a host's configuration unless $SKEIN_CONFIG_DIR names another.
+pub const DEFAULT_CONFIG_DIR: &str = "/etc/skein";
+
+/// How long controllers may take where the agent's view does as well.
+const FALLBACK_WITHIN: Duration = Duration::from_secs(3);
+
+/// Which controller is asked.
+#[derive(clap::Args, Clone)]
+pub struct ControllerArgs {
+    /// A controller's URL [default: those of `skein login`, or of a host that has joined]
+    #[arg(long, global = true, value_name = "URL", env = "SKEIN_CONTROLLER")]
+    pub controller: Option<ControllerUrl>,
+}
+
+/// Whether a command asks this host's agent or the cluster's controllers.
+#[derive(clap::Args, Clone)]
+pub struct ViewArgs {
+    #[command(flatten)]
+    pub controllers: ControllerArgs,
+    /// Ask this host's agent, though a controller is known
+    #[arg(long, global = true, conflicts_with = "cluster")]
+    pub local: bool,
+    /// Ask the controller; --json is of the agent without it
+    #[arg(long, global = true)]
+    pub cluster: bool,
+}
+
+impl ViewArgs {
+    /// Shows the cluster with --cluster; in words also where controllers are known and no agent was named. Otherwise,
+    /// or if the controllers are out of reach and nobody asked for them, the agent's view is shown. What programs read
+    /// stays the agent's unless they ask for the cluster's.
+    ///
+    /// # Errors
+    ///
+    /// No controller is configured, and --cluster asks for one; or a file cannot be used; or the view's own.
+    pub fn show(
+        &self,
+        agent: &LocalAgent,
+        output: Output,
+        cluster: impl FnOnce(&ControllerClient) -> anyhow::Result<()>,
+        local: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if self.cluster || self.controllers.controller.is_some() && !self.local {
+            return cluster(&self.controllers.client()?);
+        }
+        if self.local || output == Output::Json || agent.socket != Path::new(skein_api::DEFAULT_SOCKET) {
+            return local();
+        }
+        let Some(access) = self.controllers.access()? else { return local() };
+        match cluster(&ControllerClient::hasty(access.urls, &access.credentials, FALLBACK_WITHIN)?) {
+            Err(error) if error.downcast_ref::<ControllerError>().is_some_and(ControllerError::may_pass) => {
+                eprintln!("skein: {error}; what follows is of this host's agent");
+                local()
+            }
+            shown => shown,
+        }
+    }
+}
+
+/// Where the controllers are, and what they are shown.
+pub struct Access {
+    /// The controllers, the first to be tried first.
+    pub urls: Vec<ControllerUrl>,
+    /// What they are shown.
+    pub credentials: Credentials,
+}
+
+impl ControllerArgs {
+    /// Returns how the controllers are reached. `None`: no controller is configured.
+    ///
+    /// # Errors
+    ///
+    /// A file is there and cannot be used.
+    pub fn access(&self) -> anyhow::Result<Option<Access>> {
+        let found = match login()? {
+            Some(login) => {
+                let credentials = Credentials::Token { ca: login.ca, secret: login.token };
+                Some(Access { urls: login.controllers, credentials })
+            }
+            None => joined(&config_dir(), self.controller.is_some())?,
+        };
+        Ok(match (found, &self.controller) {
+            (Some(found), Some(url)) => Some(Access { urls: vec![url.clone()], ..found }),
+            (Some(found), None) if found.urls.is_empty() => None,
+            (None, Some(_)) => bail!("nothing is known by which that controller can be trusted: run `skein login`"),
+            (found, None) => found,
+        })
+    }
+
+    /// Returns a client of the controllers.
+    ///
+    /// # Errors
+    ///
+    /// No controller is configured, or a file cannot be used.
+    pub fn client(&self) -> anyhow::Result<ControllerClient> {
+        let access = self.access()?.context(
+            "no controller is known here: run `skein login URL --token-file FILE`, or `skein join` on a host",
+        )?;
+        Ok(ControllerClient::new(access.urls, &access.credentials)?)
+    }
+}
+
+/// Returns the directory of this host's configuration.
+pub fn config_dir() -> PathBuf {
+    std::env::var_os("SKEIN_CONFIG_DIR").map_or_else(|| DEFAULT_CONFIG_DIR.into(), PathBuf::from)
+}
+
+/// Returns where this user's login is kept.
+///
+/// # Errors
+///
+/// The user has no home.
+pub fn login_path() -> anyhow::Result<PathBuf> {
+    user_login().context("this user has no home directory: name a file with SKEIN_LOGIN")
+}
+
+fn user_login() -> Option<PathBuf> {
+    let dir = |name: &str| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    dir("SKEIN_LOGIN").or_else(|| {
+        let config = dir("XDG_CONFIG_HOME").or_else(|| dir("HOME").map(|home| home.join(".config")));
+        config.map(|config| config.join("skein/login.toml"))
+    })
+}
+
+fn login() -> anyhow::Result<Option<Login>> {
+    if let Some(login) = user_login().map(|path| Login::load(&path)).transpose()?.flatten() {
+        return Ok(Some(login));
+    }
+    match Login::load(&config_dir().join("login.toml")) {
+        // It is root's.
+        Err(skein_client::LoginError::Read { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
+        found => Ok(found?),
+    }
+}
+
+/// Returns how a host that has joined reaches the controllers. What another user may not read counts as absent, unless
+/// it is `needed`.
+fn joined(dir: &Path, needed: bool) -> anyhow::Result<Option<Access>> {
+    let file = dir.join("controllers.toml");
+    let urls = match std::fs::read_to_string(&file) {
+        Ok(text) => urls(&ControllersFile::parse(&text, &file.display().to_string())?)?,
+        Err(_) if needed => Vec::new(),
+        Err(_) => return Ok(None),
+    };
+    let identity = dir.join("identity");
+    if std::fs::File::open(identity.join(Identity::KEY_FILE)).is_err() {
+        return Ok(None);
+    }
+    Ok(Some(Access { urls, credentials: Credentials::Host(Box::new(Identity::load(&identity)?)) }))
+}
+
+fn urls(file: &ControllersFile) -> anyhow::Result<Vec<ControllerUrl>> {
+    Ok(file.addresses.iter().map(|address| address.to_string().parse()).collect::<Result<_, _>>()?)
+}

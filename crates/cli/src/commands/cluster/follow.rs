@@ -1,0 +1,275 @@
+//! Follows an operation until it is over: bars on a terminal, lines in a pipe, JSON for programs.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
+use skein_client::{ControllerClient, ControllerError};
+use skein_units::duration;
+
+use super::output::Output;
+use super::plan::moves;
+use super::words::{kind, move_state, progress, way};
+use crate::commands::local::{EXIT_CALLED_OFF, EXIT_INTERRUPTED};
+use crate::commands::text::{clean_line, count, print};
+
+/// How often the operation is looked at.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// How often it is checked whether a signal came.
+const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(50);
+/// How long controllers may be out of reach.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The time between two lines in a pipe while only figures change.
+const LINE_PERIOD: Duration = Duration::from_secs(5);
+/// The most moves that get a line of their own on a terminal.
+const MOVES_SHOWN: usize = 16;
+
+/// The part of `--help` that scripts are written from.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  done
+    1  a part of it was not done, or an error; what it was is said
+    2  wrong arguments
+    4  somebody called it off
+  130  interrupted while watching; the operation goes on";
+
+/// Shows an operation until it is over. Ctrl-C ends the watching, not the operation.
+pub fn follow(client: &ControllerClient, operation: Operation, output: Output) -> anyhow::Result<ExitCode> {
+    let interrupt = skein_terminal::interrupt_flag()?;
+    let mut screen = Screen::new(output);
+    let (id, mut known) = (operation.id.clone(), operation);
+    let mut heard = Instant::now();
+    screen.show(&known)?;
+    while !known.state.is_over() {
+        if waited(&interrupt) {
+            screen.close();
+            eprintln!("skein: the {} goes on\n{}", kind(&known.kind), hints(&id));
+            return Ok(ExitCode::from(EXIT_INTERRUPTED));
+        }
+        match client.operation(&id) {
+            Ok(operation) => {
+                (known, heard) = (operation, Instant::now());
+                screen.show(&known)?;
+            }
+            Err(error) if error.may_pass() && heard.elapsed() < PATIENCE => screen.silence(&error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    screen.close();
+    if output == Output::Text {
+        print(&end_text(&known))?;
+    }
+    Ok(exit_code(known.state))
+}
+
+/// Returns the exit code for the state of an operation.
+pub fn exit_code(state: OperationState) -> ExitCode {
+    match state {
+        OperationState::Failed => ExitCode::FAILURE,
+        OperationState::Cancelled => ExitCode::from(EXIT_CALLED_OFF),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Returns how an operation that goes on is followed and called off.
+pub fn hints(id: &str) -> String {
+    let id = clean_line(id);
+    format!("  follow it: skein operation watch {id}\n  call it off: skein operation cancel {id}")
+}
+
+/// Waits for the next look. Returns whether a signal came.
+fn waited(interrupt: &AtomicBool) -> bool {
+    let end = Instant::now() + LOOK_PERIOD;
+    while Instant::now() < end {
+        if interrupt.load(Ordering::Relaxed) {
+            return true;
+        }
+        std::thread::sleep(SIGNAL_CHECK_PERIOD);
+    }
+    false
+}
+
+/// Returns how an operation ended, with what was not done and why.
+pub fn end_text(operation: &Operation) -> String {
+    let took = operation.ended.map(|end| end.0.saturating_sub(operation.created.0));
+    let took = took.map(|ms| format!(" after {}", duration(ms))).unwrap_or_default();
+    let what = kind(&operation.kind);
+    let (done, all) = (operation.progress.moves_done, count(operation.progress.moves as usize, "move"));
+    let message = clean_line(&operation.message);
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let mut text = match operation.state {
+        OperationState::Done => match &operation.kind {
+            OperationKind::Drain { host, .. } => {
+                let host = clean_line(host);
+                format!(
+                    "{host} is empty{took}: {done} of {all} made\n  \
+                     let it take guests again: skein host resume {host}\n"
+                )
+            }
+            _ => format!("{what} is done{took}: {done} of {all} made{message}\n"),
+        },
+        OperationState::Failed => format!("{what} failed{took}: {done} of {all} made{message}\n"),
+        OperationState::Cancelled => format!("{what} was called off{took}: {done} of {all} made{message}\n"),
+        _ => format!("{what} goes on: {}\n{}\n", progress(operation), hints(&operation.id)),
+    };
+    for of in operation.moves.iter().filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left)) {
+        let why = if of.detail.is_empty() { &of.reason } else { &of.detail };
+        text += &format!("  {} {}: {}\n", clean_line(&of.vm), move_state(of), clean_line(why));
+    }
+    text
+}
+
+/// Returns a line of a move: `web1: hosta -> hostb moving, 3.2 s of about 8 s`.
+fn move_line(of: &Move, now_ms: u64) -> String {
+    let since = of.begun.map(|begun| now_ms.saturating_sub(begun.0)).filter(|_| of.state == MoveState::Begun);
+    let forecast = of.forecast_ms.map(|ms| format!(" of about {}", duration(ms))).unwrap_or_default();
+    let since = since.map(|ms| format!(", {}{forecast}", duration(ms))).unwrap_or_default();
+    let stood = of.downtime_ms.map(|ms| format!(", stood still for {}", duration(ms))).unwrap_or_default();
+    let attempt = if of.attempts > 1 { format!(", attempt {}", of.attempts) } else { String::new() };
+    let detail = if of.detail.is_empty() { String::new() } else { format!(" ({})", clean_line(&of.detail)) };
+    format!("{} {}{since}{stood}{attempt}{detail}", way(of), move_state(of))
+}
+
+/// Where progress is shown.
+struct Screen {
+    output: Output,
+    bars: Option<Bars>,
+    /// What was printed of each move last.
+    told: BTreeMap<usize, (MoveState, u32)>,
+    last: Option<(String, Instant)>,
+    is_silent: bool,
+    /// How many moves were told of, with their reasons.
+    planned: usize,
+}
+
+struct Bars {
+    all: MultiProgress,
+    head: ProgressBar,
+    moves: Vec<ProgressBar>,
+}
+
+impl Screen {
+    fn new(output: Output) -> Screen {
+        let bars = (output == Output::Text && std::io::stdout().is_terminal()).then(Bars::new);
+        Screen { output, bars, told: BTreeMap::new(), last: None, is_silent: false, planned: 0 }
+    }
+
+    fn show(&mut self, operation: &Operation) -> anyhow::Result<()> {
+        self.is_silent = false;
+        if self.output == Output::Json {
+            let line = serde_json::to_string(operation)? + "\n";
+            if self.last.as_ref().is_some_and(|(last, _)| *last == line) {
+                return Ok(());
+            }
+            print(&line)?;
+            self.last = Some((line, Instant::now()));
+            return Ok(());
+        }
+        if operation.moves.len() != self.planned && operation.state != OperationState::Planning {
+            self.planned = operation.moves.len();
+            self.say(moves(operation).trim_end())?;
+        }
+        let now = operation.created.0.max(unix_ms());
+        let mut lines = Vec::new();
+        for (place, of) in operation.moves.iter().enumerate() {
+            let state = (of.state, of.attempts);
+            if self.told.insert(place, state) != Some(state) && of.state != MoveState::Waiting {
+                lines.push(move_line(of, now));
+            }
+        }
+        let head = format!("{}: {}", kind(&operation.kind), progress(operation));
+        if let Some(bars) = &mut self.bars {
+            let ended = operation.moves.iter().enumerate().filter(|(_, of)| of.state.is_over());
+            // What is under way has a line of its own.
+            let ended: Vec<String> = ended.map(|(_, of)| move_line(of, now)).collect();
+            lines.retain(|line| ended.contains(line));
+            bars.show(operation, &head, &lines, now);
+            return Ok(());
+        }
+        let is_due = self.last.as_ref().is_none_or(|(last, at)| *last != head && at.elapsed() >= LINE_PERIOD);
+        if is_due || !lines.is_empty() {
+            self.last = Some((head.clone(), Instant::now()));
+            lines.push(head);
+        }
+        lines.iter().try_for_each(|line| print(&format!("{line}\n")))
+    }
+
+    /// Prints lines that stay.
+    fn say(&self, text: &str) -> anyhow::Result<()> {
+        match &self.bars {
+            // This fails only if the terminal is gone.
+            Some(bars) => {
+                let _ = bars.all.println(text);
+                Ok(())
+            }
+            None => print(&format!("{text}\n")),
+        }
+    }
+
+    /// Says once that controllers are out of reach.
+    fn silence(&mut self, error: &ControllerError) {
+        if !std::mem::replace(&mut self.is_silent, true) {
+            let line = format!("skein: {error}; the operation goes on, and so does this command");
+            match &self.bars {
+                Some(bars) => drop(bars.all.println(line)),
+                None => eprintln!("{line}"),
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(bars) = self.bars.take() else { return };
+        // A bar that is only dropped would be drawn once more.
+        [bars.head].into_iter().chain(bars.moves).for_each(|line| line.finish_and_clear());
+        let _ = bars.all.clear();
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Bars {
+    fn new() -> Bars {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+        let head = all.add(ProgressBar::new(1));
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {msg}") {
+            head.set_style(style);
+        }
+        Bars { all, head, moves: Vec::new() }
+    }
+
+    fn show(&mut self, operation: &Operation, head: &str, lines: &[String], now_ms: u64) {
+        for line in lines {
+            // This fails only if the terminal is gone.
+            let _ = self.all.println(line);
+        }
+        self.head.set_length(u64::from(operation.progress.moves.max(1)));
+        self.head.set_position(u64::from(operation.progress.moves_done));
+        self.head.set_message(head.to_owned());
+        let under_way: Vec<&Move> = operation.moves.iter().filter(|of| of.state == MoveState::Begun).collect();
+        let shown = under_way.len().min(MOVES_SHOWN);
+        while self.moves.len() < shown {
+            let line = self.all.add(ProgressBar::new_spinner());
+            if let Ok(style) = ProgressStyle::with_template("  {wide_msg}") {
+                line.set_style(style);
+            }
+            self.moves.push(line);
+        }
+        self.moves.drain(shown..).for_each(|line| line.finish_and_clear());
+        for (line, of) in self.moves.iter().zip(under_way) {
+            line.set_message(move_line(of, now_ms));
+        }
+    }
+}
+
+fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,173 @@
+//! The cluster's side of `skein host`.
+
+use std::process::ExitCode;
+
+use skein_api::cluster::{DrainRequest, Host, ResumeRequest, Vm};
+use skein_client::ControllerClient;
+use skein_units::about_bytes;
+
+use super::follow::{exit_code, follow, hints};
+use super::output::Output;
+use super::plan::moves;
+use super::screen::print_table;
+use super::words::{contact, kind, mode, progress, run_state, time};
+use crate::commands::local::EXIT_BLOCKED;
+use crate::commands::text::{clean_line, fields, print, print_json, table};
+
+/// Whether a command waits for the operation's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It follows the operation.
+    Follow,
+    /// It returns at once.
+    Detach,
+}
+
+impl Wait {
+    /// Returns what `--detach` asks for.
+    pub fn of(detach: bool) -> Wait {
+        if detach { Wait::Detach } else { Wait::Follow }
+    }
+}
+
+/// Lists the cluster's hosts.
+pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
+    let hosts = client.hosts().collect::<Result<Vec<Host>, _>>()?;
+    if output == Output::Json {
+        return print_json(&hosts);
+    }
+    if hosts.is_empty() {
+        return print("the cluster has no host: run `skein-controller ticket`, and what it prints on a host\n");
+    }
+    let rows: Vec<_> = hosts
+        .into_iter()
+        .map(|host| {
+            let (cpu, ram) = (cpu(&host), ram(&host));
+            [
+                host.name,
+                contact(host.contact).to_owned(),
+                mode(host.mode).to_owned(),
+                host.settings.group.unwrap_or_default(),
+                host.vms_running.to_string(),
+                cpu,
+                ram,
+                format!("{}/{}", host.incoming, host.outgoing),
+                host.note,
+            ]
+        })
+        .collect();
+    print_table(["NAME", "CONTACT", "MODE", "GROUP", "VMS", "CPU", "RAM FREE", "IN/OUT", "NOTE"], &rows)
+}
+
+fn cpu(host: &Host) -> String {
+    let used = host.load.zip(host.cpus).filter(|(_, cpus)| *cpus > 0);
+    let used = used.map(|(load, cpus)| format!("{} % of ", load.cpu_millicores / 10 / u64::from(cpus)));
+    host.cpus.map(|cpus| used.unwrap_or_default() + &cpus.to_string()).unwrap_or_default()
+}
+
+fn ram(host: &Host) -> String {
+    let free = host.load.map(|load| format!("{} of ", about_bytes(load.ram_available_bytes)));
+    host.ram_bytes.map(|bytes| free.unwrap_or_default() + &about_bytes(bytes)).unwrap_or_default()
+}
+
+/// Shows a host, and its VMs.
+pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Result<()> {
+    let host = client.host(name)?;
+    if output == Output::Json {
+        return print_json(&host);
+    }
+    let vms = client.vms(Some(name)).collect::<Result<Vec<Vm>, _>>()?;
+    let pairs = |of: &std::collections::BTreeMap<String, String>| {
+        of.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let limit = |most: Option<u32>| most.map(|most| most.to_string()).unwrap_or_default();
+    let drain = host.drain.as_ref().map(|id| format!("{id} (skein operation show {id})")).unwrap_or_default();
+    let rows = [
+        ("contact", format!("{} since {}", contact(host.contact), time(host.contact_since))),
+        ("mode", mode(host.mode).to_owned()),
+        ("drain", drain),
+        ("note", host.note.clone()),
+        ("addresses", host.addresses.join(" ")),
+        ("release", host.release.clone().unwrap_or_default()),
+        ("cpus", cpu(&host)),
+        ("ram free", ram(&host)),
+        ("migrations", format!("{} to it, {} from it", host.incoming, host.outgoing)),
+        ("group", host.settings.group.clone().unwrap_or_default()),
+        ("properties", pairs(&host.settings.properties)),
+        ("areas", pairs(&host.settings.areas)),
+        ("storage", if host.settings.storage { "others need its disks" } else { "" }.to_owned()),
+        ("incoming max", limit(host.settings.incoming_max)),
+        ("outgoing max", limit(host.settings.outgoing_max)),
+    ];
+    let mut text = clean_line(&host.name) + "\n" + &fields(&rows);
+    if !vms.is_empty() {
+        let rows: Vec<_> = vms
+            .into_iter()
+            .map(|vm| [vm.name, run_state(vm.state).to_owned(), about_bytes(vm.ram_bytes), vm.cpus.to_string()])
+            .collect();
+        text += &table(["VM", "STATE", "MEMORY", "CPUS"], &rows);
+    }
+    print(&text)
+}
+
+/// Empties a host, or shows what would be done.
+pub fn drain(
+    client: &ControllerClient,
+    host: &str,
+    request: &DrainRequest,
+    wait: Wait,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let operation = client.drain(host, request)?;
+    if request.dry_run {
+        let stays = operation.moves.iter().filter(|of| of.to.is_none()).count();
+        match output {
+            Output::Json => print_json(&operation)?,
+            Output::Text => {
+                let forecast = operation.progress.forecast_ms.map(skein_units::duration);
+                let forecast = forecast.map(|time| format!(", in about {time}")).unwrap_or_default();
+                let goes = operation.moves.len() - stays;
+                let host = clean_line(host);
+                print(&format!("{}{goes} would leave {host}{forecast}, {stays} would stay\n", moves(&operation)))?;
+            }
+        }
+        return Ok(if stays == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BLOCKED) });
+    }
+    begun(client, operation, wait, output)
+}
+
+/// Lets a host take guests again.
+pub fn resume(
+    client: &ControllerClient,
+    host: &str,
+    request: &ResumeRequest,
+    wait: Wait,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match client.resume(host, request)? {
+        Some(operation) => begun(client, operation, wait, output),
+        None => {
+            match output {
+                Output::Json => print_json(&client.host(host)?)?,
+                Output::Text => print(&format!("{} takes guests again\n", clean_line(host)))?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn begun(
+    client: &ControllerClient,
+    operation: skein_api::cluster::Operation,
+    wait: Wait,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match (wait, output) {
+        (Wait::Follow, _) => return follow(client, operation, output),
+        (Wait::Detach, Output::Json) => print_json(&operation)?,
+        (Wait::Detach, Output::Text) => {
+            print(&format!("{}: {}\n{}\n", kind(&operation.kind), progress(&operation), hints(&operation.id)))?;
+        }
+    }
+    Ok(exit_code(operation.state))
+}

@@ -1,0 +1,228 @@
+//! `skein join`.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use skein_api::cluster::{Contact, JoinRequest};
+use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
+use skein_identity::{CaFingerprint, Identity, IdentityRequest, JoinToken};
+use skein_inventory::{CONTROLLERS_MAX, ControllersFile};
+
+use super::access::{DEFAULT_CONFIG_DIR, config_dir};
+use crate::commands::local::LocalAgent;
+use crate::commands::text::{clean_line, print};
+
+/// How long the controller may take until the host's agent reports to it.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
+/// How often the controller is asked.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// Make this host a member of a cluster.
+///
+/// Makes the host's key, which never leaves it, has it signed by the controller, writes /etc/skein/identity and
+/// /etc/skein/controllers.toml, starts the agent where systemd runs, and waits until the controller hears of it. The
+/// controller is known by the fingerprint in the token. If anything fails, nothing is changed; it may be run again.
+///
+/// A host that has an identity of the cluster's CA already, as of `skein ca issue`, keeps it, and uses no token up.
+/// VMs on the host go on.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein join https://ctl.example:7443 --token skein-join-1.4f...
+      `skein-controller ticket` prints the whole line
+  skein join ctl.example --token skein-join-1.4f... --name node3")]
+pub struct Args {
+    #[command(flatten)]
+    local: LocalAgent,
+    /// The controller's URL
+    url: ControllerUrl,
+    /// The token: for one host, once, and for a while
+    #[arg(long)]
+    token: JoinToken,
+    /// The host's name in the cluster [default: the host's own]
+    #[arg(long)]
+    name: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let dir = config_dir();
+    let identity_dir = dir.join("identity");
+    let (identity, is_new) = match present(&identity_dir)? {
+        Some(identity) => (kept(identity, &args, &identity_dir)?, false),
+        None => {
+            writable(&dir)?;
+            (joined(&args, &identity_dir)?, true)
+        }
+    };
+    let host = identity.host().to_owned();
+    write_controllers(&dir.join("controllers.toml"), &args.url)?;
+    let client = ControllerClient::new(vec![args.url.clone()], &Credentials::Host(Box::new(identity)))?;
+    let verb = if is_new { "has an identity now" } else { "has its identity already" };
+    print(&format!("{host} {verb}: {}\n", identity_dir.display()))?;
+    match start_agent(&args.local.client())? {
+        Agent::Runs => seen(&client, &host, begun)?,
+        Agent::Manual => print(&format!("start the agent: {}\n", agent_command(&dir)))?,
+    }
+    print("what there is: skein cluster status; skein host list\n")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the identity that the host has. `None`: it has none.
+fn present(dir: &Path) -> anyhow::Result<Option<Identity>> {
+    let files = [Identity::CERTIFICATE_FILE, Identity::KEY_FILE, "ca.pem"];
+    if files.iter().any(|file| dir.join(file).exists()) {
+        let why =
+            || format!("{} has a part of an identity that cannot be used: move it away, or mend it", dir.display());
+        return Identity::load(dir).map(Some).with_context(why);
+    }
+    Ok(None)
+}
+
+/// Returns an identity that the host has already, if it is of the token's cluster.
+fn kept(identity: Identity, args: &Args, dir: &Path) -> anyhow::Result<Identity> {
+    if !identity.roots().iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
+        bail!(
+            "this host is '{}' of another cluster, and stays so: to leave that one, drain the host there, stop its \
+             agent, move {} away, and try again",
+            identity.host(),
+            dir.display()
+        );
+    }
+    if let Some(name) = args.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(identity.host())) {
+        bail!("this host is '{}' of the cluster already, and not '{name}': leave --name out", identity.host());
+    }
+    Ok(identity)
+}
+
+/// Fails before the token is used up if the files could not be written.
+fn writable(dir: &Path) -> anyhow::Result<()> {
+    let probe = dir.join(format!(".join.{}", std::process::id()));
+    let tried = DirBuilder::new().recursive(true).mode(0o755).create(dir).and_then(|()| File::create_new(&probe));
+    let _ = std::fs::remove_file(&probe);
+    tried.map(drop).with_context(|| format!("cannot write to {}: run it as root", dir.display()))
+}
+
+/// Has a new key signed, and keeps the identity.
+fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
+    let own = || -> anyhow::Result<String> {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot find the host's name")?;
+        Ok(name.trim().to_owned())
+    };
+    let name = args.name.clone().map_or_else(own, Ok)?;
+    let request = IdentityRequest::new(&name).context("the host's name does not do: give another by --name")?;
+    let ask =
+        JoinRequest { host: request.name().to_owned(), token: args.token.to_string(), signing_request: request.pem()? };
+    let credentials = Credentials::Nothing { ca: args.token.ca };
+    let answer = ControllerClient::new(vec![args.url.clone()], &credentials)?.join(&ask).map_err(refused)?;
+    let identity = request.identity(&answer.ca, &answer.certificate)?;
+    if !identity.roots().iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
+        bail!("the controller's answer names another CA than the token: nothing was changed");
+    }
+    identity.save(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
+    Ok(identity)
+}
+
+fn refused(error: ControllerError) -> anyhow::Error {
+    let why = match &error {
+        ControllerError::NotTrusted { .. } => {
+            "nothing was changed; the token and the controller do not belong together"
+        }
+        _ => "the host did not join, and nothing was changed",
+    };
+    anyhow::Error::new(error).context(why)
+}
+
+/// Adds a controller to the file that the agent reads, which sees the change by itself.
+fn write_controllers(path: &Path, url: &ControllerUrl) -> anyhow::Result<()> {
+    let file = path.display().to_string();
+    let mut addresses: Vec<String> = match std::fs::read_to_string(path) {
+        Ok(text) => ControllersFile::parse(&text, &file)?.addresses.iter().map(ToString::to_string).collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {file}")),
+    };
+    let known = |address: &String| address.parse::<ControllerUrl>().is_ok_and(|known| known == *url);
+    if addresses.iter().any(known) {
+        return Ok(());
+    }
+    if addresses.len() >= CONTROLLERS_MAX {
+        bail!("{file} names {CONTROLLERS_MAX} controllers already: take one out");
+    }
+    addresses.push(url.address());
+    let list = addresses.iter().map(|address| format!("\"{address}\"")).collect::<Vec<_>>().join(", ");
+    let text = format!("# Written by `skein join`; the agent sees changes by itself.\ncontrollers = [{list}]\n");
+    let part: PathBuf = path.with_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        let mut out = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
+        out.write_all(text.as_bytes())?;
+        out.sync_all()?;
+        std::fs::rename(&part, path)
+    };
+    let done = write();
+    if done.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    done.with_context(|| format!("cannot write {file}: run the same command again"))
+}
+
+/// Returns the command that starts the agent with a directory of configuration.
+fn agent_command(dir: &Path) -> String {
+    let shown = dir.display();
+    match dir == Path::new(DEFAULT_CONFIG_DIR) {
+        true => "skein agent".to_owned(),
+        false => format!("skein agent --identity {shown}/identity --hosts {shown}/hosts.toml"),
+    }
+}
+
+/// How the agent is started.
+enum Agent {
+    /// It runs.
+    Runs,
+    /// Somebody has to start it.
+    Manual,
+}
+
+/// Starts the agent where systemd runs, now and at each boot. One that runs already reads the file of controllers.
+fn start_agent(client: &Client) -> anyhow::Result<Agent> {
+    let runs = client.connect().is_ok();
+    let unit =
+        ["/etc/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/lib/systemd/system"]
+            .iter()
+            .any(|dir| Path::new(dir).join("skein-agent.service").exists());
+    if !Path::new("/run/systemd/system").exists() || !unit {
+        return Ok(if runs { Agent::Runs } else { Agent::Manual });
+    }
+    let started = Command::new("systemctl").args(["enable", "--now", "skein-agent"]).status();
+    match started.context("cannot run systemctl")? {
+        status if status.success() => Ok(Agent::Runs),
+        _ => bail!("the host has joined, and its agent does not start: see journalctl -u skein-agent"),
+    }
+}
+
+/// Waits until the controller hears of the agent.
+fn seen(client: &ControllerClient, host: &str, begun: Instant) -> anyhow::Result<()> {
+    let end = Instant::now() + SEEN_WITHIN;
+    loop {
+        let why = match client.host(host) {
+            Ok(found) if found.contact == Contact::Online => {
+                let took = skein_units::duration(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+                return print(&format!("{} is online, {took} after this command began\n", clean_line(host)));
+            }
+            Ok(_) => "its agent has not reported".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() >= end {
+            bail!(
+                "{host} has joined, and the controller does not see it yet ({why}): look at the agent's log \
+                 (journalctl -u skein-agent), and whether an agent runs that was started with another configuration"
+            );
+        }
+        std::thread::sleep(LOOK_PERIOD);
+    }
+}

@@ -1,0 +1,133 @@
+//! `skein cluster`, and what the commands of the cluster share.
+//!
+//! | file | what |
+//! |---|---|
+//! | `access` | which controllers are asked, and what they are shown |
+//! | `words`, `plan`, `output`, `screen` | words and lines for what they say |
+//! | `follow` | an operation is watched until it is over |
+//! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
+//! | `operation`, `property`, `join`, `login` | these commands |
+
+pub mod access;
+pub mod follow;
+pub mod hosts;
+pub mod join;
+pub mod login;
+pub mod moves;
+pub mod operation;
+pub mod output;
+mod plan;
+pub mod property;
+mod screen;
+pub mod vms;
+mod words;
+
+use std::process::ExitCode;
+
+use skein_api::cluster::{ClusterStatus, StoreKind};
+
+use self::access::ControllerArgs;
+use self::screen::print_table;
+use super::text::{clean_line, count, fields, print, print_json};
+
+/// Look at the cluster as a whole, as its controllers know it.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controllers: ControllerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Hosts and VMs counted, the controllers, and what needs a person
+    #[command(after_help = "\
+Examples:
+  skein cluster status
+  skein cluster status --json | jq '.attention'")]
+    Status {
+        /// The status as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// What changes, as it changes: a line of JSON for each event, until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  skein cluster events | jq -c 'select(.event == \"host\") | [.host.name, .host.contact]'")]
+    Events,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let client = args.controllers.client()?;
+    match args.command {
+        Command::Status { json } => {
+            let status = client.cluster()?;
+            if json {
+                print_json(&status)?;
+            } else {
+                show(&status)?;
+            }
+        }
+        Command::Events => {
+            let mut events = client.events()?;
+            loop {
+                print(&(serde_json::to_string(&events.next_event()?)? + "\n"))?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(status: &ClusterStatus) -> anyhow::Result<()> {
+    let (hosts, vms) = (&status.hosts, &status.vms);
+    let some = |number: u32, what: &str| (number > 0).then(|| format!("{number} {what}"));
+    let counted = |all: u32, what: &str, parts: Vec<Option<String>>| {
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+        format!("{}{parts}", count(all as usize, what))
+    };
+    let store = match status.store {
+        StoreKind::Sqlite => "SQLite",
+        StoreKind::Etcd => "etcd",
+        StoreKind::Memory => "memory, for tests",
+    };
+    let rows = [
+        (
+            "hosts",
+            counted(
+                hosts.all,
+                "host",
+                vec![
+                    some(hosts.online, "online"),
+                    some(hosts.lost, "LOST"),
+                    some(hosts.off, "off"),
+                    some(hosts.in_maintenance, "in maintenance"),
+                ],
+            ),
+        ),
+        (
+            "vms",
+            counted(
+                vms.all,
+                "VM",
+                vec![some(vms.running, "running"), some(vms.stopped, "stopped"), some(vms.lost, "LOST")],
+            ),
+        ),
+        ("operations", format!("{} under way", status.operations_running)),
+        ("store", store.to_owned()),
+        ("term", status.term.to_string()),
+    ];
+    print(&format!("{} ({})\n{}\n", clean_line(&status.name), clean_line(&status.id), fields(&rows)))?;
+    let controllers: Vec<_> = status
+        .controllers
+        .iter()
+        .map(|of| [of.name.clone(), if of.leads { "leads" } else { "follows" }.to_owned(), of.url.clone()])
+        .collect();
+    print_table(["CONTROLLER", "ROLE", "URL"], &controllers)?;
+    for sentence in &status.attention {
+        print(&format!("attention: {}\n", clean_line(sentence)))?;
+    }
+    Ok(())
+}

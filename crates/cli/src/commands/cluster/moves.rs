@@ -1,0 +1,51 @@
+//! The cluster's side of `skein migrate`: the controller picks the target, and says why.
+
+use std::process::ExitCode;
+
+use skein_api::cluster::MigrateRequest;
+use skein_client::ControllerClient;
+
+use super::follow::{exit_code, follow, hints};
+use super::output::Output;
+use super::plan::moves;
+use super::words::kind;
+use crate::commands::local::EXIT_BLOCKED;
+use crate::commands::text::{print, print_json};
+
+/// What is done once the target is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Only say what would be done.
+    Check,
+    /// Begin, and return.
+    Detach,
+    /// Begin, and follow.
+    Follow,
+}
+
+/// Moves a VM of the cluster.
+pub fn migrate(
+    client: &ControllerClient,
+    vm: &str,
+    to: Option<String>,
+    then: Then,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let operation = client.migrate(vm, &MigrateRequest { to, dry_run: then == Then::Check })?;
+    if then == Then::Check {
+        match output {
+            Output::Json => print_json(&operation)?,
+            Output::Text => print(&moves(&operation))?,
+        }
+        let can = !operation.moves.is_empty() && operation.moves.iter().all(|of| of.to.is_some());
+        return Ok(if can { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BLOCKED) });
+    }
+    if then == Then::Follow {
+        return follow(client, operation, output);
+    }
+    match output {
+        Output::Json => print_json(&operation)?,
+        Output::Text => print(&format!("{} is begun\n{}\n", kind(&operation.kind), hints(&operation.id)))?,
+    }
+    Ok(exit_code(operation.state))
+}

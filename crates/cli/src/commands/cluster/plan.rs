@@ -1,0 +1,25 @@
+//! What an operation moves, where to, and why.
+
+use skein_api::cluster::Operation;
+
+use super::words::{move_state, way};
+use crate::commands::text::table;
+
+/// Returns an operation's moves, each with its reason.
+pub fn moves(operation: &Operation) -> String {
+    if operation.moves.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<_> = operation
+        .moves
+        .iter()
+        .map(|of| {
+            let after: Vec<&str> =
+                of.waits.iter().filter_map(|place| Some(operation.moves.get(*place as usize)?.vm.as_str())).collect();
+            let after = if after.is_empty() { String::new() } else { format!(" (after {})", after.join(", ")) };
+            let why = if of.detail.is_empty() { of.reason.clone() } else { format!("{}: {}", of.reason, of.detail) };
+            [way(of), move_state(of).to_owned(), why + &after]
+        })
+        .collect();
+    table(["MOVE", "STATE", "WHY"], &rows)
+}

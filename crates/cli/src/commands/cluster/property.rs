@@ -1,0 +1,218 @@
+//! `skein property`.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use skein_api::cluster::{HostSettings, VmSettings};
+use skein_client::Settings;
+
+use super::access::ControllerArgs;
+use crate::commands::text::{clean_line, print, print_json};
+
+/// Look at and set what people set of hosts and VMs: groups, areas, limits, priorities, and properties that rules
+/// compare.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controllers: ControllerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    /// A host
+    Host,
+    /// A VM
+    Vm,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// What is set of a host or a VM, as JSON
+    #[command(after_help = "\
+Examples:
+  skein property show host hosta")]
+    Show {
+        /// A host or a VM
+        kind: Kind,
+        /// Its name
+        name: String,
+    },
+    /// Set something; what is not named stays, and an empty value takes a setting away
+    #[command(after_help = "\
+Settings of a host:
+  group=web  storage=yes  incoming-max=2  outgoing-max=2  area.rack=r1  property.gpu=a100
+Settings of a VM:
+  tenant=acme  availability-set=web  owners=hosta,hostb  preferred=hosta  tags=db,big  priority=7  pinned=yes
+  property.tier=gold
+
+Examples:
+  skein property set host hosta group=web area.rack=r1
+  skein property set vm db1 priority=9 preferred=hosta,hostb
+  skein property set vm db1 tenant=            takes it away")]
+    Set {
+        /// A host or a VM
+        kind: Kind,
+        /// Its name
+        name: String,
+        /// What is set
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+        /// All of its settings as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let client = args.controllers.client()?;
+    match args.command {
+        Command::Show { kind: Kind::Host, name } => print_json(&client.host(&name)?.settings)?,
+        Command::Show { kind: Kind::Vm, name } => print_json(&client.vm(&name)?.settings)?,
+        Command::Set { kind: Kind::Host, name, settings, json } => {
+            let host = client.host(&name)?;
+            let mut new = host.settings;
+            pairs(&settings)?.into_iter().try_for_each(|(key, value)| set_host(&mut new, key, value))?;
+            client.set(&name, Settings::Host(&new), host.version)?;
+            if json { print_json(&new)? } else { print(&said(&name, settings.len()))? }
+        }
+        Command::Set { kind: Kind::Vm, name, settings, json } => {
+            let vm = client.vm(&name)?;
+            let mut new = vm.settings;
+            pairs(&settings)?.into_iter().try_for_each(|(key, value)| set_vm(&mut new, key, value))?;
+            client.set(&name, Settings::Vm(&new), vm.version)?;
+            if json { print_json(&new)? } else { print(&said(&name, settings.len()))? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn said(name: &str, settings: usize) -> String {
+    format!("{}: {} set\n", clean_line(name), crate::commands::text::count(settings, "setting"))
+}
+
+fn pairs(settings: &[String]) -> anyhow::Result<Vec<(&str, &str)>> {
+    let pair = |text: &String| format!("'{text}' sets nothing: write KEY=VALUE");
+    settings.iter().map(|text| text.split_once('=').with_context(|| pair(text))).collect()
+}
+
+fn set_host(settings: &mut HostSettings, key: &str, value: &str) -> anyhow::Result<()> {
+    match key {
+        "group" => settings.group = some(value),
+        "storage" => settings.storage = yes(key, value)?,
+        "incoming-max" => settings.incoming_max = number(key, value)?,
+        "outgoing-max" => settings.outgoing_max = number(key, value)?,
+        _ => match key.split_once('.') {
+            Some(("area", level)) if !level.is_empty() => put(&mut settings.areas, level, value),
+            Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
+            _ => bail!(
+                "a host has no setting '{key}': it may be group, storage, incoming-max, outgoing-max, area.LEVEL or \
+                 property.NAME"
+            ),
+        },
+    }
+    Ok(())
+}
+
+fn set_vm(settings: &mut VmSettings, key: &str, value: &str) -> anyhow::Result<()> {
+    match key {
+        "tenant" => settings.tenant = some(value),
+        "availability-set" => settings.availability_set = some(value),
+        "owners" => settings.owners = some(value).map(|value| list(&value)),
+        "preferred" => settings.preferred = list(value),
+        "tags" => settings.tags = list(value),
+        "priority" => settings.priority = number(key, value)?,
+        "pinned" => settings.pinned = yes(key, value)?,
+        _ => match key.split_once('.') {
+            Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
+            _ => bail!(
+                "a VM has no setting '{key}': it may be tenant, availability-set, owners, preferred, tags, priority, \
+                 pinned or property.NAME"
+            ),
+        },
+    }
+    Ok(())
+}
+
+fn some(value: &str) -> Option<String> {
+    Some(value.to_owned()).filter(|value| !value.is_empty())
+}
+
+fn list(value: &str) -> Vec<String> {
+    value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+fn yes(key: &str, value: &str) -> anyhow::Result<bool> {
+    match value {
+        "yes" | "true" => Ok(true),
+        "no" | "false" | "" => Ok(false),
+        _ => bail!("{key} is yes or no, and not '{value}'"),
+    }
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> anyhow::Result<Option<T>> {
+    let Some(value) = some(value) else { return Ok(None) };
+    match value.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => bail!("{key} is a whole number, and not '{value}'"),
+    }
+}
+
+fn put(map: &mut BTreeMap<String, String>, key: &str, value: &str) {
+    match some(value) {
+        Some(value) => drop(map.insert(key.to_owned(), value)),
+        None => drop(map.remove(key)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_set_and_taken_away() {
+        let mut host = HostSettings { group: Some("old".into()), ..HostSettings::default() };
+        for (key, value) in [("group", ""), ("storage", "yes"), ("incoming-max", "2"), ("area.rack", "r1")] {
+            set_host(&mut host, key, value).unwrap();
+        }
+        set_host(&mut host, "property.gpu", "a100").unwrap();
+        set_host(&mut host, "area.rack", "").unwrap();
+        let expected = HostSettings {
+            storage: true,
+            incoming_max: Some(2),
+            properties: BTreeMap::from([("gpu".into(), "a100".into())]),
+            ..HostSettings::default()
+        };
+        assert_eq!(host, expected);
+        let mut vm = VmSettings::default();
+        for (key, value) in [("owners", "a, b"), ("priority", "7"), ("pinned", "yes"), ("tags", "x,,y")] {
+            set_vm(&mut vm, key, value).unwrap();
+        }
+        let expected = VmSettings {
+            owners: Some(vec!["a".into(), "b".into()]),
+            priority: Some(7),
+            pinned: true,
+            tags: vec!["x".into(), "y".into()],
+            ..VmSettings::default()
+        };
+        assert_eq!(vm, expected);
+        set_vm(&mut vm, "owners", "").unwrap();
+        assert_eq!(vm.owners, None);
+    }
+
+    #[test]
+    fn what_is_no_setting_is_told() {
+        let (mut host, mut vm) = (HostSettings::default(), VmSettings::default());
+        for (key, value, says) in
+            [("grup", "x", "no setting 'grup'"), ("storage", "maybe", "yes or no"), ("incoming-max", "-1", "whole")]
+        {
+            let error = set_host(&mut host, key, value).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        assert!(set_vm(&mut vm, "area.rack", "r1").is_err() && set_vm(&mut vm, "priority", "256").is_err());
+        assert!(pairs(&["group".into()]).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! The words for what a controller says.
+
+use skein_api::cluster::{
+    Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, UnixMs, VmRunState,
+};
+use skein_units::duration;
+
+use crate::commands::text::{clean_line, count};
+
+/// Returns the word for whether a host's agent reports.
+pub fn contact(contact: Contact) -> &'static str {
+    match contact {
+        Contact::Joined => "joined",
+        Contact::Online => "online",
+        Contact::Lost => "LOST",
+        Contact::Off => "off",
+    }
+}
+
+/// Returns the word for whether a host takes guests.
+pub fn mode(mode: HostMode) -> &'static str {
+    match mode {
+        HostMode::Active => "active",
+        HostMode::Draining => "draining",
+        HostMode::Maintenance => "maintenance",
+    }
+}
+
+/// Returns the word for whether a guest runs.
+pub fn run_state(state: VmRunState) -> &'static str {
+    match state {
+        VmRunState::Running => "running",
+        VmRunState::Paused => "paused",
+        VmRunState::Starting => "starting",
+        VmRunState::Handover => "handover",
+        VmRunState::InDoubt => "IN DOUBT",
+        VmRunState::Stopped => "stopped",
+        VmRunState::Unresponsive => "unresponsive",
+        VmRunState::Lost => "LOST",
+        VmRunState::Failed => "FAILED",
+    }
+}
+
+/// Returns the word for how far an operation is.
+pub fn operation_state(state: OperationState) -> &'static str {
+    match state {
+        OperationState::Planning => "planning",
+        OperationState::Running => "running",
+        OperationState::Cancelling => "cancelling",
+        OperationState::Done => "done",
+        OperationState::Failed => "FAILED",
+        OperationState::Cancelled => "cancelled",
+    }
+}
+
+/// Returns the word for how far a move is.
+pub fn move_state(of: &Move) -> &'static str {
+    match of.state {
+        _ if of.to.is_none() => "stays",
+        MoveState::Waiting => "waits",
+        MoveState::Begun => "moving",
+        MoveState::Done => "moved",
+        MoveState::Failed => "FAILED",
+        MoveState::Left => "left",
+    }
+}
+
+/// Returns what an operation does, as `drain of hosta`.
+pub fn kind(kind: &OperationKind) -> String {
+    match kind {
+        OperationKind::Migrate { vm, to: None } => format!("migration of {}", clean_line(vm)),
+        OperationKind::Migrate { vm, to: Some(to) } => {
+            format!("migration of {} to {}", clean_line(vm), clean_line(to))
+        }
+        OperationKind::Drain { host, evacuate: false, .. } => format!("drain of {}", clean_line(host)),
+        OperationKind::Drain { host, evacuate: true, .. } => format!("evacuation of {}", clean_line(host)),
+        OperationKind::Optimize { .. } => "optimisation".to_owned(),
+        OperationKind::Resume { host, .. } => format!("homecoming to {}", clean_line(host)),
+    }
+}
+
+/// Returns a move, as `web1: hosta -> hostb`.
+pub fn way(of: &Move) -> String {
+    let to = of.to.as_deref().map(|to| format!(" -> {}", clean_line(to))).unwrap_or_default();
+    format!("{}: {}{to}", clean_line(&of.vm), clean_line(&of.from))
+}
+
+/// Returns `3 of 12 moves done, 4 under way, about 40 s left`.
+pub fn progress(operation: &Operation) -> String {
+    let of = &operation.progress;
+    if operation.state == OperationState::Planning {
+        return "its moves are being planned".to_owned();
+    }
+    let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, "move"))];
+    if of.moves_running > 0 {
+        words.push(format!("{} under way", of.moves_running));
+    }
+    if let Some(left) = of.left_ms.filter(|_| !operation.state.is_over()) {
+        words.push(format!("about {} left", duration(left)));
+    }
+    words.join(", ")
+}
+
+/// Returns a time as `2026-11-26 09:14:42`, in UTC. The beginning of 1970 is no time.
+pub fn time(at: UnixMs) -> String {
+    let shown = i64::try_from(at.0).ok().filter(|ms| *ms > 0).map(jiff::Timestamp::from_millisecond);
+    shown.and_then(Result::ok).map(|at| at.strftime("%F %T").to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_utc() {
+        assert_eq!(time(UnixMs(1_795_684_482_120)), "2026-11-26 09:14:42");
+        assert_eq!((time(UnixMs(0)), time(UnixMs(u64::MAX))), (String::new(), String::new()));
+    }
+}

@@ -1,0 +1,339 @@
+//! Tests the commands that ask a cluster's controllers: the program itself, its output and its exit status, with a
+//! controller that answers as a test says.
+
+mod fake;
+#[path = "../../client/tests/fake_controller/mod.rs"]
+mod fake_controller;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fake::Ran;
+use fake_controller::{Answer, Asked, FakeController};
+use serde_json::{Value, json};
+use skein_api::cluster::{Host, Joined, Operation, Page, Vm};
+use skein_identity::{ClusterCa, JoinToken, SigningRequest, Validity, certificate_pem};
+
+/// A user with a login, in a directory of its own.
+struct User {
+    dir: tempfile::TempDir,
+    ca: ClusterCa,
+    controller: FakeController,
+}
+
+impl User {
+    fn new(answer: impl Fn(&Asked, usize) -> Answer + Send + 'static) -> User {
+        let (dir, ca) = (tempfile::tempdir().unwrap(), ClusterCa::create("rack7").unwrap());
+        let controller = FakeController::start(&ca, answer);
+        User { dir, ca, controller }
+    }
+
+    /// Returns a user who is logged in.
+    fn logged_in(answer: impl Fn(&Asked, usize) -> Answer + Send + 'static) -> User {
+        let user = User::new(answer);
+        let (url, ca) = (user.controller.url(), user.ca.fingerprint().to_hex());
+        let login = format!("controllers = [\"{url}\"]\nca_sha256 = \"{ca}\"\ntoken = \"s3cret\"\n");
+        std::fs::write(user.path("login.toml"), login).unwrap();
+        user
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
+        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
+        command.env("SKEIN_LOGIN", self.path("login.toml")).env("SKEIN_CONFIG_DIR", self.path("etc"));
+        command.env_remove("SKEIN_SOCKET").env_remove("SKEIN_CONTROLLER");
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        Ran::new(args, self.command(args).output().unwrap())
+    }
+
+    fn token(&self) -> String {
+        JoinToken { ca: self.ca.fingerprint(), id: "1d".into(), secret: "5ec2e7".into() }.to_string()
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn host(name: &str, contact: &str, mode: &str, note: &str) -> Host {
+    typed(json!({
+        "name": name, "contact": contact, "contact_since": 1_795_684_482_120u64, "mode": mode, "drain": null,
+        "settings": {"group": "web", "areas": {"rack": "r1"}}, "addresses": ["10.0.0.1:7070"], "release": "0.1.0",
+        "cpus": 8, "ram_bytes": 64u64 << 30, "load": {"cpu_millicores": 2000, "ram_available_bytes": 48u64 << 30},
+        "vms_running": 3, "incoming": 1, "outgoing": 0, "note": note, "version": 7,
+    }))
+}
+
+fn vm(name: &str, state: &str) -> Vm {
+    typed(json!({
+        "name": name, "state": state, "host": "hosta", "since": 1, "ram_bytes": 4u64 << 30, "cpus": 2,
+        "load": {"cpu_millicores": 450}, "operation": null, "settings": {}, "adopted": false, "note": "", "version": 3,
+    }))
+}
+
+fn planned(vm: &str, to: Option<&str>, state: &str, reason: &str) -> Value {
+    json!({"vm": vm, "from": "hosta", "to": to, "reason": reason, "state": state})
+}
+
+fn drain(state: &str, moves: Vec<Value>) -> Operation {
+    let goes = moves.iter().filter(|of| !of["to"].is_null()).count();
+    let done = moves.iter().filter(|of| of["state"] == "done").count();
+    typed(json!({
+        "id": "17-000042", "kind": {"kind": "drain", "host": "hosta", "deadline": null, "evacuate": false},
+        "state": state, "by": "admin", "created": 1_795_684_482_120u64,
+        "ended": matches!(state, "done" | "failed" | "cancelled").then_some(1_795_684_490_120u64),
+        "cancelled": false, "message": "", "moves": moves, "version": 1,
+        "progress": {"moves": goes, "moves_done": done, "moves_running": 0, "left_ms": 4000, "forecast_ms": 8000},
+    }))
+}
+
+fn page<T: serde::Serialize>(items: Vec<T>) -> Answer {
+    Answer::ok(&Page { items, next: None })
+}
+
+#[test]
+fn the_cluster_its_hosts_and_vms_are_shown() {
+    let user = User::logged_in(|asked, _| match asked.what.split('?').next().unwrap() {
+        "GET /api/v1/cluster" => Answer::ok(&json!({
+            "name": "rack7", "id": "92a726af", "store": "sqlite", "term": 12, "operations_running": 1,
+            "controllers": [{"name": "c1", "url": "https://10.0.0.9:7443", "leads": true},
+                {"name": "c2", "url": "https://10.0.0.8:7443", "leads": false}],
+            "hosts": {"all": 3, "online": 2, "lost": 1, "off": 0, "in_maintenance": 1},
+            "vms": {"all": 5, "running": 4, "lost": 0, "stopped": 1}, "attention": ["host 'hostb' is lost\u{1b}[2J"],
+        })),
+        "GET /api/v1/hosts" => {
+            page(vec![host("hosta", "online", "active", ""), host("hostb", "lost", "maintenance", "no report\nsince")])
+        }
+        "GET /api/v1/hosts/hosta" => Answer::ok(&host("hosta", "online", "draining", "")),
+        _ => page(vec![vm("db1", "running"), vm("web1", "in-doubt")]),
+    });
+    user.run(&["cluster", "status"]).exits(0).is("cluster-status");
+    user.run(&["host", "list"]).exits(0).is("cluster-host-list");
+    user.run(&["host", "show", "hosta"]).exits(0).is("cluster-host-show");
+    user.run(&["vm", "list"]).exits(0).is("cluster-vm-list");
+    let listed = user.run(&["host", "list", "--cluster", "--json"]).exits(0);
+    assert_eq!(serde_json::from_str::<Vec<Host>>(&listed.out).unwrap()[0].name, "hosta");
+    let listed = user.run(&["vm", "list", "--cluster", "--json"]).exits(0);
+    assert_eq!(serde_json::from_str::<Vec<Vm>>(&listed.out).unwrap()[1], vm("web1", "in-doubt"));
+    // What programs read is the agent's, as before there were controllers.
+    for args in [&["host", "list", "--json"][..], &["vm", "list", "--local"], &["vm", "list", "--socket", "/no.sock"]] {
+        user.run(args).exits(1).complains("no agent listens on");
+    }
+}
+
+#[test]
+fn without_a_controller_it_is_said_what_to_do() {
+    let user = User::new(|_, _| Answer::HangUp);
+    for args in [&["cluster", "status"][..], &["host", "drain", "a"], &["operation", "list"], &["migrate", "web1"]] {
+        user.run(args).exits(1).complains("no controller is known here: run `skein login");
+    }
+    user.run(&["migrate", "web1"]).exits(1).complains("nobody picks a host for web1: give --to HOST");
+    user.run(&["host", "list"]).exits(1).complains("no agent listens on");
+    let at = user.controller.url();
+    user.run(&["cluster", "status", "--controller", &at]).exits(1).complains("run `skein login`");
+    assert!(user.controller.paths().is_empty());
+}
+
+#[test]
+fn a_controller_out_of_reach_leaves_the_agents_view() {
+    let user = User::logged_in(|_, _| Answer::HangUp);
+    let ran = user.run(&["vm", "list"]).exits(1);
+    ran.complains("no controller answers at https://127").complains("this host's agent").complains("no agent listens");
+    user.run(&["vm", "list", "--cluster"]).exits(1).complains("no controller answers");
+}
+
+#[test]
+fn a_drain_is_planned_followed_and_told() {
+    let reason = "the best of 2 hosts that can take it";
+    let user = User::logged_in(move |asked, before| match asked.what.as_str() {
+        "POST /api/v1/hosts/hosta/drain" if asked.body.contains("\"dry_run\":true") => Answer::ok(&drain(
+            "planning",
+            vec![
+                planned("db1", Some("hostb"), "waiting", reason),
+                planned("web9", None, "left", "its disk is on this host only"),
+            ],
+        )),
+        "POST /api/v1/hosts/hosta/drain" => {
+            Answer::Json(202, serde_json::to_string(&drain("planning", vec![])).unwrap())
+        }
+        _ if before < 3 => Answer::ok(&drain("running", vec![planned("db1", Some("hostb"), "waiting", reason)])),
+        _ => Answer::ok(&drain("done", vec![planned("db1", Some("hostb"), "done", reason)])),
+    });
+    user.run(&["host", "drain", "hosta", "--dry-run"]).exits(3).is("drain-dry-run");
+    user.run(&["host", "drain", "hosta", "--deadline", "1h", "--evacuate"]).exits(0).is("drain");
+    let asked = user.controller.asked();
+    let body: Value = serde_json::from_str(&asked[1].body).unwrap();
+    assert_eq!(body, json!({"deadline_s": 3600, "evacuate": true, "dry_run": false}));
+    assert!(asked[1].headers.contains_key("idempotency-key"));
+    let detached = user.run(&["host", "drain", "hosta", "--detach"]).exits(0);
+    detached.says("skein operation watch 17-000042").says("skein operation cancel 17-000042");
+    let lines = user.run(&["host", "drain", "hosta", "--json"]).exits(0).out;
+    let states: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["state"].clone()).collect();
+    assert_eq!(states, ["planning", "done"]);
+}
+
+#[test]
+fn ctrl_c_ends_the_watching_and_says_how_to_go_on() {
+    let running = || drain("running", vec![planned("db1", Some("hostb"), "begun", "why")]);
+    let user = User::logged_in(move |_, _| Answer::ok(&running()));
+    let mut command = user.command(&["operation", "watch", "17-000042"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    // It is asked for once to be found, and again to be followed.
+    while user.controller.paths().len() < 3 {
+        assert!(Instant::now() < end, "the operation is never looked at");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let id = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).unwrap();
+    let ran = Ran::new(&["operation", "watch"], child.wait_with_output().unwrap()).exits(130);
+    ran.complains("the drain of hosta goes on").complains("skein operation cancel 17-000042");
+    assert!(user.controller.paths().iter().all(|path| path.starts_with("GET ")));
+}
+
+#[test]
+fn operations_are_listed_found_by_a_beginning_and_called_off() {
+    let user = User::logged_in(|asked, _| match asked.what.as_str() {
+        "GET /api/v1/operations?limit=20" | "GET /api/v1/operations?limit=500" => {
+            let mut other = drain("failed", vec![planned("db1", Some("hostb"), "failed", "why")]);
+            other.id = "17-000041".into();
+            page(vec![drain("running", vec![planned("db1", Some("hostb"), "begun", "why")]), other])
+        }
+        "GET /api/v1/operations/17-000042" | "POST /api/v1/operations/17-000042/cancel" => {
+            Answer::ok(&drain("cancelled", vec![planned("db1", Some("hostb"), "left", "why")]))
+        }
+        _ => Answer::refused(404, "there is no such operation", ""),
+    });
+    user.run(&["operation", "list"]).exits(0).is("operation-list");
+    user.run(&["operation", "show", "17-000042"]).exits(0).is("operation-show");
+    user.run(&["operation", "show", "17-0"]).exits(1).complains("several operations begin with '17-0'");
+    user.run(&["operation", "show", "9"]).exits(1).complains("there is no operation '9'");
+    user.run(&["operation", "cancel", "17-000042"]).exits(0).says("drain of hosta: cancelled");
+    user.run(&["operation", "watch", "17-000042"]).exits(4).says("drain of hosta was called off after 8");
+}
+
+#[test]
+fn a_controller_picks_a_target_and_says_why() {
+    let user = User::logged_in(|asked, _| {
+        let to = Some("hostb").filter(|_| asked.what.contains("web1"));
+        let reason = if to.is_some() { "it has the most room" } else { "no host has room" };
+        let mut operation =
+            drain("done", vec![planned("web1", to, if to.is_some() { "done" } else { "left" }, reason)]);
+        operation.kind = typed(json!({"kind": "migrate", "vm": "web1", "to": null}));
+        Answer::ok(&operation)
+    });
+    user.run(&["migrate", "web1"]).exits(0).is("cluster-migrate");
+    user.run(&["migrate", "web1", "--check"]).exits(0).says("it has the most room");
+    user.run(&["migrate", "web2", "--check"]).exits(3).says("no host has room");
+    user.run(&["migrate", "web1", "--deadline", "1m"]).exits(1).complains("has no options of its own");
+    let bodies: Vec<String> = user.controller.asked().into_iter().map(|asked| asked.body).collect();
+    assert_eq!(bodies[..2], [r#"{"to":null,"dry_run":false}"#, r#"{"to":null,"dry_run":true}"#]);
+}
+
+#[test]
+fn settings_are_changed_and_the_others_stay() {
+    let user = User::logged_in(|asked, _| match asked.what.as_str() {
+        "GET /api/v1/hosts/hosta" => Answer::ok(&host("hosta", "online", "active", "")),
+        _ => Answer::Json(204, String::new()),
+    });
+    user.run(&["property", "set", "host", "hosta", "storage=yes", "area.rack="]).exits(0).says("hosta: 2 settings set");
+    let set = user.controller.asked().pop().unwrap();
+    assert_eq!((set.what.as_str(), set.headers["if-match"].as_str()), ("PUT /api/v1/hosts/hosta/settings", "\"7\""));
+    let body: Value = serde_json::from_str(&set.body).unwrap();
+    assert_eq!((&body["group"], &body["storage"], &body["areas"]), (&json!("web"), &json!(true), &json!({})));
+    user.run(&["property", "set", "host", "hosta", "grup=x"]).exits(1).complains("no setting 'grup'");
+}
+
+#[test]
+fn a_login_is_tried_before_it_is_kept() {
+    let user = User::new(|asked, _| match asked.headers["authorization"].as_str() {
+        "Bearer good" => Answer::ok(&json!({
+            "name": "rack7", "id": "1", "store": "etcd", "term": 1, "operations_running": 0, "attention": [],
+            "controllers": [{"name": "c2", "url": "https://10.0.0.8:7443", "leads": false}],
+            "hosts": {"all": 0, "online": 0, "lost": 0, "off": 0, "in_maintenance": 0},
+            "vms": {"all": 0, "running": 0, "lost": 0, "stopped": 0},
+        })),
+        _ => Answer::refused(401, "the token is not valid, or not any more", ""),
+    });
+    user.ca.save(&user.path("ca")).unwrap();
+    std::fs::write(user.path("good"), "good\n").unwrap();
+    std::fs::write(user.path("bad"), "bad\n").unwrap();
+    let url = user.controller.url();
+    let login = |token: &str, more: &[&str]| user.run(&[&["login", &url, "--token-file", token], more].concat());
+    login("good", &[]).exits(1).complains("the cluster's CA is not known here");
+    login("bad", &["--ca", "ca/ca.pem"]).exits(1).complains("the token is not valid");
+    login("good", &["--fingerprint", &"ab".repeat(32)]).exits(1).complains("it is of another cluster");
+    assert!(!user.path("login.toml").exists());
+    login("good", &["--ca", "ca/ca.pem"]).exits(0).says("logged in to rack7");
+    let kept = std::fs::read_to_string(user.path("login.toml")).unwrap();
+    assert!(kept.contains(&url) && kept.contains("https://10.0.0.8:7443"), "{kept}");
+}
+
+/// Returns a controller's answer to a host that joins by the test's token.
+fn signed(ca: &ClusterCa, asked: &Asked) -> Answer {
+    let request: Value = serde_json::from_str(&asked.body).unwrap();
+    let signing = SigningRequest::parse(request["signing_request"].as_str().unwrap().as_bytes()).unwrap();
+    let certificate = ca.sign_host(&signing, request["host"].as_str().unwrap(), Validity::days(1)).unwrap();
+    Answer::ok(&Joined {
+        cluster: "rack7".into(),
+        certificate: certificate_pem(&certificate),
+        ca: ca.certificate_pem(),
+        controllers: vec![],
+    })
+}
+
+fn copy(ca: &ClusterCa, dir: &Path) -> ClusterCa {
+    ca.save(dir).unwrap();
+    ClusterCa::load(dir).unwrap()
+}
+
+#[test]
+fn a_host_joins_once_and_again() {
+    let (dir, ca) = (tempfile::tempdir().unwrap(), ClusterCa::create("rack7").unwrap());
+    let signer = copy(&ca, &dir.path().join("ca"));
+    let controller = FakeController::start(&ca, move |asked, _| signed(&signer, asked));
+    let user = User { dir, ca, controller };
+    let (url, token) = (user.controller.url(), user.token());
+    let join = |args: &[&str]| user.run(&[&["join", &url, "--token", &token, "--socket", "none.sock"], args].concat());
+    join(&["--name", "node3"])
+        .exits(0)
+        .says("node3 has an identity now")
+        .says("start the agent: skein agent --identity");
+    let key = std::fs::read(user.path("etc/identity/host.key")).unwrap();
+    let controllers = std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap();
+    assert!(controllers.contains(&format!("[\"{}\"]", user.controller.address)), "{controllers}");
+    join(&[]).exits(0).says("node3 has its identity already");
+    assert_eq!(user.controller.paths(), ["POST /api/v1/join"]);
+    assert_eq!(std::fs::read(user.path("etc/identity/host.key")).unwrap(), key);
+    assert_eq!(std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap(), controllers);
+    join(&["--name", "node4"]).exits(1).complains("this host is 'node3' of the cluster already");
+    // Another cluster's token changes nothing.
+    let other = JoinToken { ca: "cd".repeat(32).parse().unwrap(), id: "1d".into(), secret: "5".into() }.to_string();
+    user.run(&["join", &url, "--token", &other]).exits(1).complains("this host is 'node3' of another cluster");
+}
+
+#[test]
+fn a_host_that_is_refused_has_nothing_new() {
+    let user = User::new(|_, before| match before {
+        0 => Answer::refused(403, "the token has expired", "get a new token"),
+        _ => Answer::refused(409, "'node3' is a host of the cluster already", "take another name"),
+    });
+    let (url, token) = (user.controller.url(), user.token());
+    let other = JoinToken { ca: "cd".repeat(32).parse().unwrap(), id: "1d".into(), secret: "5".into() }.to_string();
+    let join = |url: &str, token: &str| user.run(&["join", url, "--token", token, "--name", "node3"]).exits(1);
+    join(&url, &token).complains("nothing was changed: the token has expired: get a new token");
+    join(&url, &token).complains("'node3' is a host of the cluster already: take another name");
+    join(&url, &other).complains("do not belong together").complains("it is of another cluster");
+    join("127.0.0.1:1", &token).complains("no controller answers at https://127.0.0.1:1");
+    user.run(&["join", &url, "--token", &token[..40]]).exits(2).complains("that is no token for a join");
+    assert_eq!(std::fs::read_dir(user.path("etc")).unwrap().count(), 0);
+}
