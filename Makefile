@@ -4,7 +4,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build controller lab install install-controller uninstall uninstall-controller demo test check mutants soak soak-real bench fmt lint clean
+.PHONY: help build controller lab install install-controller uninstall uninstall-controller demo test check mutants \
+  soak soak-real bench fmt lint clean
 
 # The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics
 # --quick'
