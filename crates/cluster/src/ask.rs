@@ -87,7 +87,7 @@ impl Controller {
         }
         if found.request != asked.what {
             let message = format!("this idempotency key was used for another request: {}", found.request);
-            return Some(Answer::refused(RefusedKind::Invalid, message, "choose a new key for each request"));
+            return Some(Answer::refused(RefusedKind::Conflict, message, "choose a new key for each request"));
         }
         let operation = self.operation(&found.operation);
         Some(operation.map_or_else(

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterSettings {
     /// The most migrations at once in the cluster.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     pub migrations_max: u32,
     /// The seconds for which a host's agent may be silent before the host counts as lost.
+    #[cfg_attr(feature = "openapi", schema(minimum = 3, maximum = 3600))]
     pub host_lease_s: u32,
     /// How the cluster is optimised.
     pub optimize: OptimizeSettings,
@@ -36,14 +38,19 @@ pub struct OptimizeSettings {
     /// Whether the controller optimises by itself.
     pub automatic: bool,
     /// The seconds from one round to the next.
+    #[cfg_attr(feature = "openapi", schema(minimum = 60, maximum = 86400))]
     pub interval_s: u32,
     /// How much is done, from 1 (only what is broken is repaired) to 5.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5))]
     pub aggressiveness: u8,
     /// The most moves of a VM within a day.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4294967295_u32))]
     pub vm_moves_max: u32,
     /// The most moves of a round.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4294967295_u32))]
     pub round_moves_max: u32,
     /// The seconds for which a VM stays after a move.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 4294967295_u32))]
     pub cooldown_s: u32,
 }
 
@@ -70,6 +77,7 @@ pub struct FailoverSettings {
     /// Whether a lost host that has a power switch is switched off, which proves it.
     pub power_off: bool,
     /// The seconds for which a host is lost before it is switched off.
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400))]
     pub grace_s: u32,
 }
 
@@ -87,5 +95,6 @@ pub struct OptimizeRequest {
     /// Whether the moves are made. `false`: they are only said.
     pub apply: bool,
     /// How much is done, from 1 to 5. `None`: as is set.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 5))]
     pub aggressiveness: Option<u8>,
 }

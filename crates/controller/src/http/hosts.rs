@@ -55,7 +55,7 @@ pub(crate) async fn get_host(
 /// All of it: what is left out is as for a new host.
 #[utoipa::path(put, path = "/api/v1/hosts/{host}/settings", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
-        ("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+        ("If-Match" = Option<String>, Header, pattern = "^\"?[0-9]{1,19}\"?$",
             description = "Only if the host still has this ETag, or with `*` if there is one")),
     request_body = HostSettings,
     responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]

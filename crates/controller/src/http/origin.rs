@@ -119,8 +119,8 @@ pub(crate) fn if_match(headers: &axum::http::HeaderMap) -> Result<Option<u64>, P
     if text == "*" {
         return Ok(None);
     }
-    let digits = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default();
-    digits
+    // The quotes, which RFC 9110 asks for, are easily lost in a shell.
+    text.trim_matches('"')
         .parse()
         .map(Some)
         .map_err(|_| Problem::bad_request("If-Match is no ETag of this API", "send the ETag back as it came, or '*'"))

@@ -35,7 +35,7 @@ pub(crate) async fn get_settings(_: Viewer, State(app): State<Shared>) -> Respon
 ///
 /// All of it: what is left out is as in a new cluster.
 #[utoipa::path(put, path = "/api/v1/settings", tag = "cluster",
-    params(("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+    params(("If-Match" = Option<String>, Header, pattern = "^\"?[0-9]{1,19}\"?$",
         description = "Only if the settings still have this ETag")),
     request_body = ClusterSettings,
     responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]
@@ -88,7 +88,7 @@ pub(crate) async fn get_rule(
 /// In the words of the cluster file: an object with the kind as its only key.
 #[utoipa::path(put, path = "/api/v1/rules/{rule}", tag = "rules",
     params(("rule" = String, Path, pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description = "The name"),
-        ("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+        ("If-Match" = Option<String>, Header, pattern = "^\"?[0-9]{1,19}\"?$",
             description = "Only if the rule still has this ETag")),
     request_body = Object,
     responses((status = 204, description = "The rule holds"), ReadProblems, WriteProblems))]

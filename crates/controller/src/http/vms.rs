@@ -64,7 +64,7 @@ pub(crate) async fn get_vm(
 /// All of it: what is left out is as for a new VM.
 #[utoipa::path(put, path = "/api/v1/vms/{vm}/settings", tag = "vms",
     params(("vm" = String, Path, description = "The name"),
-        ("If-Match" = Option<String>, Header, pattern = "^\"[0-9]{1,19}\"$",
+        ("If-Match" = Option<String>, Header, pattern = "^\"?[0-9]{1,19}\"?$",
             description = "Only if the VM still has this ETag, or with `*` if there is one")),
     request_body = VmSettings,
     responses((status = 204, description = "It is set"), ReadProblems, WriteProblems))]

@@ -84,7 +84,7 @@ async fn a_vm_is_migrated_once_however_often_it_is_asked() {
     let first: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
     let again: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
     assert_eq!(first.id, again.id);
-    assert_eq!(ask("k1", r#"{"to":"beta"}"#).await.status, 422, "the key is another request's");
+    assert_eq!(ask("k1", r#"{"to":"beta"}"#).await.status, 409, "the key is another request's");
     assert_eq!(ask("k2", r#"{"to":"gamma"}"#).await.status, 409, "it moves already");
     assert_eq!(ask("not a key", "").await.status, 400);
     assert_eq!(over(&client, &first.id).await.state, OperationState::Done);
