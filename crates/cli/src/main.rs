@@ -32,6 +32,11 @@ enum Command {
     Ca(commands::ca::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
+    /// Started by a shell that completes a name
+    #[command(hide = true)]
+    Names {
+        named: commands::cluster::names::Named,
+    },
     /// Started by an agent, for each migration away from its host
     #[command(name = commands::agent::KEEP_CHANNELS, hide = true)]
     KeepChannels {
@@ -67,6 +72,7 @@ fn main() -> ExitCode {
         Command::Ca(args) => commands::ca::run(args).map(success),
         Command::Completions(args) => commands::completions::run(args, &Cli::command()).map(success),
         Command::Man(args) => commands::man::run(args, Cli::command()),
+        Command::Names { named } => commands::cluster::names::run(named).map(success),
         Command::PackPages => skein_agent::pack_pages().map(success).map_err(Into::into),
         Command::KeepChannels { .. } => skein_agent::keep_channels().map(success).map_err(Into::into),
     };

@@ -240,6 +240,38 @@ fn a_controller_picks_a_target_and_says_why() {
 }
 
 #[test]
+fn names_are_completed_by_asking_a_controller_for_a_moment() {
+    let user = User::logged_in(|asked, _| match asked.what.split('?').next().unwrap() {
+        "GET /api/v1/hosts" => page(vec![host("hosta", "online", "active", ""), host("hostb", "lost", "active", "")]),
+        _ => Answer::HangUp,
+    });
+    assert_eq!(user.run(&["names", "hosts"]).exits(0).out, "hosta\nhostb\n");
+    let ran = user.run(&["names", "operations"]).exits(0);
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("", ""));
+    // The script itself, with this program as the one that it asks.
+    std::fs::write(user.path("skein.bash"), user.run(&["completions", "bash"]).exits(0).out).unwrap();
+    let programs = Path::new(env!("CARGO_BIN_EXE_skein")).parent().unwrap();
+    let asks = |line: &str, word: &str| {
+        let script = format!(
+            "PATH={}:$PATH; . ./skein.bash; COMP_WORDS=({line} '{word}'); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _skein_names skein '{word}' \"${{COMP_WORDS[COMP_CWORD-1]}}\"; echo \"${{COMPREPLY[*]}}\"",
+            programs.display()
+        );
+        let mut command = user.command(&[]);
+        let mut bash = Command::new("bash");
+        for (name, value) in command.get_envs() {
+            value.map(|value| bash.env(name, value));
+        }
+        let _ = command.stdin(Stdio::null());
+        let output = bash.args(["-c", &script]).current_dir(user.dir.path()).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(asks("skein host drain", ""), "hosta hostb");
+    assert_eq!(asks("skein migrate web1 --to", "hostb"), "hostb");
+    assert_eq!(asks("skein host", "dra"), "drain");
+}
+
+#[test]
 fn settings_are_changed_and_the_others_stay() {
     let user = User::logged_in(|asked, _| match asked.what.as_str() {
         "GET /api/v1/hosts/hosta" => Answer::ok(&host("hosta", "online", "active", "")),
@@ -332,7 +364,7 @@ fn a_host_that_is_refused_has_nothing_new() {
     let join = |url: &str, token: &str| user.run(&["join", url, "--token", token, "--name", "node3"]).exits(1);
     join(&url, &token).complains("nothing was changed: the token has expired: get a new token");
     join(&url, &token).complains("'node3' is a host of the cluster already: take another name");
-    join(&url, &other).complains("do not belong together").complains("it is of another cluster");
+    join(&url, &other).complains("nothing was changed").complains("it is of another cluster");
     join("127.0.0.1:1", &token).complains("no controller answers at https://127.0.0.1:1");
     user.run(&["join", &url, "--token", &token[..40]]).exits(2).complains("that is no token for a join");
     assert_eq!(std::fs::read_dir(user.path("etc")).unwrap().count(), 0);

@@ -16,5 +16,10 @@ pub struct Args {
 
 /// Runs the command. `program` is the command whose arguments are completed.
 pub fn run(args: Args, program: &clap::Command) -> anyhow::Result<()> {
-    super::text::print(&skein_terminal::completions("skein", program, args.shell))
+    let names = match args.shell {
+        Shell::Bash => include_str!("completions.bash"),
+        Shell::Fish => include_str!("completions.fish"),
+        _ => "",
+    };
+    super::text::print(&(skein_terminal::completions("skein", program, args.shell) + names))
 }

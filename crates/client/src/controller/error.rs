@@ -11,7 +11,7 @@ use skein_identity::{IdentityError, explain_controller};
 pub enum ControllerError {
     #[error("no controller is named to be asked")]
     NoUrl,
-    #[error("no controller answers at {at}: is skein-controller running there, and does a network lead there?")]
+    #[error("no controller answers at {at} (is skein-controller running there, and does a network lead there?)")]
     Unreachable {
         at: String,
         #[source]

@@ -116,7 +116,10 @@ pub fn end_text(operation: &Operation) -> String {
         OperationState::Cancelled => format!("{what} was called off{took}: {done} of {all} made{message}\n"),
         _ => format!("{what} goes on: {}\n{}\n", progress(operation), hints(&operation.id)),
     };
-    for of in operation.moves.iter().filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left)) {
+    // A move may be planned again, and made then.
+    let is_made = |vm: &str| operation.moves.iter().any(|of| of.vm == vm && of.state == MoveState::Done);
+    let undone = operation.moves.iter().filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left));
+    for of in undone.filter(|of| !is_made(&of.vm)) {
         let why = if of.detail.is_empty() { &of.reason } else { &of.detail };
         text += &format!("  {} {}: {}\n", clean_line(&of.vm), move_state(of), clean_line(why));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use skein_api::cluster::{Contact, JoinRequest};
-use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
+use skein_client::{Client, ControllerClient, ControllerUrl, Credentials};
 use skein_identity::{CaFingerprint, Identity, IdentityRequest, JoinToken};
 use skein_inventory::{CONTROLLERS_MAX, ControllersFile};
 
@@ -120,23 +120,14 @@ fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
     let ask =
         JoinRequest { host: request.name().to_owned(), token: args.token.to_string(), signing_request: request.pem()? };
     let credentials = Credentials::Nothing { ca: args.token.ca };
-    let answer = ControllerClient::new(vec![args.url.clone()], &credentials)?.join(&ask).map_err(refused)?;
+    let answer = ControllerClient::new(vec![args.url.clone()], &credentials)?.join(&ask);
+    let answer = answer.context("the host did not join, and nothing was changed")?;
     let identity = request.identity(&answer.ca, &answer.certificate)?;
     if !identity.roots().iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
         bail!("the controller's answer names another CA than the token: nothing was changed");
     }
     identity.save(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
     Ok(identity)
-}
-
-fn refused(error: ControllerError) -> anyhow::Error {
-    let why = match &error {
-        ControllerError::NotTrusted { .. } => {
-            "nothing was changed; the token and the controller do not belong together"
-        }
-        _ => "the host did not join, and nothing was changed",
-    };
-    anyhow::Error::new(error).context(why)
 }
 
 /// Adds a controller to the file that the agent reads, which sees the change by itself.

@@ -7,6 +7,7 @@
 //! | `follow` | an operation is watched until it is over |
 //! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
 //! | `operation`, `property`, `join`, `login` | these commands |
+//! | `names` | what a shell completes |
 
 pub mod access;
 pub mod follow;
@@ -14,6 +15,7 @@ pub mod hosts;
 pub mod join;
 pub mod login;
 pub mod moves;
+pub mod names;
 pub mod operation;
 pub mod output;
 mod plan;

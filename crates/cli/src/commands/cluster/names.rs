@@ -1,0 +1,41 @@
+//! Names for a shell's completion, from the controllers.
+
+use std::time::Duration;
+
+use skein_client::ControllerClient;
+
+use super::access::ControllerArgs;
+use crate::commands::text::{clean_line, print};
+
+/// How long somebody who pressed a key waits.
+const WITHIN: Duration = Duration::from_millis(800);
+/// The most names that are of use.
+const NAMES_MAX: usize = 500;
+
+/// What is named.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum Named {
+    /// Hosts of the cluster
+    Hosts,
+    /// VMs of the cluster
+    Vms,
+    /// Operations, the newest first
+    Operations,
+}
+
+/// Prints names, one a line. Whatever is wrong, there are none: a shell that completes has no use for a reason.
+pub fn run(named: Named) -> anyhow::Result<()> {
+    let names = names(named).unwrap_or_default();
+    print(&names.iter().map(|name| clean_line(name) + "\n").collect::<String>())
+}
+
+fn names(named: Named) -> anyhow::Result<Vec<String>> {
+    let Some(access) = (ControllerArgs { controller: None }).access()? else { return Ok(Vec::new()) };
+    let client = ControllerClient::hasty(access.urls, &access.credentials, WITHIN)?;
+    let names: Result<Vec<String>, _> = match named {
+        Named::Hosts => client.hosts().take(NAMES_MAX).map(|host| host.map(|host| host.name)).collect(),
+        Named::Vms => client.vms(None).take(NAMES_MAX).map(|vm| vm.map(|vm| vm.name)).collect(),
+        Named::Operations => client.operations(50).take(50).map(|of| of.map(|of| of.id)).collect(),
+    };
+    Ok(names?)
+}

@@ -1,0 +1,21 @@
+
+# Names come from the cluster's controllers, which are asked for a moment only.
+_skein_names() {
+    local cur=${COMP_WORDS[COMP_CWORD]} named=
+    case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
+        "3 host show" | "3 host drain" | "3 host resume" | "3 host remove") named=hosts ;;
+        "3 operation show" | "3 operation watch" | "3 operation cancel") named=operations ;;
+        "2 migrate "*) named=vms ;;
+    esac
+    case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in
+        "migrate --to") named=hosts ;;
+        "property host") named=hosts ;;
+        "property vm") named=vms ;;
+    esac
+    if [ -n "$named" ] && [ "${cur#-}" = "$cur" ]; then
+        COMPREPLY=($(compgen -W "$(skein names "$named" 2>/dev/null)" -- "$cur"))
+    else
+        _skein "$@"
+    fi
+}
+complete -F _skein_names -o bashdefault -o default skein

@@ -1,0 +1,6 @@
+
+# Names come from the cluster's controllers, which are asked for a moment only.
+complete -c skein -n "__fish_seen_subcommand_from host; and __fish_seen_subcommand_from show drain resume remove" -f -a "(skein names hosts 2>/dev/null)"
+complete -c skein -n "__fish_seen_subcommand_from operation; and __fish_seen_subcommand_from show watch cancel" -f -a "(skein names operations 2>/dev/null)"
+complete -c skein -n "__fish_seen_subcommand_from migrate" -f -a "(skein names vms 2>/dev/null)"
+complete -c skein -n "__fish_seen_subcommand_from migrate" -l to -x -a "(skein names hosts 2>/dev/null)"
