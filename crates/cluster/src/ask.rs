@@ -301,7 +301,7 @@ impl Controller {
 
     fn join(&mut self, now: Now, host: &str, ticket: &str, secret_sha256: &str) -> Answer {
         let forbidden = |message: String| {
-            let cure = "get a new token where a controller runs: skein-controller token";
+            let cure = "get a new token where a controller runs: skein-controller ticket";
             Answer::refused(RefusedKind::Forbidden, message, cure)
         };
         let found = self.tables.tickets.get(ticket).filter(|found| found.value.secret_sha256 == secret_sha256);
