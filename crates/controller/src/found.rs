@@ -15,8 +15,6 @@ use crate::http::{new_secrets, sha256_hex};
 
 /// How long each step of the store may take.
 const WITHIN: Duration = Duration::from_secs(10);
-/// The name of the admin's token.
-const ADMIN: &str = "admin";
 /// How long the first ticket is valid, in milliseconds.
 const TICKET_MS: u64 = 3_600_000;
 
@@ -66,12 +64,13 @@ pub enum FoundError {
     InUse,
 }
 
-/// Makes a cluster in a store, or takes the one that is there; gives the admin's token this secret; adds a ticket.
+/// Makes a cluster in a store, or takes the one that is there; gives the admin's token of this name, which each
+/// controller has for itself, this secret; adds a ticket.
 ///
 /// # Errors
 ///
 /// The store cannot be used, or a controller runs.
-pub fn found(store: &dyn Store, name: &str, admin_secret: &str) -> Result<Founded, FoundError> {
+pub fn found(store: &dyn Store, name: &str, admin: &str, admin_secret: &str) -> Result<Founded, FoundError> {
     open_schema(store, MIGRATIONS, TermBase(wall().0), WITHIN)?;
     let (key, now) = (Key::new(CLUSTER_KEY)?, wall());
     let there = read_one(store, &key, WITHIN)?.1;
@@ -86,7 +85,7 @@ pub fn found(store: &dyn Store, name: &str, admin_secret: &str) -> Result<Founde
         Some(_) => transaction,
         None => transaction.when(Compare::Absent(key.clone())).then(Operation::put(key, value(&cluster)?)),
     };
-    let token = Token { name: ADMIN.into(), role: Role::Admin, created: now, expires: None };
+    let token = Token { name: admin.into(), role: Role::Admin, created: now, expires: None };
     let token = TokenRecord { token, secret_sha256: sha256_hex(admin_secret.as_bytes()) };
     let ticket = TicketRecord {
         host: None,
@@ -96,7 +95,7 @@ pub fn found(store: &dyn Store, name: &str, admin_secret: &str) -> Result<Founde
         used: None,
     };
     transaction = transaction
-        .then(Operation::put(Key::new(&format!("token/{ADMIN}"))?, value(&token)?))
+        .then(Operation::put(Key::new(&format!("token/{admin}"))?, value(&token)?))
         .then(Operation::put(Key::new(&format!("ticket/{id}"))?, value(&ticket)?));
     match store.commit(&transaction, WITHIN)? {
         Outcome::Committed { .. } => Ok(Founded { cluster, is_new, ticket: NewTicket { id, secret } }),
@@ -119,8 +118,8 @@ mod tests {
     #[test]
     fn a_cluster_is_made_once_and_each_time_a_ticket() {
         let store = SqliteStore::in_memory(boot_clock()).unwrap();
-        let first = found(&store, "rack7", "secret").unwrap();
-        let second = found(&store, "other", "secret").unwrap();
+        let first = found(&store, "rack7", "admin-c1", "secret").unwrap();
+        let second = found(&store, "other", "admin-c1", "secret").unwrap();
         assert!(first.is_new && !second.is_new);
         assert_eq!((second.cluster.name.as_str(), &second.cluster.id), ("rack7", &first.cluster.id));
         let all = store.read(&Range::below(skein_store::Prefix::all()), WITHIN).unwrap().entries;
@@ -132,9 +131,9 @@ mod tests {
     #[test]
     fn a_cluster_with_a_leader_is_left_alone() {
         let store = SqliteStore::in_memory(boot_clock()).unwrap();
-        found(&store, "rack7", "secret").unwrap();
+        found(&store, "rack7", "admin-c1", "secret").unwrap();
         let put = Transaction::new().then(Operation::put(leader_key(), Value::new(*b"x").unwrap()));
         store.commit(&put, WITHIN).unwrap();
-        assert!(matches!(found(&store, "rack7", "secret"), Err(FoundError::InUse)));
+        assert!(matches!(found(&store, "rack7", "admin-c1", "secret"), Err(FoundError::InUse)));
     }
 }

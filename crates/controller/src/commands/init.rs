@@ -85,7 +85,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         make_dir(dir)?;
     }
     let founded = match config.open_store() {
-        Ok(store) => match found(&*store, &args.name, &secret) {
+        Ok(store) => match found(&*store, &args.name, &format!("admin-{}", config.name), &secret) {
+            Err(FoundError::InUse) if is_new => {
+                bail!("another controller of this cluster runs: stop it while this one is added, and run init again")
+            }
             Err(FoundError::InUse) => return skein_terminal::print(&format!("{said}{RUNS}")),
             founded => founded?,
         },
