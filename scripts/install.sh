@@ -53,10 +53,10 @@ put_stripped() {
   command -v objcopy >/dev/null || die "there is no objcopy: install binutils, or give the program as it is with BINARY"
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
-  objcopy --only-keep-debug --compress-debug-sections "$binary" "$work/debug"
-  objcopy --strip-all --add-gnu-debuglink="$work/debug" "$binary" "$work/program"
-  put 644 "$debug" <"$work/debug"
-  put 755 "$program" <"$work/program"
+  objcopy --only-keep-debug --compress-debug-sections "$binary" "$work/$name.debug"
+  objcopy --strip-all --add-gnu-debuglink="$work/$name.debug" "$binary" "$work/$name"
+  put 644 "$debug" <"$work/$name.debug"
+  put 755 "$program" <"$work/$name"
 }
 
 case ${1-} in
