@@ -65,6 +65,7 @@ fn what_is_planted_is_found() {
         Planted::RefusalForgotten,
         Planted::MissingForgotten,
         Planted::PlanKept,
+        Planted::ProofForgotten,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

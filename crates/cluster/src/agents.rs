@@ -50,6 +50,7 @@ impl Controller {
         if self.term().is_some() {
             self.note_host(now, &host);
             self.note_vms(now, &host, Some(changed));
+            self.forget_elsewhere(&host);
         }
     }
 
@@ -58,7 +59,7 @@ impl Controller {
         self.commands.remove(&command);
         match outstanding.purpose {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
-            CommandPurpose::CallOff { .. } => {}
+            CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
         }
     }
 
@@ -78,6 +79,7 @@ impl Controller {
         let mut host = before.clone().unwrap_or_else(new);
         if host.contact != Contact::Online {
             (host.contact, host.contact_since) = (Contact::Online, now.wall);
+            self.epoch += 1;
         }
         if let Some(hello) = hello {
             host.addresses.clone_from(&hello.addresses);
@@ -111,9 +113,18 @@ impl Controller {
         let Some(state) = run_state(vm.state) else { return };
         let before = self.tables.vms.get(&vm.name).map(|found| found.value.clone());
         let mut record = before.clone().unwrap_or_default();
-        let is_elsewhere = record.host.as_deref().is_some_and(|other| other != host && self.has_vm(other, &vm.name));
-        // While a guest is handed over, both hosts have it. It is where it runs, or where it was until it does.
-        if is_elsewhere && (state != VmRunState::Running || self.runs_on(record.host.as_deref(), &vm.name)) {
+        // While a guest is handed over, both hosts have it. It is where it runs, or where it was until it does. What a
+        // host has left of a guest that went elsewhere counts only if it is known not to be there any more.
+        let other = record.host.as_deref().filter(|other| *other != host);
+        let is_elsewhere = other.is_some_and(|other| match state {
+            VmRunState::Running => self.said_of(other, &vm.name) == Some(VmRunState::Running),
+            _ => !self.has_not(other, &vm.name),
+        });
+        if is_elsewhere {
+            return;
+        }
+        let claimed = self.claimed_by(&vm.name);
+        if claimed.is_some_and(|claimed| claimed != host) && state != VmRunState::Running {
             return;
         }
         self.missing.remove(&vm.name);
@@ -144,11 +155,11 @@ impl Controller {
         if self.tables.vms.get(name).is_none_or(|found| found.value.host.as_deref() != Some(host)) {
             return;
         }
-        let other = self.observed.iter().find(|(other, observed)| {
-            let state = observed.vms.get(name).and_then(|vm| run_state(vm.state));
-            other.as_str() != host && state.is_some()
-        });
-        match other.map(|(other, observed)| (other.clone(), observed.vms[name].clone())) {
+        if self.claimed_by(name).is_some() {
+            return;
+        }
+        let mut others = self.observed.keys().filter(|other| *other != host && self.said_of(other, name).is_some());
+        match others.next().cloned().map(|other| (other.clone(), self.observed[&other].vms[name].clone())) {
             Some((other, vm)) => self.note_vm(now, &other, &vm),
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
             None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
@@ -177,13 +188,10 @@ impl Controller {
         }
     }
 
-    /// Returns whether a host says that it has a VM.
-    fn has_vm(&self, host: &str, vm: &str) -> bool {
-        self.said_of(host, vm).is_some()
-    }
-
-    fn runs_on(&self, host: Option<&str>, vm: &str) -> bool {
-        host.and_then(|host| self.said_of(host, vm)) == Some(VmRunState::Running)
+    /// Returns whether a host that reports does not have a VM.
+    fn has_not(&self, host: &str, vm: &str) -> bool {
+        let found = self.observed.get(host).filter(|observed| observed.session.is_some() && observed.is_whole);
+        found.is_some_and(|observed| !observed.vms.contains_key(vm)) || !self.tables.hosts.contains_key(host)
     }
 
     /// Returns what a host that reports says of a VM that it has.

@@ -1,8 +1,8 @@
 //! What people and programs ask of a controller, and its answers, as values.
 
 use skein_api::cluster::{
-    ClusterSettings, DrainRequest, HostSettings, MigrateRequest, Operation, OptimizeRequest, ResumeRequest, Role,
-    Token, UnixMs, VmSettings,
+    ClusterSettings, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation, OptimizeRequest,
+    ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -28,6 +28,8 @@ pub struct Asked {
 pub enum Ask {
     /// Empty a host.
     Drain { host: String, request: DrainRequest },
+    /// Take a person's word that a host is off.
+    Fence { host: String, request: FenceRequest },
     /// Let a host take guests again.
     Resume { host: String, request: ResumeRequest },
     /// Move a VM.

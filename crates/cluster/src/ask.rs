@@ -1,8 +1,8 @@
 //! Answers what people and programs ask of a controller.
 
 use skein_api::cluster::{
-    ClusterSettings, DrainRequest, HostMode, HostSettings, MigrateRequest, OperationKind, OperationState,
-    OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, OperationKind,
+    OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
@@ -48,6 +48,7 @@ impl Controller {
         let is_new_rule = changes_plans(&asked.ask);
         let answer = match asked.ask {
             Ask::Drain { host, request } => self.drain(now, &host, &request, asked.id, &asked.by),
+            Ask::Fence { host, request } => Some(self.fence(now, &host, &request, &asked.by)),
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
@@ -118,6 +119,22 @@ impl Controller {
         let drain = Some(operation.id.clone());
         self.tables.put(host, HostRecord { mode: HostMode::Draining, drain, ..found });
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    fn fence(&mut self, now: Now, host: &str, request: &FenceRequest, by: &str) -> Answer {
+        let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
+        if !request.is_off {
+            let cure = format!("make sure that it is off, and say so: skein host fence {host} --is-off");
+            return Answer::conflict(format!("'{host}' has no power switch that the controller knows"), cure);
+        }
+        match found.value.contact {
+            Contact::Lost | Contact::Joined => {}
+            Contact::Online => {
+                return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
+            }
+            Contact::Off => return Answer::conflict(format!("'{host}' is known to be off already"), ""),
+        }
+        self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))
     }
 
     fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {

@@ -250,7 +250,13 @@ impl Controller {
         }
         for name in lost {
             self.set_contact(now, &name, Contact::Lost);
+            if self.has(Planted::ProofForgotten) {
+                self.proven_off(now, &name, "nobody");
+            }
         }
+        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Off);
+        let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
+        off.iter().for_each(|host| self.settle_doubts(host));
         self.forget_missing(now);
         self.tick_optimizer(now);
     }

@@ -8,6 +8,7 @@ use skein_placement::cluster::amount::Amount;
 use skein_placement::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
 use crate::planner::{CPU, MEMORY};
+use crate::records::VmRecord;
 use crate::rules::{self, among_known};
 use crate::state::Controller;
 use crate::view::is_guest;
@@ -56,35 +57,66 @@ impl Controller {
         let online = cluster.hosts.iter().filter(|host| host.state != HostState::Offline);
         let online: BTreeSet<String> = online.map(|host| host.name.clone()).collect();
         for (name, stored) in self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state)) {
-            let (vm, settings) = (&stored.value, &stored.value.settings);
+            let vm = &stored.value;
             let Some(on) = vm.host.clone().filter(|host| online.contains(host)) else { continue };
-            let load = self.observed.get(&on).and_then(|observed| observed.vm_loads.get(name).copied());
-            let mut guest = Guest::new(name, amounts([(MEMORY, bytes(vm.ram_bytes))]));
-            if let Some(load) = load {
-                guest.load = amounts([(CPU, cores(load.cpu_millicores as f64 / 1000.0))]);
-                guest.memory = Some(bytes(load.ram_bytes.min(vm.ram_bytes)));
-            }
-            guest.properties.clone_from(&settings.properties);
-            guest.tags.clone_from(&settings.tags);
-            guest.tenant.clone_from(&settings.tenant);
-            guest.availability_set.clone_from(&settings.availability_set);
-            let is_known = |host: &&String| known.contains(*host);
-            guest.preferred = settings.preferred.iter().filter(is_known).cloned().collect();
-            guest.owners = owners(settings.owners.as_deref(), excluded.get(name), &known, &on);
-            guest.optimize = !settings.pinned;
+            let mut guest = self.guest(name, vm, &known, excluded.get(name), Some(&on));
             // A guest that is to be moved counts as where it goes, so that plans fit together.
             let to = pending.get(name.as_str()).filter(|to| online.contains(**to));
             guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
             cluster.guests.push(guest);
         }
-        let rules = self.tables.rules.iter().filter_map(|(name, of)| rules::read(name, &of.value.rule).ok());
-        let rules = rules.filter_map(|rule| among_known(rule, &cluster)).collect();
-        cluster.rules = rules;
+        self.add_rules(&mut cluster);
         cluster
     }
 }
 
 impl Controller {
+    /// Returns a guest as placement sees it. `on`: the host where it is.
+    fn guest(
+        &self,
+        name: &str,
+        vm: &VmRecord,
+        known: &BTreeSet<String>,
+        excluded: Option<&BTreeSet<String>>,
+        on: Option<&str>,
+    ) -> Guest {
+        let settings = &vm.settings;
+        let load = on.and_then(|on| self.observed.get(on)).and_then(|observed| observed.vm_loads.get(name).copied());
+        let mut guest = Guest::new(name, amounts([(MEMORY, bytes(vm.ram_bytes))]));
+        if let Some(load) = load {
+            guest.load = amounts([(CPU, cores(load.cpu_millicores as f64 / 1000.0))]);
+            guest.memory = Some(bytes(load.ram_bytes.min(vm.ram_bytes)));
+        }
+        guest.properties.clone_from(&settings.properties);
+        guest.tags.clone_from(&settings.tags);
+        guest.tenant.clone_from(&settings.tenant);
+        guest.availability_set.clone_from(&settings.availability_set);
+        let is_known = |host: &&String| known.contains(*host);
+        guest.preferred = settings.preferred.iter().filter(is_known).cloned().collect();
+        guest.owners = owners(settings.owners.as_deref(), excluded, known, on.unwrap_or_default());
+        guest.optimize = !settings.pinned;
+        guest
+    }
+
+    /// Adds guests that run nowhere.
+    pub(crate) fn add_unplaced(&self, cluster: &mut Cluster, vms: &[String], excluded: &Excluded) {
+        let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
+        for name in vms {
+            if let Some(vm) = self.tables.vms.get(name).filter(|_| !cluster.guests.iter().any(|of| of.name == *name)) {
+                let mut guest = self.guest(name, &vm.value, &known, excluded.get(name), None);
+                guest.optimize = true;
+                cluster.guests.push(guest);
+            }
+        }
+        self.add_rules(cluster);
+    }
+
+    /// Gives the cluster the rules that are about its guests and hosts.
+    fn add_rules(&self, cluster: &mut Cluster) {
+        let rules = self.tables.rules.iter().filter_map(|(name, of)| rules::read(name, &of.value.rule).ok());
+        cluster.rules = rules.filter_map(|rule| among_known(rule, cluster)).collect();
+    }
+
     /// Returns where guests go that are to be moved.
     fn pending_moves(&self) -> BTreeMap<&str, &str> {
         let open = self.tables.operations.values().filter(|found| !found.value.state.is_over());

@@ -28,6 +28,8 @@ const REPAIR_STEPS: u64 = 200_000;
 const SCHEDULE_BUDGET: u64 = 200;
 /// The rate of a migration on a host whose NICs do not tell their speed, in bytes per second: a gigabit.
 const RATE_UNKNOWN: f64 = 125e6;
+/// How long a guest takes to start, in milliseconds, as far as a plan cares.
+const START_MS: u64 = 5_000;
 /// The reasons of a guest that cannot be moved are told of this many hosts.
 const HOSTS_TOLD_MAX: usize = 4;
 
@@ -56,6 +58,11 @@ pub enum Want {
     Elsewhere {
         /// The guest.
         vm: String,
+    },
+    /// Guests that run nowhere run on some host. The cluster has them on none.
+    Start {
+        /// The guests.
+        vms: Vec<String>,
     },
     /// Less is broken, and load is better spread.
     Better(Box<Better>),
@@ -145,6 +152,7 @@ pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
     match &request.want {
         Want::Empty { host } => empty(request, host),
         Want::Elsewhere { vm } => elsewhere(request, vm),
+        Want::Start { .. } => starts(request),
         Want::Better(better) => round(request, better),
         Want::At { places } => at(request, places),
     }
@@ -209,6 +217,32 @@ fn take_back(compiled: &Compiled, goal: &mut [HostId]) {
 fn stuck(compiled: &Compiled, goal: &[HostId], host: &str) -> usize {
     let stays = |(now, then): (&HostId, &HostId)| compiled.names.host(*now) == host && then == now;
     compiled.problem.initial.iter().zip(goal).filter(|pair| stays(*pair)).count()
+}
+
+/// Finds places for guests that run nowhere, with all other guests where they are.
+fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
+    let mut alone = request.cluster.clone();
+    alone.guests.iter_mut().for_each(|guest| guest.optimize &= guest.host.is_none());
+    let compiled = compiled(&alone)?;
+    let mut goal = repair(&compiled.problem, &compiled.problem.initial, 1, REPAIR_STEPS);
+    take_back(&compiled, &mut goal);
+    let nowhere = (0..goal.len() as GuestId).filter(|guest| compiled.problem.initial[*guest as usize] == NOWHERE);
+    let moves = nowhere.map(|guest| {
+        let to = goal[guest as usize];
+        let reason = match to {
+            NOWHERE => obstacles(&compiled, &goal, guest),
+            to => picked(&compiled, &goal, to, 1),
+        };
+        PlannedMove {
+            vm: compiled.names.guest(guest).to_owned(),
+            from: String::new(),
+            to: (to != NOWHERE).then(|| compiled.names.host(to).to_owned()),
+            reason,
+            waits: Vec::new(),
+            forecast_ms: START_MS,
+        }
+    });
+    Ok(Planned { moves: moves.collect(), forecast_ms: START_MS, is_relief: false })
 }
 
 /// Moves a guest to the best other host, with all other guests where they are.

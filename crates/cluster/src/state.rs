@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation, UnixMs};
-use skein_api::{Request, Term};
+use skein_api::{MigrationId, Request, Term};
 
 use crate::answer::Answer;
 use crate::observed::{Observed, SessionId};
@@ -50,6 +50,8 @@ pub enum Planted {
     RefusalForgotten,
     /// A VM that no host has at the moment is forgotten at once.
     MissingForgotten,
+    /// A VM is started elsewhere without proof that its host is off.
+    ProofForgotten,
     /// A plan is kept, though rules have changed since it was made.
     PlanKept,
 }
@@ -118,6 +120,10 @@ pub(crate) enum CommandPurpose {
     Begin { operation: String, index: usize },
     /// To call a move off.
     CallOff { operation: String, index: usize },
+    /// To settle a migration in doubt whose other host is off.
+    Settle { host: String, migration: MigrationId },
+    /// To have a host forget a VM that runs elsewhere.
+    Forget { host: String, vm: String },
 }
 
 /// A command whose reply has not come.
@@ -256,6 +262,7 @@ impl Controller {
         let Some(found) = self.tables.hosts.get(name).filter(|found| found.value.contact != contact) else { return };
         let mut host = found.value.clone();
         (host.contact, host.contact_since) = (contact, now.wall);
+        self.epoch += 1;
         self.tables.put(name, host);
     }
 

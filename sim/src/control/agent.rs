@@ -3,11 +3,11 @@
 
 use skein_api::{
     CheckResult, FailureReason, Hello, HostLoad, HostReport, Migration, MigrationId, MigrationPhase, Outcome, Problem,
-    ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, ToAgent, ToController,
+    ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, ToAgent, ToController, VmOrigin,
 };
 
 use super::event::{Event, Session};
-use super::host::{Flight, Ms, Sent};
+use super::host::{Flight, Guest, Ms, Sent};
 use super::world::World;
 
 /// How often an agent reports.
@@ -185,8 +185,39 @@ fn obey(world: &mut World, host: usize, request_id: Option<String>, request: Req
             flight.called_off = Some(FailureReason::Cancelled);
             Reply::Done
         }
+        Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } => {
+            start_vm(world, host, file.trim_end_matches(".toml"))
+        }
+        Request::VmForget { name } => {
+            let guests = &mut world.agents[host].guests;
+            if guests.get(&name).is_some_and(|guest| guest.runs) {
+                return refused("it runs");
+            }
+            guests.remove(&name);
+            Reply::Done
+        }
         _ => refused("the simulated agent does not do that"),
     }
+}
+
+fn start_vm(world: &mut World, host: usize, vm: &str) -> Reply {
+    let ram_mb = world.guests[vm];
+    let agent = &world.agents[host];
+    if agent.incoming.contains_key(vm) || agent.guests.get(vm).is_some_and(|guest| guest.runs) {
+        return refused("it runs already");
+    }
+    if agent.refuses.contains(vm) || agent.ram_used_mb() + ram_mb > agent.ram_mb || world.rng.percent(10) {
+        return refused("it cannot be started here");
+    }
+    world.say(|| format!("{vm} starts on host {host}"));
+    if let Some(other) = world.agents.iter().find(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs)) {
+        let what = format!("{vm} is started on host {host}, and runs on {}", other.name);
+        world.check.broken(world.now, what);
+    }
+    world.agents[host].guests.insert(vm.to_owned(), Guest { ram_mb, runs: true, migration: None });
+    world.check.stats.started += 1;
+    let agent = &world.agents[host];
+    Reply::Vm(Box::new(agent.views()[vm].clone()))
 }
 
 fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str, to: &str) -> Reply {

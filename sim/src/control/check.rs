@@ -18,6 +18,7 @@ pub struct Stats {
     pub asked: u64,
     pub operations: u64,
     pub moved: u64,
+    pub started: u64,
     pub deposed: u64,
     pub events: u64,
 }
@@ -28,6 +29,7 @@ impl Stats {
         self.asked += other.asked;
         self.operations += other.operations;
         self.moved += other.moved;
+        self.started += other.started;
         self.deposed += other.deposed;
         self.events += other.events;
     }
@@ -128,6 +130,16 @@ impl Checker {
             let page = store.read(&Range::one(skein_store::Key::new(key).ok()?)).ok()?;
             page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
         };
+        // Where guests are was known before the move was decided.
+        let read_vm = |key: &str| {
+            let written = transaction.operations.iter().find_map(|operation| match operation {
+                skein_store::Operation::Put { key: put, value, .. } if put.as_str() == key => {
+                    Some(value.as_bytes().to_vec())
+                }
+                _ => None,
+            });
+            written.or_else(|| read(key))
+        };
         for operation in &transaction.operations {
             let skein_store::Operation::Put { key, value, .. } = operation else { continue };
             let Some(id) = key.as_str().strip_prefix("operation/") else { continue };
@@ -154,8 +166,8 @@ impl Checker {
                     Some(_) => {}
                 }
                 let other = match of.vm.as_str() {
-                    "v0" => read("vm/v1"),
-                    "v1" => read("vm/v0"),
+                    "v0" => read_vm("vm/v1"),
+                    "v1" => read_vm("vm/v0"),
                     _ => None,
                 };
                 let other = other.and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
@@ -191,7 +203,9 @@ impl Checker {
         let mut used: BTreeMap<(String, bool), u32> = BTreeMap::new();
         for operation in all.values().filter_map(|value| serde_json::from_slice::<Operation>(value).ok()) {
             for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun) {
-                *used.entry((of.from.clone(), false)).or_default() += 1;
+                if !matches!(operation.kind, OperationKind::Failover { .. }) {
+                    *used.entry((of.from.clone(), false)).or_default() += 1;
+                }
                 *used.entry((of.to.clone().unwrap_or_default(), true)).or_default() += 1;
             }
         }

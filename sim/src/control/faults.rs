@@ -45,7 +45,8 @@ pub fn inject(world: &mut World) {
         }
         4 if world.agents[host].is_on => {
             agent::switch_off(world, host);
-            world.after(ms + 12_000, Event::Restart { node: None, host: Some(host) });
+            let ms = ms + 12_000 + world.rng.below(20_000);
+            world.after(ms, Event::Restart { node: None, host: Some(host) });
         }
         5 => {
             world.say(|| format!("the store is silent for {ms} ms"));

@@ -148,7 +148,7 @@ fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmVi
         adopted: false,
         migration: migration.map(MigrationId),
         drives: Vec::new(),
-        definition: None,
+        definition: Some(name.to_owned()),
         note: String::new(),
     }
 }

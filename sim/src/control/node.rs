@@ -227,6 +227,11 @@ fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &
     let mut transaction = Transaction::new();
     for change in changes {
         check_lost(world, node, change);
+        if let Change::Put { key, value } = change
+            && key.starts_with("vm/")
+        {
+            world.say(|| format!("c{node} writes {key}: {}", String::from_utf8_lossy(value)));
+        }
         let key = Key::new(change.key()).expect("the key is one");
         transaction = transaction.then(match change {
             Change::Put { value, .. } => Operation::put(key, Value::new(value.clone()).expect("the value is small")),

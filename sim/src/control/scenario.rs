@@ -2,7 +2,8 @@
 
 use serde_json::json;
 use skein_api::cluster::{
-    ClusterSettings, DrainRequest, MigrateRequest, OptimizeRequest, OptimizeSettings, ResumeRequest, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, MigrateRequest, OptimizeRequest, OptimizeSettings,
+    ResumeRequest, VmSettings,
 };
 use skein_cluster::{Ask, Asked, Settings};
 
@@ -39,7 +40,7 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
         agent::start(&mut world, host);
     }
     faults::schedule(&mut world);
-    for _ in 0..world.rng.between(1, 8) {
+    for _ in 0..world.rng.between(1, 12) {
         let ms = world.rng.between(500, PEOPLE_MS);
         world.after(ms, Event::People);
     }
@@ -73,6 +74,7 @@ fn populate(world: &mut World) {
         let host = world.rng.below(hosts) as usize;
         let ram_mb = 512 * world.rng.between(1, 4);
         let name = format!("v{vm}");
+        world.guests.insert(name.clone(), ram_mb);
         world.agents[host].guests.insert(name.clone(), Guest { ram_mb, runs: true, migration: None });
         if world.rng.percent(10) {
             let refuses = world.rng.below(hosts) as usize;
@@ -180,6 +182,16 @@ fn people(world: &mut World) {
             Some(newest) => Ask::Cancel { operation: newest.id.clone() },
             None => Ask::Drain { host, request: DrainRequest::default() },
         },
+    };
+    // Whoever sees that a host is off says so, often.
+    let is_off = |agent: &Agent| {
+        let contact = world.nodes[node].controller.host(&agent.name).map(|host| host.contact);
+        !agent.is_on && contact == Some(Contact::Lost)
+    };
+    let off = world.agents.iter().find(|agent| is_off(agent)).map(|agent| agent.name.clone());
+    let ask = match off.filter(|_| world.rng.percent(60)) {
+        Some(host) => Ask::Fence { host, request: FenceRequest { is_off: true } },
+        None => ask,
     };
     let id = world.number();
     world.say(|| format!("somebody asks c{node}: {ask:?}"));

@@ -51,14 +51,20 @@ pub fn settled(world: &mut World) -> Result<(), String> {
         if let Some(set) = world.check.set.get(name).filter(|set| **set != vm.settings) {
             return Err(format!("{name} was set to {set:?}, and is {:?}", vm.settings));
         }
-        let at = world.agents.iter().find(|agent| agent.guests.contains_key(name));
+        let at = world.agents.iter().find(|agent| agent.guests.get(name).is_some_and(|guest| guest.runs));
+        let at = at.or_else(|| world.agents.iter().find(|agent| agent.guests.contains_key(name)));
         let runs = at.is_some_and(|agent| agent.guests[name].runs);
         let is_right = at.map(|agent| agent.name.clone()) == vm.host && runs == (vm.state == VmRunState::Running);
         if !is_right {
             return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
         }
     }
-    let guests: usize = world.agents.iter().map(|agent| agent.guests.len()).sum();
-    let known = entries.iter().filter(|entry| entry.key.as_str().starts_with("vm/")).count();
-    if guests != known { Err(format!("there are {guests} guests, and the store knows {known}")) } else { Ok(()) }
+    let known = |vm: &String| entries.iter().any(|entry| entry.key.as_str() == format!("vm/{vm}"));
+    let mut all = world.agents.iter().flat_map(|agent| agent.guests.iter().map(move |(vm, of)| (vm, &agent.name, of)));
+    if let Some((vm, host, guest)) = all.find(|(vm, ..)| !known(vm)) {
+        return Err(format!("{vm} is on {host}: {guest:?}, and the store does not know it"));
+    }
+    // A host that was back forgets the guests that were started elsewhere.
+    let twice = world.guests.keys().find(|vm| world.agents.iter().filter(|of| of.guests.contains_key(*vm)).count() > 1);
+    twice.map_or(Ok(()), |vm| Err(format!("{vm} is known to two hosts")))
 }

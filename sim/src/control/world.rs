@@ -32,6 +32,8 @@ pub struct World {
     /// The pairs of host and controller between which nothing comes through.
     pub cut: BTreeSet<(usize, usize)>,
     pub migrations: BTreeMap<u64, Flight>,
+    /// The memory of each guest, in MiB.
+    pub guests: BTreeMap<String, u64>,
     pub check: Checker,
     pub numbers: u64,
     pub trace: bool,
@@ -54,6 +56,7 @@ impl World {
             sessions: BTreeMap::new(),
             cut: Default::default(),
             migrations: BTreeMap::new(),
+            guests: BTreeMap::new(),
             check: Checker::default(),
             numbers: 0,
             trace: crate::is_traced(),

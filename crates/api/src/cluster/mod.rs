@@ -28,7 +28,8 @@ pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, Ne
 pub use event::{ChangedObject, Event};
 pub use host::{Contact, Host, HostMode, HostSettings};
 pub use operation::{
-    DrainRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress, ResumeRequest,
+    DrainRequest, FenceRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress,
+    ResumeRequest,
 };
 pub use problem::ProblemDetails;
 pub use rule::{Complaint, Explanation, HostObjections, Rule};

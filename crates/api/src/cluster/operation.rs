@@ -61,6 +61,11 @@ pub enum OperationKind {
         /// How much is done, from 1 to 5.
         aggressiveness: u8,
     },
+    /// Starts the guests elsewhere that ended with a host.
+    Failover {
+        /// The host, which is proven to be off.
+        host: String,
+    },
     /// Brings the guests of a drain home.
     Resume {
         /// The host.
@@ -113,6 +118,9 @@ pub struct Move {
     /// The moves that have to be over before, as indices in the operation's list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<u32>,
+    /// VMs that were to leave the target when this was planned, and have to have left it before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub after: Vec<String>,
     /// How often the move was begun.
     #[serde(default)]
     pub attempts: u32,
@@ -204,6 +212,16 @@ pub struct DrainRequest {
     pub evacuate: bool,
     /// Whether to say only what would be done.
     pub dry_run: bool,
+}
+
+/// Says that a host is off.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct FenceRequest {
+    /// Whether a person has made sure that the host is off, and that it stays off until it is to run again. Its guests
+    /// are then started elsewhere: were one of them still running, it would run twice.
+    pub is_off: bool,
 }
 
 /// Asks for a host to take guests again.

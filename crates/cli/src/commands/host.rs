@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, ResumeRequest};
+use skein_api::cluster::{DrainRequest, FenceRequest, ResumeRequest};
 use skein_api::{HostFacts, HostView, MigrationSlots, Presence, Reply, Request, Resource, RoomLimit};
 use skein_client::ControllerClient;
 use skein_units::{about_bytes, exact_bytes, parse_seconds};
@@ -109,6 +109,29 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Say that a lost host is off: its guests are started elsewhere
+    ///
+    /// A host is lost when its agent does not report any more. Its guests may still run. Make sure that the host is off
+    /// (its power switch, its management controller) and that it stays off until it is to run again. If it is not off,
+    /// its guests run twice, and write to the same disks.
+    #[command(after_help = format!("\
+Examples:
+  skein host fence hosta --is-off            I have seen that it is off
+
+{EXIT_CODES}"))]
+    Fence {
+        /// Its name
+        name: String,
+        /// A person has made sure that it is off, and stays off
+        #[arg(long, required = true)]
+        is_off: bool,
+        /// Return as soon as it is begun
+        #[arg(long)]
+        detach: bool,
+        /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
     /// Take a host that has no VMs out of the cluster; its certificate stays valid until it ends
     #[command(after_help = "\
 Examples:
@@ -145,6 +168,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Resume { name, bring_home, detach, json } => {
             let client = view.controllers.client()?;
             return hosts::resume(&client, &name, &ResumeRequest { bring_home }, Wait::of(detach), Output::of(json));
+        }
+        Command::Fence { name, is_off, detach, json } => {
+            let client = view.controllers.client()?;
+            return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
         }
         Command::Remove { name } => {
             view.controllers.client()?.remove_host(&name)?;

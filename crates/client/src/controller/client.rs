@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use skein_api::cluster::{
-    ClusterStatus, DrainRequest, Host, HostSettings, JoinRequest, Joined, MigrateRequest, Operation, ResumeRequest, Vm,
-    VmSettings,
+    ClusterStatus, DrainRequest, FenceRequest, Host, HostSettings, JoinRequest, Joined, MigrateRequest, Operation,
+    ResumeRequest, Vm, VmSettings,
 };
 
 use super::error::ControllerError;
@@ -102,6 +102,12 @@ impl ControllerClient {
     /// Lets a host take guests again. Returns the operation that brings guests home, if that was asked for.
     pub fn resume(&self, host: &str, request: &ResumeRequest) -> Result<Option<Operation>, ControllerError> {
         let ask = Ask::post(format!("/hosts/{}/resume", encoded(host)), Some(plain(request)));
+        json(self.sender.send(&ask)?)
+    }
+
+    /// Says that a lost host is off. Returns the operation that starts its guests elsewhere, if there are any.
+    pub fn fence(&self, host: &str, request: &FenceRequest) -> Result<Option<Operation>, ControllerError> {
+        let ask = Ask::post(format!("/hosts/{}/fence", encoded(host)), Some(plain(request)));
         json(self.sender.send(&ask)?)
     }
 

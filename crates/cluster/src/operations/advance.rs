@@ -78,8 +78,11 @@ impl Controller {
             operation.state = OperationState::Planning;
             return self.save_operation(now, operation);
         }
+        let starts = matches!(operation.kind, OperationKind::Failover { .. });
         for index in 0..operation.moves.len() {
             match operation.moves[index].state {
+                MoveState::Waiting if starts => self.look_at_waiting_start(now, &mut operation.moves[index]),
+                MoveState::Begun if starts => self.look_at_begun_start(now, &mut operation, index),
                 MoveState::Waiting => self.look_at_waiting(now, &mut operation, index),
                 MoveState::Begun => self.look_at_begun(now, &mut operation, index),
                 MoveState::Done | MoveState::Failed | MoveState::Left => {}
@@ -114,6 +117,21 @@ impl Controller {
                     _ => (operation.state, operation.message) = (OperationState::Failed, why),
                 }
             }
+            OperationKind::Failover { host } => {
+                let left = self.lost_guests(host);
+                let settled = |vm: &String| {
+                    let last = operation.moves.iter().rfind(|of| of.vm == *vm);
+                    last.is_some_and(|of| of.state == MoveState::Left && of.to.is_none())
+                };
+                if left.iter().any(|vm| !settled(vm)) {
+                    operation.state = OperationState::Planning;
+                } else if left.is_empty() {
+                    operation.state = OperationState::Done;
+                } else {
+                    operation.state = OperationState::Failed;
+                    operation.message = format!("{} cannot be started elsewhere: {}", left.len(), left.join(", "));
+                }
+            }
             OperationKind::Drain { host, .. } => {
                 let host = host.clone();
                 self.drained(now, operation, &host);
@@ -140,7 +158,11 @@ impl Controller {
         };
         let (stay, new): (Vec<String>, Vec<String>) = here.into_iter().partition(settled);
         if !new.is_empty() {
-            operation.state = OperationState::Planning;
+            // What others are moving is waited for.
+            let is_other = |vm: &String| self.operation_of(vm).is_some_and(|other| other != operation.id);
+            if !new.iter().all(is_other) {
+                operation.state = OperationState::Planning;
+            }
             return;
         }
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
@@ -169,6 +191,10 @@ impl Controller {
                 MoveState::Waiting => {
                     operation.moves[index].state = MoveState::Left;
                     operation.moves[index].detail = "it was not begun any more".into();
+                }
+                // A start cannot be called off: the VM runs, or it does not.
+                MoveState::Begun if matches!(operation.kind, OperationKind::Failover { .. }) => {
+                    self.look_at_begun_start(now, &mut operation, index);
                 }
                 MoveState::Begun if self.has(Planted::OverTooEarly) => operation.moves[index].state = MoveState::Left,
                 MoveState::Begun => {

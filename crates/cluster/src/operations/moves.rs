@@ -1,10 +1,11 @@
 //! Moves: which begin, and what becomes of them.
 
-use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
+use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
 use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
 
 use super::record::is_owner;
 use crate::observed::SessionId;
+use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
@@ -62,10 +63,9 @@ impl Controller {
 
     /// Returns whether nothing but slots keeps a move from beginning.
     fn is_ready(&self, now: Now, operation: &Operation, of: &Move) -> bool {
-        // A host that is about to fail is not waited for.
-        let evacuates = matches!(operation.kind, OperationKind::Drain { evacuate: true, .. });
-        let before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
-        let is_free = evacuates || before.into_iter().all(|before| before.state.is_over());
+        let mut before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
+        let leaves = |other: &Move| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm);
+        let is_free = before.all(|before| before.state.is_over()) && !self.open_moves().any(leaves);
         is_free && of.not_before.is_none_or(|time| now.wall >= time)
     }
 
@@ -77,12 +77,9 @@ impl Controller {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
         };
-        let (outgoing, incoming) = (self.slots_used(&of.from).1, self.slots_used(&to).0);
-        if !is_online(&of.from)
-            || !is_online(&to)
-            || outgoing >= self.slots(&of.from).1
-            || incoming >= self.slots(&to).0
-        {
+        let starts = matches!(operation.kind, OperationKind::Failover { .. });
+        let can_leave = starts || (is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1);
+        if !can_leave || !is_online(&to) || self.slots_used(&to).0 >= self.slots(&to).0 {
             return;
         }
         of.state = MoveState::Begun;
@@ -90,8 +87,14 @@ impl Controller {
         of.begun = of.begun.or(Some(now.wall));
         (of.migration, of.not_before) = (None, None);
         of.detail.clear();
+        let begun = of.clone();
         self.save_operation(now, operation.clone());
-        self.send_begin(&operation, index);
+        if starts {
+            self.claim(now, &begun);
+            self.send_start(&operation, index);
+        } else {
+            self.send_begin(&operation, index);
+        }
     }
 
     /// Asks the source's agent for the migration of a move.
@@ -106,7 +109,13 @@ impl Controller {
         self.send(session, purpose, request_id, request);
     }
 
-    fn send(&mut self, session: SessionId, purpose: CommandPurpose, request_id: Option<String>, request: Request) {
+    pub(crate) fn send(
+        &mut self,
+        session: SessionId,
+        purpose: CommandPurpose,
+        request_id: Option<String>,
+        request: Request,
+    ) {
         let Some(term) = self.term() else { return };
         let command = self.number();
         self.commands.insert(command, Outstanding { session, purpose });
@@ -131,6 +140,10 @@ impl Controller {
     pub(crate) fn begun(&mut self, now: Now, id: &str, index: usize, reply: Reply) {
         let Some(mut operation) = self.operation(id) else { return };
         let Some(of) = operation.moves.get_mut(index).filter(|of| of.state == MoveState::Begun) else { return };
+        if matches!(operation.kind, OperationKind::Failover { .. }) {
+            self.started(now, &mut operation, index, reply);
+            return self.save_operation(now, operation);
+        }
         match reply {
             Reply::Migration(migration) => {
                 of.migration = Some(migration.id);
@@ -151,6 +164,9 @@ impl Controller {
                 self.attempt_failed(now, of, words);
             }
             _ => self.attempt_failed(now, of, "its agent answered something else than was asked".into()),
+        }
+        if of.state != MoveState::Begun {
+            self.epoch += 1;
         }
         self.save_operation(now, operation);
     }
@@ -209,6 +225,7 @@ impl Controller {
                 own.state = MoveState::Done;
                 own.ended = Some(now.wall);
                 own.downtime_ms = source.and_then(|migration| migration.downtime_ms);
+                self.arrived(now, &of.vm, &to);
             }
             (Some(Outcome::CalledOff), _) => {
                 let Some(migration) = source else { return };
@@ -228,6 +245,21 @@ impl Controller {
             }
             (None, _) => self.look_for_guest(now, own, &to),
         }
+        if !matches!(operation.moves[index].state, MoveState::Begun | MoveState::Done) {
+            // Others were planned as if the guest had gone.
+            self.epoch += 1;
+        }
+    }
+
+    /// Notes where a guest runs that was moved: both hosts will say so, one of them later.
+    fn arrived(&mut self, now: Now, vm: &str, host: &str) {
+        let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() != Some(host)) else {
+            return;
+        };
+        let host = Some(host.to_owned());
+        let moved = VmRecord { host, state: VmRunState::Running, since: now.wall, ..found.value.clone() };
+        self.missing.remove(vm);
+        self.tables.put(vm, moved);
     }
 
     /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys

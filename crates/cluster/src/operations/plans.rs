@@ -1,6 +1,6 @@
 //! Plans: which are asked for, and what is done with them.
 
-use skein_api::cluster::{Operation, OperationKind, OperationState};
+use skein_api::cluster::{MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
 
@@ -22,6 +22,9 @@ impl Controller {
         {
             // A preview asks what would be.
             found.state = skein_placement::cluster::model::HostState::Maintenance;
+        }
+        if let Want::Start { vms } = &want {
+            self.add_unplaced(&mut cluster, vms, excluded);
         }
         let limits = cluster.hosts.iter().map(|host| {
             let (incoming, outgoing) = self.slots(&host.name);
@@ -84,13 +87,30 @@ impl Controller {
                         return self.tables.delete::<Operation>(id);
                     }
                 }
+                let first = operation.moves.len();
                 take_over(&mut operation, planned);
+                let leaving: Vec<(String, String)> =
+                    self.open_moves().map(|of| (of.from.clone(), of.vm.clone())).collect();
+                for of in &mut operation.moves[first..] {
+                    let from_there = leaving.iter().filter(|(from, vm)| Some(from) == of.to.as_ref() && *vm != of.vm);
+                    of.after = from_there.map(|(_, vm)| vm.clone()).collect();
+                }
+                if let OperationKind::Failover { host } = &operation.kind {
+                    for of in operation.moves.iter_mut().filter(|of| of.from.is_empty()) {
+                        of.from.clone_from(host);
+                        let vm = self.tables.vms.get(&of.vm);
+                        if vm.is_none_or(|vm| vm.value.definition.is_none()) {
+                            (of.to, of.state) = (None, MoveState::Left);
+                            of.reason = "nobody knows its definition: another program had started it".into();
+                        }
+                    }
+                }
                 (operation.state, operation.message) = (OperationState::Running, String::new());
             }
             Err(error) => {
                 run.plan_failed_ms = Some(now.mono_ms);
                 operation.message = error_chain(&error);
-                if !matches!(operation.kind, OperationKind::Drain { .. }) {
+                if !matches!(operation.kind, OperationKind::Drain { .. } | OperationKind::Failover { .. }) {
                     operation.state = OperationState::Failed;
                 }
             }
@@ -118,6 +138,7 @@ impl Controller {
         let want = match &operation.kind {
             OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
+            OperationKind::Failover { host } => self.want_starts(host),
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let left = self.operation(drain).into_iter().flat_map(|drain| drain.moves);

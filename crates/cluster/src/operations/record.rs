@@ -56,8 +56,13 @@ impl Controller {
 
     /// Returns the moves that are under way.
     pub(super) fn begun_moves(&self) -> impl Iterator<Item = &Move> {
-        let open = self.tables.operations.values().filter(|found| !found.value.state.is_over());
-        open.flat_map(|found| &found.value.moves).filter(|of| of.state == MoveState::Begun)
+        self.open_moves().filter(|of| of.state == MoveState::Begun)
+    }
+
+    /// Returns the moves that wait, or are under way.
+    pub(super) fn open_moves(&self) -> impl Iterator<Item = &Move> {
+        let open = self.runs.keys().filter_map(|id| self.tables.operations.get(id));
+        open.flat_map(|found| &found.value.moves).filter(|of| !of.state.is_over())
     }
 
     /// Makes an operation, and keeps it.
@@ -162,6 +167,7 @@ pub(crate) fn new_move(vm: &str, from: &str, to: Option<&str>, reason: &str) -> 
         reason: reason.to_owned(),
         state: if to.is_some() { MoveState::Waiting } else { MoveState::Left },
         waits: Vec::new(),
+        after: Vec::new(),
         attempts: 0,
         migration: None,
         not_before: None,

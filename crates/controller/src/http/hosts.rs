@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use skein_api::cluster::{DrainRequest, Host, HostSettings, Operation, Page, ResumeRequest};
+use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, Operation, Page, ResumeRequest};
 use skein_cluster::Ask;
 
 use super::answer::{Shown, response};
@@ -111,6 +111,27 @@ pub(crate) async fn drain_host(
     }
     let shown = Shown::of(request.dry_run);
     response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?, shown)
+}
+
+/// Takes a person's word that a lost host is off
+///
+/// The host's guests are then started elsewhere, if the cluster's settings say so. If the host is not off, they run
+/// twice.
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/fence", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
+    request_body = Option<FenceRequest>,
+    responses((status = 202, description = "Its guests are started elsewhere", body = Operation),
+        (status = 204, description = "The host counts as off"), ReadProblems, WriteProblems))]
+pub(crate) async fn fence_host(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+    OptionalBody(request): OptionalBody<FenceRequest>,
+) -> Result<Response, Problem> {
+    response(origin.with(&request).ask(&app, Ask::Fence { host, request }).await?, Shown::Kept)
 }
 
 /// Lets a host take guests again

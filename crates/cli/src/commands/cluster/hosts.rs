@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, Host, ResumeRequest, Vm};
+use skein_api::cluster::{DrainRequest, FenceRequest, Host, ResumeRequest, Vm};
 use skein_client::ControllerClient;
 use skein_units::about_bytes;
 
@@ -150,6 +150,26 @@ pub fn resume(
             match output {
                 Output::Json => print_json(&client.host(host)?)?,
                 Output::Text => print(&format!("{} takes guests again\n", clean_line(host)))?,
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Says that a lost host is off.
+pub fn fence(
+    client: &ControllerClient,
+    host: &str,
+    request: &FenceRequest,
+    wait: Wait,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match client.fence(host, request)? {
+        Some(operation) => begun(client, operation, wait, output),
+        None => {
+            match output {
+                Output::Json => print_json(&client.host(host)?)?,
+                Output::Text => print(&format!("{} counts as off; none of its guests is started\n", clean_line(host)))?,
             }
             Ok(ExitCode::SUCCESS)
         }

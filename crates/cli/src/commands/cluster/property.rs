@@ -207,7 +207,7 @@ mod tests {
     fn what_is_no_setting_is_told() {
         let (mut host, mut vm) = (HostSettings::default(), VmSettings::default());
         for (key, value, says) in
-            [("grup", "x", "no setting 'grup'"), ("storage", "maybe", "yes or no"), ("incoming-max", "-1", "whole")]
+            [("colour", "x", "no setting 'colour'"), ("storage", "maybe", "yes or no"), ("incoming-max", "-1", "whole")]
         {
             let error = set_host(&mut host, key, value).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");

@@ -75,6 +75,7 @@ pub fn kind(kind: &OperationKind) -> String {
         OperationKind::Drain { host, evacuate: false, .. } => format!("drain of {}", clean_line(host)),
         OperationKind::Drain { host, evacuate: true, .. } => format!("evacuation of {}", clean_line(host)),
         OperationKind::Optimize { .. } => "optimisation".to_owned(),
+        OperationKind::Failover { host } => format!("failover of {}", clean_line(host)),
         OperationKind::Resume { host, .. } => format!("homecoming to {}", clean_line(host)),
     }
 }
