@@ -81,7 +81,7 @@ pub enum Output {
     Lead { session: SessionId, term: Term },
     /// End an agent's connection.
     HangUp { session: SessionId, why: String },
-    /// Make a plan, and come back with [`Input::Planned`].
+    /// Make a plan, and come back with [`Input::Planned`](crate::Input::Planned).
     Plan { plan: u64, request: Box<PlanRequest> },
     /// Answer what was asked.
     Answer { asked: u64, answer: Answer },
