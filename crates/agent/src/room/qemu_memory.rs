@@ -37,6 +37,9 @@ pub(crate) struct QemuMemory {
     pub(crate) huge_allocated: u64,
     /// The process's own memory, in RAM or swapped out, with its page tables.
     pub(crate) private: u64,
+    /// The process's own memory that may be written, touched or not (`VmData`, `VmStk`): what the kernel accounts when
+    /// the memory is mapped (`vm.overcommit_memory` 2).
+    pub(crate) committed: u64,
     /// The resident shared memory, that of files among it.
     pub(crate) shared: u64,
     /// The number of threads.
@@ -54,7 +57,8 @@ impl QemuMemory {
         let field = |name: &str| kilobytes(&status, name).unwrap_or(0);
         let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
         let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
-        let mut held = QemuMemory { private, shared: field("RssShmem"), threads, ..QemuMemory::default() };
+        let committed = field("VmData").saturating_add(field("VmStk"));
+        let mut held = QemuMemory { private, committed, shared: field("RssShmem"), threads, ..QemuMemory::default() };
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         // Reading all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
         let mut mappings: Option<BTreeSet<Inode>> = None;
@@ -112,7 +116,9 @@ impl QemuMemory {
     /// Returns what the process has of what a limit counts as used.
     pub(super) fn of_limit(&self, limit: &RoomLimit) -> u64 {
         match limit.resource {
-            Resource::Ram | Resource::Commit => self.files_allocated.saturating_add(self.private),
+            Resource::Ram => self.files_allocated.saturating_add(self.private),
+            // A QEMU that is confirmed after its start has mapped its guest's RAM, and touched none.
+            Resource::Commit => self.files_allocated.saturating_add(self.committed),
             Resource::HugePages { .. } if limit.name.contains(HUGETLB_RESERVATION_MARK) => self.huge,
             Resource::HugePages { .. } => self.huge_allocated,
             Resource::Tasks => self.threads,
@@ -175,6 +181,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_mapped_counts_as_committed_before_it_is_touched() {
+        let held = QemuMemory { private: 20, committed: 3000, files_allocated: 7, ..QemuMemory::default() };
+        let limit = |resource| RoomLimit {
+            resource,
+            owner: String::new(),
+            name: String::new(),
+            limit: 8000,
+            used: 3500,
+            promised: 0,
+            promised_to: Vec::new(),
+        };
+        assert_eq!((held.of_limit(&limit(Resource::Ram)), held.of_limit(&limit(Resource::Commit))), (27, 3007));
+    }
+
+    #[test]
     fn files_in_memory_that_are_mapped() {
         let maps = "55d0-55d1 r-xp 00000000 08:01 77                         /usr/bin/qemu\n\
                     7f00-7f01 rw-s 00000000 00:01 1234                       /memfd:ram 0 (deleted)\n\
@@ -198,7 +219,7 @@ mod tests {
     #[test]
     fn of_a_process() {
         let own = QemuMemory::of(std::process::id()).unwrap();
-        assert!(own.private > 0 && own.threads > 0, "{own:?}");
+        assert!(own.private > 0 && own.threads > 0 && own.committed > own.private / 2, "{own:?}");
         assert!(QemuMemory::of(u32::MAX).is_err());
     }
 }
