@@ -132,6 +132,8 @@ impl Controller {
             Contact::Online => {
                 return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
             }
+            // Guests that found no place before are tried again.
+            Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
             Contact::Off => return Answer::conflict(format!("'{host}' is known to be off already"), ""),
         }
         self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))

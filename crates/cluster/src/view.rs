@@ -1,5 +1,7 @@
 //! Shows hosts and VMs as the API has them, from what is stored and what is observed.
 
+use std::collections::BTreeMap;
+
 use skein_api::VmState;
 use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Rule, Vm, VmCounts, VmRunState};
 
@@ -158,8 +160,27 @@ impl Controller {
                      off (skein host fence {name} --is-off)"
                 )),
                 Contact::Joined => found.push(format!("host '{name}' has joined and its agent was never seen")),
-                Contact::Online | Contact::Off => {}
+                Contact::Off => {
+                    let left = self.guests_on(name).len();
+                    if left > 0 && !self.fails_over(name) {
+                        found.push(format!(
+                            "{left} VMs of '{name}' ended with it and run nowhere: make room, and ask again (skein \
+                             host fence {name} --is-off)"
+                        ));
+                    }
+                }
+                Contact::Online => {}
             }
+        }
+        let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (host, observed) in self.observed.iter().filter(|(_, observed)| observed.session.is_some()) {
+            // In a migration the source may not have told yet that its guest is gone.
+            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
+            running.for_each(|vm| runs.entry(&vm.name).or_default().push(host));
+        }
+        for (vm, hosts) in runs.into_iter().filter(|(_, hosts)| hosts.len() > 1) {
+            let hosts = hosts.join(" and ");
+            found.push(format!("'{vm}' RUNS TWICE, on {hosts}: stop all but one at once (skein vm stop)"));
         }
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));

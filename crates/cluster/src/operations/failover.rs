@@ -29,6 +29,13 @@ impl Controller {
         Some(self.begin_operation(now, kind, OperationState::Planning, by))
     }
 
+    /// Returns whether the guests of a host are being started elsewhere.
+    pub(crate) fn fails_over(&self, host: &str) -> bool {
+        let open = self.runs.keys().filter_map(|id| self.tables.operations.get(id));
+        let of_host = |kind: &OperationKind| matches!(kind, OperationKind::Failover { host: of } if of == host);
+        open.into_iter().any(|found| of_host(&found.value.kind))
+    }
+
     /// Returns the VMs whose guests ended with a host: those that it had, and that no other host has, or is to get.
     pub(crate) fn lost_guests(&self, host: &str) -> Vec<String> {
         let here = self.guests_on(host).into_iter();

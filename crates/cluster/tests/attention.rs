@@ -1,0 +1,57 @@
+//! What needs a person is said.
+
+use skein_api::cluster::UnixMs;
+use skein_api::{Hello, HostReport, Term, VmState, VmView};
+use skein_cluster::{Controller, Input, Now, Settings, Tables};
+
+fn now() -> Now {
+    Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000 }
+}
+
+fn hello(host: &str) -> Hello {
+    Hello {
+        host: host.into(),
+        release: "test".into(),
+        api: 1,
+        instance: 1,
+        boot_id: None,
+        addresses: Vec::new(),
+        highest_term: Term(0),
+    }
+}
+
+fn running(name: &str) -> VmView {
+    VmView {
+        name: name.into(),
+        state: VmState::Running,
+        memory_bytes: 64 << 20,
+        cpus: 1,
+        pid: None,
+        qemu: None,
+        machine: None,
+        qmp: None,
+        console: None,
+        adopted: false,
+        migration: None,
+        drives: Vec::new(),
+        definition: None,
+        note: String::new(),
+    }
+}
+
+#[test]
+fn a_guest_that_runs_on_two_hosts_is_told() {
+    let mut controller = Controller::new(Settings::default());
+    let mut handle = |input| controller.handle(now(), input).unwrap();
+    handle(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
+    for (session, host) in [(1, "alpha"), (2, "beta")] {
+        handle(Input::AgentUp { session, hello: hello(host) });
+        let vms = vec![running("web"), running(host)];
+        handle(Input::AgentReport { session, report: Box::new(HostReport { sequence: 1, vms, ..Default::default() }) });
+    }
+    let told = controller.attention();
+    assert!(told.len() == 1 && told[0].contains("'web' RUNS TWICE, on alpha and beta"), "{told:?}");
+    // A host that says nothing any more is not counted.
+    controller.handle(now(), Input::AgentDown { session: 2 }).unwrap();
+    assert!(controller.attention().is_empty(), "{:?}", controller.attention());
+}
