@@ -176,8 +176,7 @@ impl Controller {
             .map(|(name, _)| name.clone())
             .collect();
         let is_silent = self.tables.hosts.iter().any(|(name, host)| {
-            !matches!(host.value.contact, Contact::Joined | Contact::Off)
-                && !self.observed.get(name).is_some_and(|observed| observed.session.is_some() && observed.is_whole)
+            !matches!(host.value.contact, Contact::Joined | Contact::Off) && self.reporting(name).is_none()
         });
         if is_silent {
             return;
@@ -190,7 +189,7 @@ impl Controller {
 
     /// Returns whether a host that reports does not have a VM.
     fn has_not(&self, host: &str, vm: &str) -> bool {
-        let found = self.observed.get(host).filter(|observed| observed.session.is_some() && observed.is_whole);
+        let found = self.reporting(host);
         found.is_some_and(|observed| !observed.vms.contains_key(vm)) || !self.tables.hosts.contains_key(host)
     }
 

@@ -7,7 +7,7 @@ use skein_api::cluster::{
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::error_chain;
-use crate::operations::is_owner;
+use crate::operations::{is_owner, new_move};
 use crate::planner::Want;
 use crate::records::{HostRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord};
 use crate::rules;
@@ -187,7 +187,11 @@ impl Controller {
             let message = format!("'{to}' is none of the possible owners of '{vm}'");
             return Some(Answer::conflict(message, "change its settings first, or choose another host"));
         }
-        let operation = self.new_migration(now, kind, vm, &from, to, by, request.dry_run);
+        let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
+        operation.moves.push(new_move(vm, &from, Some(to), "asked for"));
+        if !request.dry_run {
+            self.keep_operation(now, operation.clone());
+        }
         Some(Answer::Operation(Box::new(operation)))
     }
 

@@ -92,11 +92,7 @@ impl Controller {
         for session in sessions {
             self.out.push_back(Output::Lead { session, term });
         }
-        for (id, operation) in &self.tables.operations {
-            if !operation.value.state.is_over() {
-                self.runs.insert(id.clone(), OperationRun::default());
-            }
-        }
+        self.find_open();
         let names: Vec<String> = self.observed.keys().cloned().collect();
         for name in names {
             self.note_host(now, &name);
@@ -104,10 +100,17 @@ impl Controller {
         }
     }
 
+    /// Finds the operations that are under way.
+    fn find_open(&mut self) {
+        let open = self.tables.operations.iter().filter(|(_, found)| !found.value.state.is_over());
+        self.runs = open.map(|(id, _)| (id.clone(), OperationRun::default())).collect();
+    }
+
     fn follow(&mut self, tables: Tables) {
         self.forget();
         self.tables = tables;
         self.role = Role::Follower;
+        self.find_open();
     }
 
     /// Forgets what belongs to a term.
@@ -154,6 +157,12 @@ impl Controller {
         }
         for (key, value) in &changes {
             self.tables.apply(key, value.as_deref(), revision)?;
+            if let Some(id) = key.strip_prefix(Operation::PREFIX) {
+                match self.is_open(id) {
+                    true => drop(self.runs.entry(id.to_owned()).or_default()),
+                    false => drop(self.runs.remove(id)),
+                }
+            }
             self.changed(key, revision);
         }
         Ok(())

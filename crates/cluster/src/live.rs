@@ -119,9 +119,7 @@ impl Controller {
 
     /// Returns where guests go that are to be moved.
     fn pending_moves(&self) -> BTreeMap<&str, &str> {
-        let open = self.tables.operations.values().filter(|found| !found.value.state.is_over());
-        let moves = open.flat_map(|found| &found.value.moves).filter(|of| !of.state.is_over());
-        moves.filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?))).collect()
+        self.open_moves().filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?))).collect()
     }
 }
 

@@ -133,7 +133,7 @@ pub(crate) struct Outstanding {
     pub(crate) purpose: CommandPurpose,
 }
 
-/// What is kept of an operation while this controller leads, and nobody else needs.
+/// What is kept of an operation that is under way, and nobody else needs.
 #[derive(Debug, Default)]
 pub(crate) struct OperationRun {
     /// The plan that is being made.
@@ -264,6 +264,16 @@ impl Controller {
         (host.contact, host.contact_since) = (contact, now.wall);
         self.epoch += 1;
         self.tables.put(name, host);
+    }
+
+    /// Returns whether a command was sent for a purpose, and its reply has not come.
+    pub(crate) fn is_asked(&self, purpose: &CommandPurpose) -> bool {
+        self.commands.values().any(|command| command.purpose == *purpose)
+    }
+
+    /// Returns what a host says, if its agent is connected and has said everything.
+    pub(crate) fn reporting(&self, host: &str) -> Option<&Observed> {
+        self.observed.get(host).filter(|observed| observed.session.is_some() && observed.is_whole)
     }
 
     /// Returns the connection of a host's agent.

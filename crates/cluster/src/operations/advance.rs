@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use skein_api::cluster::{HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
+use super::record::starts;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
@@ -78,7 +79,7 @@ impl Controller {
             operation.state = OperationState::Planning;
             return self.save_operation(now, operation);
         }
-        let starts = matches!(operation.kind, OperationKind::Failover { .. });
+        let starts = starts(&operation.kind);
         for index in 0..operation.moves.len() {
             match operation.moves[index].state {
                 MoveState::Waiting if starts => self.look_at_waiting_start(now, &mut operation.moves[index]),
@@ -89,7 +90,7 @@ impl Controller {
             }
         }
         if operation.moves.iter().all(|of| of.state.is_over()) {
-            self.all_moves_over(now, &mut operation);
+            self.all_moves_over(&mut operation);
         }
         if operation != before {
             self.save_operation(now, operation);
@@ -106,7 +107,7 @@ impl Controller {
     }
 
     /// Ends an operation, or has it planned again.
-    fn all_moves_over(&mut self, now: Now, operation: &mut Operation) {
+    fn all_moves_over(&mut self, operation: &mut Operation) {
         match &operation.kind {
             OperationKind::Migrate { vm, to } => {
                 let last = operation.moves.iter().rfind(|of| of.vm == *vm);
@@ -134,7 +135,7 @@ impl Controller {
             }
             OperationKind::Drain { host, .. } => {
                 let host = host.clone();
-                self.drained(now, operation, &host);
+                self.drained(operation, &host);
             }
             OperationKind::Resume { .. } | OperationKind::Optimize { .. } => {
                 // A move that gave way to a later plan says nothing: the later plan does.
@@ -150,7 +151,7 @@ impl Controller {
         }
     }
 
-    fn drained(&mut self, now: Now, operation: &mut Operation, host: &str) {
+    fn drained(&mut self, operation: &mut Operation, host: &str) {
         let here = self.guests_on(host);
         let settled = |vm: &String| {
             let last = operation.moves.iter().rfind(|of| of.vm == *vm && of.from == *host);
@@ -169,7 +170,6 @@ impl Controller {
         if let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) {
             self.tables.put(host, HostRecord { mode: HostMode::Maintenance, ..of });
         }
-        let _ = now;
         if stay.is_empty() {
             operation.state = OperationState::Done;
         } else {
@@ -193,7 +193,7 @@ impl Controller {
                     operation.moves[index].detail = "it was not begun any more".into();
                 }
                 // A start cannot be called off: the VM runs, or it does not.
-                MoveState::Begun if matches!(operation.kind, OperationKind::Failover { .. }) => {
+                MoveState::Begun if starts(&operation.kind) => {
                     self.look_at_begun_start(now, &mut operation, index);
                 }
                 MoveState::Begun if self.has(Planted::OverTooEarly) => operation.moves[index].state = MoveState::Left,

@@ -7,7 +7,7 @@
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
 use skein_api::{Reply, Request, Role, StartOptions, VmOrigin, VmState};
 
-use super::record::is_owner;
+use super::record::{is_owner, starts};
 use crate::planner::Want;
 use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller};
@@ -31,9 +31,8 @@ impl Controller {
 
     /// Returns whether the guests of a host are being started elsewhere.
     pub(crate) fn fails_over(&self, host: &str) -> bool {
-        let open = self.runs.keys().filter_map(|id| self.tables.operations.get(id));
         let of_host = |kind: &OperationKind| matches!(kind, OperationKind::Failover { host: of } if of == host);
-        open.into_iter().any(|found| of_host(&found.value.kind))
+        self.open_operations().any(|found| of_host(&found.kind))
     }
 
     /// Returns the VMs whose guests ended with a host: those that it had, and that no other host has, or is to get.
@@ -71,7 +70,7 @@ impl Controller {
         }
         for (name, session, id) in doubts {
             let purpose = CommandPurpose::Settle { host: name, migration: id };
-            if !self.commands.values().any(|command| command.purpose == purpose) {
+            if !self.is_asked(&purpose) {
                 let request = Request::MigrationResolve { id: id.to_string(), other_host_is_off: true };
                 self.send(session, purpose, None, request);
             }
@@ -80,9 +79,7 @@ impl Controller {
 
     /// Returns the host where a VM is being started.
     pub(crate) fn claimed_by(&self, vm: &str) -> Option<&str> {
-        let open = self.runs.keys().filter_map(|id| self.tables.operations.get(id));
-        let starts = open.filter(|found| matches!(found.value.kind, OperationKind::Failover { .. }));
-        let mut moves = starts.flat_map(|found| &found.value.moves);
+        let mut moves = self.open_operations().filter(|found| starts(&found.kind)).flat_map(|found| &found.moves);
         moves.find(|of| of.vm == vm && of.state == MoveState::Begun)?.to.as_deref()
     }
 
@@ -128,7 +125,7 @@ impl Controller {
     pub(crate) fn look_at_begun_start(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
-        let Some(observed) = self.observed.get(&to).filter(|of| of.session.is_some() && of.is_whole) else { return };
+        let Some(observed) = self.reporting(&to) else { return };
         let state = observed.vms.get(&of.vm).map(|vm| vm.state);
         let own = &mut operation.moves[index];
         match state {
@@ -139,7 +136,7 @@ impl Controller {
             Some(VmState::Starting | VmState::Unresponsive) => {}
             _ => {
                 let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
-                let is_asked = self.commands.values().any(|command| command.purpose == purpose);
+                let is_asked = self.is_asked(&purpose);
                 if !is_asked && own.not_before.is_none_or(|time| now.wall >= time) {
                     own.attempts += 1;
                     own.not_before = Some(now.in_ms(self.settings.retry_ms));
@@ -180,7 +177,7 @@ impl Controller {
 
     /// Has a host that is back forget the VMs that run elsewhere by now.
     pub(crate) fn forget_elsewhere(&mut self, host: &str) {
-        let Some(observed) = self.observed.get(host).filter(|of| of.is_whole) else { return };
+        let Some(observed) = self.reporting(host) else { return };
         let Some(session) = observed.session else { return };
         let stopped = observed.vms.values().filter(|vm| vm.state == VmState::Stopped);
         let elsewhere = stopped.filter(|vm| {
@@ -194,7 +191,7 @@ impl Controller {
         let names: Vec<String> = elsewhere.map(|vm| vm.name.clone()).collect();
         for name in names {
             let purpose = CommandPurpose::Forget { host: host.to_owned(), vm: name.clone() };
-            if !self.commands.values().any(|command| command.purpose == purpose) {
+            if !self.is_asked(&purpose) {
                 self.send(session, purpose, None, Request::VmForget { name });
             }
         }

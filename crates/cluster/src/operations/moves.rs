@@ -1,9 +1,9 @@
 //! Moves: which begin, and what becomes of them.
 
-use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
+use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationState, VmRunState};
 use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
 
-use super::record::is_owner;
+use super::record::{is_owner, starts};
 use crate::observed::SessionId;
 use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
@@ -77,7 +77,7 @@ impl Controller {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
         };
-        let starts = matches!(operation.kind, OperationKind::Failover { .. });
+        let starts = starts(&operation.kind);
         let can_leave = starts || (is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1);
         if !can_leave || !is_online(&to) || self.slots_used(&to).0 >= self.slots(&to).0 {
             return;
@@ -129,7 +129,7 @@ impl Controller {
         let purpose = CommandPurpose::CallOff { operation: operation.id.clone(), index };
         let is_under_way = self.observed.get(&of.from).and_then(|observed| observed.migrations.get(&id));
         let is_under_way = is_under_way.is_none_or(|migration| migration.outcome.is_none());
-        if is_under_way && !self.commands.values().any(|command| command.purpose == purpose) {
+        if is_under_way && !self.is_asked(&purpose) {
             self.send(session, purpose, None, Request::MigrationCancel { id: id.to_string() });
         }
     }
@@ -140,7 +140,7 @@ impl Controller {
     pub(crate) fn begun(&mut self, now: Now, id: &str, index: usize, reply: Reply) {
         let Some(mut operation) = self.operation(id) else { return };
         let Some(of) = operation.moves.get_mut(index).filter(|of| of.state == MoveState::Begun) else { return };
-        if matches!(operation.kind, OperationKind::Failover { .. }) {
+        if starts(&operation.kind) {
             self.started(now, &mut operation, index, reply);
             return self.save_operation(now, operation);
         }
@@ -204,7 +204,7 @@ impl Controller {
         let Some(to) = of.to.clone() else { return };
         let Some(id) = of.migration else {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
-            let is_asked = self.commands.values().any(|command| command.purpose == purpose);
+            let is_asked = self.is_asked(&purpose);
             if operation.state == OperationState::Cancelling {
                 self.settle_unknown(now, &mut operation.moves[index], is_asked);
             } else if !is_asked && !self.has(Planted::BegunForgotten) {
@@ -265,8 +265,7 @@ impl Controller {
     /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys
     /// no command of an earlier leader any more, so that what it reports now is all there is.
     fn settle_unknown(&self, now: Now, of: &mut Move, is_asked: bool) {
-        let source = self.observed.get(&of.from).filter(|source| source.is_whole && source.session.is_some());
-        let Some(source) = source.filter(|_| !is_asked) else { return };
+        let Some(source) = self.reporting(&of.from).filter(|_| !is_asked) else { return };
         match source.vms.get(&of.vm).map(|vm| vm.migration) {
             Some(Some(id)) => of.migration = Some(id),
             _ => end(now, of, MoveState::Left, "it was not begun".into()),
@@ -275,9 +274,8 @@ impl Controller {
 
     /// Settles a move of whose migration neither host knows an outcome, by where the guest is.
     fn look_for_guest(&self, now: Now, of: &mut Move, to: &str) {
-        let speaks =
-            |host: &str| self.observed.get(host).filter(|observed| observed.is_whole && observed.session.is_some());
-        let (Some(source), Some(target), Some(id)) = (speaks(&of.from), speaks(to), of.migration) else { return };
+        let (source, target) = (self.reporting(&of.from), self.reporting(to));
+        let (Some(source), Some(target), Some(id)) = (source, target, of.migration) else { return };
         if source.migrations.contains_key(&id) || target.migrations.contains_key(&id) {
             return;
         }

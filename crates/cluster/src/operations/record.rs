@@ -33,12 +33,11 @@ impl Controller {
 
     /// Returns the operation that is to move a VM.
     pub(crate) fn operation_of(&self, vm: &str) -> Option<&str> {
-        let open = self.tables.operations.iter().filter(|(_, found)| !found.value.state.is_over());
-        let moves = |found: &Operation| {
+        let moves = |found: &&Operation| {
             let is_asked = matches!(&found.kind, OperationKind::Migrate { vm: asked, .. } if asked == vm);
             is_asked || found.moves.iter().any(|of| of.vm == vm && !of.state.is_over())
         };
-        open.filter(|(_, found)| moves(&found.value)).map(|(id, _)| id.as_str()).next()
+        self.open_operations().find(moves).map(|found| found.id.as_str())
     }
 
     /// Counts the migrations to and from a host that operations have begun.
@@ -60,9 +59,13 @@ impl Controller {
     }
 
     /// Returns the moves that wait, or are under way.
-    pub(super) fn open_moves(&self) -> impl Iterator<Item = &Move> {
-        let open = self.runs.keys().filter_map(|id| self.tables.operations.get(id));
-        open.flat_map(|found| &found.value.moves).filter(|of| !of.state.is_over())
+    pub(crate) fn open_moves(&self) -> impl Iterator<Item = &Move> {
+        self.open_operations().flat_map(|found| &found.moves).filter(|of| !of.state.is_over())
+    }
+
+    /// Returns the operations that are under way, the oldest first.
+    pub(super) fn open_operations(&self) -> impl Iterator<Item = &Operation> {
+        self.runs.keys().filter_map(|id| self.tables.operations.get(id)).map(|found| &found.value)
     }
 
     /// Makes an operation, and keeps it.
@@ -74,9 +77,14 @@ impl Controller {
         by: &str,
     ) -> Operation {
         let operation = self.unsaved_operation(now, kind, state, by);
-        self.runs.insert(operation.id.clone(), OperationRun::default());
-        self.save_operation(now, operation.clone());
+        self.keep_operation(now, operation.clone());
         operation
+    }
+
+    /// Keeps a new operation.
+    pub(crate) fn keep_operation(&mut self, now: Now, operation: Operation) {
+        self.runs.insert(operation.id.clone(), OperationRun::default());
+        self.save_operation(now, operation);
     }
 
     /// Makes an operation that is not kept.
@@ -102,27 +110,6 @@ impl Controller {
             progress: Progress::default(),
             version: 0,
         }
-    }
-
-    /// Makes an operation that moves a VM to a host that somebody chose; `dry_run`: only shows it.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new_migration(
-        &mut self,
-        now: Now,
-        kind: OperationKind,
-        vm: &str,
-        from: &str,
-        to: &str,
-        by: &str,
-        dry_run: bool,
-    ) -> Operation {
-        let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
-        operation.moves.push(new_move(vm, from, Some(to), "asked for"));
-        if !dry_run {
-            self.runs.insert(operation.id.clone(), OperationRun::default());
-            self.save_operation(now, operation.clone());
-        }
-        operation
     }
 
     /// Keeps a changed operation.
@@ -156,6 +143,11 @@ impl Controller {
             more -= 1;
         }
     }
+}
+
+/// Returns whether an operation starts guests that run nowhere, and does not move any.
+pub(super) fn starts(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Failover { .. })
 }
 
 /// Makes a move that waits.
