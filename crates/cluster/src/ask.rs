@@ -1,13 +1,13 @@
 //! Answers what people and programs ask of a controller.
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, OperationKind,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::error_chain;
-use crate::operations::{is_owner, new_move};
+use crate::operations::is_owner;
 use crate::planner::Want;
 use crate::records::{HostRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord};
 use crate::rules;
@@ -188,7 +188,7 @@ impl Controller {
             return Some(Answer::conflict(message, "change its settings first, or choose another host"));
         }
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
-        operation.moves.push(new_move(vm, &from, Some(to), "asked for"));
+        operation.moves.push(Move::new(vm, &from, Some(to), "asked for"));
         if !request.dry_run {
             self.keep_operation(now, operation.clone());
         }

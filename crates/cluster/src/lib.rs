@@ -56,5 +56,4 @@ pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, TicketRecord, TokenRec
 pub use state::{Controller, Output, Planted, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;
-
-use words::error_chain;
+pub use words::error_chain;

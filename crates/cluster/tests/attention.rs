@@ -21,22 +21,7 @@ fn hello(host: &str) -> Hello {
 }
 
 fn running(name: &str) -> VmView {
-    VmView {
-        name: name.into(),
-        state: VmState::Running,
-        memory_bytes: 64 << 20,
-        cpus: 1,
-        pid: None,
-        qemu: None,
-        machine: None,
-        qmp: None,
-        console: None,
-        adopted: false,
-        migration: None,
-        drives: Vec::new(),
-        definition: None,
-        note: String::new(),
-    }
+    VmView::new(name, VmState::Running)
 }
 
 #[test]

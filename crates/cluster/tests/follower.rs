@@ -7,23 +7,7 @@ const ID: &str = "00000001-000001";
 
 /// Returns the migration of `web` from alpha to beta, and its move in this state.
 fn migration(state: OperationState, of_move: MoveState) -> Operation {
-    let only = Move {
-        vm: "web".into(),
-        from: "alpha".into(),
-        to: Some("beta".into()),
-        reason: "asked for".into(),
-        state: of_move,
-        waits: Vec::new(),
-        after: Vec::new(),
-        attempts: 1,
-        migration: None,
-        not_before: None,
-        detail: String::new(),
-        begun: None,
-        ended: None,
-        downtime_ms: None,
-        forecast_ms: None,
-    };
+    let only = Move { state: of_move, attempts: 1, ..Move::new("web", "alpha", Some("beta"), "asked for") };
     Operation {
         id: ID.into(),
         kind: OperationKind::Migrate { vm: "web".into(), to: Some("beta".into()) },

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skein_api::{LINE_BYTES_MAX, LineError, Refusal, ToAgent, ToController, Welcome, check_version, parse_line};
-use skein_cluster::{Input, SessionId};
+use skein_cluster::{Input, SessionId, error_chain};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::driver::{AgentLink, Driver, Shared, bytes};
-use crate::words::words;
 
 /// How long an agent may take for its first line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -85,7 +84,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
             }
         }
         Err(end) => {
-            let message = words(&end);
+            let message = error_chain(&end);
             let cure = "see that both ends are of a release that knows the other".to_owned();
             let refused = ToAgent::Refused(Refusal { message, cure });
             // Whoever is refused need not read why.
@@ -96,7 +95,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
     let _ = timeout(WRITE_WITHIN, writer.shutdown()).await;
     match end {
         LinkEnd::Line(LineError::Closed) => info!("the agent of {host} has hung up"),
-        end => warn!("the connection of {host}'s agent is over: {}", words(&end)),
+        end => warn!("the connection of {host}'s agent is over: {}", error_chain(&end)),
     }
 }
 

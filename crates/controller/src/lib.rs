@@ -35,6 +35,5 @@ pub mod http;
 mod limits;
 pub mod server;
 mod timed_io;
-mod words;
 
 pub use limits::ConnectionLimits;

@@ -251,25 +251,8 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
     world.say(|| format!("migration {id} of {vm} to {to} begins"));
     world.agents[target].incoming.insert(vm.to_owned(), guest.ram_mb);
     let source = world.agents[host].name.clone();
-    let migration = |role| Migration {
-        id: MigrationId(id),
-        vm: vm.to_owned(),
-        role,
-        source: source.clone(),
-        target: to.to_owned(),
-        stage: Some(MigrationPhase::Source(SourcePhase::Precopy)),
-        outcome: None,
-        why: None,
-        detail: String::new(),
-        in_doubt: false,
-        begun: String::new(),
-        elapsed_ms: 0,
-        downtime_ms: None,
-        copy: None,
-        paths: Vec::new(),
-        attempt: None,
-        events: Vec::new(),
-    };
+    let stage = Some(MigrationPhase::Source(SourcePhase::Precopy));
+    let migration = |role| Migration { stage, ..Migration::new(MigrationId(id), vm, role, &source, to) };
     world.agents[target].migrations.insert(id, migration(Role::Target));
     let agent = &mut world.agents[host];
     agent.migrations.insert(id, migration(Role::Source));

@@ -136,20 +136,10 @@ impl Agent {
 
 fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmView {
     VmView {
-        name: name.to_owned(),
-        state,
         memory_bytes: ram_mb << 20,
-        cpus: 1,
-        pid: None,
-        qemu: None,
-        machine: None,
-        qmp: None,
-        console: None,
-        adopted: false,
         migration: migration.map(MigrationId),
-        drives: Vec::new(),
         definition: Some(name.to_owned()),
-        note: String::new(),
+        ..VmView::new(name, state)
     }
 }
 

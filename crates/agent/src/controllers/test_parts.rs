@@ -10,43 +10,16 @@ use skein_api::{
 use super::report::HostSnapshot;
 
 pub(super) fn vm(name: &str, state: VmState) -> VmView {
-    VmView {
-        name: name.to_owned(),
-        state,
-        memory_bytes: 64 << 20,
-        cpus: 1,
-        pid: None,
-        qemu: None,
-        machine: None,
-        qmp: None,
-        console: None,
-        adopted: false,
-        migration: None,
-        drives: vec![],
-        definition: Some(format!("name = '{name}'\n")),
-        note: String::new(),
-    }
+    let definition = Some(format!("name = '{name}'\n"));
+    VmView { memory_bytes: 64 << 20, definition, ..VmView::new(name, state) }
 }
 
 pub(super) fn migration(id: u64) -> Migration {
     Migration {
-        id: MigrationId(id),
-        vm: "web1".into(),
-        role: Role::Source,
-        source: "hosta".into(),
-        target: "hostb".into(),
         stage: Some(MigrationPhase::Source(SourcePhase::Precopy)),
-        outcome: None,
-        why: None,
-        detail: String::new(),
-        in_doubt: false,
         begun: "2026-11-25T12:00:00.000Z".into(),
         elapsed_ms: 1,
-        downtime_ms: None,
-        copy: None,
-        paths: vec![],
-        attempt: None,
-        events: vec![],
+        ..Migration::new(MigrationId(id), "web1", Role::Source, "hosta", "hostb")
     }
 }
 

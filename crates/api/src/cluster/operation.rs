@@ -148,6 +148,29 @@ pub struct Move {
     pub forecast_ms: Option<u64>,
 }
 
+impl Move {
+    /// Makes a move that waits; without a target, the record of a VM that cannot be moved.
+    pub fn new(vm: &str, from: &str, to: Option<&str>, reason: &str) -> Move {
+        Move {
+            vm: vm.to_owned(),
+            from: from.to_owned(),
+            to: to.map(str::to_owned),
+            reason: reason.to_owned(),
+            state: if to.is_some() { MoveState::Waiting } else { MoveState::Left },
+            waits: Vec::new(),
+            after: Vec::new(),
+            attempts: 0,
+            migration: None,
+            not_before: None,
+            detail: String::new(),
+            begun: None,
+            ended: None,
+            downtime_ms: None,
+            forecast_ms: None,
+        }
+    }
+}
+
 /// How far a move is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

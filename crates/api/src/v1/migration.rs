@@ -93,6 +93,31 @@ pub struct Migration {
     pub events: Vec<LoggedEvent>,
 }
 
+impl Migration {
+    /// Makes a migration that has no phase yet, as the host with this role sees the migration.
+    pub fn new(id: MigrationId, vm: &str, role: Role, source: &str, target: &str) -> Migration {
+        Migration {
+            id,
+            vm: vm.to_owned(),
+            role,
+            source: source.to_owned(),
+            target: target.to_owned(),
+            stage: None,
+            outcome: None,
+            why: None,
+            detail: String::new(),
+            in_doubt: false,
+            begun: String::new(),
+            elapsed_ms: 0,
+            downtime_ms: None,
+            copy: None,
+            paths: Vec::new(),
+            attempt: None,
+            events: Vec::new(),
+        }
+    }
+}
+
 /// The place of a migration among the attempts of a request. A request is begun again, as another migration, as often
 /// as [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more if direct placement failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

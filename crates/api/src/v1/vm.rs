@@ -41,6 +41,28 @@ pub struct VmView {
     pub note: String,
 }
 
+impl VmView {
+    /// Makes a VM of which only the name and the state are known.
+    pub fn new(name: &str, state: VmState) -> VmView {
+        VmView {
+            name: name.to_owned(),
+            state,
+            memory_bytes: 0,
+            cpus: 1,
+            pid: None,
+            qemu: None,
+            machine: None,
+            qmp: None,
+            console: None,
+            adopted: false,
+            migration: None,
+            drives: Vec::new(),
+            definition: None,
+            note: String::new(),
+        }
+    }
+}
+
 /// A drive of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -18,4 +18,4 @@ mod moves;
 mod plans;
 mod record;
 
-pub(crate) use record::{is_owner, new_move};
+pub(crate) use record::is_owner;

@@ -1,10 +1,10 @@
 //! Plans: which are asked for, and what is done with them.
 
-use skein_api::cluster::{MoveState, Operation, OperationKind, OperationState};
+use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
 
-use super::record::{new_move, refusals};
+use super::record::refusals;
 use crate::answer::Answer;
 use crate::error_chain;
 use crate::live::Excluded;
@@ -156,7 +156,7 @@ impl Controller {
 fn take_over(operation: &mut Operation, planned: Planned) {
     let first = operation.moves.len() as u32;
     for of in planned.moves {
-        let mut new = new_move(&of.vm, &of.from, of.to.as_deref(), &of.reason);
+        let mut new = Move::new(&of.vm, &of.from, of.to.as_deref(), &of.reason);
         new.waits = of.waits.iter().map(|before| first + before).collect();
         new.forecast_ms = of.to.is_some().then_some(of.forecast_ms);
         operation.moves.push(new);

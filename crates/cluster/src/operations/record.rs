@@ -150,27 +150,6 @@ pub(super) fn starts(kind: &OperationKind) -> bool {
     matches!(kind, OperationKind::Failover { .. })
 }
 
-/// Makes a move that waits.
-pub(crate) fn new_move(vm: &str, from: &str, to: Option<&str>, reason: &str) -> Move {
-    Move {
-        vm: vm.to_owned(),
-        from: from.to_owned(),
-        to: to.map(str::to_owned),
-        reason: reason.to_owned(),
-        state: if to.is_some() { MoveState::Waiting } else { MoveState::Left },
-        waits: Vec::new(),
-        after: Vec::new(),
-        attempts: 0,
-        migration: None,
-        not_before: None,
-        detail: String::new(),
-        begun: None,
-        ended: None,
-        downtime_ms: None,
-        forecast_ms: None,
-    }
-}
-
 /// Returns how much of an operation is done, and how long the rest takes: as long as its forecast says, corrected by
 /// how long the moves took that are done.
 fn progress(now: Now, operation: &Operation) -> Progress {

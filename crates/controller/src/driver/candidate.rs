@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use skein_cluster::{BadRecord, Input, Tables};
+use skein_cluster::{BadRecord, Input, Tables, error_chain};
 use skein_store::election::{HeldLease, Leadership, Term, campaign, leader_key, leadership};
 use skein_store::schema::OpenedSchema;
 use skein_store::{
@@ -23,7 +23,6 @@ use tracing::{info, warn};
 use super::clock;
 use super::core::Shared;
 use super::members::{Member, Members, member_key};
-use crate::words::words;
 
 /// How a candidate behaves.
 #[derive(Clone, Debug)]
@@ -97,11 +96,11 @@ impl Candidate {
             match self.follow() {
                 Ok(()) => {}
                 Err(error @ (FollowError::Bad(_) | FollowError::Migrated)) => {
-                    let words = words(&error);
+                    let words = error_chain(&error);
                     self.shared.failed.send_if_modified(|failed| failed.is_none() && failed.replace(words).is_none());
                     break;
                 }
-                Err(error) => warn!("{}: begins anew", words(&error)),
+                Err(error) => warn!("{}: begins anew", error_chain(&error)),
             }
             if !self.shared.is_stopping() {
                 self.resign("the store is read again");
@@ -258,10 +257,10 @@ impl Candidate {
                 self.compact(asked);
             }
             Err(error @ StoreError::LeaseOver { .. }) => {
-                self.shared.input(Input::LeadLost { why: words(&error) });
+                self.shared.input(Input::LeadLost { why: error_chain(&error) });
             }
             // By its own clock the lease goes on for a while: the next try may be in time.
-            Err(error) => warn!("the leader's lease is not kept alive: {}", words(&error)),
+            Err(error) => warn!("the leader's lease is not kept alive: {}", error_chain(&error)),
         }
     }
 
@@ -282,7 +281,7 @@ impl Candidate {
         if let Some(through) = through
             && let Err(error) = self.store.compact(through, READ_WITHIN)
         {
-            warn!("the store's history is not shortened: {}", words(&error));
+            warn!("the store's history is not shortened: {}", error_chain(&error));
         }
     }
 

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use skein_cluster::{Change, Input};
+use skein_cluster::{Change, Input, error_chain};
 use skein_store::election::{Term, TermBase, guarded, is_deposed};
 use skein_store::{
     KeyError, Operation, Outcome, Revision, Store, StoreError, TRANSACTION_BYTES_MAX, Transaction, Value, ValueTooLarge,
 };
 
 use super::core::{Shared, WriteJob};
-use crate::words::words;
 
 /// How many writes wait at most: the core has one under way, and one of a term before may be there, too.
 pub(crate) const WRITES_MAX: usize = 4;
@@ -45,7 +44,7 @@ pub(crate) fn run(shared: &Arc<Shared>, store: &dyn Store, base: TermBase, jobs:
                 let write = job.write;
                 let input = match commit(store, base, job) {
                     Ok(revision) => Input::Written { write, revision: revision.0 },
-                    Err(error) => Input::WriteFailed { write, why: words(&error) },
+                    Err(error) => Input::WriteFailed { write, why: error_chain(&error) },
                 };
                 shared.input(input);
             }

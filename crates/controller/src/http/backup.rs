@@ -5,12 +5,12 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use skein_cluster::error_chain;
 use skein_store::backup::export;
 
 use super::app::Shared;
 use super::guard::Admin;
 use super::problem::{Problem, ReadProblems};
-use crate::words::words;
 
 /// How long the store may take for a page.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(crate) async fn get_backup(_: Admin, State(app): State<Shared>) -> Result<Re
         let mut lines = Vec::new();
         export(&*store, &cluster, &mut lines, WITHIN).map(|_| lines)
     });
-    let lines = exported.await.map_err(|error| unavailable(words(&error)))?;
-    let lines = lines.map_err(|error| unavailable(words(&error)))?;
+    let lines = exported.await.map_err(|error| unavailable(error_chain(&error)))?;
+    let lines = lines.map_err(|error| unavailable(error_chain(&error)))?;
     Ok(([(header::CONTENT_TYPE, "application/jsonl")], lines).into_response())
 }

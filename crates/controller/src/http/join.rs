@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::{Extension, Json};
 use skein_api::cluster::{JoinRequest, Joined};
-use skein_cluster::{Answer, Ask};
+use skein_cluster::{Answer, Ask, error_chain};
 use skein_identity::{DEFAULT_VALIDITY_DAYS, JoinToken, SigningRequest, Validity, certificate_pem};
 
 use super::access::no_ca;
@@ -17,7 +17,6 @@ use super::body::Body;
 use super::origin::Origin;
 use super::problem::{Problem, ReadProblems, WriteProblems};
 use super::secret::sha256_hex;
-use crate::words::words;
 
 /// Lets a host join
 ///
@@ -52,11 +51,11 @@ async fn try_join(origin: Origin, app: &App, request: &JoinRequest) -> Result<Jo
         return Err(forbidden("the token is another cluster's"));
     }
     let signing = SigningRequest::parse(request.signing_request.as_bytes())
-        .map_err(|error| Problem::invalid(words(&error), "make a request with `skein join`"))?;
+        .map_err(|error| Problem::invalid(error_chain(&error), "make a request with `skein join`"))?;
     // The ticket is used up by the core's word, so that whatever else may fail comes before.
     let certificate = ca
         .sign_host(&signing, &request.host, Validity::days(DEFAULT_VALIDITY_DAYS))
-        .map_err(|error| Problem::invalid(words(&error), "make a request with `skein join`"))?;
+        .map_err(|error| Problem::invalid(error_chain(&error), "make a request with `skein join`"))?;
     let host = signing.name().to_owned();
     let ask = Ask::Join { host: host.clone(), ticket: token.id, secret_sha256: sha256_hex(token.secret.as_bytes()) };
     match origin.asked_by(format!("host:{host}")).ask(app, ask).await? {

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use skein_api::cluster::{ClusterSettings, Complaint, Explanation, Operation, OptimizeRequest, Page, Rule};
-use skein_cluster::{Ask, PlanError, complaints, explained, warnings};
+use skein_cluster::{Ask, PlanError, complaints, error_chain, explained, warnings};
 use skein_placement::cluster::model::Cluster;
 
 use super::answer::{Shown, response};
@@ -17,7 +17,6 @@ use super::hosts::check_size;
 use super::origin::{Origin, check_name, etag, if_match};
 use super::page::{After, items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
-use crate::words::words;
 
 /// How much is told of what is broken.
 const COMPLAINTS_MAX: usize = 500;
@@ -173,9 +172,9 @@ async fn question<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let unavailable =
         |detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail, "ask again in some seconds");
-    let _permit = app.questions.acquire().await.map_err(|error| unavailable(words(&error)))?;
+    let _permit = app.questions.acquire().await.map_err(|error| unavailable(error_chain(&error)))?;
     let cluster = app.driver.read(|core| core.placement());
     let asked = tokio::task::spawn_blocking(move || ask(&cluster)).await;
-    let answer = asked.map_err(|error| unavailable(words(&error)))?;
-    answer.map_err(|error| Problem::new(StatusCode::CONFLICT, words(&error), "see /api/v1/rules"))
+    let answer = asked.map_err(|error| unavailable(error_chain(&error)))?;
+    answer.map_err(|error| Problem::new(StatusCode::CONFLICT, error_chain(&error), "see /api/v1/rules"))
 }

@@ -228,44 +228,12 @@ async fn send(writer: &mut (impl AsyncWriteExt + Unpin), line: &ToController) ->
 }
 
 fn vm_view(name: &str, state: VmState) -> VmView {
-    VmView {
-        name: name.into(),
-        state,
-        memory_bytes: GIB,
-        cpus: 1,
-        pid: Some(1),
-        qemu: None,
-        machine: None,
-        qmp: None,
-        console: None,
-        adopted: false,
-        migration: None,
-        drives: Vec::new(),
-        definition: None,
-        note: String::new(),
-    }
+    VmView { memory_bytes: GIB, pid: Some(1), ..VmView::new(name, state) }
 }
 
 fn migration(id: MigrationId, vm: &str, source: &str, target: &str, role: Role) -> Migration {
-    Migration {
-        id,
-        vm: vm.into(),
-        role,
-        source: source.into(),
-        target: target.into(),
-        stage: None,
-        outcome: None,
-        why: None,
-        detail: String::new(),
-        in_doubt: false,
-        begun: "2026-11-26T10:00:00Z".into(),
-        elapsed_ms: 0,
-        downtime_ms: None,
-        copy: None,
-        paths: Vec::new(),
-        attempt: None,
-        events: Vec::new(),
-    }
+    let begun = "2026-11-26T10:00:00Z".into();
+    Migration { begun, ..Migration::new(id, vm, role, source, target) }
 }
 
 fn facts(host: &str) -> HostFacts {
