@@ -202,15 +202,17 @@ fn take_back(compiled: &Compiled, goal: &mut [HostId]) {
     }
     // A guest that stays may be in the way of another.
     loop {
-        let moved = (0..goal.len() as GuestId).filter(|guest| goal[*guest as usize] != initial[*guest as usize]);
-        let breaks = |guest: &GuestId| {
-            let against = Placing::new(compiled, goal, *guest).against(goal[*guest as usize]);
-            against.iter().any(|reason| reason.is_hard)
-        };
-        let found: Vec<GuestId> = moved.collect::<Vec<_>>().into_iter().filter(breaks).collect();
-        let Some(guest) = found.first() else { return };
-        goal[*guest as usize] = initial[*guest as usize];
+        let mut moved = (0..goal.len() as GuestId).filter(|guest| goal[*guest as usize] != initial[*guest as usize]);
+        let breaks =
+            |guest: &GuestId| !hard(&mut Placing::new(compiled, goal, *guest), goal[*guest as usize]).is_empty();
+        let Some(guest) = moved.find(breaks) else { return };
+        goal[guest as usize] = initial[guest as usize];
     }
+}
+
+/// Returns what rules out a host, in words.
+fn hard(placing: &mut Placing, host: HostId) -> Vec<String> {
+    placing.against(host).into_iter().filter(|reason| reason.is_hard).map(|reason| reason.what).collect()
 }
 
 /// Returns how many guests stay on a host.
@@ -254,7 +256,7 @@ fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
     let mut placing = Placing::new(&compiled, initial, guest);
     let state = State::new(&compiled.problem, initial);
     let others = (0..compiled.problem.hosts.len() as HostId).filter(|host| *host != from);
-    let can: Vec<HostId> = others.filter(|host| !placing.against(*host).iter().any(|reason| reason.is_hard)).collect();
+    let can: Vec<HostId> = others.filter(|host| hard(&mut placing, *host).is_empty()).collect();
     let best = can.iter().min_by_key(|host| (state.shift_score(guest, **host), **host));
     let mut goal = initial.clone();
     let Some(&to) = best else {
@@ -358,8 +360,7 @@ fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, Pla
     for (vm, host) in places {
         let to = compiled.names.hosts.iter().position(|name| name == host).map(|at| at as HostId);
         let (Some(guest), Some(to)) = (compiled.names.guest_named(vm), to) else { continue };
-        let against = Placing::new(&compiled, &goal, guest).against(to);
-        let hard: Vec<String> = against.into_iter().filter(|reason| reason.is_hard).map(|reason| reason.what).collect();
+        let hard = hard(&mut Placing::new(&compiled, &goal, guest), to);
         match hard.is_empty() {
             true => goal[guest as usize] = to,
             false => left.push((guest, format!("{host}: {}", hard.join(", ")))),
@@ -396,8 +397,7 @@ fn obstacles(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Stri
         if compiled.names.states[host as usize] != HostState::Online {
             continue;
         }
-        let against = placing.against(host);
-        let hard: Vec<String> = against.into_iter().filter(|reason| reason.is_hard).map(|reason| reason.what).collect();
+        let hard = hard(&mut placing, host);
         let why = if hard.is_empty() { "no room beside the others".to_owned() } else { hard.join(", ") };
         words.push(format!("{}: {why}", compiled.names.host(host)));
     }

@@ -26,12 +26,19 @@ pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {
 impl Controller {
     /// Returns a host.
     pub fn host(&self, name: &str) -> Option<Host> {
-        self.tables.hosts.get(name).map(|stored| self.host_view(name, stored))
+        let running = self.guests_on(name).len() as u32;
+        self.tables.hosts.get(name).map(|stored| self.host_view(name, stored, running))
     }
 
     /// Returns the hosts after a name, by name, `most` at most.
     pub fn hosts(&self, after: &str, most: usize) -> Vec<Host> {
-        self.tables.hosts.range(above(after)).take(most).map(|(name, stored)| self.host_view(name, stored)).collect()
+        let mut running: BTreeMap<&str, u32> = BTreeMap::new();
+        for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
+            *running.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += 1;
+        }
+        let running = |name: &String| running.get(name.as_str()).copied().unwrap_or(0);
+        let found = self.tables.hosts.range(above(after)).take(most);
+        found.map(|(name, stored)| self.host_view(name, stored, running(name))).collect()
     }
 
     /// Returns a VM.
@@ -46,14 +53,12 @@ impl Controller {
         found.map(|(name, stored)| self.vm_view(name, stored)).collect()
     }
 
-    fn host_view(&self, name: &str, stored: &Stored<HostRecord>) -> Host {
+    /// Returns a host. `guests`: how many it had when it last reported.
+    fn host_view(&self, name: &str, stored: &Stored<HostRecord>, guests: u32) -> Host {
         let HostRecord { contact, contact_since, mode, drain, settings, addresses, .. } = &stored.value;
         let observed = self.observed.get(name);
         let is_online = *contact == Contact::Online;
         let facts = observed.and_then(|observed| observed.facts.as_ref());
-        let running = |vm: &Stored<VmRecord>| {
-            vm.value.host.as_deref() == Some(name) && is_guest(vm.value.state) && *contact != Contact::Off
-        };
         let (incoming, outgoing) = self.slots_used(name);
         Host {
             name: name.to_owned(),
@@ -67,7 +72,7 @@ impl Controller {
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
-            vms_running: self.tables.vms.values().filter(|vm| running(vm)).count() as u32,
+            vms_running: if *contact == Contact::Off { 0 } else { guests },
             incoming,
             outgoing,
             note: match contact {

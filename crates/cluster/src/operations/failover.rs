@@ -4,10 +4,10 @@
 //! host's, and is from then on started there and nowhere else, until that agent has refused a start that was asked for
 //! once, and does not have the VM.
 
-use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
+use skein_api::cluster::{Contact, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
 use skein_api::{Reply, Request, Role, StartOptions, VmOrigin, VmState};
 
-use super::record::{is_owner, starts};
+use super::record::starts;
 use crate::planner::Want;
 use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller};
@@ -105,16 +105,13 @@ impl Controller {
     pub(crate) fn look_at_waiting_start(&self, now: Now, of: &mut Move) {
         let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
         let is_lost = vm.is_some_and(|vm| vm.host.as_deref() == Some(&of.from) && is_guest(vm.state));
-        let target = of.to.as_deref().and_then(|to| self.tables.hosts.get(to)).map(|found| &found.value);
         let is_off = self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact == Contact::Off);
         let why = if !is_lost || self.is_elsewhere(&of.from, &of.vm) {
             "it is not lost any more".to_owned()
         } else if !is_off {
             format!("{} is not off any more", of.from)
-        } else if target.is_none_or(|target| target.mode != HostMode::Active) {
-            format!("{} takes no guests any more", of.to.as_deref().unwrap_or("its target"))
-        } else if !is_owner(vm, of.to.as_deref()) {
-            format!("{} is none of its possible owners", of.to.as_deref().unwrap_or("its target"))
+        } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
+            why
         } else {
             return;
         };
@@ -140,8 +137,9 @@ impl Controller {
                 if !is_asked && own.not_before.is_none_or(|time| now.wall >= time) {
                     own.attempts += 1;
                     own.not_before = Some(now.in_ms(self.settings.retry_ms));
-                    let asked = operation.clone();
-                    self.send_start(&asked, index);
+                    // The attempt is counted before the start is asked for.
+                    self.save_operation(now, operation.clone());
+                    self.send_start(operation, index);
                 }
             }
         }

@@ -179,7 +179,6 @@ impl Controller {
         let host = vm.and_then(|vm| vm.host.as_deref());
         // A guest that steps aside is elsewhere before its second move.
         let comes = |other: &Move| other.vm == of.vm && other.to.as_ref() == Some(&of.from) && !other.state.is_over();
-        let target = of.to.as_deref().and_then(|to| self.tables.hosts.get(to)).map(|found| &found.value);
         if host.is_some() && host == of.to.as_deref() {
             (of.state, of.ended) = (MoveState::Done, Some(now.wall));
         } else if !vm.is_some_and(|vm| is_guest(vm.state)) {
@@ -187,15 +186,20 @@ impl Controller {
         } else if host != Some(&of.from) && !before.iter().any(comes) {
             let why = format!("it is on {} by now", host.unwrap_or("no host"));
             end(now, of, MoveState::Left, why);
-        } else if !self.has(Planted::ModeForgotten)
-            && target.is_none_or(|target| target.mode != HostMode::Active || target.contact == Contact::Off)
-        {
-            let why = format!("{} takes no guests any more", of.to.as_deref().unwrap_or("its target"));
-            end(now, of, MoveState::Failed, why);
-        } else if !is_owner(vm, of.to.as_deref()) {
-            let why = format!("{} is none of its possible owners", of.to.as_deref().unwrap_or("its target"));
+        } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
             end(now, of, MoveState::Failed, why);
         }
+    }
+
+    /// Returns why a VM may not go to a host any more that was right when the move was planned.
+    pub(super) fn refusal(&self, vm: Option<&VmRecord>, to: Option<&str>) -> Option<String> {
+        let name = to.unwrap_or("its target");
+        let target = to.and_then(|to| self.tables.hosts.get(to)).map(|found| &found.value);
+        let is_open = target.is_some_and(|target| target.mode == HostMode::Active && target.contact != Contact::Off);
+        if !is_open && !self.has(Planted::ModeForgotten) {
+            return Some(format!("{name} takes no guests any more"));
+        }
+        (!is_owner(vm, to)).then(|| format!("{name} is none of its possible owners"))
     }
 
     /// Sees what has become of a move that was begun.
