@@ -96,8 +96,7 @@ impl Candidate {
             match self.follow() {
                 Ok(()) => {}
                 Err(error @ (FollowError::Bad(_) | FollowError::Migrated)) => {
-                    let words = error_chain(&error);
-                    self.shared.failed.send_if_modified(|failed| failed.is_none() && failed.replace(words).is_none());
+                    self.shared.fail(&error);
                     break;
                 }
                 Err(error) => warn!("{}: begins anew", error_chain(&error)),

@@ -11,6 +11,7 @@ use skein_api::cluster::ChangedObject;
 use skein_api::{Hello, Term};
 use skein_cluster::{
     Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, Refused, RefusedKind, SessionId,
+    error_chain,
 };
 use skein_store::election::HeldLease;
 use tokio::sync::{oneshot, watch};
@@ -93,14 +94,18 @@ impl Shared {
         }
         while let Some(input) = inputs.pop_front() {
             if let Err(bad) = state.controller.handle(clock::now(&self.boot), input) {
-                let words = format!("{bad}: {}", bad.source);
-                self.failed.send_if_modified(|failed| failed.is_none() && failed.replace(words).is_none());
-                return;
+                return self.fail(&bad);
             }
             while let Some(output) = state.controller.output() {
                 inputs.extend(self.perform(state, output));
             }
         }
+    }
+
+    /// Says why the controller cannot go on. The first reason stays.
+    pub fn fail(&self, why: &dyn std::error::Error) {
+        let why = error_chain(why);
+        self.failed.send_if_modified(|failed| failed.is_none() && failed.replace(why).is_none());
     }
 
     /// Whether the leader's lease is over by the own clock: earlier than the store says so.

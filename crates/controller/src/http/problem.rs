@@ -88,7 +88,7 @@ impl IntoResponse for Problem {
 
 /// The refusals of a route that shows something.
 #[derive(IntoResponses)]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "it is only described")]
 pub(crate) enum ReadProblems {
     /// The request makes no sense
     #[response(status = 400, content_type = "application/problem+json")]
@@ -115,7 +115,7 @@ pub(crate) enum ReadProblems {
 
 /// The further refusals of a route that changes something.
 #[derive(IntoResponses)]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "it is only described")]
 pub(crate) enum WriteProblems {
     /// Another controller leads: ask there
     #[response(status = 307, content_type = "application/problem+json")]
