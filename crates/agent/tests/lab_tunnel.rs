@@ -221,9 +221,13 @@ impl Echo {
 
 fn fills_all_links(world: &World, nics: usize) {
     let bulk = Bulk::start(world);
-    thread::sleep(Duration::from_millis(500));
-    let shares = world.shares(Duration::from_secs(1));
-    assert!(shares.len() == nics && shares.iter().all(|share| *share > 0.85), "{shares:?}");
+    // How soon and how long that is so the bench measures. Here others may have the cores for a while.
+    let begin = Instant::now();
+    while let shares = world.shares(Duration::from_secs(1))
+        && !(shares.len() == nics && shares.iter().all(|share| *share > 0.85))
+    {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{shares:?}");
+    }
     bulk.finish();
 }
 

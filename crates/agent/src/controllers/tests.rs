@@ -423,6 +423,12 @@ fn a_command_is_answered_by_its_number_and_goes_on_without_the_connection() {
     assert!(refusal.message.contains("too many commands"), "{refusal:?}");
     drop(agent);
     let mut agent = world.connect("ctl1", &fake);
+    // Each has its own thread, and all of them go on.
+    let deadline = Instant::now() + COMMAND_TIME;
+    while world.host.has_run("VmStop") < COMMANDS_MAX {
+        assert!(Instant::now() < deadline, "{} run", world.host.has_run("VmStop"));
+        thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(world.host.has_run("VmStop"), COMMANDS_MAX);
     // A connection has its own bound.
     agent.command(1, Term(1), None, stop_request());
