@@ -427,7 +427,7 @@ fn a_command_is_answered_by_its_number_and_goes_on_without_the_connection() {
     let deadline = Instant::now() + COMMAND_TIME;
     while world.host.has_run("VmStop") < COMMANDS_MAX {
         assert!(Instant::now() < deadline, "{} run", world.host.has_run("VmStop"));
-        thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(world.host.has_run("VmStop"), COMMANDS_MAX);
     // A connection has its own bound.
