@@ -37,17 +37,19 @@ struct FakeRam {
     wrong: Arc<AtomicU64>,
     /// Whether QEMU has its RAM somewhere else.
     elsewhere: bool,
+    /// Whether the RAM is out of the agent's reach.
+    is_hidden: bool,
 }
 
 impl FakeRam {
     fn new(bytes: Vec<u8>) -> FakeRam {
-        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default(), elsewhere: false }
+        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default(), elsewhere: false, is_hidden: false }
     }
 
     fn find(&self) -> FindRam {
         let ram = self.clone();
         Box::new(move |info| match &info.name[..] {
-            "pc.ram" => Ok(Box::new(ram.clone())),
+            "pc.ram" if !ram.is_hidden => Ok(Box::new(ram.clone())),
             name => Err(RamNotFound::NoBlock(name.to_owned())),
         })
     }
@@ -495,6 +497,37 @@ fn what_qemu_misses_of_what_the_guest_writes_is_sent() {
         assert_eq!((counts.missed_pages, counts.repaired_pages), (sent, 0), "{misses:?}");
         assert_same(&outcome.got, &recorded.rest);
     }
+}
+
+#[test]
+fn what_cannot_be_compared_is_left_to_qemu_and_told() {
+    let may_miss = "and without KVM QEMU may lose sight of what the guest writes there";
+    let other = FakeRam::new(vec![0; PAGES * PAGE]);
+    let hidden = FakeRam { is_hidden: true, ..other.clone() };
+    let (reached, hidden, unknown) = (Some(&other), Some(&hidden), None);
+    let out_of_reach = "the agent of this host cannot reach it: QEMU has no RAM block 'pc.ram' here";
+    for (channels, source, misses, target, why) in [
+        (0, unknown, DirtyTracking::MissesAllBlocks, true, "the agent of this host does not know where QEMU has it"),
+        (4, hidden, DirtyTracking::MissesUnalignedBlocks, true, out_of_reach),
+        (4, reached, DirtyTracking::MissesAllBlocks, false, "its pages go through QEMU"),
+    ] {
+        let recorded = recorded(channels);
+        let ram = FakeRam::new(vec![0; PAGES * PAGE]);
+        let outcome = carry_from(&recorded, true, (source, misses), target.then_some(&ram), (None, None));
+        assert_eq!((outcome.source.failed(), outcome.source.is_direct()), (None, Some(false)));
+        let sent: Vec<Vec<u8>> = [recorded.main.clone()].into_iter().chain(recorded.channels.clone()).collect();
+        assert_same(&outcome.got, &sent);
+        assert_eq!(outcome.source.counts().compared_us, None);
+        let told = outcome.source.not_compared();
+        assert!(told.starts_with(&format!("RAM block 'pc.ram' is not compared, {may_miss}: {why}")), "{told}");
+        assert_eq!(outcome.source.why_not_direct(), if target { &told[..] } else { "" });
+    }
+    // Where QEMU misses nothing, the source need not reach the RAM.
+    let recorded = recorded(4);
+    let ram = FakeRam::new(vec![0; PAGES * PAGE]);
+    let outcome = carry_from(&recorded, true, (hidden, DirtyTracking::Exact), Some(&ram), (None, None));
+    assert_eq!((outcome.source.is_direct(), &outcome.source.not_compared()[..]), (Some(true), ""));
+    assert!(differing(&ram, &recorded.ram).is_empty());
 }
 
 /// Carries a guest there and back. Returns what each host has kept by then, and how many bytes went.

@@ -154,16 +154,18 @@ pub enum FindError {
 pub fn find(pid: u32, block: &RamBlock) -> Result<Box<dyn Ram>, FindError> {
     let seen = look(pid, block)?;
     match shared(pid, block, &seen) {
-        Err(FindError::Private(_)) if is_ram(block) => Ok(Box::new(private(pid, block, &seen)?)),
+        Err(FindError::Private(_)) if is_guest_ram(&block.name, block.used_bytes) => {
+            Ok(Box::new(private(pid, block, &seen)?))
+        }
         found => Ok(Box::new(found?)),
     }
 }
 
 /// Returns whether a block is a guest's RAM, by its name and size. The names of devices' blocks are paths
 /// (`0000:00:01.0/vga.vram`; `qemu_ram_set_idstr` of QEMU's system/physmem.c).
-fn is_ram(block: &RamBlock) -> bool {
-    let is_device = block.name.contains('/') && !block.name.starts_with(BACKEND_PATH);
-    !is_device && block.used_bytes >= PRIVATE_BYTES_MIN
+pub fn is_guest_ram(name: &str, used_bytes: u64) -> bool {
+    let is_device = name.contains('/') && !name.starts_with(BACKEND_PATH);
+    !is_device && used_bytes >= PRIVATE_BYTES_MIN
 }
 
 /// Maps the `used_bytes` of a block of process `pid` into this process. The whole block has to be shared, and in one

@@ -47,7 +47,7 @@ mod touched;
 mod words;
 mod zeros;
 
-pub use find::{FindError, find, find_private, find_shared};
+pub use find::{FindError, find, find_private, find_shared, is_guest_ram};
 pub use memory::Memory;
 pub use process_memory::ProcessMemory;
 pub use ram::{AccessError, Ram};

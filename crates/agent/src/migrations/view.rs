@@ -192,7 +192,7 @@ impl MigrationViews {
     /// Shows how far a copy is, and logs it.
     pub(super) fn log_progress(&self, id: MigrationId, copy: CopyProgress) {
         self.set_progress(id, copy.clone());
-        self.log(id, LogEntry::Copied { copy });
+        self.log(id, LogEntry::Copied { copy: Box::new(copy) });
     }
 
     /// Notes that the guest is stopped for the switchover.
@@ -352,7 +352,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
                 migration.why = Some(*why);
                 migration.detail.clone_from(detail);
             }
-            LogEntry::Copied { copy } => migration.copy = Some(copy.clone()),
+            LogEntry::Copied { copy } => migration.copy = Some((**copy).clone()),
             LogEntry::Downtime { ms } => migration.downtime_ms = Some(*ms),
             _ => {}
         }

@@ -96,6 +96,10 @@ pub struct PageFigures {
     /// true all the same, the agent writes smaller blocks than the guest's RAM.
     #[serde(default)]
     pub why_not_direct: String,
+    /// The RAM that was not compared while the guest stood still, though without KVM QEMU may lose sight of what the
+    /// guest writes there, and the reason, in words; empty: there is none.
+    #[serde(default)]
+    pub not_compared: String,
     /// The bytes of pages that were sent again because the guest wrote to them. QEMU sends each page once at first, so
     /// these are the bytes beyond the guest's RAM.
     #[serde(default)]

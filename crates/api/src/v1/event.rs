@@ -48,7 +48,7 @@ pub enum LogEntry {
     /// The figures of the copy, now and then and at its end.
     Copied {
         /// The figures.
-        copy: CopyProgress,
+        copy: Box<CopyProgress>,
     },
     /// How long the guest was stopped.
     Downtime {

@@ -313,6 +313,7 @@ fn pages() -> PageFigures {
         transport: Transport::Auto,
         direct: Some(true),
         why_not_direct: "a reason".into(),
+        not_compared: "another reason".into(),
         again_bytes: 1,
         counts: PageCounts {
             pages: 2,
@@ -436,7 +437,7 @@ fn events() -> Vec<LoggedEvent> {
     entries.extend([MigrationEvent::InDoubt, MigrationEvent::Recovered, MigrationEvent::WriteFailed].map(happened));
     entries.extend(OUTCOMES.map(|outcome| happened(MigrationEvent::Over { outcome })));
     entries.push(LogEntry::Note { text: "a word".into() });
-    entries.extend(copies().into_iter().map(|copy| LogEntry::Copied { copy }));
+    entries.extend(copies().into_iter().map(|copy| LogEntry::Copied { copy: Box::new(copy) }));
     entries.push(LogEntry::Downtime { ms: 121 });
     entries.into_iter().map(|event| LoggedEvent { time: "2026-11-25T12:00:00.000Z".into(), event }).collect()
 }

@@ -364,6 +364,10 @@ fn placement(pages: &PageFigures) -> String {
     if let Some(us) = pages.counts.compared_us {
         words += &format!("; compared in {} while it stood still", duration(us.div_ceil(1000)));
     }
+    // A reason of both is told once.
+    if !pages.not_compared.is_empty() && pages.not_compared != *why {
+        words += &format!("; {}", pages.not_compared);
+    }
     words
 }
 

@@ -332,6 +332,7 @@ pub fn indirect() -> Migration {
     let pages = PageFigures {
         direct: Some(false),
         why_not_direct: format!("{why}\u{1b}[2J"),
+        not_compared: "RAM block 'pc.ram' is not compared: its pages go through QEMU".into(),
         counts,
         ..copied.pages.clone().unwrap()
     };
@@ -351,7 +352,7 @@ pub fn events() -> Vec<LoggedEvent> {
         handover(MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Prepare) }),
         handover(MigrationEvent::Reported { report: Report::Ready, detail: String::new() }),
         LogEntry::Note { text: "4 multifd channels over 2 paths".into() },
-        LogEntry::Copied { copy: copy(1, 2900) },
+        LogEntry::Copied { copy: Box::new(copy(1, 2900)) },
         handover(MigrationEvent::Recovered),
         handover(MigrationEvent::WriteFailed),
         handover(MigrationEvent::InDoubt),

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_guest_ram::Ram;
+use skein_guest_ram::{Ram, is_guest_ram};
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Key, PAGE_BYTES, PageCounts, SentPages};
 use skein_session::{StreamId, Width};
+use thiserror::Error;
+use tracing::{debug, info, warn};
 
 use super::error::{Awaited, ProtocolError, SourceError, Unknown, Unplaceable};
 use super::pacer::Pacer;
 use super::packer_pool::PackerPool;
 use super::page_counters::PageCounters;
 use crate::error_chain::error_chain;
-use crate::find_ram::FindRam;
+use crate::find_ram::{FindRam, RamNotFound};
 use crate::kept_ram::{KeptMarks, KeptRam, RamIsPrivate, Trip};
 
 /// Bounds the other agent's time for an answer. After that the migration is called off.
@@ -89,6 +91,8 @@ struct State {
     /// The reason why the target's agent does not write the pages itself; empty if it does, or if that was not asked
     /// for.
     why_not: String,
+    /// See [`SourcePages::not_compared`].
+    not_compared: String,
     blocks: Vec<BlockInfo>,
     /// The barriers that each channel has passed.
     channels: BTreeMap<StreamId, u32>,
@@ -124,13 +128,46 @@ pub(super) struct DirectBlocks {
     pub(super) sent: SentPages,
     numbers: HashMap<String, u16>,
     ram: BTreeMap<u16, Arc<dyn Ram>>,
-    misses: Vec<u16>,
+    /// The blocks of which QEMU may miss something.
+    misses: BTreeMap<u16, Arc<dyn Ram>>,
+}
+
+/// RAM of which QEMU may miss something, and that is not compared with what was sent.
+#[derive(Debug, Error)]
+#[error("{what} is not compared, and without KVM QEMU may lose sight of what the guest writes there")]
+struct NotCompared {
+    what: String,
+    #[source]
+    why: NotComparedWhy,
+}
+
+/// The reason why RAM is not compared.
+#[derive(Debug, Error)]
+enum NotComparedWhy {
+    #[error("its pages go through QEMU")]
+    NotDirect,
+    #[error("the agent of this host does not know where QEMU has it")]
+    Unknown,
+    #[error("the agent of this host cannot reach it")]
+    OutOfReach(#[source] RamNotFound),
+}
+
+impl NotCompared {
+    fn of_block(block: &BlockInfo, why: NotComparedWhy) -> NotCompared {
+        NotCompared { what: format!("RAM block '{}'", block.name), why }
+    }
+}
+
+/// What becomes of the blocks.
+struct Chosen {
+    direct: DirectBlocks,
+    not_compared: Vec<NotCompared>,
 }
 
 impl DirectBlocks {
     /// Returns the blocks of which QEMU may miss something, and their RAM.
     pub(super) fn misses(&self) -> impl Iterator<Item = (u16, &dyn Ram)> {
-        self.misses.iter().filter_map(|block| Some((*block, self.ram(*block)?)))
+        self.misses.iter().map(|(block, ram)| (*block, &**ram))
     }
 
     /// Returns the number of a block, if its pages are written directly.
@@ -175,6 +212,12 @@ impl SourcePages {
     /// same, for smaller blocks.
     pub fn why_not_direct(&self) -> String {
         self.state.lock().why_not.clone()
+    }
+
+    /// Returns which RAM is not compared with what was sent though QEMU may have missed what the guest wrote there, and
+    /// why, in words. The text is empty if all such RAM is compared, if there is none, or if that is not decided yet.
+    pub fn not_compared(&self) -> String {
+        self.state.lock().not_compared.clone()
     }
 
     /// Returns why the target's agent should not have written pages itself, if that was known too late. The migration
@@ -280,6 +323,13 @@ impl SourcePages {
         }
         if state.mode.is_none() {
             state.why_not = error_chain(&why);
+            let blocks = &state.blocks;
+            if self.settings.dirty_tracking != DirtyTracking::Exact
+                && (blocks.is_empty() || blocks.iter().any(|block| self.may_miss(block)))
+            {
+                let what = "the guest's RAM".to_owned();
+                state.not_compared = told(&[NotCompared { what, why: NotComparedWhy::NotDirect }]);
+            }
         }
         state.mode = Some(PageRoute::Rebuild);
         self.changed.notify_all();
@@ -301,18 +351,32 @@ impl SourcePages {
     pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), SourceError> {
         let mut state = self.state.lock();
         match note {
-            PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {}
+            PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {
+                let chosen = self.choose(&state.blocks, &direct, BuildsOn::Nothing)?;
+                state.not_compared = told(&chosen.not_compared);
+            }
             PageMessage::Mode { direct, why_not, builds_on_kept }
                 if state.mode.is_none() && !state.blocks.is_empty() =>
             {
                 state.why_not = why_not.chars().take(WORDS_CHARS_MAX).collect();
-                state.mode = Some(if direct.is_empty() {
+                let builds_on = if builds_on_kept { BuildsOn::KeptRam } else { BuildsOn::Nothing };
+                let Chosen { direct: chosen, not_compared } = self.choose(&state.blocks, &direct, builds_on)?;
+                state.not_compared = told(&not_compared);
+                let bytes_max = state.blocks.iter().map(|block| block.bytes).max();
+                let is_left_to_qemu = |number: &u16| {
+                    let block = state.blocks.get(usize::from(*number));
+                    block.is_some_and(|block| {
+                        Some(block.bytes) == bytes_max && !chosen.numbers.contains_key(&block.name)
+                    })
+                };
+                if direct.iter().any(is_left_to_qemu) {
+                    state.why_not = state.not_compared.clone();
+                }
+                state.mode = Some(if chosen.numbers.is_empty() {
                     PageRoute::Rebuild
                 } else {
-                    let builds_on = if builds_on_kept { BuildsOn::KeptRam } else { BuildsOn::Nothing };
-                    let direct = self.direct(&state.blocks, &direct, builds_on)?;
-                    state.builds_on_kept = direct.sent.builds_on_kept();
-                    PageRoute::Direct(Arc::new(direct))
+                    state.builds_on_kept = chosen.sent.builds_on_kept();
+                    PageRoute::Direct(Arc::new(chosen))
                 });
             }
             PageMessage::Doubt => {
@@ -332,21 +396,61 @@ impl SourcePages {
         Ok(())
     }
 
-    /// Returns the blocks with these numbers, and what is known of their pages.
-    fn direct(&self, blocks: &[BlockInfo], direct: &[u16], builds_on: BuildsOn) -> Result<DirectBlocks, SourceError> {
+    /// Returns whether QEMU may miss what the guest writes to a block.
+    fn may_miss(&self, block: &BlockInfo) -> bool {
+        match self.settings.dirty_tracking {
+            DirtyTracking::Exact => false,
+            DirtyTracking::MissesUnalignedBlocks => !block.bytes.is_multiple_of(WORD_BYTES),
+            DirtyTracking::MissesAllBlocks => true,
+        }
+    }
+
+    /// Finds a block's RAM on this host.
+    fn find(&self, block: &BlockInfo) -> Result<Box<dyn Ram>, NotComparedWhy> {
+        let find = self.settings.ram.as_ref().ok_or(NotComparedWhy::Unknown)?;
+        find(block).map_err(NotComparedWhy::OutOfReach)
+    }
+
+    /// Returns the blocks whose pages the target's agent writes, and what is known of them. `placeable` has the numbers
+    /// of the blocks that it can write. Of these, a block that has to be compared and cannot be is left to QEMU: what
+    /// is said to be compared is.
+    fn choose(&self, blocks: &[BlockInfo], placeable: &[u16], builds_on: BuildsOn) -> Result<Chosen, SourceError> {
+        if placeable.iter().any(|number| usize::from(*number) >= blocks.len()) {
+            return Err(ProtocolError::NoSuchRam.into());
+        }
         let mut numbers = HashMap::new();
-        let mut ram = BTreeMap::new();
-        for &number in direct {
-            let block = blocks.get(usize::from(number)).ok_or(ProtocolError::NoSuchRam)?;
-            numbers.insert(block.name.clone(), number);
-            if let Some(Ok(found)) = self.settings.ram.as_ref().map(|find| find(block)) {
-                ram.insert(number, Arc::from(found));
+        let (mut ram, mut misses) = (BTreeMap::<u16, Arc<dyn Ram>>::new(), BTreeMap::new());
+        let mut not_compared = Vec::new();
+        let largest = blocks.iter().map(|block| block.bytes).max().unwrap_or(0);
+        for (number, block) in (0u16..).zip(blocks) {
+            let is_placeable = placeable.contains(&number);
+            let may_miss = self.may_miss(block);
+            if !is_placeable && !may_miss {
+                continue;
+            }
+            match (is_placeable, self.find(block)) {
+                (true, Ok(found)) => {
+                    let found: Arc<dyn Ram> = Arc::from(found);
+                    if may_miss {
+                        misses.insert(number, found.clone());
+                    }
+                    ram.insert(number, found);
+                    numbers.insert(block.name.clone(), number);
+                }
+                (true, Err(why)) if may_miss => not_compared.push(NotCompared::of_block(block, why)),
+                (true, Err(why)) => {
+                    info!(block = block.name, "its pages go whole, and could not be mended: {}", error_chain(&why));
+                    numbers.insert(block.name.clone(), number);
+                }
+                (false, Err(why)) if block.bytes < largest && !is_guest_ram(&block.name, block.bytes) => {
+                    debug!(block = block.name, "memory of a device: {}", error_chain(&why));
+                }
+                (false, _) => not_compared.push(NotCompared::of_block(block, NotComparedWhy::NotDirect)),
             }
         }
         let pages = blocks.iter().map(|block| block.bytes.div_ceil(PAGE_BYTES as u64) as u32);
         let sent = SentPages::new(&self.key(), pages);
-        let bytes: u64 =
-            direct.iter().filter_map(|number| blocks.get(usize::from(*number))).map(|block| block.bytes).sum();
+        let bytes: u64 = blocks.iter().filter(|block| numbers.contains_key(&block.name)).map(|block| block.bytes).sum();
         // A delta that does not fit is made good with what the RAM holds.
         let may_delta = self.settings.delta_memory > 0.0 && ram.len() == numbers.len();
         let sent = match may_delta {
@@ -357,15 +461,7 @@ impl SourcePages {
             Some(kept) => sent.with_kept(kept.marks.clone()),
             None => sent,
         };
-        let may_miss = |block: &&u16| match self.settings.dirty_tracking {
-            DirtyTracking::Exact => false,
-            DirtyTracking::MissesUnalignedBlocks => {
-                blocks.get(usize::from(**block)).is_some_and(|of| of.bytes % WORD_BYTES != 0)
-            }
-            DirtyTracking::MissesAllBlocks => true,
-        };
-        let misses = ram.keys().filter(may_miss).copied().collect();
-        Ok(DirectBlocks { sent, numbers, ram, misses })
+        Ok(Chosen { direct: DirectBlocks { sent, numbers, ram, misses }, not_compared })
     }
 
     /// Returns the target's next answer.
@@ -454,6 +550,13 @@ impl SourcePages {
             }
         }
     }
+}
+
+/// Logs which RAM is not compared, and returns that in words.
+fn told(not_compared: &[NotCompared]) -> String {
+    let texts: Vec<String> = not_compared.iter().map(|lack| error_chain(lack)).collect();
+    texts.iter().for_each(|text| warn!("{text}"));
+    texts.join("; ")
 }
 
 #[cfg(test)]

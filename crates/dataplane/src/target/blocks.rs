@@ -7,6 +7,7 @@ use skein_guest_ram::Ram;
 use skein_pages::delta::DeltaHead;
 use skein_pages::page_record::BlockInfo;
 use skein_pages::{Key, Ledger, PAGE_BYTES, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT, is_zero};
+use tracing::debug;
 
 use super::error::{ProtocolError, TargetError};
 use crate::error_chain::error_chain;
@@ -88,7 +89,7 @@ impl Blocks {
                 Ok(found) => drop(ram.insert(number, found)),
                 // The largest block is the guest's RAM; others are small.
                 Err(error) if infos.iter().all(|other| other.bytes <= info.bytes) => why_not = error_chain(&error),
-                Err(_) => {}
+                Err(error) => debug!(block = info.name, "its pages go through QEMU: {}", error_chain(&error)),
             }
         }
         let pages = |(number, info): (u16, &BlockInfo)| match ram.contains_key(&number) {

@@ -116,7 +116,7 @@ impl GuestCopy {
         let figures = pages.as_ref().map(|pages| page_figures(&**pages, Some(&self.offer), copy.total_bytes));
         if let Some((figures, pages)) = figures.as_ref().zip(pages) {
             let notes = self.progress.note_placement(figures, pages.builds_on_kept(), look.peer);
-            notes.into_iter().for_each(|text| look.environment.note(text));
+            notes.into_iter().chain(self.progress.note_lack(figures)).for_each(|text| look.environment.note(text));
         }
         let shown = progress(copy, bits_per_s, converges, throttle, figures);
         match self.progress.is_logged(look.now, state) {

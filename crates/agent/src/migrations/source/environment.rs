@@ -121,6 +121,7 @@ pub(super) trait CopiedPages: Send + Sync {
     fn counts(&self) -> PageCounts;
     fn is_direct(&self) -> Option<bool>;
     fn why_not_direct(&self) -> String;
+    fn not_compared(&self) -> String;
     fn builds_on_kept(&self) -> bool;
     fn direct_placement_failure(&self) -> Option<String>;
     fn set_held_bytes_max(&self, bytes: u64);
@@ -141,6 +142,10 @@ impl CopiedPages for SourcePages {
 
     fn why_not_direct(&self) -> String {
         SourcePages::why_not_direct(self)
+    }
+
+    fn not_compared(&self) -> String {
+        SourcePages::not_compared(self)
     }
 
     fn builds_on_kept(&self) -> bool {

@@ -30,6 +30,7 @@ pub(super) struct ProgressWatch {
     last_rate_sample: Option<(Duration, u64)>,
     logged_at: Duration,
     is_placement_noted: bool,
+    is_lack_noted: bool,
 }
 
 /// Returns by how many per cent the guest is throttled, as people are told: the least throttle counts as none.
@@ -39,7 +40,7 @@ pub(super) fn throttle_percent(state: &MigrationState) -> u8 {
 
 impl ProgressWatch {
     pub(super) fn new(now: Duration) -> ProgressWatch {
-        ProgressWatch { last_rate_sample: None, logged_at: now, is_placement_noted: false }
+        ProgressWatch { last_rate_sample: None, logged_at: now, is_placement_noted: false, is_lack_noted: false }
     }
 
     /// Returns the bits a second that the hypervisor transferred since the last sample; 0: not known.
@@ -62,6 +63,15 @@ impl ProgressWatch {
         }
         self.logged_at = now;
         Logged::Yes
+    }
+
+    /// Returns a line for the event log if RAM that should be compared is not. Returns it once.
+    pub(super) fn note_lack(&mut self, pages: &PageFigures) -> Option<String> {
+        if pages.not_compared.is_empty() || self.is_lack_noted {
+            return None;
+        }
+        self.is_lack_noted = true;
+        Some(format!("warning: {}", pages.not_compared))
     }
 
     /// Returns lines for the event log on how the pages get to the RAM of the guest at `target`, once that is known.
@@ -108,6 +118,7 @@ pub(super) fn page_figures(pages: &dyn CopiedPages, offer: Option<&Offer>, ram_b
         transport: offer.map_or_else(Route::default, |offer| offer.transport).to_api(),
         direct: pages.is_direct(),
         why_not_direct: offer.and_then(|offer| offer.indirect.clone()).unwrap_or_else(|| pages.why_not_direct()),
+        not_compared: pages.not_compared(),
         again_bytes: sent_bytes.saturating_sub(ram_bytes),
         counts: counts.to_api(),
     }
@@ -147,6 +158,7 @@ mod tests {
             transport: Route::default().to_api(),
             direct,
             why_not_direct: why.into(),
+            not_compared: String::new(),
             again_bytes: 0,
             counts: skein_api::PageCounts::default(),
         };
@@ -164,6 +176,10 @@ mod tests {
         let no = figures(Some(false), "private");
         assert_eq!(watch.note_placement(&no, false, "b"), ["direct placement: no: private"]);
         assert!(watch.note_placement(&no, false, "b").is_empty(), "once");
+        assert_eq!(watch.note_lack(&no), None);
+        let lacks = PageFigures { not_compared: "RAM block 'pc.ram' is not compared".into(), ..no };
+        assert_eq!(watch.note_lack(&lacks).as_deref(), Some("warning: RAM block 'pc.ram' is not compared"));
+        assert_eq!(watch.note_lack(&lacks), None, "once");
     }
 
     #[test]

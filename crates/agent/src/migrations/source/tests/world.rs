@@ -69,6 +69,9 @@ impl CopiedPages for FakePages {
     fn why_not_direct(&self) -> String {
         String::new()
     }
+    fn not_compared(&self) -> String {
+        String::new()
+    }
     fn builds_on_kept(&self) -> bool {
         false
     }
