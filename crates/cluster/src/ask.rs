@@ -21,6 +21,8 @@ const AGGRESSIVENESS: std::ops::RangeInclusive<u8> = 1..=5;
 const REPEAT_MS: u64 = 86_400_000;
 /// The longest that a ticket or a token may be asked to last, in seconds: ten years.
 const EXPIRES_MAX_S: u64 = 315_360_000;
+/// How long ago an agent may have reported that counts as reporting now, in milliseconds: some report periods.
+const FRESH_MS: u64 = 3000;
 /// How long a ticket lasts unless something else is asked for, in seconds.
 const TICKET_S: u64 = 3600;
 
@@ -108,8 +110,12 @@ impl Controller {
                 format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
             return Some(Answer::conflict(message, cure));
         }
+        if let Some(answer) = self.nothing_leaves(host, &found) {
+            return Some(answer);
+        }
         let deadline = request.deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000)));
-        let kind = OperationKind::Drain { host: host.to_owned(), deadline, evacuate: request.evacuate };
+        let follows = found.drain.clone();
+        let kind = OperationKind::Drain { host: host.to_owned(), deadline, evacuate: request.evacuate, follows };
         if request.dry_run {
             let want = Want::Empty { host: host.to_owned() };
             self.preview(now, asked, kind, want, by);
@@ -117,8 +123,28 @@ impl Controller {
         }
         let operation = self.begin_operation(now, kind, OperationState::Planning, by);
         let drain = Some(operation.id.clone());
-        self.tables.put(host, HostRecord { mode: HostMode::Draining, drain, ..found });
+        self.set_mode(host, HostRecord { mode: HostMode::Draining, drain, ..found });
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    /// Refuses to move guests off a host that does not report: nobody would move them.
+    fn nothing_leaves(&self, host: &str, found: &HostRecord) -> Option<Answer> {
+        let fence = format!("skein host fence {host} --is-off");
+        let (what, cure) = match found.contact {
+            Contact::Online => return None,
+            Contact::Joined => ("has joined, and its agent was never seen", format!("start the agent of '{host}'")),
+            Contact::Lost => (
+                "does not report: no guest can be moved off it",
+                format!(
+                    "see that it is on and reaches the controllers; if it is off, say so, and its guests start \
+                     elsewhere: {fence}"
+                ),
+            ),
+            Contact::Off if self.fails_over(host) => ("is off: its guests are being started elsewhere", String::new()),
+            Contact::Off if self.lost_guests(host).is_empty() => ("is off: nothing runs on it", String::new()),
+            Contact::Off => ("is off, and its guests with it", format!("start them elsewhere: {fence}")),
+        };
+        Some(Answer::conflict(format!("'{host}' {what}"), cure))
     }
 
     fn fence(&mut self, now: Now, host: &str, request: &FenceRequest, by: &str) -> Answer {
@@ -129,9 +155,7 @@ impl Controller {
         }
         match found.value.contact {
             Contact::Lost | Contact::Joined => {}
-            Contact::Online => {
-                return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
-            }
+            Contact::Online => return self.still_reports(now, host),
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
             Contact::Off => return Answer::conflict(format!("'{host}' is known to be off already"), ""),
@@ -139,16 +163,30 @@ impl Controller {
         self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))
     }
 
+    /// Says why a host does not count as lost.
+    fn still_reports(&self, now: Now, host: &str) -> Answer {
+        let (silent_ms, lease_ms) = (self.silent_ms(now, host), self.host_lease_ms());
+        if self.session_of(host).is_some() && silent_ms < FRESH_MS {
+            return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
+        }
+        let (silent_s, lease_s) = (silent_ms / 1000, lease_ms / 1000);
+        let message =
+            format!("nothing was heard of '{host}' for {silent_s} s: it counts as lost after {lease_s} s, and not yet");
+        let left_s = lease_ms.saturating_sub(silent_ms) / 1000 + 1;
+        Answer::conflict(message, format!("ask again in {left_s} s"))
+    }
+
     fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {
         let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
-        if found.mode == HostMode::Active {
+        // The guests of a drain that was called off may still be away.
+        if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
             return Answer::conflict(format!("'{host}' takes guests already"), "");
         }
         if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
             self.cancel(now, &drain);
         }
         let drain = found.drain.clone();
-        self.tables.put(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
+        self.set_mode(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
         match drain.filter(|_| request.bring_home) {
             Some(drain) => {
                 let kind = OperationKind::Resume { host: host.to_owned(), drain };

@@ -247,16 +247,12 @@ impl Controller {
     // ---- hosts that come and go ----
 
     fn tick(&mut self, now: Now) {
-        let Role::Leader { since_ms, .. } = self.role else { return };
-        let mut lost: Vec<String> = Vec::new();
-        for (name, _) in self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online) {
-            let heard_ms = self.observed.get(name).and_then(|observed| observed.heard_ms);
-            let begin_ms = if self.has(Planted::LeaseForgotten) { 0 } else { since_ms };
-            let silent_ms = now.ms_since(heard_ms.unwrap_or(begin_ms).max(begin_ms));
-            if silent_ms > self.host_lease_ms() {
-                lost.push(name.clone());
-            }
+        if self.term().is_none() {
+            return;
         }
+        let online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online);
+        let lost = online.filter(|(name, _)| self.silent_ms(now, name) > self.host_lease_ms());
+        let lost: Vec<String> = lost.map(|(name, _)| name.clone()).collect();
         for name in lost {
             self.set_contact(now, &name, Contact::Lost);
             if self.has(Planted::ProofForgotten) {

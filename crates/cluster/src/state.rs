@@ -9,6 +9,7 @@ use crate::answer::Answer;
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::planner::PlanRequest;
+use crate::records::HostRecord;
 use crate::tables::{Change, Tables};
 use crate::time::Now;
 
@@ -264,6 +265,21 @@ impl Controller {
         (host.contact, host.contact_since) = (contact, now.wall);
         self.epoch += 1;
         self.tables.put(name, host);
+    }
+
+    /// Keeps a host whose mode has changed. Plans that go by the mode of before are made again.
+    pub(crate) fn set_mode(&mut self, name: &str, host: HostRecord) {
+        self.epoch += 1;
+        self.tables.put(name, host);
+    }
+
+    /// Returns for how long an agent has said nothing, in milliseconds. Before this controller began to lead, nobody
+    /// listened.
+    pub(crate) fn silent_ms(&self, now: Now, host: &str) -> u64 {
+        let Role::Leader { since_ms, .. } = self.role else { return 0 };
+        let begin_ms = if self.has(Planted::LeaseForgotten) { 0 } else { since_ms };
+        let heard_ms = self.observed.get(host).and_then(|observed| observed.heard_ms);
+        now.ms_since(heard_ms.unwrap_or(begin_ms).max(begin_ms))
     }
 
     /// Returns whether a command was sent for a purpose, and its reply has not come.

@@ -155,6 +155,18 @@ impl Controller {
         counts
     }
 
+    /// Returns the guests that run on several hosts, by what these report.
+    pub(crate) fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (host, observed) in self.observed.iter().filter(|(_, observed)| observed.session.is_some()) {
+            // In a migration the source may not have told yet that its guest is gone.
+            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
+            running.for_each(|vm| runs.entry(&vm.name).or_default().push(host));
+        }
+        runs.retain(|_, hosts| hosts.len() > 1);
+        runs
+    }
+
     /// Returns what needs a person, one sentence each.
     pub fn attention(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -177,13 +189,7 @@ impl Controller {
                 Contact::Online => {}
             }
         }
-        let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (host, observed) in self.observed.iter().filter(|(_, observed)| observed.session.is_some()) {
-            // In a migration the source may not have told yet that its guest is gone.
-            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
-            running.for_each(|vm| runs.entry(&vm.name).or_default().push(host));
-        }
-        for (vm, hosts) in runs.into_iter().filter(|(_, hosts)| hosts.len() > 1) {
+        for (vm, hosts) in self.run_twice() {
             let hosts = hosts.join(" and ");
             found.push(format!("'{vm}' RUNS TWICE, on {hosts}: stop all but one at once (skein vm stop)"));
         }

@@ -53,6 +53,9 @@ pub enum OperationKind {
         deadline: Option<UnixMs>,
         /// Whether the host is about to fail: what is most important goes first.
         evacuate: bool,
+        /// The drain before, if the host's guests of before that drain were not brought home since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        follows: Option<String>,
     },
     /// Moves guests where less is broken, or where load is better spread.
     Optimize {
@@ -66,7 +69,7 @@ pub enum OperationKind {
         /// The host, which is proven to be off.
         host: String,
     },
-    /// Brings the guests of a drain home.
+    /// Brings the guests of a drain home, and those of the drains that it follows.
     Resume {
         /// The host.
         host: String,

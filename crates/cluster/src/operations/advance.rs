@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use skein_api::cluster::{HostMode, Move, MoveState, Operation, OperationKind, OperationState};
+use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
 use super::record::starts;
 use crate::records::HostRecord;
@@ -24,6 +24,9 @@ impl Controller {
                 self.runs.remove(&id);
                 continue;
             };
+            if self.waits_for_host(now, &operation) {
+                continue;
+            }
             match operation.state {
                 OperationState::Planning => self.plan_operation(now, operation),
                 OperationState::Running => self.advance_running(now, operation),
@@ -34,6 +37,30 @@ impl Controller {
             }
         }
         self.forget_operations();
+    }
+
+    /// Returns whether a drain cannot go on, as its host does not report. It waits for a host that is lost, and ends
+    /// with a host that is off.
+    fn waits_for_host(&mut self, now: Now, operation: &Operation) -> bool {
+        let OperationKind::Drain { host, .. } = &operation.kind else { return false };
+        let Some(contact) = self.tables.hosts.get(host).map(|found| found.value.contact) else { return false };
+        let is_under_way = matches!(operation.state, OperationState::Planning | OperationState::Running);
+        match contact {
+            Contact::Off if is_under_way => {
+                let mut operation = operation.clone();
+                operation.message = format!("{host} is off: its guests are started elsewhere, or were lost with it");
+                operation.state = OperationState::Cancelling;
+                self.save_operation(now, operation);
+                true
+            }
+            Contact::Lost if operation.state == OperationState::Planning => {
+                let message =
+                    format!("{host} does not report: the drain waits; if it is off: skein host fence {host} --is-off");
+                self.save_operation(now, Operation { message, ..operation.clone() });
+                true
+            }
+            _ => false,
+        }
     }
 
     fn plan_operation(&mut self, now: Now, operation: Operation) {
@@ -55,10 +82,9 @@ impl Controller {
     /// Returns whether enough is known for a plan: the agents of hosts that should be online have reported, or have had
     /// the time to.
     fn may_plan(&self, now: Now, operation: &Operation) -> bool {
-        use skein_api::cluster::Contact::Online;
         let is_waited = now.wall.0.saturating_sub(operation.created.0) > self.host_lease_ms();
         let has_reported = |name: &String| self.observed.get(name).is_some_and(|observed| observed.facts.is_some());
-        let mut online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Online);
+        let mut online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online);
         is_waited || online.all(|(name, _)| has_reported(name))
     }
 
@@ -166,16 +192,44 @@ impl Controller {
             }
             return;
         }
+        // A move to this host that was begun before the drain is waited for, and its guest moved on.
+        if self.begun_moves().any(|of| of.to.as_deref() == Some(host)) {
+            return;
+        }
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
         if let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) {
-            self.tables.put(host, HostRecord { mode: HostMode::Maintenance, ..of });
+            self.set_mode(host, HostRecord { mode: HostMode::Maintenance, ..of });
         }
-        if stay.is_empty() {
-            operation.state = OperationState::Done;
-        } else {
-            operation.state = OperationState::Failed;
-            operation.message = format!("{} cannot be moved and stay: {}", stay.len(), stay.join(", "));
+        let doubles = self.doubles(host);
+        let mut words: Vec<String> = doubles.iter().map(|(vm, others)| double_words(vm, host, others)).collect();
+        let stay: Vec<String> = stay.into_iter().filter(|vm| !doubles.iter().any(|(double, _)| double == vm)).collect();
+        if !stay.is_empty() {
+            words.push(format!("{} cannot be moved and stay: {}", stay.len(), stay.join(", ")));
         }
+        operation.state = if words.is_empty() { OperationState::Done } else { OperationState::Failed };
+        words.extend(self.off_words(host));
+        operation.message = words.join("; ");
+    }
+
+    /// Returns the guests that run on a host and on others, too, with these.
+    pub(crate) fn doubles(&self, host: &str) -> Vec<(String, Vec<String>)> {
+        let runs_twice = self.run_twice().into_iter().filter(|(_, hosts)| hosts.contains(&host));
+        let others = |hosts: Vec<&str>| hosts.into_iter().filter(|of| *of != host).map(str::to_owned).collect();
+        runs_twice.map(|(vm, hosts)| (vm.to_owned(), others(hosts))).collect()
+    }
+
+    /// Says which VMs of a host are off: these stay, whatever is drained. `None`: there are none.
+    pub(crate) fn off_words(&self, host: &str) -> Option<String> {
+        let off: Vec<String> = self.vms_on(host).into_iter().filter(|vm| !self.has_guest(vm)).collect();
+        let (number, names) = (off.len(), off.join(", "));
+        let vms = if number == 1 { "VM that is off stays" } else { "VMs that are off stay" };
+        (number > 0).then(|| {
+            format!("{number} {vms} defined on {host}: {names}; to have one elsewhere, start its VM file there")
+        })
+    }
+
+    fn has_guest(&self, vm: &str) -> bool {
+        self.tables.vms.get(vm).is_some_and(|vm| is_guest(vm.value.state))
     }
 
     /// Returns the VMs with a guest on a host.
@@ -227,8 +281,14 @@ impl Controller {
         if !operation.cancelled && stay > 0 {
             operation.message = format!("{}: {stay} VMs stay", operation.message);
         }
-        self.tables.put(&host, HostRecord { mode, ..of });
+        self.set_mode(&host, HostRecord { mode, ..of });
     }
+}
+
+/// Says that a guest runs on a host that is drained and elsewhere, and what to do.
+pub(super) fn double_words(vm: &str, host: &str, others: &[String]) -> String {
+    let others = others.join(" and ");
+    format!("'{vm}' RUNS TWICE, on {host} and {others}: stop one of them at once (on its host: skein vm stop {vm})")
 }
 
 /// Returns why a move was not made.

@@ -1,7 +1,7 @@
 //! Moves: which begin, and what becomes of them.
 
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationState, VmRunState};
-use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity};
+use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity, VmState};
 
 use super::record::{is_owner, starts};
 use crate::observed::SessionId;
@@ -66,7 +66,8 @@ impl Controller {
         let mut before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
         let leaves = |other: &Move| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm);
         let is_free = before.all(|before| before.state.is_over()) && !self.open_moves().any(leaves);
-        is_free && of.not_before.is_none_or(|time| now.wall >= time)
+        let is_here = self.tables.vms.get(&of.vm).is_some_and(|vm| vm.value.host.as_ref() == Some(&of.from));
+        is_free && is_here && of.not_before.is_none_or(|time| now.wall >= time)
     }
 
     fn begin_if_free(&mut self, now: Now, id: &str, index: usize) {
@@ -177,13 +178,13 @@ impl Controller {
         let of = &mut rest[0];
         let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
         let host = vm.and_then(|vm| vm.host.as_deref());
-        // A guest that steps aside is elsewhere before its second move.
+        // A guest that steps aside is elsewhere before its second move, as is a guest that another operation moves.
         let comes = |other: &Move| other.vm == of.vm && other.to.as_ref() == Some(&of.from) && !other.state.is_over();
         if host.is_some() && host == of.to.as_deref() {
             (of.state, of.ended) = (MoveState::Done, Some(now.wall));
         } else if !vm.is_some_and(|vm| is_guest(vm.state)) {
             end(now, of, MoveState::Left, "it does not run any more".into());
-        } else if host != Some(&of.from) && !before.iter().any(comes) {
+        } else if host != Some(&of.from) && !before.iter().chain(self.begun_moves()).any(comes) {
             let why = format!("it is on {} by now", host.unwrap_or("no host"));
             end(now, of, MoveState::Left, why);
         } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
@@ -206,6 +207,9 @@ impl Controller {
     pub(crate) fn look_at_begun(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
+        if self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact == Contact::Off) {
+            return self.settle_source_off(now, &mut operation.moves[index], &to);
+        }
         let Some(id) = of.migration else {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
             let is_asked = self.is_asked(&purpose);
@@ -273,6 +277,17 @@ impl Controller {
         match source.vms.get(&of.vm).map(|vm| vm.migration) {
             Some(Some(id)) => of.migration = Some(id),
             _ => end(now, of, MoveState::Left, "it was not begun".into()),
+        }
+    }
+
+    /// Settles a move whose source is off: the guest has arrived, or ended with its host. A target that still has a
+    /// part in the migration, or does not report, is waited for.
+    fn settle_source_off(&self, now: Now, of: &mut Move, to: &str) {
+        let Some(target) = self.reporting(to) else { return };
+        match target.vms.get(&of.vm) {
+            Some(vm) if vm.migration.is_some() => {}
+            Some(vm) if vm.state == VmState::Running => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
+            _ => end(now, of, MoveState::Left, format!("{} is off", of.from)),
         }
     }
 

@@ -1,9 +1,12 @@
 //! Plans: which are asked for, and what is done with them.
 
+use std::collections::BTreeSet;
+
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
 
+use super::advance::double_words;
 use super::record::refusals;
 use crate::answer::Answer;
 use crate::error_chain;
@@ -51,7 +54,13 @@ impl Controller {
                 let answer = match result {
                     Ok(planned) => {
                         take_over(&mut operation, planned);
+                        self.tell_doubles(&mut operation);
                         operation.message = "nothing was begun: this is what would be done".into();
+                        if let OperationKind::Drain { host, .. } = &operation.kind
+                            && let Some(off) = self.off_words(host)
+                        {
+                            operation.message += &format!("; {off}");
+                        }
                         Answer::Operation(operation)
                     }
                     Err(error) => Answer::conflict(error_chain(&error), "skein rule check"),
@@ -89,6 +98,7 @@ impl Controller {
                 }
                 let first = operation.moves.len();
                 take_over(&mut operation, planned);
+                self.tell_doubles(&mut operation);
                 let leaving: Vec<(String, String)> =
                     self.open_moves().map(|of| (of.from.clone(), of.vm.clone())).collect();
                 for of in &mut operation.moves[first..] {
@@ -118,6 +128,21 @@ impl Controller {
         self.save_operation(now, operation);
     }
 
+    /// Adds the guests to a drain that run on its host and elsewhere, too: nobody knows which of the two is to stay.
+    fn tell_doubles(&self, operation: &mut Operation) {
+        let OperationKind::Drain { host, .. } = &operation.kind else { return };
+        for (vm, others) in self.doubles(host) {
+            let reason = double_words(&vm, host, &others);
+            let of_double = |of: &&mut Move| of.vm == vm && of.from == *host;
+            for of in operation.moves.iter_mut().filter(of_double).filter(|of| of.state == MoveState::Waiting) {
+                (of.to, of.state, of.reason) = (None, MoveState::Left, reason.clone());
+            }
+            if !operation.moves.iter_mut().filter(of_double).any(|of| of.to.is_none()) {
+                operation.moves.push(Move::new(&vm, host, None, &reason));
+            }
+        }
+    }
+
     /// Returns what a round of optimisation goes by.
     pub(crate) fn better(&self, now: Now, aggressiveness: u8) -> Want {
         let set = &self.tables.settings.value.optimize;
@@ -141,10 +166,12 @@ impl Controller {
             OperationKind::Failover { host } => self.want_starts(host),
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
-                let left = self.operation(drain).into_iter().flat_map(|drain| drain.moves);
-                let home = |vm: &str| self.tables.vms.get(vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
-                let left = left.filter(|of| of.from == *host && home(&of.vm));
-                Want::At { places: left.map(|of| (of.vm, host.clone())).collect() }
+                let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));
+                let left = drains.flat_map(|drain| &drain.value.moves).filter(|of| of.from == *host);
+                let is_away =
+                    |vm: &&str| self.tables.vms.get(*vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
+                let away: BTreeSet<&str> = left.map(|of| of.vm.as_str()).filter(is_away).collect();
+                Want::At { places: away.into_iter().map(|vm| (vm.to_owned(), host.clone())).collect() }
             }
         };
         let is_forgotten = self.has(Planted::RefusalForgotten);

@@ -27,6 +27,15 @@ impl Controller {
         self.runs.len()
     }
 
+    /// Returns a drain, and those that it follows: their guests come home together.
+    pub(crate) fn drains<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a str> {
+        std::iter::successors(Some(id), |id| match &self.tables.operations.get(*id)?.value.kind {
+            // Ids sort by their age, so that this comes to an end.
+            OperationKind::Drain { follows: Some(before), .. } if before.as_str() < *id => Some(before.as_str()),
+            _ => None,
+        })
+    }
+
     pub(crate) fn is_open(&self, id: &str) -> bool {
         self.tables.operations.get(id).is_some_and(|found| !found.value.state.is_over())
     }
@@ -131,9 +140,17 @@ impl Controller {
         if more == 0 {
             return;
         }
-        let drains: Vec<String> = self.tables.hosts.values().filter_map(|host| host.value.drain.clone()).collect();
-        let over =
-            self.tables.operations.iter().filter(|(id, found)| found.value.state.is_over() && !drains.contains(id));
+        let last = self.tables.hosts.values().filter_map(|host| host.value.drain.as_deref());
+        let resumed = self.open_operations().filter_map(|found| match &found.kind {
+            OperationKind::Resume { drain, .. } => Some(drain.as_str()),
+            _ => None,
+        });
+        let drains: BTreeSet<String> = last.chain(resumed).flat_map(|id| self.drains(id)).map(str::to_owned).collect();
+        let over = self
+            .tables
+            .operations
+            .iter()
+            .filter(|(id, found)| found.value.state.is_over() && !drains.contains(id.as_str()));
         let over: Vec<String> = over.map(|(id, _)| id.clone()).collect();
         for id in over {
             if more == 0 {

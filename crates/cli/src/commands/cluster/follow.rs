@@ -106,7 +106,7 @@ pub fn end_text(operation: &Operation) -> String {
             OperationKind::Drain { host, .. } => {
                 let host = clean_line(host);
                 format!(
-                    "{host} is empty{took}: {done} of {all} made\n  \
+                    "{host} has no guest any more{took}: {done} of {all} made{message}\n  \
                      let it take guests again: skein host resume {host}\n"
                 )
             }

@@ -127,8 +127,10 @@ pub fn drain(
                 let forecast = operation.progress.forecast_ms.map(skein_units::duration);
                 let forecast = forecast.map(|time| format!(", in about {time}")).unwrap_or_default();
                 let goes = operation.moves.len() - stays;
-                let host = clean_line(host);
-                print(&format!("{}{goes} would leave {host}{forecast}, {stays} would stay\n", moves(&operation)))?;
+                let (moves, host) = (moves(&operation), clean_line(host));
+                let message = Some(clean_line(&operation.message)).filter(|message| !message.is_empty());
+                let message = message.map(|message| message + "\n").unwrap_or_default();
+                print(&format!("{moves}{goes} would leave {host}{forecast}, {stays} would stay\n{message}"))?;
             }
         }
         return Ok(if stays == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BLOCKED) });

@@ -1,0 +1,291 @@
+//! A controller that leads, with a store that writes at once, a planner that plans at once, and agents that do what
+//! they are told when the test says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::cluster::{DrainRequest, Host, Operation, UnixMs};
+use skein_api::{
+    Hello, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome, Refusal, Reply, Request, Role, Term,
+    VmOrigin, VmState, VmView,
+};
+use skein_cluster::{Answer, Ask, Asked, Controller, Input, Now, Output, Refused, SessionId, Settings, Tables, plan};
+
+pub const GIB: u64 = 1 << 30;
+
+/// A command that an agent was sent.
+#[derive(Debug)]
+pub struct Sent {
+    pub host: String,
+    pub command: u64,
+    pub request: Request,
+}
+
+pub struct Bench {
+    pub controller: Controller,
+    now: Now,
+    revision: u64,
+    number: u64,
+    sessions: BTreeMap<SessionId, String>,
+    /// What each agent has.
+    vms: BTreeMap<String, BTreeMap<String, VmView>>,
+    /// The commands that agents have not carried out yet.
+    pub sent: Vec<Sent>,
+    answers: BTreeMap<u64, Answer>,
+    /// How many plans were made.
+    pub plans: u32,
+}
+
+impl Bench {
+    /// Returns a controller that leads, and these hosts, which report.
+    pub fn new(hosts: &[&str]) -> Bench {
+        let mut bench = Bench {
+            controller: Controller::new(Settings::default()),
+            now: Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000 },
+            revision: 1,
+            number: 0,
+            sessions: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            sent: Vec::new(),
+            answers: BTreeMap::new(),
+            plans: 0,
+        };
+        bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
+        hosts.iter().for_each(|host| bench.connect(host));
+        bench
+    }
+
+    fn number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// Gives the controller something, and does what it wants done.
+    pub fn input(&mut self, input: Input) {
+        let mut inputs = vec![input];
+        let mut steps = 0;
+        while let Some(input) = inputs.pop() {
+            steps += 1;
+            assert!(steps < 1000, "the controller goes round in circles");
+            self.controller.handle(self.now, input).unwrap();
+            while let Some(output) = self.controller.output() {
+                inputs.splice(0..0, self.perform(output));
+            }
+        }
+    }
+
+    fn perform(&mut self, output: Output) -> Option<Input> {
+        match output {
+            Output::Write { write, .. } => {
+                self.revision += 1;
+                return Some(Input::Written { write, revision: self.revision });
+            }
+            Output::Plan { plan: number, request } => {
+                self.plans += 1;
+                return Some(Input::Planned { plan: number, result: plan(&request) });
+            }
+            Output::Command { session, command, request, .. } => {
+                let host = self.sessions[&session].clone();
+                self.sent.push(Sent { host, command, request: *request });
+            }
+            Output::HangUp { session, .. } => {
+                self.sessions.remove(&session);
+            }
+            Output::Answer { asked, answer } => drop(self.answers.insert(asked, answer)),
+            Output::Lead { .. } | Output::Changed { .. } => {}
+            Output::StepDown { why } => panic!("it steps down: {why}"),
+        }
+        None
+    }
+
+    /// Lets seconds go by. Hosts that are connected report meanwhile.
+    pub fn wait_s(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now.mono_ms += 1000;
+            self.now.wall.0 += 1000;
+            let hosts: BTreeSet<String> = self.sessions.values().cloned().collect();
+            hosts.iter().for_each(|host| self.report(host, &[], Vec::new()));
+            self.input(Input::Tick);
+        }
+    }
+
+    // ---- agents ----
+
+    fn session(&self, host: &str) -> Option<SessionId> {
+        self.sessions.iter().find(|(_, of)| *of == host).map(|(session, _)| *session)
+    }
+
+    /// Connects a host's agent, which reports all that it has.
+    pub fn connect(&mut self, host: &str) {
+        let session = self.number();
+        self.sessions.insert(session, host.to_owned());
+        let hello = Hello {
+            host: host.into(),
+            release: "test".into(),
+            api: 1,
+            instance: 1,
+            boot_id: None,
+            addresses: Vec::new(),
+            highest_term: Term(0),
+        };
+        self.input(Input::AgentUp { session, hello });
+        let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
+        let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };
+        if self.sessions.contains_key(&session) {
+            self.input(Input::AgentReport { session, report: Box::new(report) });
+        }
+    }
+
+    /// Ends the connection of a host's agent.
+    pub fn disconnect(&mut self, host: &str) {
+        if let Some(session) = self.session(host) {
+            self.sessions.remove(&session);
+            self.input(Input::AgentDown { session });
+        }
+    }
+
+    /// Reports VMs of a host by their names, those that are gone among them.
+    fn report(&mut self, host: &str, vms: &[&str], migrations: Vec<Migration>) {
+        let Some(session) = self.session(host) else { return };
+        let here = &self.vms[host];
+        let (there, gone): (Vec<&&str>, Vec<&&str>) = vms.iter().partition(|vm| here.contains_key(**vm));
+        let vms = there.into_iter().map(|vm| here[*vm].clone()).collect();
+        let vms_gone = gone.into_iter().map(|vm| (*vm).to_owned()).collect();
+        let report = HostReport { sequence: 2, vms, vms_gone, migrations, ..HostReport::default() };
+        self.input(Input::AgentReport { session, report: Box::new(report) });
+    }
+
+    /// Has a host have a VM in a state, of 1 GiB.
+    pub fn set_vm(&mut self, host: &str, vm: &str, state: VmState) {
+        let definition = Some(format!("name = \"{vm}\"\n"));
+        let view = VmView { memory_bytes: GIB, definition, ..VmView::new(vm, state) };
+        self.vms.entry(host.to_owned()).or_default().insert(vm.to_owned(), view);
+        self.report(host, &[vm], Vec::new());
+    }
+
+    pub fn run_vm(&mut self, host: &str, vm: &str) {
+        self.set_vm(host, vm, VmState::Running);
+    }
+
+    /// Has a host have a VM no more.
+    pub fn end_vm(&mut self, host: &str, vm: &str) {
+        self.vms.entry(host.to_owned()).or_default().remove(vm);
+        self.report(host, &[vm], Vec::new());
+    }
+
+    /// Returns the VMs that a host has.
+    pub fn has(&self, host: &str) -> Vec<&str> {
+        self.vms[host].keys().map(String::as_str).collect()
+    }
+
+    /// Carries out the oldest command. Returns whether there was one.
+    pub fn obey(&mut self) -> bool {
+        if self.sent.is_empty() {
+            return false;
+        }
+        let Sent { host, command, request } = self.sent.remove(0);
+        let Some(session) = self.session(&host) else { return true };
+        match request {
+            Request::Migrate { vm, to, .. } => {
+                let number = self.number();
+                let migration =
+                    |role, outcome| Migration { outcome, ..Migration::new(MigrationId(number), &vm, role, &host, &to) };
+                let reply = Reply::Migration(Box::new(migration(Role::Source, None)));
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+                let view = self.vms.get_mut(&host).unwrap().remove(&vm).expect("what is moved is there");
+                self.vms.entry(to.clone()).or_default().insert(vm.clone(), view);
+                self.report(&host, &[&vm], vec![migration(Role::Source, Some(Outcome::Moved))]);
+                self.report(&to, &[&vm], vec![migration(Role::Target, Some(Outcome::Moved))]);
+            }
+            Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } => {
+                let vm = file.trim_end_matches(".toml").to_owned();
+                self.run_vm(&host, &vm);
+                let reply = Reply::Vm(Box::new(self.vms[&host][&vm].clone()));
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+            }
+            other => {
+                let refusal = Refusal { message: format!("not here: {other:?}"), cure: String::new() };
+                self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Error(refusal)) });
+            }
+        }
+        true
+    }
+
+    /// Carries out commands until there are none.
+    pub fn obey_all(&mut self) {
+        while self.obey() {}
+    }
+
+    // ---- people ----
+
+    pub fn ask(&mut self, ask: Ask) -> Answer {
+        let id = self.number();
+        let what = format!("{ask:?}");
+        let asked = Asked { id, by: "somebody".into(), from: "here".into(), what, repeat: None, ask };
+        self.input(Input::Asked(Box::new(asked)));
+        self.answers.remove(&id).expect("it is answered")
+    }
+
+    pub fn refused(&mut self, ask: Ask) -> Refused {
+        match self.ask(ask) {
+            Answer::Refused(refused) => refused,
+            answer => panic!("it is not refused: {answer:?}"),
+        }
+    }
+
+    pub fn begin(&mut self, ask: Ask) -> Operation {
+        match self.ask(ask) {
+            Answer::Operation(operation) => *operation,
+            answer => panic!("it begins nothing: {answer:?}"),
+        }
+    }
+
+    pub fn drain(&mut self, host: &str) -> Operation {
+        self.begin(drain(host))
+    }
+
+    /// Returns an operation as it is now.
+    pub fn now(&self, operation: &Operation) -> Operation {
+        self.controller.operation(&operation.id).expect("it is remembered")
+    }
+
+    pub fn host(&self, name: &str) -> Host {
+        self.controller.host(name).expect("it is a host")
+    }
+}
+
+pub fn drain(host: &str) -> Ask {
+    Ask::Drain { host: host.into(), request: DrainRequest::default() }
+}
+
+pub fn preview(host: &str) -> Ask {
+    Ask::Drain { host: host.into(), request: DrainRequest { dry_run: true, ..DrainRequest::default() } }
+}
+
+/// A host of 16 cores and 64 GiB.
+fn facts(host: &str) -> HostFacts {
+    let slots = MigrationSlots { limit: 2, used: 0 };
+    HostFacts {
+        name: host.to_owned(),
+        boot_id: None,
+        ram_bytes: 64 * GIB,
+        ram_available_bytes: 60 * GIB,
+        kept_ram_bytes: 0,
+        room: None,
+        hugepages: Vec::new(),
+        cpus: 16,
+        cpu_vendor: "AuthenticAMD".into(),
+        cpu_flags: BTreeSet::new(),
+        kvm: Ok(()),
+        qemu: Err("none".into()),
+        bridges: BTreeSet::new(),
+        taps_in_use: BTreeSet::new(),
+        vms: Vec::new(),
+        incoming: slots,
+        outgoing: slots,
+        journal: Ok(()),
+        files: Vec::new(),
+        digests: BTreeMap::new(),
+        nics: Vec::new(),
+        swtpm: None,
+    }
+}

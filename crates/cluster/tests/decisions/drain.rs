@@ -1,0 +1,181 @@
+//! Drains, and the way home.
+
+use skein_api::VmState;
+use skein_api::cluster::{FenceRequest, HostMode, MoveState, Operation, OperationState, ResumeRequest};
+use skein_cluster::Ask;
+
+use crate::bench::{Bench, drain, preview};
+
+fn resume(host: &str) -> Ask {
+    Ask::Resume { host: host.into(), request: ResumeRequest { bring_home: true } }
+}
+
+fn stays<'a>(operation: &'a Operation, vm: &str) -> &'a str {
+    let of = operation.moves.iter().rfind(|of| of.vm == vm).expect("it is told");
+    assert_eq!((of.state, &of.to), (MoveState::Left, &None));
+    &of.reason
+}
+
+#[test]
+fn a_host_with_a_guest_that_runs_elsewhere_too_is_not_called_empty() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    // Somebody starts it by hand.
+    bench.run_vm("beta", "web");
+    let would = bench.begin(preview("beta"));
+    assert!(stays(&would, "web").contains("RUNS TWICE, on beta and alpha"), "{would:?}");
+    for host in ["beta", "alpha"] {
+        let begun = bench.drain(host);
+        bench.obey_all();
+        let over = bench.now(&begun);
+        assert_eq!(over.state, OperationState::Failed, "{over:?}");
+        assert!(over.message.contains("'web' RUNS TWICE") && over.message.contains("skein vm stop web"), "{over:?}");
+        stays(&over, "web");
+        assert_eq!(bench.has(host), ["web"]);
+        bench.ask(Ask::Resume { host: host.into(), request: ResumeRequest::default() });
+    }
+    bench.end_vm("beta", "web");
+    let begun = bench.drain("beta");
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
+}
+
+#[test]
+fn a_host_that_does_not_report_is_not_drained() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    for ask in [drain("alpha"), preview("alpha")] {
+        let refused = bench.refused(ask);
+        assert!(refused.message.contains("'alpha' does not report"), "{refused:?}");
+        assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
+    }
+    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    assert!(bench.refused(drain("alpha")).message.contains("its guests are being started elsewhere"));
+    bench.obey_all();
+    assert_eq!(bench.has("beta"), ["web"]);
+    assert!(bench.refused(drain("alpha")).message.contains("nothing runs on it"));
+}
+
+#[test]
+fn a_drain_waits_for_a_host_that_is_lost_and_ends_with_one_that_is_off() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let begun = bench.drain("alpha");
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    assert!(!bench.now(&begun).state.is_over());
+    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.sent.retain(|sent| sent.host == "beta");
+    bench.obey_all();
+    bench.wait_s(1);
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Failed, "{over:?}");
+    assert!(over.message.contains("alpha is off"), "{over:?}");
+    assert_eq!(bench.host("alpha").mode, HostMode::Maintenance);
+}
+
+#[test]
+fn what_is_off_on_a_host_is_told() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.set_vm("alpha", "old", VmState::Stopped);
+    let would = bench.begin(preview("alpha"));
+    assert!(would.message.contains("1 VM that is off stays defined on alpha: old"), "{would:?}");
+    assert_eq!(would.moves.len(), 1);
+    let begun = bench.drain("alpha");
+    bench.obey_all();
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Done);
+    assert!(over.message.contains("stays defined on alpha: old"), "{over:?}");
+}
+
+#[test]
+fn the_guests_of_all_drains_since_come_home() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "first");
+    bench.drain("alpha");
+    bench.obey_all();
+    // Somebody starts another there, and the host is emptied once more.
+    bench.run_vm("alpha", "second");
+    let again = bench.drain("alpha");
+    bench.obey_all();
+    assert_eq!(bench.now(&again).state, OperationState::Done);
+    assert_eq!(bench.has("beta"), ["first", "second"]);
+    let home = bench.begin(resume("alpha"));
+    bench.obey_all();
+    assert_eq!(bench.now(&home).state, OperationState::Done);
+    assert_eq!(bench.has("alpha"), ["first", "second"]);
+    // What is home is not asked for again.
+    bench.drain("alpha");
+    bench.ask(Ask::Resume { host: "alpha".into(), request: ResumeRequest::default() });
+    assert_eq!(bench.host("alpha").drain, None);
+}
+
+#[test]
+fn the_guests_of_a_drain_that_was_called_off_come_home() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    ["a", "b", "c"].iter().for_each(|vm| bench.run_vm("alpha", vm));
+    let begun = bench.drain("alpha");
+    assert_eq!(bench.sent.len(), 1, "one host takes one at a time");
+    bench.ask(Ask::Cancel { operation: begun.id.clone() });
+    bench.obey_all();
+    assert_eq!(bench.now(&begun).state, OperationState::Cancelled);
+    assert_eq!((bench.host("alpha").mode, bench.has("beta").len()), (HostMode::Active, 1));
+    bench.begin(resume("alpha"));
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["a", "b", "c"]);
+}
+
+#[test]
+fn two_drains_at_once_use_neither_host_as_a_target() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    for vm in 0..6 {
+        bench.run_vm(["alpha", "beta"][vm % 2], &format!("v{vm}"));
+    }
+    let first = bench.drain("alpha");
+    let second = bench.drain("beta");
+    // What was begun before comes, and is moved on.
+    bench.obey_all();
+    bench.wait_s(1);
+    bench.obey_all();
+    for (operation, host, other) in [(&first, "alpha", "beta"), (&second, "beta", "alpha")] {
+        let over = bench.now(operation);
+        assert_eq!(over.state, OperationState::Done, "{over:?}");
+        assert!(bench.has(host).is_empty());
+        let failed = over.moves.iter().filter(|of| of.state == MoveState::Failed).count();
+        assert_eq!(failed, 0, "{over:?}");
+        let _ = other;
+    }
+    assert_eq!(bench.has("gamma").len(), 6);
+    // Alone, neither of the two would be planned for.
+    let would = bench.begin(preview("gamma"));
+    assert!(would.moves.iter().all(|of| of.to.is_none()), "{would:?}");
+}
+
+#[test]
+fn a_drain_is_not_over_while_a_guest_is_on_its_way_to_the_host() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    let migrate = skein_api::cluster::MigrateRequest { to: Some("beta".into()), dry_run: false };
+    bench.begin(Ask::Migrate { vm: "web".into(), request: migrate });
+    assert_eq!(bench.sent.len(), 1);
+    let begun = bench.drain("beta");
+    assert!(!bench.now(&begun).state.is_over(), "{:?}", bench.now(&begun));
+    bench.obey_all();
+    bench.wait_s(1);
+    bench.obey_all();
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
+    assert!(bench.has("beta").is_empty());
+}
+
+#[test]
+fn maintenance_outlives_the_agents_connection() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.drain("alpha");
+    assert_eq!(bench.host("alpha").mode, HostMode::Maintenance);
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    bench.connect("alpha");
+    assert_eq!(bench.host("alpha").mode, HostMode::Maintenance);
+}

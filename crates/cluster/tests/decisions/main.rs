@@ -1,0 +1,6 @@
+//! What a controller decides, with a store, a planner and agents that do at once what they are told.
+
+mod attention;
+mod bench;
+mod drain;
+mod fence;
