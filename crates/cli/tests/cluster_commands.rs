@@ -332,7 +332,10 @@ fn copy(ca: &ClusterCa, dir: &Path) -> ClusterCa {
 fn a_host_joins_once_and_again() {
     let (dir, ca) = (tempfile::tempdir().unwrap(), ClusterCa::create("rack7").unwrap());
     let signer = copy(&ca, &dir.path().join("ca"));
-    let controller = FakeController::start(&ca, move |asked, _| signed(&signer, asked));
+    let controller = FakeController::start(&ca, move |asked, _| match asked.what.as_str() {
+        "POST /api/v1/join" => signed(&signer, asked),
+        _ => Answer::ok(&host("node3", "joined", "active", "")),
+    });
     let user = User { dir, ca, controller };
     let (url, token) = (user.controller.url(), user.token());
     let join = |args: &[&str]| user.run(&[&["join", &url, "--token", &token, "--socket", "none.sock"], args].concat());
@@ -344,13 +347,33 @@ fn a_host_joins_once_and_again() {
     let controllers = std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap();
     assert!(controllers.contains(&format!("[\"{}\"]", user.controller.address)), "{controllers}");
     join(&[]).exits(0).says("node3 has its identity already");
-    assert_eq!(user.controller.paths(), ["POST /api/v1/join"]);
+    assert_eq!(user.controller.paths(), ["POST /api/v1/join", "GET /api/v1/hosts/node3"]);
     assert_eq!(std::fs::read(user.path("etc/identity/host.key")).unwrap(), key);
     assert_eq!(std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap(), controllers);
     join(&["--name", "node4"]).exits(1).complains("this host is 'node3' of the cluster already");
     // Another cluster's token changes nothing.
     let other = JoinToken { ca: "cd".repeat(32).parse().unwrap(), id: "1d".into(), secret: "5".into() }.to_string();
     user.run(&["join", &url, "--token", &other]).exits(1).complains("this host is 'node3' of another cluster");
+}
+
+#[test]
+fn a_host_that_was_removed_joins_anew_with_its_key() {
+    let (dir, ca) = (tempfile::tempdir().unwrap(), ClusterCa::create("rack7").unwrap());
+    ca.issue("node3", Validity::days(1)).unwrap().save(&dir.path().join("etc/identity")).unwrap();
+    let signer = copy(&ca, &dir.path().join("ca"));
+    let controller = FakeController::start(&ca, move |asked, _| match asked.what.as_str() {
+        "POST /api/v1/join" => signed(&signer, asked),
+        _ => Answer::refused(403, "'node3' was removed from the cluster", "join it anew"),
+    });
+    let user = User { dir, ca, controller };
+    let files = || ["host.key", "host.pem"].map(|file| std::fs::read(user.path("etc/identity").join(file)).unwrap());
+    let before = files();
+    let (url, token) = (user.controller.url(), user.token());
+    let joined = user.run(&["join", &url, "--token", &token, "--socket", "none.sock"]).exits(0);
+    joined.says("node3 has another certificate now, as it was removed from the cluster before");
+    let after = files();
+    assert!(before[0] == after[0] && before[1] != after[1], "the key stays, and the certificate is another");
+    assert_eq!(skein_identity::Identity::load(&user.path("etc/identity")).unwrap().host(), "node3");
 }
 
 #[test]

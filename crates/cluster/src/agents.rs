@@ -1,7 +1,7 @@
 //! What agents say, and what of it is kept.
 
 use skein_api::cluster::{Contact, VmRunState};
-use skein_api::{Hello, HostReport, Reply, Term, VmView};
+use skein_api::{Hello, HostReport, Refusal, Reply, Term, VmView};
 
 use crate::observed::SessionId;
 use crate::records::{HostRecord, VmRecord};
@@ -10,8 +10,11 @@ use crate::time::Now;
 use crate::view::run_state;
 
 impl Controller {
-    pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello) {
+    pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: String) {
         let host = hello.host.clone();
+        if let Some(refusal) = self.host_refusal(&host, &certificate) {
+            return self.effect(Output::Refuse { session, refusal });
+        }
         if let Some(before) = self.session_of(&host) {
             self.drop_session(before);
             let why = "the host's agent has connected anew".to_owned();
@@ -19,7 +22,7 @@ impl Controller {
         }
         self.sessions.insert(session, host.clone());
         let highest = hello.highest_term;
-        self.observed.entry(host.clone()).or_default().begin(session, hello, now.mono_ms);
+        self.observed.entry(host.clone()).or_default().begin(session, hello, certificate, now.mono_ms);
         if let Some(term) = self.term() {
             if highest > term {
                 return self.step_down("an agent knows of a later leader");
@@ -27,6 +30,32 @@ impl Controller {
             self.note_host(now, &host);
             self.effect(Output::Lead { session, term });
         }
+    }
+
+    /// Returns why a host with a certificate of the cluster's CA is not taken: it was removed, and has not joined anew,
+    /// or shows a certificate of before.
+    pub fn host_refusal(&self, host: &str, certificate_sha256: &str) -> Option<Refusal> {
+        let removed = &self.tables.removed.get(host)?.value;
+        let is_denied = removed.certificates.iter().any(|denied| denied == certificate_sha256);
+        let is_host = self.tables.hosts.contains_key(host);
+        (is_denied || !is_host).then(|| Refusal {
+            message: format!("'{host}' was removed from the cluster"),
+            cure: "join it anew: skein-controller ticket makes a token for skein join".into(),
+        })
+    }
+
+    /// Returns why the host of an agent that is connected is not taken.
+    pub(crate) fn refusal_of_agent(&self, host: &str) -> Option<Refusal> {
+        self.host_refusal(host, self.observed.get(host).map_or("", |observed| &observed.certificate))
+    }
+
+    /// Ends the connection of an agent whose host is not taken, and forgets what the agent said.
+    pub(crate) fn refuse_agent(&mut self, session: SessionId, refusal: Refusal) {
+        if let Some(host) = self.sessions.get(&session).cloned() {
+            self.drop_session(session);
+            self.observed.remove(&host);
+        }
+        self.effect(Output::Refuse { session, refusal });
     }
 
     pub(crate) fn agent_down(&mut self, session: SessionId) {
@@ -81,6 +110,7 @@ impl Controller {
             (host.contact, host.contact_since) = (Contact::Online, now.wall);
             self.epoch += 1;
         }
+        host.note_certificate(&observed.certificate);
         if let Some(hello) = hello {
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);

@@ -46,14 +46,14 @@ pub enum Ask {
     Cancel { operation: String },
     /// Change what is set of a host. With `version` only if that is the host's.
     SetHost { host: String, settings: HostSettings, version: Option<u64> },
-    /// Forget a host that has no guests.
-    RemoveHost { host: String },
+    /// Take a host out of the cluster that has no VMs. With `force` VMs that do not run are forgotten with it.
+    RemoveHost { host: String, force: bool },
     /// Change what is set of a VM. With `version` only if that is the VM's.
     SetVm { vm: String, settings: VmSettings, version: Option<u64> },
     /// Make a ticket. The secret was made by the caller, at random.
     NewTicket { id: String, host: Option<String>, expires_s: Option<u64>, secret_sha256: String },
     /// Let a host join by a ticket.
-    Join { host: String, ticket: String, secret_sha256: String },
+    Join { host: String, ticket: String, secret_sha256: String, certificate_sha256: String },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.

@@ -1,5 +1,7 @@
 //! Answers what people and programs ask of a controller.
 
+use std::collections::BTreeSet;
+
 use skein_api::cluster::{
     ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
@@ -9,9 +11,9 @@ use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::error_chain;
 use crate::operations::is_owner;
 use crate::planner::Want;
-use crate::records::{HostRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord};
+use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
 use crate::rules;
-use crate::state::{Controller, Output, PlanPurpose};
+use crate::state::{Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 
@@ -59,12 +61,14 @@ impl Controller {
             Ask::RemoveRule { name } => Some(self.remove_rule(&name)),
             Ask::Cancel { operation } => Some(self.cancel(now, &operation)),
             Ask::SetHost { host, settings, version } => Some(self.set_host(&host, settings, version)),
-            Ask::RemoveHost { host } => Some(self.remove_host(&host)),
+            Ask::RemoveHost { host, force } => Some(self.remove_host(now, &host, force, &asked.by)),
             Ask::SetVm { vm, settings, version } => Some(self.set_vm(&vm, settings, version)),
             Ask::NewTicket { id, host, expires_s, secret_sha256 } => {
                 Some(self.new_ticket(now, &id, host, expires_s, secret_sha256, &asked.by))
             }
-            Ask::Join { host, ticket, secret_sha256 } => Some(self.join(now, &host, &ticket, &secret_sha256)),
+            Ask::Join { host, ticket, secret_sha256, certificate_sha256 } => {
+                Some(self.join(now, &host, &ticket, &secret_sha256, &certificate_sha256))
+            }
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }
@@ -74,7 +78,10 @@ impl Controller {
         if is_new_rule && !matches!(answer, Some(Answer::Refused(_))) {
             self.epoch += 1;
         }
-        if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer) {
+        // What would be done is not kept.
+        if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer)
+            && self.tables.operations.contains_key(&operation.id)
+        {
             let record = RepeatRecord { request: what, operation: operation.id.clone(), at: now.wall };
             self.tables.put(&repeat, record);
         }
@@ -308,19 +315,46 @@ impl Controller {
         Answer::Done
     }
 
-    fn remove_host(&mut self, host: &str) -> Answer {
-        if !self.tables.hosts.contains_key(host) {
-            return no_host(host);
+    fn remove_host(&mut self, now: Now, host: &str, force: bool, by: &str) -> Answer {
+        let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
+        let (guests, off): (Vec<String>, Vec<String>) =
+            self.vms_on(host).into_iter().partition(|vm| self.has_guest(vm) && found.contact != Contact::Off);
+        let doubles = self.doubles(host).into_iter().map(|(vm, _)| vm);
+        let guests: BTreeSet<String> = guests.into_iter().chain(doubles).collect();
+        if !guests.is_empty() {
+            let names: Vec<&str> = guests.iter().map(String::as_str).collect();
+            let run = if found.contact == Contact::Online { "run" } else { "may run" };
+            let message = format!("'{host}' has VMs that {run}: {}", names.join(", "));
+            let cure = match found.contact {
+                Contact::Online => format!("move them away first: skein host drain {host}"),
+                _ => format!("see that it is on, or say that it is off: skein host fence {host} --is-off"),
+            };
+            return Answer::conflict(message, cure);
         }
-        let guests = self.vms_on(host);
-        if let Some(guest) = guests.iter().next() {
-            let message = format!("'{host}' has {} VMs, '{guest}' among them", guests.len());
-            return Answer::conflict(message, format!("move them away first: skein host drain {host}"));
+        if !off.is_empty() && !force {
+            let message = format!("'{host}' has VMs that are off: {}", off.join(", "));
+            let cure = format!(
+                "have the host forget them (on {host}: skein vm forget {}), or have the cluster forget them: skein \
+                 host remove {host} --force",
+                off[0]
+            );
+            return Answer::conflict(message, cure);
         }
+        if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
+            self.cancel(now, &drain);
+        }
+        for vm in off {
+            self.tables.delete::<VmRecord>(&vm);
+        }
+        let before = self.tables.removed.get(host).map(|found| found.value.certificates.clone()).unwrap_or_default();
+        let mut certificates: Vec<String> = before.into_iter().chain(found.certificates).collect();
+        certificates.drain(..certificates.len().saturating_sub(RemovedRecord::CERTIFICATES_MAX));
+        self.tables.put(host, RemovedRecord { at: now.wall, by: by.to_owned(), certificates });
         self.tables.delete::<HostRecord>(host);
-        if let Some(session) = self.session_of(host) {
-            let why = "the host was removed from the cluster".to_owned();
-            self.effect(Output::HangUp { session, why });
+        self.epoch += 1;
+        match (self.session_of(host), self.refusal_of_agent(host)) {
+            (Some(session), Some(refusal)) => self.refuse_agent(session, refusal),
+            _ => drop(self.observed.remove(host)),
         }
         Answer::Done
     }
@@ -360,7 +394,7 @@ impl Controller {
         Answer::Ticket(expires)
     }
 
-    fn join(&mut self, now: Now, host: &str, ticket: &str, secret_sha256: &str) -> Answer {
+    fn join(&mut self, now: Now, host: &str, ticket: &str, secret_sha256: &str, certificate_sha256: &str) -> Answer {
         let forbidden = |message: String| {
             let cure = "get a new token where a controller runs: skein-controller ticket";
             Answer::refused(RefusedKind::Forbidden, message, cure)
@@ -383,7 +417,9 @@ impl Controller {
             return Answer::conflict(format!("'{host}' is a host of the cluster already"), cure);
         }
         self.tables.put(ticket, TicketRecord { used: Some((host.to_owned(), now.wall)), ..found });
-        self.tables.put(host, HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() });
+        let certificates = vec![certificate_sha256.to_owned()];
+        let new = HostRecord { joined: now.wall, contact_since: now.wall, certificates, ..HostRecord::default() };
+        self.tables.put(host, new);
         Answer::Done
     }
 

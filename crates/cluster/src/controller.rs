@@ -31,8 +31,8 @@ pub enum Input {
     WriteFailed { write: u64, why: String },
     /// This controller's lease is over by its own clock, or it gives up the lead: it leads no more.
     LeadLost { why: String },
-    /// An agent has connected.
-    AgentUp { session: SessionId, hello: Hello },
+    /// An agent has connected, with the certificate of this SHA-256.
+    AgentUp { session: SessionId, hello: Hello, certificate: String },
     /// An agent reports.
     AgentReport { session: SessionId, report: Box<HostReport> },
     /// An agent answers a command.
@@ -64,7 +64,7 @@ impl Controller {
             Input::Written { write, revision } => self.written(write, revision),
             Input::WriteFailed { write, why } => self.write_failed(write, why),
             Input::LeadLost { why } => self.step_down(&why),
-            Input::AgentUp { session, hello } => self.agent_up(now, session, hello),
+            Input::AgentUp { session, hello, certificate } => self.agent_up(now, session, hello, certificate),
             Input::AgentReport { session, report } => self.agent_report(now, session, *report),
             Input::AgentReply { session, command, reply } => self.agent_reply(now, session, command, *reply),
             Input::AgentDeposed { session, highest } => self.agent_deposed(session, highest),
@@ -88,9 +88,13 @@ impl Controller {
         self.forget();
         self.tables = tables;
         self.role = Role::Leader { term, since_ms: now.mono_ms };
-        let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
-        for session in sessions {
-            self.out.push_back(Output::Lead { session, term });
+        let sessions: Vec<(SessionId, String)> =
+            self.sessions.iter().map(|(session, host)| (*session, host.clone())).collect();
+        for (session, host) in sessions {
+            match self.refusal_of_agent(&host) {
+                Some(refusal) => self.refuse_agent(session, refusal),
+                None => self.out.push_back(Output::Lead { session, term }),
+            }
         }
         self.find_open();
         let names: Vec<String> = self.observed.keys().cloned().collect();

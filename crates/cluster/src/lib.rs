@@ -52,7 +52,7 @@ pub use controller::{CHANGES_MAX, Input};
 pub use observed::SessionId;
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
 pub use questions::{complaints, explained, warnings};
-pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, TicketRecord, TokenRecord, VmRecord};
+pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, RemovedRecord, TicketRecord, TokenRecord, VmRecord};
 pub use state::{Controller, Output, Planted, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;

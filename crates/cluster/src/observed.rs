@@ -18,6 +18,8 @@ pub struct Observed {
     pub session: Option<SessionId>,
     /// The agent's first line.
     pub hello: Option<Hello>,
+    /// The SHA-256 of the certificate that the agent showed.
+    pub certificate: String,
     /// When the agent last said anything, by the clock that never jumps; `None`: not since this controller began to
     /// lead.
     pub heard_ms: Option<u64>,
@@ -37,9 +39,10 @@ pub struct Observed {
 
 impl Observed {
     /// Begins a connection: its first report says everything anew.
-    pub(crate) fn begin(&mut self, session: SessionId, hello: Hello, now_ms: u64) {
+    pub(crate) fn begin(&mut self, session: SessionId, hello: Hello, certificate: String, now_ms: u64) {
         self.session = Some(session);
         self.hello = Some(hello);
+        self.certificate = certificate;
         self.heard_ms = Some(now_ms);
         self.is_whole = false;
     }

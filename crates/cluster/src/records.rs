@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `cluster` | [`ClusterRecord`] |
 //! | `host/NAME` | [`HostRecord`] |
+//! | `removed/NAME` | [`RemovedRecord`] |
 //! | `vm/NAME` | [`VmRecord`] |
 //! | `operation/ID` | [`Operation`] |
 //! | `token/NAME` | [`TokenRecord`] |
@@ -50,6 +51,40 @@ pub struct HostRecord {
     /// The kernel's id of the boot in which the agent last reported.
     #[serde(default)]
     pub boot_id: Option<String>,
+    /// The SHA-256 of the certificates with which the host joined and its agent reported, the newest last.
+    #[serde(default)]
+    pub certificates: Vec<String>,
+}
+
+impl HostRecord {
+    /// The most certificates that are remembered of a host: one for each year, mostly.
+    const CERTIFICATES_MAX: usize = 8;
+
+    /// Remembers a certificate of the host.
+    pub(crate) fn note_certificate(&mut self, sha256: &str) {
+        if self.certificates.last().is_none_or(|last| last != sha256) {
+            self.certificates.retain(|known| known != sha256);
+            self.certificates.push(sha256.to_owned());
+        }
+        let more = self.certificates.len().saturating_sub(HostRecord::CERTIFICATES_MAX);
+        self.certificates.drain(..more);
+    }
+}
+
+/// A host that was removed. It is refused until it joins anew, and its certificates of before are refused for good.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedRecord {
+    /// When the host was last removed.
+    pub at: UnixMs,
+    /// Who removed the host.
+    pub by: String,
+    /// The SHA-256 of the certificates that are refused, the newest last.
+    pub certificates: Vec<String>,
+}
+
+impl RemovedRecord {
+    /// The most certificates that are refused of a host: those of before end by themselves.
+    pub(crate) const CERTIFICATES_MAX: usize = 64;
 }
 
 /// What is kept of a VM.
@@ -148,6 +183,7 @@ macro_rules! records {
 
 records! {
     HostRecord => "host/",
+    RemovedRecord => "removed/",
     VmRecord => "vm/",
     Operation => "operation/",
     TokenRecord => "token/",

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation, UnixMs};
-use skein_api::{MigrationId, Request, Term};
+use skein_api::{MigrationId, Refusal, Request, Term};
 
 use crate::answer::Answer;
 use crate::observed::{Observed, SessionId};
@@ -82,6 +82,8 @@ pub enum Output {
     Lead { session: SessionId, term: Term },
     /// End an agent's connection.
     HangUp { session: SessionId, why: String },
+    /// Tell an agent that its host is not taken, and end the connection.
+    Refuse { session: SessionId, refusal: Refusal },
     /// Make a plan, and come back with [`Input::Planned`](crate::Input::Planned).
     Plan { plan: u64, request: Box<PlanRequest> },
     /// Answer what was asked.

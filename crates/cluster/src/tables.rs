@@ -6,8 +6,8 @@ use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
 
 use crate::records::{
-    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RepeatRecord, RuleRecord, SETTINGS_KEY, TicketRecord, TokenRecord,
-    VmRecord,
+    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RemovedRecord, RepeatRecord, RuleRecord, SETTINGS_KEY,
+    TicketRecord, TokenRecord, VmRecord,
 };
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
@@ -66,6 +66,8 @@ pub struct Tables {
     pub cluster: Option<ClusterRecord>,
     /// The hosts.
     pub hosts: Table<HostRecord>,
+    /// The hosts that were removed, and those that have joined anew since.
+    pub removed: Table<RemovedRecord>,
     /// The VMs.
     pub vms: Table<VmRecord>,
     /// The operations, those that are over among them.
@@ -103,6 +105,7 @@ macro_rules! in_table {
 
 in_table! {
     HostRecord => hosts,
+    RemovedRecord => removed,
     VmRecord => vms,
     Operation => operations,
     TokenRecord => tokens,
@@ -135,6 +138,7 @@ impl Tables {
             return Ok(());
         }
         self.apply_to::<HostRecord>(key, value, revision)
+            .or_else(|| self.apply_to::<RemovedRecord>(key, value, revision))
             .or_else(|| self.apply_to::<VmRecord>(key, value, revision))
             .or_else(|| self.apply_to::<Operation>(key, value, revision))
             .or_else(|| self.apply_to::<TokenRecord>(key, value, revision))
@@ -222,6 +226,7 @@ impl Tables {
                 self.settings.revision = revision;
             }
             note::<HostRecord>(self, key, revision);
+            note::<RemovedRecord>(self, key, revision);
             note::<VmRecord>(self, key, revision);
             note::<Operation>(self, key, revision);
             note::<TokenRecord>(self, key, revision);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::driver::{AgentLink, Driver, Shared, bytes};
+use crate::driver::{AgentLink, Driver, HangUp, Shared, bytes};
 
 /// How long an agent may take for its first line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -41,10 +41,26 @@ enum LinkEnd {
     DoesNotRead,
     #[error("{0}")]
     HungUp(String),
+    #[error("{}: {}", .0.message, .0.cure)]
+    NotTaken(Refusal),
     #[error("what it sends cannot be read")]
     Line(#[source] LineError),
     #[error("the connection broke")]
     Io(#[source] std::io::Error),
+}
+
+impl LinkEnd {
+    /// Returns what the agent is told before the end.
+    fn refusal(&self) -> Option<Refusal> {
+        match self {
+            LinkEnd::NotTaken(refusal) => Some(refusal.clone()),
+            LinkEnd::NoHello | LinkEnd::OtherHello | LinkEnd::OtherHost { .. } | LinkEnd::Refused(_) => {
+                let cure = "see that both ends are of a release that knows the other".to_owned();
+                Some(Refusal { message: error_chain(self), cure })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What an agent is told of this controller.
@@ -56,16 +72,22 @@ pub(crate) struct LinkSettings {
     pub report_period: Duration,
 }
 
-/// Serves an agent until its connection ends. `host` is the name in the agent's certificate.
+/// Serves an agent until its connection ends. `host` is the name in the agent's certificate, which has the SHA-256
+/// `certificate`.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
     driver: &Arc<Driver>,
     settings: &LinkSettings,
     host: &str,
+    certificate: String,
     stream: S,
 ) {
     let (reader, mut writer) = split(stream);
     let mut reader = BufReader::new(reader);
-    let end = match hello(&mut reader, host).await {
+    let taken = hello(&mut reader, host).await.and_then(|hello| {
+        let refusal = driver.read(|core| core.host_refusal(host, &certificate));
+        refusal.map_or(Ok(hello), |refusal| Err(LinkEnd::NotTaken(refusal)))
+    });
+    let end = match taken {
         Ok(hello) => {
             let release = hello.release.clone();
             let welcome = ToAgent::Welcome(Welcome {
@@ -76,22 +98,19 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
             });
             match write(&mut writer, &bytes(&welcome)).await {
                 Ok(()) => {
-                    let up = Up::new(driver.shared().clone(), hello);
+                    let up = Up::new(driver.shared().clone(), hello, certificate);
                     info!("the agent of {host} is here, of release {release}");
                     lines(settings, up, &mut reader, &mut writer).await
                 }
                 Err(end) => end,
             }
         }
-        Err(end) => {
-            let message = error_chain(&end);
-            let cure = "see that both ends are of a release that knows the other".to_owned();
-            let refused = ToAgent::Refused(Refusal { message, cure });
-            // Whoever is refused need not read why.
-            let _ = write(&mut writer, &bytes(&refused)).await;
-            end
-        }
+        Err(end) => end,
     };
+    if let Some(refusal) = end.refusal() {
+        // Whoever is refused need not read why.
+        let _ = write(&mut writer, &bytes(&ToAgent::Refused(refusal))).await;
+    }
     let _ = timeout(WRITE_WITHIN, writer.shutdown()).await;
     match end {
         LinkEnd::Line(LineError::Closed) => info!("the agent of {host} has hung up"),
@@ -107,8 +126,8 @@ struct Up {
 }
 
 impl Up {
-    fn new(shared: Arc<Shared>, hello: skein_api::Hello) -> Up {
-        let link = shared.agent_up(hello);
+    fn new(shared: Arc<Shared>, hello: skein_api::Hello, certificate: String) -> Up {
+        let link = shared.agent_up(hello, certificate);
         Up { shared, session: link.session, link: Some(link) }
     }
 }
@@ -164,7 +183,11 @@ async fn lines(
     tokio::select! {
         end = reading => end,
         end = writing => end,
-        why = hang_up => LinkEnd::HungUp(why.unwrap_or_else(|_| "the controller ends".into())),
+        hang_up = hang_up => match hang_up {
+            Ok(HangUp { last: Some(refusal), .. }) => LinkEnd::NotTaken(refusal),
+            Ok(HangUp { why, last: None }) => LinkEnd::HungUp(why),
+            Err(_) => LinkEnd::HungUp("the controller ends".into()),
+        },
     }
 }
 

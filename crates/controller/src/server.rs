@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustls::ServerConfig;
-use skein_identity::{CONTROLLER_ALPN, ClusterPeer, cluster_peer};
+use skein_identity::{CONTROLLER_ALPN, CaFingerprint, ClusterPeer, cluster_peer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -129,18 +129,21 @@ async fn serve_connection(
         Err(_) => return debug!("{from} takes too long for a handshake"),
     };
     let (_, tls) = stream.get_ref();
-    let peer = cluster_peer(tls.peer_certificates().unwrap_or_default());
+    let certificates = tls.peer_certificates().unwrap_or_default();
+    let (peer, sha256) = (cluster_peer(certificates), certificates.first().map(CaFingerprint::of));
+    let sha256 = sha256.map(CaFingerprint::to_hex).unwrap_or_default();
     let is_agent = tls.alpn_protocol() == Some(CONTROLLER_ALPN);
     match peer {
         ClusterPeer::Host(host) if is_agent => {
             counted.release_address();
             // The end does not wait for agents.
             drop(watcher);
-            agent_link::serve(&port.driver, &port.link, &host, stream).await;
+            agent_link::serve(&port.driver, &port.link, &host, sha256, stream).await;
         }
         _ if is_agent => debug!("{from} speaks as an agent, and shows no host's certificate"),
         peer => {
-            let peer = Arc::new(Peer { address: from.ip().to_canonical(), certificate: peer });
+            let peer =
+                Arc::new(Peer { address: from.ip().to_canonical(), certificate: peer, certificate_sha256: sha256 });
             serve_http(&port, stream, peer, watcher).await;
         }
     }

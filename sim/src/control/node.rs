@@ -189,7 +189,7 @@ fn perform(world: &mut World, node: usize, output: Output) {
             world.send_to_agent(session, ToAgent::Command { command, term, request_id, request });
         }
         Output::Lead { session, term } => world.send_to_agent(session, ToAgent::Leads { term }),
-        Output::HangUp { session, .. } => world.break_session(session),
+        Output::HangUp { session, .. } | Output::Refuse { session, .. } => world.break_session(session),
         Output::Plan { plan, request } => {
             let ms = world.rng.between(5, 400);
             world.after(ms, Event::Plan { node, life, plan, request });
@@ -271,7 +271,8 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
                 report_period_ms: 1000,
             };
             world.send_to_agent(session, ToAgent::Welcome(welcome));
-            Input::AgentUp { session, hello }
+            let certificate = format!("of {}", hello.host);
+            Input::AgentUp { session, hello, certificate }
         }
         ToController::Report(report) => Input::AgentReport { session, report },
         ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },

@@ -132,13 +132,21 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Take a host that has no VMs out of the cluster; its certificate stays valid until it ends
+    /// Take a host that has no VMs out of the cluster
+    ///
+    /// The controllers refuse its agent and its certificate until the host joins anew, by `skein join` with a new token.
+    /// Other hosts' agents still know the certificate until it ends.
     #[command(after_help = "\
 Examples:
-  skein host drain hosta && skein host remove hosta")]
+  skein host drain hosta && skein host remove hosta
+  skein host remove hosta --force
+      the cluster forgets the VMs that are off on it, or ended with it; the host itself keeps them")]
     Remove {
         /// Its name
         name: String,
+        /// Forget VMs that are on it and do not run
+        #[arg(long)]
+        force: bool,
     },
 }
 
@@ -173,9 +181,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let client = view.controllers.client()?;
             return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
         }
-        Command::Remove { name } => {
-            view.controllers.client()?.remove_host(&name)?;
-            print(&format!("{} is no host of the cluster any more\n", clean_line(&name)))?;
+        Command::Remove { name, force } => {
+            view.controllers.client()?.remove_host(&name, force)?;
+            let name = clean_line(&name);
+            print(&format!("{name} is no host of the cluster any more, and is refused until it joins anew\n"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

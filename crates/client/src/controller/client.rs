@@ -112,8 +112,8 @@ impl ControllerClient {
     }
 
     /// Removes a host that has no VMs.
-    pub fn remove_host(&self, host: &str) -> Result<(), ControllerError> {
-        let path = format!("/hosts/{}", encoded(host));
+    pub fn remove_host(&self, host: &str, force: bool) -> Result<(), ControllerError> {
+        let path = format!("/hosts/{}{}", encoded(host), if force { "?force=true" } else { "" });
         let ask = Ask { method: ureq::http::Method::DELETE, path, headers: Vec::new(), body: None };
         self.sender.send(&ask).map(drop)
     }

@@ -228,7 +228,8 @@ impl Controller {
         })
     }
 
-    fn has_guest(&self, vm: &str) -> bool {
+    /// Returns whether a VM has a guest, running or not.
+    pub(crate) fn has_guest(&self, vm: &str) -> bool {
         self.tables.vms.get(vm).is_some_and(|vm| is_guest(vm.value.state))
     }
 

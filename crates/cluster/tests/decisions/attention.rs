@@ -30,7 +30,7 @@ fn a_guest_that_runs_on_two_hosts_is_told() {
     let mut handle = |input| controller.handle(now(), input).unwrap();
     handle(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
     for (session, host) in [(1, "alpha"), (2, "beta")] {
-        handle(Input::AgentUp { session, hello: hello(host) });
+        handle(Input::AgentUp { session, hello: hello(host), certificate: host.into() });
         let vms = vec![running("web"), running(host)];
         handle(Input::AgentReport { session, report: Box::new(HostReport { sequence: 1, vms, ..Default::default() }) });
     }

@@ -31,6 +31,10 @@ pub struct Bench {
     /// The commands that agents have not carried out yet.
     pub sent: Vec<Sent>,
     answers: BTreeMap<u64, Answer>,
+    /// The certificate that a host's agent shows: its first unless the test says otherwise.
+    pub certificates: BTreeMap<String, String>,
+    /// The agents that were refused.
+    pub refusals: Vec<(String, Refusal)>,
     /// How many plans were made.
     pub plans: u32,
 }
@@ -47,6 +51,8 @@ impl Bench {
             vms: BTreeMap::new(),
             sent: Vec::new(),
             answers: BTreeMap::new(),
+            certificates: BTreeMap::new(),
+            refusals: Vec::new(),
             plans: 0,
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
@@ -90,6 +96,10 @@ impl Bench {
             Output::HangUp { session, .. } => {
                 self.sessions.remove(&session);
             }
+            Output::Refuse { session, refusal } => {
+                let host = self.sessions.remove(&session).expect("it is connected");
+                self.refusals.push((host, refusal));
+            }
             Output::Answer { asked, answer } => drop(self.answers.insert(asked, answer)),
             Output::Lead { .. } | Output::Changed { .. } => {}
             Output::StepDown { why } => panic!("it steps down: {why}"),
@@ -127,7 +137,8 @@ impl Bench {
             addresses: Vec::new(),
             highest_term: Term(0),
         };
-        self.input(Input::AgentUp { session, hello });
+        let certificate = self.certificates.get(host).cloned().unwrap_or_else(|| format!("{host} 1"));
+        self.input(Input::AgentUp { session, hello, certificate });
         let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
         let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };
         if self.sessions.contains_key(&session) {

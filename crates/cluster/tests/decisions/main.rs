@@ -4,3 +4,4 @@ mod attention;
 mod bench;
 mod drain;
 mod fence;
+mod remove;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use skein_api::cluster::ChangedObject;
-use skein_api::{Term, ToAgent};
+use skein_api::{Refusal, Term, ToAgent};
 use skein_cluster::{Controller, SessionId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,12 +20,19 @@ pub(crate) struct AgentLink {
     pub session: SessionId,
     pub lines: mpsc::Receiver<Line>,
     /// Says why the connection is to end at once.
-    pub hang_up: oneshot::Receiver<String>,
+    pub hang_up: oneshot::Receiver<HangUp>,
+}
+
+/// The reason why a connection is to end.
+pub(crate) struct HangUp {
+    pub why: String,
+    /// What the agent is told before.
+    pub last: Option<Refusal>,
 }
 
 struct Connected {
     lines: mpsc::Sender<Line>,
-    hang_up: oneshot::Sender<String>,
+    hang_up: oneshot::Sender<HangUp>,
     /// Whether the agent was told that this controller leads.
     is_led: bool,
 }
@@ -58,7 +65,15 @@ impl Agents {
     pub fn hang_up(&mut self, session: SessionId, why: String) {
         if let Some(connected) = self.connected.remove(&session) {
             // The connection may have ended by itself.
-            let _ = connected.hang_up.send(why);
+            let _ = connected.hang_up.send(HangUp { why, last: None });
+        }
+    }
+
+    /// Tells an agent that its host is not taken, and ends the connection.
+    pub fn refuse(&mut self, session: SessionId, refusal: Refusal) {
+        if let Some(connected) = self.connected.remove(&session) {
+            // The connection may have ended by itself.
+            let _ = connected.hang_up.send(HangUp { why: refusal.message.clone(), last: Some(refusal) });
         }
     }
 

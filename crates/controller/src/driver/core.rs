@@ -140,10 +140,10 @@ impl Shared {
     }
 
     /// Begins a connection with an agent.
-    pub fn agent_up(&self, hello: Hello) -> AgentLink {
+    pub fn agent_up(&self, hello: Hello, certificate: String) -> AgentLink {
         let mut state = self.state.write();
         let link = state.agents.add();
-        self.input_to(&mut state, Input::AgentUp { session: link.session, hello });
+        self.input_to(&mut state, Input::AgentUp { session: link.session, hello, certificate });
         link
     }
 
@@ -206,6 +206,10 @@ impl Shared {
             }
             Output::HangUp { session, why } => {
                 state.agents.hang_up(session, why);
+                None
+            }
+            Output::Refuse { session, refusal } => {
+                state.agents.refuse(session, refusal);
                 None
             }
             Output::Answer { asked, answer } => {

@@ -37,7 +37,7 @@ pub use clock::{BootClock, boot_clock, wall};
 pub use events::{EventId, NoEventId, Published, Subscription};
 pub use members::{Leader, Member};
 
-pub(crate) use self::agents::{AgentLink, bytes};
+pub(crate) use self::agents::{AgentLink, HangUp, bytes};
 pub(crate) use self::core::Shared;
 use self::core::{Waiting, too_slow};
 use candidate::Candidate;

@@ -16,6 +16,8 @@ pub struct Peer {
     pub address: IpAddr,
     /// Whom the certificate stands for that was shown.
     pub certificate: ClusterPeer,
+    /// The certificate's SHA-256.
+    pub certificate_sha256: String,
 }
 
 /// What all routes need.

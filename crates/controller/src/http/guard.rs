@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, Limited};
+use skein_api::Refusal;
 use skein_api::cluster::Role;
 use skein_cluster::{Ask, Asked};
 use skein_identity::ClusterPeer;
@@ -32,7 +33,7 @@ pub(crate) struct Caller {
 }
 
 /// Why it is not known who calls.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Unknown {
     /// Nothing was shown.
     Nothing,
@@ -40,6 +41,8 @@ enum Unknown {
     WrongToken,
     /// Too many wrong tokens came from the address.
     TooMany,
+    /// The host of the certificate was removed.
+    Removed(Refusal),
 }
 
 /// Somebody who may look.
@@ -112,6 +115,11 @@ fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result
             None => Err(Unknown::TooMany),
         };
     }
+    if let ClusterPeer::Host(name) = &peer.certificate
+        && let Some(refusal) = app.driver.read(|of| of.host_refusal(name, &peer.certificate_sha256))
+    {
+        return Err(Unknown::Removed(refusal));
+    }
     match &peer.certificate {
         ClusterPeer::Controller(name) => Ok(Caller { name: format!("controller:{name}"), role: Role::Admin }),
         ClusterPeer::Host(name) if app.driver.read(|of| of.tables().hosts.contains_key(name)) => {
@@ -132,7 +140,12 @@ fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
         Some(Ok(caller)) if caller.role >= role => Ok(caller.clone()),
         Some(Ok(caller)) => {
             let words = format!("'{}' is {}, and this takes {}", caller.name, a(caller.role), a(role));
-            Err(Problem::new(StatusCode::FORBIDDEN, words, ""))
+            let cure = format!(
+                "log in with a token of {}: skein login URL --token-file FILE; where a controller runs, the admin's is \
+                 /etc/skein/controller/admin.token",
+                a(role)
+            );
+            Err(Problem::new(StatusCode::FORBIDDEN, words, cure))
         }
         Some(Err(Unknown::WrongToken)) => {
             Err(unauthorized("the token is not valid, or not any more").marked(Mark::WrongToken))
@@ -140,6 +153,9 @@ fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
         Some(Err(Unknown::TooMany)) => {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", "wait a minute");
             Err(problem.with(header::RETRY_AFTER, HeaderValue::from_static("60")))
+        }
+        Some(Err(Unknown::Removed(refusal))) => {
+            Err(Problem::new(StatusCode::FORBIDDEN, refusal.message.clone(), refusal.cure.clone()))
         }
         Some(Err(Unknown::Nothing)) | None => Err(unauthorized("it is not known who asks")),
     }

@@ -4,8 +4,10 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, Operation, Page, ResumeRequest};
 use skein_cluster::Ask;
+use utoipa::IntoParams;
 
 use super::answer::{Shown, response};
 use super::app::Shared;
@@ -22,6 +24,16 @@ const SETTINGS_BYTES_MAX: usize = 64 << 10;
 const MIGRATIONS_MAX: u32 = 65_535;
 /// The longest deadline, in seconds: ten years.
 const DEADLINE_MAX_S: u64 = 315_360_000;
+
+/// How a host is removed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct RemoveQuery {
+    /// Whether VMs that do not run are forgotten with the host
+    #[serde(default)]
+    pub force: bool,
+}
 
 /// The hosts, by name
 #[utoipa::path(get, path = "/api/v1/hosts", tag = "hosts", params(After),
@@ -77,21 +89,26 @@ pub(crate) async fn set_host(
 }
 
 /// Removes a host that has no VMs
+///
+/// Its agent is refused, and its certificate with it, until the host joins anew. With `force` VMs that do not run are
+/// forgotten with their host.
 #[utoipa::path(delete, path = "/api/v1/hosts/{host}", tag = "hosts",
-    params(("host" = String, Path, description = "The name")),
+    params(("host" = String, Path, description = "The name"), RemoveQuery),
     responses((status = 204, description = "The host is removed"), ReadProblems, WriteProblems))]
 pub(crate) async fn remove_host(
     _: Admin,
     origin: Origin,
     State(app): State<Shared>,
     Path(host): Path<String>,
+    Query(RemoveQuery { force }): Query<RemoveQuery>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::RemoveHost { host }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::RemoveHost { host, force }).await?, Shown::Kept)
 }
 
 /// Empties a host
 ///
-/// The host takes no guests from now on, and its guests move away. With `dry_run` it is only said what would be done.
+/// The host takes no guests from now on, and its guests move away. With `dry_run` it is only said what would be done,
+/// which takes a viewer only.
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/drain", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
         ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
@@ -100,12 +117,16 @@ pub(crate) async fn remove_host(
     responses((status = 200, description = "What would be done", body = Operation),
         (status = 202, description = "The drain has begun", body = Operation), ReadProblems, WriteProblems))]
 pub(crate) async fn drain_host(
-    _: Operator,
+    _: Viewer,
+    operator: Result<Operator, Problem>,
     origin: Origin,
     State(app): State<Shared>,
     Path(host): Path<String>,
     OptionalBody(request): OptionalBody<DrainRequest>,
 ) -> Result<Response, Problem> {
+    if !request.dry_run {
+        operator?;
+    }
     if request.deadline_s > Some(DEADLINE_MAX_S) {
         return Err(Problem::invalid("the deadline is too far away", format!("at most {DEADLINE_MAX_S} s")));
     }

@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::{Extension, Json};
 use skein_api::cluster::{JoinRequest, Joined};
 use skein_cluster::{Answer, Ask, error_chain};
-use skein_identity::{DEFAULT_VALIDITY_DAYS, JoinToken, SigningRequest, Validity, certificate_pem};
+use skein_identity::{CaFingerprint, DEFAULT_VALIDITY_DAYS, JoinToken, SigningRequest, Validity, certificate_pem};
 
 use super::access::no_ca;
 use super::answer::unexpected;
@@ -57,7 +57,12 @@ async fn try_join(origin: Origin, app: &App, request: &JoinRequest) -> Result<Jo
         .sign_host(&signing, &request.host, Validity::days(DEFAULT_VALIDITY_DAYS))
         .map_err(|error| Problem::invalid(error_chain(&error), "make a request with `skein join`"))?;
     let host = signing.name().to_owned();
-    let ask = Ask::Join { host: host.clone(), ticket: token.id, secret_sha256: sha256_hex(token.secret.as_bytes()) };
+    let ask = Ask::Join {
+        host: host.clone(),
+        ticket: token.id,
+        secret_sha256: sha256_hex(token.secret.as_bytes()),
+        certificate_sha256: CaFingerprint::of(&certificate).to_hex(),
+    };
     match origin.asked_by(format!("host:{host}")).ask(app, ask).await? {
         Answer::Done => {}
         answer => return Err(unexpected(&answer)),

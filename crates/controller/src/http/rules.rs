@@ -148,7 +148,7 @@ pub(crate) async fn explain_vm(
 
 /// Moves guests where less is broken, or load is better spread
 ///
-/// Without `apply` the moves are only said.
+/// Without `apply` the moves are only said, which takes a viewer only.
 #[utoipa::path(post, path = "/api/v1/optimize", tag = "operations",
     params(("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
         description = "The same key is the same request")),
@@ -156,11 +156,15 @@ pub(crate) async fn explain_vm(
     responses((status = 200, description = "What would be done", body = Operation),
         (status = 202, description = "It has begun", body = Operation), ReadProblems, WriteProblems))]
 pub(crate) async fn optimize(
-    _: Operator,
+    _: Viewer,
+    operator: Result<Operator, Problem>,
     origin: Origin,
     State(app): State<Shared>,
     OptionalBody(request): OptionalBody<OptimizeRequest>,
 ) -> Result<Response, Problem> {
+    if request.apply {
+        operator?;
+    }
     let shown = Shown::of(!request.apply);
     response(origin.with(&request).ask(&app, Ask::Optimize { request }).await?, shown)
 }

@@ -88,7 +88,8 @@ pub(crate) async fn set_vm(
 
 /// Moves a VM to another host
 ///
-/// Without `to` the controller picks the host, and says why. With `dry_run` it is only said what would be done.
+/// Without `to` the controller picks the host, and says why. With `dry_run` it is only said what would be done,
+/// which takes a viewer only.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migrate", tag = "vms",
     params(("vm" = String, Path, description = "The name"),
         ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
@@ -97,12 +98,16 @@ pub(crate) async fn set_vm(
     responses((status = 200, description = "What would be done", body = Operation),
         (status = 202, description = "The migration has begun", body = Operation), ReadProblems, WriteProblems))]
 pub(crate) async fn migrate_vm(
-    _: Operator,
+    _: Viewer,
+    operator: Result<Operator, Problem>,
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
     OptionalBody(request): OptionalBody<MigrateRequest>,
 ) -> Result<Response, Problem> {
+    if !request.dry_run {
+        operator?;
+    }
     let shown = Shown::of(request.dry_run);
     response(origin.with(&request).ask(&app, Ask::Migrate { vm, request }).await?, shown)
 }

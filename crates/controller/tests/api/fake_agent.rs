@@ -33,6 +33,8 @@ struct HostState {
     /// What the agent was told of where hosts are.
     told: BTreeMap<String, Vec<String>>,
     refused: u32,
+    /// What the agent was told by controllers that do not take its host.
+    turned_away: Vec<Refusal>,
 }
 
 /// How long a migration takes.
@@ -54,6 +56,10 @@ impl World {
 
     pub fn told(&self, host: &str) -> BTreeMap<String, Vec<String>> {
         self.hosts.lock().get(host).map(|host| host.told.clone()).unwrap_or_default()
+    }
+
+    pub fn turned_away(&self, host: &str) -> Vec<Refusal> {
+        self.hosts.lock().get(host).map(|host| host.turned_away.clone()).unwrap_or_default()
     }
 
     pub fn highest(&self, host: &str) -> Term {
@@ -215,7 +221,10 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 send(&mut writer, &line).await?;
             }
             ToAgent::Hosts { addresses } => world.hosts.lock().entry(host.into()).or_default().told = addresses,
-            ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Other => {}
+            ToAgent::Refused(refusal) => {
+                world.hosts.lock().entry(host.into()).or_default().turned_away.push(refusal);
+            }
+            ToAgent::Welcome(_) | ToAgent::Other => {}
         }
     }
 }

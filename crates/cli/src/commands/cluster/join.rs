@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use skein_api::cluster::{Contact, JoinRequest};
-use skein_client::{Client, ControllerClient, ControllerUrl, Credentials};
+use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
 use skein_identity::{CaFingerprint, Identity, IdentityRequest, JoinToken};
 use skein_inventory::{CONTROLLERS_MAX, ControllersFile};
 
@@ -19,6 +19,8 @@ use crate::commands::text::{clean_line, print};
 
 /// How long the controller may take until the host's agent reports to it.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
+/// The status by which a controller refuses a host that was removed.
+const FORBIDDEN: u16 = 403;
 /// How often the controller is asked.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
@@ -28,8 +30,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// /etc/skein/controllers.toml, starts the agent where systemd runs, and waits until the controller hears of it. The
 /// controller is known by the fingerprint in the token. If anything fails, nothing is changed; it may be run again.
 ///
-/// A host that has an identity of the cluster's CA already, as of `skein ca issue`, keeps it, and uses no token up.
-/// VMs on the host go on.
+/// A host that has an identity of the cluster's CA already, as of `skein ca issue`, keeps it, and uses no token up. A
+/// host that was removed from the cluster joins anew: its key gets another certificate. VMs on the host go on. Where
+/// systemd does not run, nothing is started and nothing waited for: the agent's command is printed.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -49,26 +52,56 @@ pub struct Args {
     name: Option<String>,
 }
 
+/// How a host becomes a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joins {
+    /// It had no identity.
+    First,
+    /// It has its identity already.
+    Already,
+    /// It was removed from the cluster before.
+    Anew,
+}
+
+impl Joins {
+    fn words(self) -> &'static str {
+        match self {
+            Joins::First => "has an identity now",
+            Joins::Already => "has its identity already",
+            Joins::Anew => "has another certificate now, as it was removed from the cluster before",
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let dir = config_dir();
     let identity_dir = dir.join("identity");
-    let (identity, is_new) = match present(&identity_dir)? {
-        Some(identity) => (kept(identity, &args, &identity_dir)?, false),
+    let (identity, joins) = match present(&identity_dir)? {
+        Some(identity) => match kept(identity, &args, &identity_dir)? {
+            identity if is_removed(&args, &identity)? => {
+                writable(&dir)?;
+                (joined_anew(&args, &identity_dir, identity.host())?, Joins::Anew)
+            }
+            identity => (identity, Joins::Already),
+        },
         None => {
             writable(&dir)?;
-            (joined(&args, &identity_dir)?, true)
+            (joined(&args, &identity_dir)?, Joins::First)
         }
     };
     let host = identity.host().to_owned();
     write_controllers(&dir.join("controllers.toml"), &args.url)?;
     let client = ControllerClient::new(vec![args.url.clone()], &Credentials::Host(Box::new(identity)))?;
-    let verb = if is_new { "has an identity now" } else { "has its identity already" };
-    print(&format!("{host} {verb}: {}\n", identity_dir.display()))?;
-    match start_agent(&args.local.client())? {
+    print(&format!("{host} {}: {}\n", joins.words(), identity_dir.display()))?;
+    match start_agent(&args.local.client(), joins)? {
         Agent::Runs => seen(&client, &host, begun)?,
-        Agent::Manual => print(&format!("start the agent: {}\n", agent_command(&dir)))?,
+        Agent::Stale => print("start the agent anew, so that it shows the new certificate; its VMs go on meanwhile\n")?,
+        Agent::Manual => print(&format!(
+            "start the agent: {}\nnothing is waited for here: skein host list shows when {host} is online\n",
+            agent_command(&dir)
+        ))?,
     }
     print("what there is: skein cluster status; skein host list\n")?;
     Ok(ExitCode::SUCCESS)
@@ -101,6 +134,23 @@ fn kept(identity: Identity, args: &Args, dir: &Path) -> anyhow::Result<Identity>
     Ok(identity)
 }
 
+/// Returns whether the controller refuses the host's certificate, as the host was removed.
+fn is_removed(args: &Args, identity: &Identity) -> anyhow::Result<bool> {
+    let credentials = Credentials::Host(Box::new(identity.clone()));
+    match ControllerClient::new(vec![args.url.clone()], &credentials)?.host(identity.host()) {
+        Err(ControllerError::Refused(problem)) => Ok(problem.status == FORBIDDEN),
+        // A host of `skein ca issue` is known when its agent is there. What is wrong with a controller is said later.
+        _ => Ok(false),
+    }
+}
+
+/// Has the key that is there signed again, and keeps the certificate in place of the one that is refused.
+fn joined_anew(args: &Args, dir: &Path, name: &str) -> anyhow::Result<Identity> {
+    let identity = signed(args, IdentityRequest::with_key_of(dir, name)?)?;
+    identity.save_beside_key(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
+    Ok(identity)
+}
+
 /// Fails before the token is used up if the files could not be written.
 fn writable(dir: &Path) -> anyhow::Result<()> {
     let probe = dir.join(format!(".join.{}", std::process::id()));
@@ -117,6 +167,13 @@ fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
     };
     let name = args.name.clone().map_or_else(own, Ok)?;
     let request = IdentityRequest::new(&name).context("the host's name does not do: give another by --name")?;
+    let identity = signed(args, request)?;
+    identity.save(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
+    Ok(identity)
+}
+
+/// Has a key signed by the controller.
+fn signed(args: &Args, request: IdentityRequest) -> anyhow::Result<Identity> {
     let ask =
         JoinRequest { host: request.name().to_owned(), token: args.token.to_string(), signing_request: request.pem()? };
     let credentials = Credentials::Nothing { ca: args.token.ca };
@@ -126,7 +183,6 @@ fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
     if !identity.roots().iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
         bail!("the controller's answer names another CA than the token: nothing was changed");
     }
-    identity.save(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
     Ok(identity)
 }
 
@@ -175,23 +231,37 @@ fn agent_command(dir: &Path) -> String {
 enum Agent {
     /// It runs.
     Runs,
+    /// It runs, with the certificate of before.
+    Stale,
     /// Somebody has to start it.
     Manual,
 }
 
 /// Starts the agent where systemd runs, now and at each boot. One that runs already reads the file of controllers.
-fn start_agent(client: &Client) -> anyhow::Result<Agent> {
+/// An agent reads its certificate when it starts, so after another certificate it is started anew.
+fn start_agent(client: &Client, joins: Joins) -> anyhow::Result<Agent> {
     let runs = client.connect().is_ok();
     let unit =
         ["/etc/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system", "/lib/systemd/system"]
             .iter()
             .any(|dir| Path::new(dir).join("skein-agent.service").exists());
     if !Path::new("/run/systemd/system").exists() || !unit {
-        return Ok(if runs { Agent::Runs } else { Agent::Manual });
+        return Ok(match (runs, joins) {
+            (true, Joins::Anew) => Agent::Stale,
+            (true, Joins::First | Joins::Already) => Agent::Runs,
+            (false, _) => Agent::Manual,
+        });
     }
-    let started = Command::new("systemctl").args(["enable", "--now", "skein-agent"]).status();
-    match started.context("cannot run systemctl")? {
-        status if status.success() => Ok(Agent::Runs),
+    if runs && joins == Joins::Anew {
+        systemctl(&["restart", "skein-agent"])?;
+    }
+    systemctl(&["enable", "--now", "skein-agent"])?;
+    Ok(Agent::Runs)
+}
+
+fn systemctl(args: &[&str]) -> anyhow::Result<()> {
+    match Command::new("systemctl").args(args).status().context("cannot run systemctl")? {
+        status if status.success() => Ok(()),
         _ => bail!("the host has joined, and its agent does not start: see journalctl -u skein-agent"),
     }
 }
