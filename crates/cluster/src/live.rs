@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Contact, HostMode};
 use skein_api::{HostFacts, Resource as Bound};
-use skein_placement::cluster::amount::Amount;
-use skein_placement::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
+use skein_placement_model::cluster::amount::Amount;
+use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
 use crate::planner::{CPU, MEMORY};
 use crate::records::VmRecord;

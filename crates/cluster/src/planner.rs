@@ -4,9 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use skein_placement::bits::Bits;
-use skein_placement::cluster::model::{Cluster, HostState};
-use skein_placement::cluster::{Compiled, Measure, Names, compile};
-use skein_placement::explain::{Placing, why_moved};
 use skein_placement::policy::View;
 use skein_placement::policy::dynamic::{BadRound, Config, History, Move, MoveReason, Round, decide};
 use skein_placement::policy::forecast::Outlook;
@@ -16,6 +13,9 @@ use skein_placement::schedule::{
 };
 use skein_placement::search::repair;
 use skein_placement::state::State;
+use skein_placement_model::cluster::model::{Cluster, HostState};
+use skein_placement_model::cluster::{Compiled, Measure, Names, compile};
+use skein_placement_model::explain::{Placing, why_moved};
 use thiserror::Error;
 
 /// The resource that guests reserve.
@@ -130,7 +130,7 @@ pub struct PlannedMove {
 #[allow(missing_docs)]
 pub enum PlanError {
     #[error("the cluster's rules and settings contradict each other")]
-    Cluster(#[source] Box<skein_placement::cluster::CompileError>),
+    Cluster(#[source] Box<skein_placement_model::cluster::CompileError>),
     #[error("the moves cannot be ordered")]
     Schedule(#[from] JobFlaw),
     #[error("no VM '{0}' runs on a host that reports")]

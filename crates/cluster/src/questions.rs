@@ -1,9 +1,9 @@
 //! Answers questions about rules, from a copy of the cluster: they take a while in a large one.
 
 use skein_api::cluster::{Complaint, Explanation, HostObjections};
-use skein_placement::cluster::model::Cluster;
-use skein_placement::cluster::{History, check, compile};
-use skein_placement::explain::explain;
+use skein_placement_model::cluster::model::Cluster;
+use skein_placement_model::cluster::{History, check, compile};
+use skein_placement_model::explain::explain;
 
 use crate::planner::PlanError;
 
@@ -15,7 +15,7 @@ use crate::planner::PlanError;
 pub fn complaints(cluster: &Cluster) -> Result<Vec<Complaint>, PlanError> {
     let compiled = compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))?;
     let (found, _) = check(&compiled, &compiled.problem.initial, &History::default(), 0);
-    let complaint = |of: skein_placement::cluster::Complaint| Complaint {
+    let complaint = |of: skein_placement_model::cluster::Complaint| Complaint {
         hard: of.hard,
         what: of.what,
         rule: of.rule,

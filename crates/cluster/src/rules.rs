@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use skein_placement::cluster::model::Cluster;
-use skein_placement::cluster::rule::{self, Guests, Hosts};
+use skein_placement_model::cluster::model::Cluster;
+use skein_placement_model::cluster::rule::{self, Guests, Hosts};
 use thiserror::Error;
 
 /// Why a value is no rule.

@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use skein_exact::prove;
-use skein_placement::formats::roadef;
 use skein_placement::verdict;
+use skein_placement_model::formats::roadef;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();

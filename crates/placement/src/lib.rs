@@ -10,10 +10,7 @@
 //! | [`search`] | which assignment to take |
 //! | [`survive`] | whether all guests find room if hosts fail |
 //! | [`schedule`] | the order in which guests move to where they are to be |
-//! | [`formats`] | what the files of other programs say |
-//! | [`cluster`] | what a cluster in words, from a file or live, means in numbers, and which of its rules are broken |
 //! | [`fleet`] | nothing: it makes realistic clusters from a seed, to try things on |
-//! | [`explain`] | why a guest cannot be on a host, what would help, and why a guest was moved |
 //! | [`policy`] | what to do as the load changes: which guests to move, which hosts may sleep |
 //!
 //! The crate reads no files and no clocks, starts no threads, and takes all randomness from a seed. This is on purpose:
@@ -25,11 +22,8 @@ pub mod bits;
 pub mod bound;
 #[cfg(test)]
 mod cases;
-pub mod cluster;
 pub mod dice;
-pub mod explain;
 pub mod fleet;
-pub mod formats;
 pub mod policy;
 pub mod problem;
 pub mod schedule;

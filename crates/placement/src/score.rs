@@ -96,7 +96,7 @@ pub(crate) const OVERLOAD_MAX: f64 = (1u64 << 40) as f64;
 /// Returns by how many millionths of the capacity an overload of `over` exceeds it, rounded up: at least 1 if there is
 /// any.
 #[inline]
-pub(crate) fn overload(over: i64, capacity: i64) -> i64 {
+pub fn overload(over: i64, capacity: i64) -> i64 {
     if over <= 0 {
         return 0;
     }

@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use skein_placement::cluster::{Compiled, failing};
 use skein_placement::problem::{HostId, Problem};
 use skein_placement::score::Score;
 use skein_placement::survive::Survive;
+use skein_placement_model::cluster::{Compiled, failing};
 
 /// The least time between two reports of progress.
 pub const PROGRESS_PERIOD: Duration = Duration::from_millis(100);

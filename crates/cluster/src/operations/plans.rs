@@ -24,7 +24,7 @@ impl Controller {
             && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
         {
             // A preview asks what would be.
-            found.state = skein_placement::cluster::model::HostState::Maintenance;
+            found.state = skein_placement_model::cluster::model::HostState::Maintenance;
         }
         if let Want::Start { vms } = &want {
             self.add_unplaced(&mut cluster, vms, excluded);

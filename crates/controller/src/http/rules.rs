@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use skein_api::cluster::{ClusterSettings, Complaint, Explanation, Operation, OptimizeRequest, Page, Rule};
 use skein_cluster::{Ask, PlanError, complaints, error_chain, explained, warnings};
-use skein_placement::cluster::model::Cluster;
+use skein_placement_model::cluster::model::Cluster;
 
 use super::answer::{Shown, response};
 use super::app::{App, Shared};

@@ -6,14 +6,12 @@
 //! | [`forecast`] | what each guest will use, from samples |
 //! | [`dynamic`] | which guests to move off hosts that are, or will be, short |
 //! | [`power`] | which hosts can sleep, and which have to wake |
-//! | [`replay`] | nothing: it measures policies on a recorded day |
 //!
 //! The module has no clocks and timers on purpose. The time comes with each call, in seconds from any beginning.
 
 pub mod dynamic;
 pub mod forecast;
 pub mod power;
-pub mod replay;
 mod view;
 
 pub use view::{BadView, View};

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use serde::Serialize;
-use skein_placement::cluster::{Check, Clash, Complaint, History, Survived, check};
+use skein_placement_model::cluster::{Check, Clash, Complaint, History, Survived, check};
 use skein_units::duration;
 
 use super::cluster::ClusterFile;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use skein_placement::cluster::{self, Compiled};
 use skein_placement::problem::{GuestId, HostId, NOWHERE};
+use skein_placement_model::cluster::{self, Compiled};
 
 use super::files;
 use crate::commands::text::clean_line;

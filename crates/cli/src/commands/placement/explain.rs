@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use skein_placement::explain::explain;
+use skein_placement_model::explain::explain;
 
 use super::cluster::ClusterFile;
 use crate::commands::text::{clean, print, print_json};

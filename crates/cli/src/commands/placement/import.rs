@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use skein_placement::formats::import::{Imported, hbal, proxmox};
+use skein_placement_model::formats::import::{Imported, hbal, proxmox};
 
 use super::exit::success_if;
 use super::files;

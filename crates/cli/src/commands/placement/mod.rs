@@ -1,4 +1,4 @@
-//! `skein placement`: adds files, clocks, threads and words to `skein-placement`, which decides.
+//! `skein placement`: adds files, clocks, threads and output to `skein-placement`, which decides.
 
 mod bench;
 mod check;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
-use skein_placement::formats::planetlab::{SAMPLES, Trace, read_trace};
-use skein_placement::policy::replay::{Kind, Replay, ReplayReport, Setup, World};
+use skein_placement_model::formats::planetlab::{SAMPLES, Trace, read_trace};
+use skein_placement_model::replay::{Kind, Replay, ReplayReport, Setup, World};
 
 use super::files;
 use super::screen::Screen;

@@ -9,13 +9,13 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skein_placement::bound::{Least, moves_min};
-use skein_placement::cluster::{Check, Compiled, History, check};
-use skein_placement::explain::{Why, why_moved};
-use skein_placement::formats::{btrplace, roadef};
 use skein_placement::problem::{GuestId, HostId, Problem, Strength};
 use skein_placement::schedule::plan;
 use skein_placement::score::Score;
 use skein_placement::verdict::{judge, moves};
+use skein_placement_model::cluster::{Check, Compiled, History, check};
+use skein_placement_model::explain::{Why, why_moved};
+use skein_placement_model::formats::{btrplace, roadef};
 use skein_solver::{Budget, Ending, Goal, Options, Progress, Proof, ProofError, Solution, Task, solve};
 
 use super::cluster::{ClusterFile, Placement};

@@ -1,9 +1,9 @@
 //! Makes the job that leads from one placement of a cluster to another.
 
-use skein_placement::cluster::Compiled;
-use skein_placement::cluster::model::HostState;
 use skein_placement::problem::HostId;
 use skein_placement::schedule::{ConcurrencyLimits, Job, Network, Port, Power};
+use skein_placement_model::cluster::Compiled;
+use skein_placement_model::cluster::model::HostState;
 
 /// Returns the job. Each host is linked with the file's bandwidth in both directions. How long guests take to start and
 /// hosts to boot is not in the file, and counts as nothing.

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use skein_placement::cluster::model::HostState;
-use skein_placement::cluster::{Complaint, History, check};
 use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
+use skein_placement_model::cluster::model::HostState;
+use skein_placement_model::cluster::{Complaint, History, check};
 
 use ucc15::Compared;
 

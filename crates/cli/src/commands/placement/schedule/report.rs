@@ -2,10 +2,10 @@
 
 use anyhow::anyhow;
 use serde_json::{Value, json};
-use skein_placement::cluster::{Complaint, Names};
 use skein_placement::problem::GuestId;
 use skein_placement::schedule::simulate::{Lapse, Outcome, Violation};
 use skein_placement::schedule::{Action, Job, JobFlaw, Left, Obstacle, Plan, ROUNDS_MAX, Step, StepId, StepReason};
+use skein_placement_model::cluster::{Complaint, Names};
 
 use crate::commands::text::{count, table};
 
