@@ -7,8 +7,8 @@ fn main() {
     // Places that the loader adapts to where the program lies: in 4 KB instead of 350 KB. glibc 2.36 reads them, of
     // Debian 12. A linker that does not know the option says so and goes on.
     println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-    // Functions of the same code are one: nothing here compares their addresses. LLD does that, which Rust's toolchain links
-    // with on this architecture; another linker may end at an option that it does not know.
+    // Functions of the same code are one: nothing here compares their addresses. LLD does that, with which Rust's
+    // toolchain links on this architecture. Another linker may end at an option that it does not know.
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if is("PROFILE", "release") && is("CARGO_CFG_TARGET_ARCH", "x86_64") && is("CARGO_CFG_TARGET_OS", "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");

@@ -3,15 +3,26 @@
 //! Exempt: tables in Markdown and in documentation comments; what a program printed, in Markdown's code blocks with no
 //! language, `text` or `console`; `Cargo.lock`; and lines that are too long by nothing but the rest of an address
 //! (`https://…`). None of them can be broken. A tab counts as one column.
+//!
+//! What is read first is short: [`LINES_MAX`].
 
 use crate::{Finding, Tree};
 
 /// How many columns a line has at most.
 pub const COLUMNS_MAX: usize = 120;
 
-/// Returns every line that is too long.
+/// How many lines the files have at most that somebody new reads first.
+pub const LINES_MAX: [(&str, usize); 2] = [("README.md", 90), ("ARCHITECTURE.md", 120)];
+
+/// Returns every line that is too long, and every file that has too many lines.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings: Vec<Finding> = LINES_MAX
+        .iter()
+        .filter_map(|&(path, most)| {
+            let lines = tree.text(path)?.lines().count();
+            (lines > most).then(|| Finding::new(path, most + 1, format!("{lines} lines: {most} are allowed")))
+        })
+        .collect();
     for (path, text) in tree.files().filter(|(path, text)| is_checked(path, text)) {
         let mut block: Option<&str> = None;
         for (before, line) in text.lines().enumerate() {
@@ -67,6 +78,13 @@ mod tests {
         }
         let tree = Tree::of(&[(".ci/run", &format!("#!/usr/bin/env bash\n{long}\n"))]);
         assert_eq!(check(&tree)[0].to_string(), ".ci/run:2: 121 columns: break the line at 120");
+    }
+
+    #[test]
+    fn what_is_read_first_is_short() {
+        let found = |lines: usize| check(&Tree::of(&[("README.md", &"a\n".repeat(lines)), ("docs/a.md", "a\n")]));
+        assert!(found(90).is_empty());
+        assert_eq!(found(91)[0].to_string(), "README.md:91: 91 lines: 90 are allowed");
     }
 
     #[test]

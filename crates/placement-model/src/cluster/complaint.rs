@@ -9,8 +9,8 @@ pub struct Complaint {
     pub key: String,
     /// Whether it must not be. A soft complaint only costs.
     pub hard: bool,
-    /// How bad the complaint is: [`Score::broken`](skein_placement::score::Score::broken) for a hard one, microseconds of traffic
-    /// for a soft one. The larger of two hard or two soft ones is worse.
+    /// How bad the complaint is: [`Score::broken`](skein_placement::score::Score::broken) for a hard one, microseconds
+    /// of traffic for a soft one. The larger of two hard or two soft ones is worse.
     pub gravity: i64,
     /// What is broken, in the words of the file.
     pub what: String,

@@ -80,8 +80,8 @@ pub enum Measure {
     Count,
 }
 
-/// The name of one of [`Problem::resources`](skein_placement::problem::Problem::resources). A resource of the user has a row for
-/// what is reserved and one for what is measured, if guests have either.
+/// The name of one of [`Problem::resources`](skein_placement::problem::Problem::resources). A resource of the user has
+/// a row for what is reserved and one for what is measured, if guests have either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The resource's name, or "guests" where these are counted.
@@ -120,8 +120,8 @@ pub struct Level {
     pub areas: Vec<String>,
 }
 
-/// A hard limit of guests to hosts. A guest's [`owners`](skein_placement::problem::Guest::owners) are the hosts that all of its
-/// fences have in common.
+/// A hard limit of guests to hosts. A guest's [`owners`](skein_placement::problem::Guest::owners) are the hosts that
+/// all of its fences have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The rule that sets the limit.
@@ -130,8 +130,8 @@ pub struct Fence {
     pub hosts: Bits,
 }
 
-/// What hosts cost guests by one rule. A guest's [`preference`](skein_placement::problem::Guest::preference) is the sum of all of
-/// its leanings.
+/// What hosts cost guests by one rule. A guest's [`preference`](skein_placement::problem::Guest::preference) is the sum
+/// of all of its leanings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaning {
     /// The rule that sets the cost.

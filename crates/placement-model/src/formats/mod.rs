@@ -1,4 +1,5 @@
-//! Reads the files of other programs: each format is a text that becomes a [`Problem`](skein_placement::problem::Problem).
+//! Reads the files of other programs: each format is a text that becomes a
+//! [`Problem`](skein_placement::problem::Problem).
 
 pub mod btrplace;
 pub mod import;

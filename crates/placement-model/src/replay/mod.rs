@@ -37,8 +37,8 @@ const DOWNTIME_S: f64 = 0.3;
 pub enum Kind {
     /// Moves no guest.
     Still,
-    /// Uses [`dynamic`](skein_placement::policy::dynamic) with a [`Forecast`](skein_placement::policy::forecast::LoadForecast) of each
-    /// guest's CPU.
+    /// Uses [`dynamic`](skein_placement::policy::dynamic) with a
+    /// [`Forecast`](skein_placement::policy::forecast::LoadForecast) of each guest's CPU.
     Ours,
     /// Moves one guest from the most to the least loaded host in each round, with one round for each sample.
     Greedy,
