@@ -5,6 +5,7 @@
 //!   error.
 //! - [`Memory`]: reads and writes memory that QEMU shares; [`ProcessMemory`]: QEMU's own. [`Ram`] is how their users
 //!   know both.
+//! - [`own_bytes_outside`]: how much memory a process has beside its guest's RAM.
 //!
 //! Memory of ordinary pages is written and read as the file that it is. Huge pages have to be mapped. QEMU goes on
 //! using what is mapped here, and its guest writes to it at any time: so no `&[u8]` of it is ever made. All that this
@@ -39,6 +40,7 @@ mod find;
 mod mapping;
 mod maps;
 mod memory;
+mod own_memory;
 mod process_address;
 mod process_memory;
 mod ram;
@@ -49,6 +51,7 @@ mod zeros;
 
 pub use find::{FindError, find, find_private, find_shared, is_guest_ram};
 pub use memory::Memory;
+pub use own_memory::own_bytes_outside;
 pub use process_memory::ProcessMemory;
 pub use ram::{AccessError, Ram};
 pub use table::{NAME_BYTES_MAX, ParseError, RamBlock, host_address, parse_ramblocks, seen_at};

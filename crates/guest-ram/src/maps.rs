@@ -37,6 +37,8 @@ pub(crate) enum Unsuitable {
 struct Mapping {
     range: Range<u64>,
     writable: bool,
+    /// Whether the process can access it at all.
+    usable: bool,
     shared: bool,
     offset: u64,
     device: (u64, u64),
@@ -90,6 +92,27 @@ pub(crate) fn all_private(maps: &str, range: Range<u64>) -> Result<(), Unsuitabl
     })
 }
 
+/// Returns the addresses outside `ram` that may have memory of the process's own: those of private mappings which the
+/// process can use. Lines that are no mappings are passed over.
+pub(crate) fn own_ranges(maps: &str, ram: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut ram: Vec<&Range<u64>> = ram.iter().filter(|range| !range.is_empty()).collect();
+    ram.sort_by_key(|range| range.start);
+    let mut ranges = Vec::new();
+    for mapping in maps.lines().filter_map(parse).filter(|mapping| !mapping.shared && mapping.usable) {
+        let mut at = mapping.range.start;
+        for taken in ram.iter().filter(|taken| taken.end > mapping.range.start && taken.start < mapping.range.end) {
+            if taken.start > at {
+                ranges.push(at..taken.start);
+            }
+            at = at.max(taken.end);
+        }
+        if at < mapping.range.end {
+            ranges.push(at..mapping.range.end);
+        }
+    }
+    ranges
+}
+
 /// Passes the mappings of `range` to `see`, in order, each with the address from which on it is part of the range. They
 /// adjoin, and cover all of the range, or that is an error.
 fn each_mapping(
@@ -129,7 +152,8 @@ fn parse(line: &str) -> Option<Mapping> {
     let (device, inode) = ((hex(major)?, hex(minor)?), columns.next()?.parse().ok()?);
     let path = columns.next().unwrap_or_default().trim_start().to_owned();
     let (writable, shared) = (access.starts_with(b"rw"), access.get(3) == Some(&b's'));
-    (!range.is_empty()).then_some(Mapping { range, writable, shared, offset, device, inode, path })
+    let usable = !access.starts_with(b"---");
+    (!range.is_empty()).then_some(Mapping { range, writable, usable, shared, offset, device, inode, path })
 }
 
 #[cfg(test)]
@@ -180,6 +204,25 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
         let cut = &MAPS[..MAPS.len() / 3];
         assert!(matches!(backing(cut, 0x7000..0x8000), Err(Unsuitable::Malformed(_) | Unsuitable::NotMapped)));
         assert_eq!(backing("hello", 1..2), Err(Unsuitable::Malformed("hello".into())));
+    }
+
+    #[test]
+    fn what_a_process_has_beside_the_ram() {
+        let all = [0xa000..0xb000, 0xc000..0xd000, 0xffff_ffff_ff60_0000..0xffff_ffff_ff60_1000];
+        assert_eq!(own_ranges(MAPS, &[]), all);
+        let ranges = |pairs: &[(u64, u64)]| pairs.iter().map(|(start, end)| *start..*end).collect::<Vec<_>>();
+        for (ram, left) in [
+            (&[(0xa000, 0xb000)][..], &[(0xc000, 0xd000)][..]),
+            (
+                &[(0xcc00, 0xd000), (0x9000, 0xa400), (0xc200, 0xc400)],
+                &[(0xa400, 0xb000), (0xc000, 0xc200), (0xc400, 0xcc00)],
+            ),
+            (&[(0, 0xf000)], &[]),
+        ] {
+            let own = own_ranges(MAPS, &ranges(ram));
+            assert_eq!((&own[..left.len()], own.len()), (&ranges(left)[..], left.len() + 1));
+        }
+        assert_eq!(own_ranges("a000-b000 ---p 00000000 00:00 0\nodd\n", &[]), []);
     }
 
     proptest! {

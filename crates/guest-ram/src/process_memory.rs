@@ -14,9 +14,9 @@ use crate::ram::{AccessError, Ram, check_bounds};
 use crate::zeros::{self, Sparse};
 
 /// Bytes of a page in a process's table of pages.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of an entry of `/proc/PID/pagemap`: one for each page.
-const ENTRY_BYTES: u64 = 8;
+pub(crate) const ENTRY_BYTES: u64 = 8;
 /// Bits 61 to 63 of an entry: the page is in memory, in swap, or of a file (the kernel's
 /// Documentation/admin-guide/mm/pagemap.rst). None of them: nobody has touched the page, and it is zero.
 const ENTRY_IS_TOUCHED: u64 = 0b111 << 61;
@@ -70,6 +70,21 @@ impl ProcessMemory {
         }
     }
 
+    /// Returns why the kernel did not reach the byte at `offset`.
+    fn refused(&self, offset: u64, errno: Errno) -> AccessError {
+        match errno {
+            Errno::ENOMEM => AccessError::NoMemory { offset, source: errno.into() },
+            // The kernel says so of a page that is not mapped, or not for this access, and of one that it finds no
+            // memory for (`faultin_page` of its mm/gup.c gives up, and process_vm_rw_single_vec of its
+            // mm/process_vm_access.c tells EFAULT of whatever).
+            Errno::EFAULT => {
+                let source = errno.into();
+                AccessError::NotReached { pid: self.at.pid, address: self.at.address + offset, source }
+            }
+            errno => self.at.failed(errno),
+        }
+    }
+
     /// Returns how many bytes from `offset` on, at most `bytes` and those of [`ENTRIES_MAX`] pages, nobody has touched.
     /// The process lives.
     fn untouched(&self, offset: u64, bytes: u64) -> Result<u64, AccessError> {
@@ -113,10 +128,7 @@ impl Ram for ProcessMemory {
                 Ok(0) => return Err(self.at.failed(io::ErrorKind::WriteZero)),
                 // A page that the kernel has no memory for ends a write early (process_vm_readv(2)).
                 Ok(bytes) => done += bytes,
-                Err(errno @ (Errno::EFAULT | Errno::ENOMEM)) => {
-                    return Err(AccessError::NoMemory { offset: at, source: errno.into() });
-                }
-                Err(errno) => return Err(self.at.failed(errno)),
+                Err(errno) => return Err(self.refused(at, errno)),
             }
         }
         Ok(())
@@ -141,7 +153,7 @@ impl Ram for ProcessMemory {
             match self.at.read(at, rest) {
                 Ok(0) => return Err(self.at.failed(io::ErrorKind::UnexpectedEof)),
                 Ok(bytes) => done += bytes,
-                Err(errno) => return Err(self.at.failed(errno)),
+                Err(errno) => return Err(self.refused(at, errno)),
             }
         }
         Ok(())
@@ -220,6 +232,19 @@ mod tests {
         assert!(matches!(ram.read(0, &mut [0; 8]), Err(AccessError::Process { .. })));
         assert!(matches!(ram.zero(0, 8), Err(AccessError::Process { .. })));
         assert_eq!(memory, [7; PAGE]);
+    }
+
+    #[test]
+    fn a_page_that_is_not_there_is_not_said_to_lack_memory() {
+        // Nothing is mapped in the first pages of a process (vm.mmap_min_addr).
+        let at = ProcessAddress { pid: std::process::id(), address: PAGE_BYTES };
+        let ram = ProcessMemory::new(at, PAGE_BYTES, File::open("/proc/self/pagemap").unwrap()).unwrap();
+        for result in [ram.write(8, &[1; 8]), ram.read(8, &mut [0; 8])] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, AccessError::NotReached { address: 0x1008, .. }), "{error:?}");
+            assert!(error.to_string().contains("unmapped or protected"), "{error}");
+        }
+        assert!(matches!(ram.refused(8, Errno::ENOMEM), AccessError::NoMemory { offset: 8, .. }));
     }
 
     proptest! {

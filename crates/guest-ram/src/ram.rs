@@ -86,6 +86,19 @@ pub enum AccessError {
     /// The file cannot be read.
     #[error("reading the file of the guest's RAM")]
     File(#[source] io::Error),
+    /// The kernel does not reach a page of QEMU's own memory.
+    #[error(
+        "the guest's RAM at {address:#x} of process {pid} is not reached: QEMU has unmapped or protected it, or the \
+         kernel has no memory for it"
+    )]
+    NotReached {
+        /// QEMU's process.
+        pid: u32,
+        /// The address in its memory.
+        address: u64,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// QEMU's own memory cannot be read or written.
     #[error("reaching the guest's RAM in the memory of process {pid}")]
     Process {

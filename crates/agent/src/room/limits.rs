@@ -6,15 +6,13 @@ use std::path::Path;
 use skein_host::{ControlGroups, GroupResource};
 use skein_inventory::{Resource, Room, RoomLimit};
 
+use super::qemu_memory::{HUGETLB_RESERVATION_MARK, QemuMemory};
 use crate::host_files::kilobytes;
 
 /// Holds the bit of the capability to lock memory beyond RLIMIT_MEMLOCK: CAP_IPC_LOCK of linux/capability.h.
 const CAP_IPC_LOCK: u64 = 1 << 14;
 /// Bounds the nodes: any kernel is built for fewer (MAX_NUMNODES).
 const NODES_MAX: u32 = 1023;
-
-/// Holds the part of the names of huge pages' limits that count reserved pages, and not used pages.
-pub(super) const HUGETLB_RESERVATION_MARK: &str = ".rsvd.";
 
 /// The memory that another guest was promised.
 #[derive(Clone, Debug)]
@@ -56,9 +54,51 @@ impl ProcFiles {
     }
 }
 
-/// Returns the room that a QEMU in these groups has. `kept` is RAM of guests that left, which is let go of if it is
+/// Control groups in which there has to be room.
+#[derive(Clone, Copy)]
+pub(super) struct ChargedGroups<'a> {
+    pub(super) groups: &'a ControlGroups,
+    pub(super) charged: Charged,
+}
+
+/// What is charged to control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charged {
+    /// What a QEMU in these groups takes.
+    Qemu,
+    /// Memory that the agent touches first, for a QEMU in other groups.
+    Agent,
+}
+
+/// Returns the control groups in which there has to be room for a QEMU with `ram_bytes` of RAM. The kernel charges
+/// memory of a process to that process's groups, whoever writes to it (`process_vm_writev`), but memory in files to the
+/// groups of who touches it first: at a target that is the agent.
+pub(super) fn charged<'a>(
+    agent: &'a ControlGroups,
+    qemu: Option<(&'a ControlGroups, &QemuMemory)>,
+    ram_bytes: u64,
+) -> Vec<ChargedGroups<'a>> {
+    // A QEMU that is not there yet will be started in the agent's groups.
+    let Some((groups, held)) = qemu.filter(|(groups, _)| *groups != agent) else {
+        return vec![ChargedGroups { groups: agent, charged: Charged::Qemu }];
+    };
+    let mut all = vec![ChargedGroups { groups, charged: Charged::Qemu }];
+    if held.private_ram(ram_bytes) < ram_bytes {
+        all.push(ChargedGroups { groups: agent, charged: Charged::Agent });
+    }
+    all
+}
+
+/// Returns the room that a QEMU in these groups has, which has `held` of what it needs already: nobody has to find that
+/// again. The QEMU's own groups are first. `kept` is RAM of guests that left, which is let go of if it is
 /// needed.
-pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Promise], kept: u64) -> Room {
+pub(super) fn room(
+    files: &ProcFiles,
+    groups: &[ChargedGroups<'_>],
+    promises: &[Promise],
+    held: &QemuMemory,
+    kept: u64,
+) -> Room {
     let mut room = Room::default();
     let all = |of: fn(&Promise) -> u64, is_in: &dyn Fn(&Promise) -> bool| {
         let those = promises.iter().filter(|promise| of(promise) > 0 && is_in(promise));
@@ -85,13 +125,14 @@ pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Pro
         "0" | "1" => {}
         odd => room.unread.push(format!("/proc/sys/vm/overcommit_memory, which says {odd:?}")),
     }
-    let mut known = Vec::new();
-    for groups in groups {
+    let (mut known, mut of_agent) = (Vec::new(), Vec::new());
+    for ChargedGroups { groups, charged } in groups {
         let (limits, unread) = groups.limits();
         room.unread.extend(unread);
         for limit in limits {
             let which = (limit.dir.clone(), limit.file.clone());
-            if known.contains(&which) {
+            let is_of_agent_only = *charged == Charged::Agent;
+            if known.contains(&which) || is_of_agent_only && limit.resource == GroupResource::Tasks {
                 continue;
             }
             known.push(which);
@@ -110,13 +151,21 @@ pub(super) fn room(files: &ProcFiles, groups: &[&ControlGroups], promises: &[Pro
                 GroupResource::Tasks => (Resource::Tasks, limit.used, nothing()),
             };
             let (owner, name) = (format!("the control group {}", limit.dir.display()), limit.file);
-            room.limits.push(RoomLimit { resource, owner, name, limit: limit.limit, used, promised, promised_to });
+            let limit = RoomLimit { resource, owner, name, limit: limit.limit, used, promised, promised_to };
+            match is_of_agent_only {
+                true => of_agent.push(limit),
+                false => room.limits.push(limit),
+            }
         }
     }
     if let Some(limit) = nodes(Path::new("/sys/devices/system/node"), &files.status, kept) {
         let (promised, promised_to) = all(|promise| promise.bytes, &|_| true);
         room.limits.push(RoomLimit { promised, promised_to, ..limit });
     }
+    for limit in &mut room.limits {
+        limit.used = limit.used.saturating_sub(held.of_limit(limit));
+    }
+    room.limits.extend(of_agent);
     room.unread.sort();
     room.unread.dedup();
     room.limits.extend(of_process(&files.limits, &files.status));
@@ -210,7 +259,8 @@ mod tests {
 
     #[test]
     fn the_host_itself_and_what_it_promised() {
-        let room = room(&files("0\n"), &[], &[promise("old", GIB), promise("full", 0)], GIB / 2);
+        let room =
+            room(&files("0\n"), &[], &[promise("old", GIB), promise("full", 0)], &QemuMemory::default(), GIB / 2);
         let [ram, locked] = &room.limits[..] else { panic!("{room:?}") };
         assert_eq!((ram.limit, ram.used, ram.promised, ram.left()), (8 * GIB, 3 * GIB / 2, GIB, 11 * GIB / 2));
         assert_eq!((&ram.promised_to[..], room.unread.len()), (&["old".to_owned()][..], 0));
@@ -218,13 +268,39 @@ mod tests {
     }
 
     #[test]
+    fn the_groups_that_count_are_those_that_are_charged() {
+        let (agent, mut elsewhere) = (ControlGroups::default(), ControlGroups::default());
+        elsewhere.unread.push("these are others".into());
+        let private = QemuMemory { private: GIB / 4, committed: 5 * GIB, ..QemuMemory::default() };
+        let shared = QemuMemory { files: 4 * GIB, ..QemuMemory::default() };
+        let huge = QemuMemory { huge: 4 * GIB, ..QemuMemory::default() };
+        let of = |qemu: Option<(&ControlGroups, &QemuMemory)>| -> Vec<(bool, Charged)> {
+            let all = charged(&agent, qemu, 4 * GIB);
+            all.iter().map(|of| (*of.groups == agent, of.charged)).collect()
+        };
+        assert_eq!(of(None), [(true, Charged::Qemu)], "it will be started there");
+        assert_eq!(of(Some((&agent, &private))), [(true, Charged::Qemu)]);
+        assert_eq!(of(Some((&elsewhere, &private))), [(false, Charged::Qemu)], "the agent writes, QEMU is charged");
+        for held in [&shared, &huge] {
+            assert_eq!(of(Some((&elsewhere, held))), [(false, Charged::Qemu), (true, Charged::Agent)]);
+        }
+    }
+
+    #[test]
+    fn what_a_qemu_has_already_is_not_to_be_found_again() {
+        let held = QemuMemory { private: GIB, committed: GIB / 2, ..QemuMemory::default() };
+        let room = room(&files("2\n"), &[], &[], &held, 0);
+        assert_eq!((room.left(Resource::Ram), room.left(Resource::Commit)), (Some(7 * GIB), Some(7 * GIB / 2)));
+    }
+
+    #[test]
     fn a_kernel_that_does_not_overcommit() {
-        let room = room(&files("2\n"), &[], &[promise("old", GIB)], 0);
+        let room = room(&files("2\n"), &[], &[promise("old", GIB)], &QemuMemory::default(), 0);
         assert_eq!(room.left(Resource::Commit), Some(2 * GIB), "what is not touched of a memfd is not committed");
         let private = Promise { commit_bytes: 0, ..promise("old", GIB) };
-        let room = super::room(&files("2\n"), &[], &[private], 0);
+        let room = super::room(&files("2\n"), &[], &[private], &QemuMemory::default(), 0);
         assert_eq!(room.left(Resource::Commit), Some(3 * GIB), "RAM of QEMU's own is committed when QEMU has it");
-        let odd = super::room(&ProcFiles { meminfo: String::new(), ..files("x") }, &[], &[], 0);
+        let odd = super::room(&ProcFiles { meminfo: String::new(), ..files("x") }, &[], &[], &QemuMemory::default(), 0);
         assert_eq!((odd.left(Resource::Ram), odd.unread.len()), (None, 2), "{odd:?}");
     }
 

@@ -8,19 +8,22 @@
 pub(crate) mod limits;
 mod qemu_memory;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use skein_guest_ram::{RamBlock, is_guest_ram};
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
-use skein_hypervisor::Guest;
+use skein_hypervisor::{Guest, ProcessId};
 use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
-use self::limits::{ProcFiles, Promise};
+use self::limits::{Charged, ChargedGroups, ProcFiles, Promise};
 use self::qemu_memory::QemuMemory;
+use crate::error_chain;
 use crate::kept_ram::KeptRamStore;
 use crate::vms::{Running, Vm, Vms};
 
@@ -38,6 +41,8 @@ pub(crate) struct HostRoom {
     /// The kept RAM and marks of guests that left or came.
     pub(crate) kept: Arc<KeptRamStore>,
     reserved: Mutex<Reservations>,
+    /// Where QEMUs have their guests' RAM, as they said when they were first asked.
+    ram_at: Mutex<HashMap<ProcessId, Vec<Range<u64>>>>,
 }
 
 /// The reservations, by holder.
@@ -122,7 +127,7 @@ pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
 
 impl HostRoom {
     pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<HostRoom> {
-        Arc::new(HostRoom { host, vms, kept: Arc::default(), reserved: Mutex::default() })
+        Arc::new(HostRoom { host, vms, kept: Arc::default(), reserved: Mutex::default(), ram_at: Mutex::default() })
     }
 
     /// Returns what a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
@@ -171,13 +176,7 @@ impl HostRoom {
     ) -> Result<(), NoRoom> {
         let mut reserved = self.reserved.lock();
         let refused = |rooms: &HostRoom, reserved: &_| {
-            let mut room = rooms.read(reserved, Some(holder), qemu, 0);
-            // What the process holds already of its need is in use, so nobody has to find it again.
-            if let Some(held) = qemu.and_then(|pid| QemuMemory::of(pid).ok()) {
-                for limit in &mut room.limits {
-                    limit.used = limit.used.saturating_sub(held.of_limit(limit));
-                }
-            }
+            let room = rooms.read(reserved, Some(holder), qemu.map(|pid| (pid, need.ram_bytes)), 0);
             (refusal(&room, &need, &rooms.host, vm), room.unread)
         };
         let (mut why, mut unread) = refused(self, &reserved);
@@ -236,7 +235,12 @@ impl HostRoom {
         let held = QemuMemory::of(pid)
             .inspect_err(|error| warn!(vm = vm.name, "its RAM cannot be looked at: {error}"))
             .ok()?;
-        let groups = [self.own_groups(), ControlGroups::of(pid).unwrap_or_default()];
+        let (own, theirs) = (self.own_groups(), ControlGroups::of(pid).unwrap_or_default());
+        // Of RAM of its own QEMU allocates nothing when it reads what nobody has touched.
+        let mut groups = vec![ChargedGroups { groups: &own, charged: Charged::Agent }];
+        if held.holes() > 0 {
+            groups.insert(0, ChargedGroups { groups: &theirs, charged: Charged::Qemu });
+        }
         // Guests that only run may take what they were promised, or not; guests that are copied do.
         let (others, unread) = self.promises(reserved, None, Some(&vm.name));
         let promised_bytes = others.iter().map(|promise| promise.bytes).fold(0, u64::saturating_add);
@@ -253,7 +257,7 @@ impl HostRoom {
             })
             .chain(self.arriving(reserved, None))
             .collect();
-        let mut room = limits::room(&ProcFiles::read(), &groups.iter().collect::<Vec<_>>(), &promises, kept);
+        let mut room = limits::room(&ProcFiles::read(), &groups, &promises, &QemuMemory::default(), kept);
         room.unread.extend(unread);
         Some(CopyRoom { holes_bytes: held.holes(), agent_bytes, room, promised_bytes })
     }
@@ -267,15 +271,17 @@ impl HostRoom {
         })
     }
 
-    /// Reads the room. The promise of `except` does not count: it is the holder that asks. `qemu` is the QEMU in whose
-    /// groups there has to be room as well as in the agent's: the agent writes to its RAM, and the process that touches
-    /// memory first is charged for it.
-    fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<u32>, kept: u64) -> Room {
+    /// Reads the room. The promise of `except` does not count: it is the holder that asks. `qemu` is the QEMU that asks
+    /// and how much RAM it is to have.
+    fn read(&self, reserved: &Reservations, except: Option<&ReservedFor>, qemu: Option<(u32, u64)>, kept: u64) -> Room {
         let own = self.own_groups();
-        let theirs = qemu.and_then(|pid| ControlGroups::of(pid).ok()).filter(|groups| *groups != own);
-        let groups: Vec<&ControlGroups> = [Some(&own), theirs.as_ref()].into_iter().flatten().collect();
+        let theirs = qemu.and_then(|(pid, ram_bytes)| {
+            Some((ControlGroups::of(pid).ok()?, QemuMemory::of(pid).unwrap_or_default(), ram_bytes))
+        });
+        let (held, ram_bytes) = theirs.as_ref().map(|(_, held, ram_bytes)| (*held, *ram_bytes)).unwrap_or_default();
+        let groups = limits::charged(&own, theirs.as_ref().map(|(groups, held, _)| (groups, held)), ram_bytes);
         let (promises, unread) = self.promises(reserved, except, None);
-        let mut room = limits::room(&ProcFiles::read(), &groups, &promises, kept);
+        let mut room = limits::room(&ProcFiles::read(), &groups, &promises, &held, kept);
         room.unread.extend(unread);
         room
     }
@@ -289,6 +295,7 @@ impl HostRoom {
         but: Option<&str>,
     ) -> (Vec<Promise>, Vec<String>) {
         let mut unread = Vec::new();
+        let mut not_told = Vec::new();
         let is_arriving = |vm: &Vm| {
             let id = vm.migration();
             let promise = id.and_then(|id| reserved.get(&ReservedFor::Migration(id)));
@@ -313,13 +320,50 @@ impl HostRoom {
                     }
                 };
                 let groups = ControlGroups::of(pid).unwrap_or_default();
-                let bytes = held.pending(ram_bytes(&vm, &held));
+                let ram_bytes = ram_bytes(&vm, &held);
+                let held = match held.private_ram(ram_bytes) {
+                    0 => held,
+                    private_ram => self.without_own(&vm, held, private_ram).unwrap_or_else(|why| {
+                        not_told.push(format!("what of {}'s memory is its guest's RAM: {why}", vm.name));
+                        held
+                    }),
+                };
+                let bytes = held.pending(ram_bytes);
                 let (name, commit_bytes, huge_bytes) = (vm.name.clone(), held.holes(), held.huge_pending());
                 Some(Promise { name, bytes, commit_bytes, huge_bytes, groups })
             });
         let mut promises: Vec<Promise> = runs.collect();
         promises.extend(self.arriving(reserved, except));
+        unread.extend(not_told);
         (promises, unread)
+    }
+
+    /// Takes what a QEMU itself has out of what may be its guest's RAM.
+    fn without_own(&self, vm: &Vm, held: QemuMemory, private_ram: u64) -> Result<QemuMemory, String> {
+        let id = vm.process().ok_or("its QEMU has ended")?.id();
+        let is_all = |ram: &Vec<Range<u64>>| ram.iter().map(|at| at.end - at.start).sum::<u64>() >= private_ram;
+        let known = self.ram_at.lock().get(&id).cloned();
+        // Memory may have been plugged in since.
+        let ram = match known.filter(is_all) {
+            Some(ram) => ram,
+            None => {
+                let guest = vm.running().ok_or("its QEMU is not in contact")?.guest;
+                let blocks = guest.with_patience(ANSWER_TIME).ram_blocks().map_err(|error| error_chain(&error))?;
+                let blocks = blocks.iter().filter(|block| is_guest_ram(&block.name, block.used_bytes));
+                let at =
+                    |block: &RamBlock| Some(block.host_address?..block.host_address?.checked_add(block.max_bytes)?);
+                let ram: Vec<Range<u64>> = blocks.filter_map(at).collect();
+                let mut ram_at = self.ram_at.lock();
+                let running: Vec<ProcessId> = self.vms.all().iter().filter_map(|vm| Some(vm.process()?.id())).collect();
+                ram_at.retain(|id, _| running.contains(id));
+                ram_at.insert(id, ram.clone());
+                ram
+            }
+        };
+        if ram.is_empty() {
+            return Err("its QEMU does not tell where it has it".into());
+        }
+        held.without_own(id.pid, &ram).map_err(|error| error.to_string())
     }
 
     /// Returns the promises of guests that are let in and have not arrived.
@@ -345,9 +389,7 @@ impl HostRoom {
             let huge_bytes =
                 if need.hugepages.is_some() { need.ram_bytes.saturating_sub(held.huge_allocated) } else { 0 };
             let bytes = need.memory_bytes().saturating_sub(has);
-            // A QEMU without files in memory has RAM of its own, and had it accounted when it started.
-            let is_accounted = pid.is_some() && held.files == 0 && need.hugepages.is_none();
-            let commit_bytes = if is_accounted { 0 } else { bytes };
+            let commit_bytes = held.commit_pending(need);
             Some(Promise { name: vm.clone(), bytes, commit_bytes, huge_bytes, groups })
         })
     }

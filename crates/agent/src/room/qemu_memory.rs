@@ -2,23 +2,30 @@
 //!
 //! RAM in a file in memory (memfd, tmpfs) is allocated page by page, by the process that touches it first. That may be
 //! the agent, whose writes the QEMU's own figures do not show. So the file is asked (`st_blocks` counts what is swapped
-//! out, too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`.
+//! out, too). RAM that is private to QEMU is in `RssAnon` of `/proc/PID/status`, with all else that QEMU has.
+//!
+//! What the kernel merged (KSM) counts as not allocated: each page of it takes memory again when it is written to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use nix::sys::stat::{major, minor};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, statfs};
-use skein_inventory::{Resource, RoomLimit};
+use skein_guest_ram::own_bytes_outside;
+use skein_inventory::{Resource, RoomLimit, RoomNeed};
 
-use super::limits::HUGETLB_RESERVATION_MARK;
 use crate::host_files::kilobytes;
 
+/// Makes bytes of the kernel's pages.
+const PAGE_SHIFT: u32 = 12;
 /// Bounds a guest's RAM from below: smaller files in memory are rings and logs.
 const RAM_BYTES_MIN: u64 = 1 << 20;
+/// Holds the part of the names of huge pages' limits that count reserved pages, and not used pages.
+pub(super) const HUGETLB_RESERVATION_MARK: &str = ".rsvd.";
 /// Names a guest's RAM in a memfd, as QEMU does (memfd_backend_memory_alloc of its backends/hostmem-memfd.c).
 const BACKEND: &str = "/memfd:memory-backend-memfd";
 /// Holds a magic number of linux/magic.h; a kernel without tmpfs keeps memfds there.
@@ -37,6 +44,10 @@ pub(crate) struct QemuMemory {
     pub(crate) huge_allocated: u64,
     /// The process's own memory, in RAM or swapped out, with its page tables.
     pub(crate) private: u64,
+    /// The part of it that is known not to be the guest's RAM: see [`Self::without_own`].
+    pub(crate) own: u64,
+    /// The part of it that the kernel has merged with the same elsewhere (KSM).
+    pub(crate) merged: u64,
     /// The process's own memory that may be written, touched or not (`VmData`, `VmStk`): what the kernel accounts when
     /// the memory is mapped (`vm.overcommit_memory` 2).
     pub(crate) committed: u64,
@@ -55,10 +66,15 @@ impl QemuMemory {
         let process = Path::new("/proc").join(pid.to_string());
         let status = fs::read_to_string(process.join("status"))?;
         let field = |name: &str| kilobytes(&status, name).unwrap_or(0);
-        let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(field("VmPTE"));
+        let own = field("VmPTE");
+        let private = field("RssAnon").saturating_add(field("VmSwap")).saturating_add(own);
+        // The kernel tells it from 5.19 on.
+        let merged = fs::read_to_string(process.join("ksm_merging_pages")).ok();
+        let merged = merged.and_then(|pages| pages.trim().parse().ok()).map_or(0, |pages: u64| pages << PAGE_SHIFT);
         let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse().ok()).unwrap_or(0);
         let committed = field("VmData").saturating_add(field("VmStk"));
-        let mut held = QemuMemory { private, committed, shared: field("RssShmem"), threads, ..QemuMemory::default() };
+        let mut held =
+            QemuMemory { private, own, merged, committed, shared: field("RssShmem"), threads, ..QemuMemory::default() };
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         // Reading all mappings takes longer than all else, and most QEMUs' RAM is known by its name.
         let mut mappings: Option<BTreeSet<Inode>> = None;
@@ -97,14 +113,36 @@ impl QemuMemory {
         Ok(held)
     }
 
+    /// Takes what QEMU itself has, beside the guest's RAM at these addresses, out of what may be RAM: heap, stacks,
+    /// translated code.
+    ///
+    /// # Errors
+    /// As for [`QemuMemory::of`].
+    pub(crate) fn without_own(self, pid: u32, ram: &[Range<u64>]) -> io::Result<QemuMemory> {
+        let beside = own_bytes_outside(pid, ram)?;
+        Ok(QemuMemory { own: self.own.saturating_add(beside), ..self })
+    }
+
+    /// Returns how much RAM of a guest with `ram_bytes` is not in files.
+    pub(crate) fn private_ram(&self, ram_bytes: u64) -> u64 {
+        ram_bytes.saturating_sub(self.huge).saturating_sub(self.files)
+    }
+
+    /// Returns what the kernel has still to account for a QEMU that is to have so much memory: RAM of QEMU's own is
+    /// accounted when QEMU maps it, that in files when it is allocated.
+    pub(crate) fn commit_pending(&self, need: &RoomNeed) -> u64 {
+        let mapped = self.files.saturating_add(self.committed);
+        need.memory_bytes().saturating_sub(mapped).saturating_add(self.holes())
+    }
+
     /// Returns how much RAM of a guest with `ram_bytes` is not allocated yet: what it may still take of the host's
     /// memory.
     pub(crate) fn pending(&self, ram_bytes: u64) -> u64 {
-        let ram_bytes = ram_bytes.saturating_sub(self.huge);
         // This RAM is in no file that is open, shared or not.
-        let elsewhere = ram_bytes.saturating_sub(self.files);
+        let elsewhere = self.private_ram(ram_bytes);
         let shared = self.shared.saturating_sub(self.files_allocated);
-        self.holes().saturating_add(elsewhere.saturating_sub(self.private.saturating_add(shared)))
+        let private = self.private.saturating_sub(self.own).saturating_sub(self.merged);
+        self.holes().saturating_add(elsewhere.saturating_sub(private.saturating_add(shared)))
     }
 
     /// Returns how much of files in memory was never written: it is allocated when it is read, too. (Private RAM is
@@ -174,6 +212,8 @@ mod tests {
         assert_eq!(files.pending(160), 80, "60 more in QEMU's own memory, of which 50 are there");
         let private = QemuMemory { private: 40, ..QemuMemory::default() };
         assert_eq!((private.pending(100), private.holes(), private.pending(30)), (60, 0, 0));
+        let busy = QemuMemory { private: 40, own: 25, merged: 10, ..QemuMemory::default() };
+        assert_eq!(busy.pending(100), 95, "QEMU's own and merged pages are no RAM that is there to stay");
         let anonymous_shared = QemuMemory { shared: 40, private: 5, ..QemuMemory::default() };
         assert_eq!(anonymous_shared.pending(100), 55);
         let huge = QemuMemory { huge: 100, huge_allocated: 60, ..QemuMemory::default() };
@@ -193,6 +233,23 @@ mod tests {
             promised_to: Vec::new(),
         };
         assert_eq!((held.of_limit(&limit(Resource::Ram)), held.of_limit(&limit(Resource::Commit))), (27, 3007));
+    }
+
+    #[test]
+    fn what_a_qemu_has_mapped_is_not_to_be_accounted_again() {
+        use skein_inventory::Accel;
+        use skein_units::GIB;
+        let need = RoomNeed::new(8 * GIB, None, 2, Accel::Kvm);
+        let overhead = need.memory_bytes() - 8 * GIB;
+        assert_eq!(QemuMemory::default().commit_pending(&need), need.memory_bytes(), "it has not begun");
+        // A file beside private RAM: a log of vhost, or a disk's image on tmpfs.
+        let private =
+            QemuMemory { committed: 8 * GIB, files: GIB / 4, files_allocated: GIB / 4, ..QemuMemory::default() };
+        assert_eq!(private.commit_pending(&need), overhead.saturating_sub(GIB / 4));
+        let shared = QemuMemory { committed: overhead, files: 8 * GIB, files_allocated: GIB, ..QemuMemory::default() };
+        assert_eq!(shared.commit_pending(&need), 7 * GIB);
+        let huge = QemuMemory { committed: overhead, huge: 8 * GIB, ..QemuMemory::default() };
+        assert_eq!(huge.commit_pending(&RoomNeed::new(8 * GIB, Some(2 << 20), 2, Accel::Kvm)), 0);
     }
 
     #[test]
@@ -221,5 +278,7 @@ mod tests {
         let own = QemuMemory::of(std::process::id()).unwrap();
         assert!(own.private > 0 && own.threads > 0 && own.committed > own.private / 2, "{own:?}");
         assert!(QemuMemory::of(u32::MAX).is_err());
+        let beside = own.without_own(std::process::id(), &[]).unwrap();
+        assert!(beside.own > own.own && own.own > 0, "{own:?} {beside:?}");
     }
 }
