@@ -143,8 +143,8 @@ pub enum LinkEnd {
     /// The peer ended the connection in order. A reader has read all that the peer sent.
     #[error("the other end closed it")]
     Closed,
-    /// The peer's host ended the connection without a word, as a kernel does for a process that has ended. What the
-    /// peer sent last may be lost.
+    /// The peer's host ended the connection without a word, or within a message, as a kernel does for a process that
+    /// has ended. What the peer sent last may be lost.
     #[error("the other host reset it")]
     Reset,
     /// This end gave the connection up.

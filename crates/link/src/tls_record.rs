@@ -210,6 +210,11 @@ impl RecordOpener {
     }
 }
 
+/// Returns what an end within a record or a message is: a cut, and no end in order. TCP alone does not tell.
+pub(crate) fn cut_off() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the connection was cut off within a message")
+}
+
 fn changed(_: DoesNotOpen) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "a TLS record was damaged or changed on its way")
 }
@@ -258,6 +263,10 @@ impl Unseal {
 
     /// Fills `out`. `read` has to fill a part of the buffer that it is given with the bytes that follow. Its second
     /// argument says how many bytes are sure to follow.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] at the stream's end, [`io::ErrorKind::ConnectionAborted`] at an end within a
+    /// record or within `out`.
     pub fn read_exact(
         &mut self,
         out: &mut [u8],
@@ -290,6 +299,7 @@ impl Unseal {
                 // Records are longer than their plaintext.
                 let sure = out.len().saturating_sub(self.filled).clamp(1, room.len());
                 match read(room, sure)? {
+                    0 if done > 0 || self.filled > 0 => return Err(cut_off()),
                     0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                     n => self.filled += n,
                 }

@@ -17,7 +17,7 @@ use socket2::SockRef;
 
 use crate::link::{BufferSource, LinkEnd, Message, Position, Reader, Shutdown, Writer};
 use crate::pieces::{Patience, flags, send_pieces};
-use crate::tls_record::{Seal, Unseal};
+use crate::tls_record::{Seal, Unseal, cut_off};
 
 /// Says how long a writer waits for room before it looks whether its connection was given up.
 pub(super) const WRITE_WAIT: Duration = Duration::from_millis(250);
@@ -33,11 +33,13 @@ struct ReceiveLowWater;
 pub(super) struct SharedSocket {
     pub(super) socket: TcpStream,
     aborted: AtomicBool,
+    /// Whether this end ended the connection in order.
+    closed: AtomicBool,
 }
 
 impl From<TcpStream> for SharedSocket {
     fn from(socket: TcpStream) -> SharedSocket {
-        SharedSocket { socket, aborted: AtomicBool::new(false) }
+        SharedSocket { socket, aborted: AtomicBool::new(false), closed: AtomicBool::new(false) }
     }
 }
 
@@ -51,6 +53,10 @@ impl SharedSocket {
         match error.kind() {
             _ if self.is_aborted() => LinkEnd::GivenUp,
             io::ErrorKind::UnexpectedEof => LinkEnd::Closed,
+            // The reader of an end that ends the connection itself may be within a message.
+            io::ErrorKind::ConnectionAborted if self.closed.load(Ordering::SeqCst) => LinkEnd::Closed,
+            // The kernel ends a connection so for a process that was killed while it sent.
+            io::ErrorKind::ConnectionAborted => LinkEnd::Reset,
             // Which of the two halves learns of a reset is chance. A half that writes after that finds a broken pipe.
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => LinkEnd::Reset,
             _ => LinkEnd::Failed(error),
@@ -87,6 +93,7 @@ impl Shutdown for SocketShutdown {
     }
 
     fn close(&self) {
+        self.0.closed.store(true, Ordering::SeqCst);
         self.shut(std::net::Shutdown::Both);
     }
 
@@ -139,6 +146,7 @@ impl SocketBuffer {
             let rest = &mut out[done..];
             let sure = rest.len();
             match self.read(rest, sure)? {
+                0 if done > 0 => return Err(cut_off()),
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => done += n,
             }
@@ -162,22 +170,29 @@ impl SocketBuffer {
     }
 }
 
+/// Returns what an error is of a read that has to find the rest of a message.
+fn within_message(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::UnexpectedEof { cut_off() } else { error }
+}
+
 /// The receiving half of a connection without TLS.
 pub(super) struct PlainReader(pub(super) SocketBuffer);
 
 impl PlainReader {
-    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), LinkEnd> {
-        self.0.read_exact(out).map_err(|error| self.0.shared.end(error))
+    fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(out)
     }
 }
 
 impl Reader for PlainReader {
     fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd> {
-        self.read_exact(head).map(|()| Position::Next)
+        self.read_exact(head).map(|()| Position::Next).map_err(|error| self.0.shared.end(error))
     }
 
     fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd> {
-        buffers.filled(bytes, &mut |buffer| self.read_exact(buffer))
+        buffers.filled(bytes, &mut |buffer| {
+            self.read_exact(buffer).map_err(|error| self.0.shared.end(within_message(error)))
+        })
     }
 }
 
@@ -188,21 +203,21 @@ pub(super) struct TlsReader {
 }
 
 impl TlsReader {
-    fn read_exact(&mut self, out: &mut [u8]) -> Result<(), LinkEnd> {
+    fn read_exact(&mut self, out: &mut [u8]) -> io::Result<()> {
         let TlsReader { incoming, unseal } = self;
-        unseal
-            .read_exact(out, |buffer, sure| incoming.read(buffer, sure))
-            .map_err(|error| self.incoming.shared.end(error))
+        unseal.read_exact(out, |buffer, sure| incoming.read(buffer, sure))
     }
 }
 
 impl Reader for TlsReader {
     fn read_head(&mut self, head: &mut [u8]) -> Result<Position, LinkEnd> {
-        self.read_exact(head).map(|()| Position::Next)
+        self.read_exact(head).map(|()| Position::Next).map_err(|error| self.incoming.shared.end(error))
     }
 
     fn read_body(&mut self, bytes: usize, buffers: &dyn BufferSource) -> Result<Bytes, LinkEnd> {
-        buffers.filled(bytes, &mut |buffer| self.read_exact(buffer))
+        buffers.filled(bytes, &mut |buffer| {
+            self.read_exact(buffer).map_err(|error| self.incoming.shared.end(within_message(error)))
+        })
     }
 }
 
@@ -276,5 +291,94 @@ impl Writer for TlsWriter {
 
     fn key_is_used_up(&self) -> bool {
         self.seal.is_worn()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::tls_record::pairs;
+
+    const HEAD_BYTES: usize = 4;
+
+    struct OwnBuffers;
+
+    impl BufferSource for OwnBuffers {
+        fn filled(
+            &self,
+            bytes: usize,
+            fill: &mut dyn FnMut(&mut [u8]) -> Result<(), LinkEnd>,
+        ) -> Result<Bytes, LinkEnd> {
+            let mut buffer = vec![0; bytes];
+            fill(&mut buffer)?;
+            Ok(buffer.into())
+        }
+    }
+
+    /// Returns the sockets of both ends of a connection.
+    fn sockets() -> (TcpStream, Arc<SharedSocket>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect_timeout(&listener.local_addr().unwrap(), Duration::from_secs(20)).unwrap();
+        (peer, Arc::new(listener.accept().unwrap().0.into()))
+    }
+
+    /// Returns how many messages of four bytes and `body` are read before the end, and the end.
+    fn read_all(reader: &mut dyn Reader, body: usize) -> (usize, LinkEnd) {
+        let mut count = 0;
+        loop {
+            let read = reader.read_head(&mut [0; HEAD_BYTES]).and_then(|_| reader.read_body(body, &OwnBuffers));
+            match read {
+                Ok(_) => count += 1,
+                Err(end) => return (count, end),
+            }
+        }
+    }
+
+    /// A peer that ends within a message, or within a record, has not ended in order, whatever TCP says.
+    #[test]
+    fn an_end_within_a_message_is_no_end_in_order() {
+        let body = 5000;
+        let message = vec![7; HEAD_BYTES + body];
+        let ends = |wire: &[u8], whole: usize, reader: &dyn Fn(SocketBuffer) -> Box<dyn Reader>| {
+            for (cut, is_closed) in [(0, true), (1, false), (HEAD_BYTES, false), (whole - 1, false), (whole, true)] {
+                let (mut peer, shared) = sockets();
+                peer.write_all(&wire[..cut]).unwrap();
+                drop(peer);
+                let (count, end) = read_all(&mut *reader(SocketBuffer::new(shared)), body);
+                assert_eq!((count, matches!(end, LinkEnd::Closed)), (cut / whole, is_closed), "{cut}: {end:?}");
+                assert!(is_closed || matches!(end, LinkEnd::Reset), "{cut}: {end:?}");
+            }
+        };
+        ends(&message, message.len(), &|incoming| Box::new(PlainReader(incoming)));
+        for nth in [0, 1] {
+            let mut wire = Vec::new();
+            let (head, rest) = message.split_at(HEAD_BYTES);
+            let wire = pairs().into_iter().nth(nth).unwrap().0.seal(&[head, rest], &mut wire).unwrap().to_vec();
+            let reader = |incoming| -> Box<dyn Reader> {
+                let [aes, aegis] = pairs();
+                Box::new(TlsReader { incoming, unseal: if nth == 0 { aes.1 } else { aegis.1 } })
+            };
+            ends(&wire, wire.len(), &reader);
+            // The head's record is whole, and the body's is missing.
+            let (mut peer, shared) = sockets();
+            let head_record = 5 + usize::from(u16::from_be_bytes([wire[3], wire[4]]));
+            peer.write_all(&wire[..head_record]).unwrap();
+            drop(peer);
+            let (count, end) = read_all(&mut *reader(SocketBuffer::new(shared)), body);
+            assert!(matches!((count, &end), (0, LinkEnd::Reset)), "{count}: {end:?}");
+        }
+    }
+
+    #[test]
+    fn an_end_that_closes_within_a_message_finds_its_own_end() {
+        let (mut peer, shared) = sockets();
+        peer.write_all(&[7; HEAD_BYTES + 10]).unwrap();
+        let mut reader = PlainReader(SocketBuffer::new(shared.clone()));
+        reader.read_head(&mut [0; HEAD_BYTES]).unwrap();
+        SocketShutdown(shared).close();
+        assert!(matches!(reader.read_body(100, &OwnBuffers), Err(LinkEnd::Closed)));
     }
 }
