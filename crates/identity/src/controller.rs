@@ -110,13 +110,13 @@ pub fn controller_server_config(identity: &ControllerIdentity) -> Arc<ServerConf
     identity.server.clone()
 }
 
-/// Returns the configuration for a host's connections to controllers. Dial with
-/// [`controller_name`](crate::controller_name) as the server's name, whatever the address, and call
+/// Returns the configuration for a host's connections to controllers, with the ciphers that the identity allows. Dial
+/// with [`controller_name`](crate::controller_name) as the server's name, whatever the address, and call
 /// [`check_controller`](crate::check_controller) after the handshake.
 ///
 /// # Errors
 /// TLS does not take the identity.
 pub fn controller_client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
-    let config = tls::controller_client(&identity.parts);
+    let config = tls::controller_client(&identity.ciphers, &identity.parts);
     config.map(Arc::new).map_err(|error| identity.parts.refused(Path::new(""), error))
 }

@@ -21,6 +21,8 @@ use crate::tls;
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) parts: Parts,
+    /// The ciphers of all its connections.
+    pub(crate) ciphers: AllowedCiphers,
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
 }
@@ -55,7 +57,7 @@ impl Identity {
     fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
         let ciphers = CipherPolicy::Auto.allowed(CipherSpeeds::of_this_cpu());
         let (client, server) = tls::configs(&ciphers, &parts).map_err(|error| parts.refused(dir, error))?;
-        Ok(Self { parts, client, server })
+        Ok(Self { parts, ciphers, client, server })
     }
 
     /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks everything that a peer would check now.
@@ -84,7 +86,7 @@ impl Identity {
     pub fn with_allowed(self, ciphers: &AllowedCiphers) -> Result<Self, IdentityError> {
         let (client, server) = tls::configs(ciphers, &self.parts)
             .map_err(|source| IdentityError::Ciphers { ciphers: ciphers.to_string(), source })?;
-        Ok(Self { client, server, ..self })
+        Ok(Self { ciphers: ciphers.clone(), client, server, ..self })
     }
 
     /// Writes the three files into a directory, which is made if need be.

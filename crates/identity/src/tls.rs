@@ -60,10 +60,10 @@ fn forget_sessions(server: &mut ServerConfig) {
     server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
 }
 
-/// Returns the configuration for a host's connections to controllers.
-pub(crate) fn controller_client(parts: &Parts) -> Result<ClientConfig, rustls::Error> {
+/// Returns the configuration for a host's connections to controllers, which have ciphers of TLS only.
+pub(crate) fn controller_client(ciphers: &AllowedCiphers, parts: &Parts) -> Result<ClientConfig, rustls::Error> {
     let roots = root_store(&parts.roots)?;
-    client(Arc::new(default_provider()), roots, parts, vec![CONTROLLER_ALPN.to_vec()])
+    client(provider(ciphers), roots, parts, vec![CONTROLLER_ALPN.to_vec()])
 }
 
 /// Returns the configuration for what a controller accepts. Clients may show a certificate.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{CipherSuite, ClientConfig, RootCertStore, ServerConfig};
 use skein_identity::{
-    CONTROLLER_ALPN, CaError, CaFingerprint, CertificateInfo, ClusterCa, ClusterPeer, ControllerIdentity,
+    CONTROLLER_ALPN, CaError, CaFingerprint, CertificateInfo, CipherPolicy, ClusterCa, ClusterPeer, ControllerIdentity,
     ControllerNames, Identity, IdentityError, IdentityRequest, PeerError, RequestError, SigningRequest, Validity,
     check_controller, check_peer, client_config, cluster_peer, controller_client_config, controller_name,
     controller_server_config, explain, explain_controller, member_name, pinned_ca, pinned_client_config, server_config,
@@ -53,6 +53,21 @@ fn browser(ca: &ClusterCa) -> ClientConfig {
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config
+}
+
+/// A host's ciphers hold for its connections to controllers, too: one end is enough.
+#[test]
+fn an_agents_ciphers_hold_for_controllers() {
+    let ca = ca("lab");
+    let agent = host(&ca, "hosta").with_ciphers(CipherPolicy::AesGcm).unwrap();
+    let dials = controller_client_config(&agent).unwrap();
+    let suites: Vec<_> = dials.crypto_provider().cipher_suites.iter().map(|suite| suite.suite()).collect();
+    assert_eq!(suites, [CipherSuite::TLS13_AES_128_GCM_SHA256, CipherSuite::TLS13_AES_256_GCM_SHA384]);
+    let done = agent_dials(&agent, controller_server_config(&controller(&ca)));
+    assert_eq!((done.client_error, done.server_error), (None, None));
+    // A host without a policy has more.
+    let other = controller_client_config(&host(&ca, "hostb")).unwrap();
+    assert_eq!(other.crypto_provider().cipher_suites.len(), 3);
 }
 
 #[test]
