@@ -285,6 +285,117 @@ fn settings_are_changed_and_the_others_stay() {
     user.run(&["property", "set", "host", "hosta", "grup=x"]).exits(1).complains("no setting 'grup'");
 }
 
+fn rule(name: &str, version: u64) -> Value {
+    json!({"name": name, "rule": {"apart": {"of": {"tag": "web"}, "force": "hard"}}, "version": version,
+        "warnings": ["'web-apart' is about nobody"]})
+}
+
+#[test]
+fn rules_are_added_listed_explained_and_taken_away() {
+    let user = User::logged_in(|asked, _| match asked.what.as_str() {
+        "GET /api/v1/rules?limit=500" => page(vec![rule("web-apart", 5)]),
+        "GET /api/v1/rules/web-apart" => Answer::ok(&rule("web-apart", 5)),
+        "GET /api/v1/rules/new" => Answer::refused(404, "there is no rule 'new'", ""),
+        "GET /api/v1/complaints" => page(vec![
+            json!({"hard": true, "what": "'x1' shares 'a' with 'y1'", "rule": "web-apart", "vms": [], "hosts": []}),
+            json!({"hard": false, "what": "'a' has little free", "rule": null, "vms": [], "hosts": ["a"]}),
+        ]),
+        "GET /api/v1/vms/db1/explanation" => Answer::ok(&json!({"vm": "db1", "on": "hosta", "hosts": [
+            {"host": "hosta", "accepts": true, "objections": []},
+            {"host": "hostb", "accepts": false, "objections": ["it has no room", "it is not preferred"]},
+        ], "remedies": ["without the rule 'web-apart'"]})),
+        _ => Answer::Json(204, String::new()),
+    });
+    user.run(&["rule", "list"]).exits(0).is("rule-list");
+    user.run(&["rule", "show", "web-apart"]).exits(0).says("warning: 'web-apart' is about nobody");
+    user.run(&["rule", "check"]).exits(3).is("rule-check");
+    user.run(&["rule", "explain", "db1"]).exits(0).is("rule-explain");
+    let text = "apart: {of: {tag: web}, force: hard}";
+    let changed = user.run(&["rule", "add", "web-apart", text]).exits(0);
+    changed.says("web-apart is changed").says("is about nobody");
+    std::fs::write(user.path("rule.yaml"), text).unwrap();
+    user.run(&["rule", "add", "new", "--file", "rule.yaml"]).exits(1).complains("there is no rule 'new'");
+    let set: Vec<Asked> = user.controller.asked().into_iter().filter(|asked| asked.what.starts_with("PUT")).collect();
+    for (asked, (path, version)) in set.iter().zip([("web-apart", Some("\"5\"")), ("new", None)]) {
+        assert_eq!(asked.what, format!("PUT /api/v1/rules/{path}"));
+        assert_eq!(asked.headers.get("if-match").map(String::as_str), version);
+        let body: Value = serde_json::from_str(&asked.body).unwrap();
+        assert_eq!(body, json!({"apart": {"of": {"tag": "web"}, "force": "hard"}}));
+    }
+    assert_eq!(set.len(), 2);
+    user.run(&["rule", "add", "x", "apart: {of: [}"]).exits(1).complains("the rule cannot be read: line 1:");
+    user.run(&["rule", "add", "x"]).exits(2);
+    user.run(&["rule", "remove", "web-apart"]).exits(0);
+    assert_eq!(user.controller.paths().last().unwrap(), "DELETE /api/v1/rules/web-apart");
+}
+
+#[test]
+fn an_optimisation_is_shown_before_it_is_made() {
+    let user = User::logged_in(|asked, before| {
+        let none = asked.body.contains("\"aggressiveness\":1");
+        let state = if asked.body.contains("\"apply\":true") && before == 2 { "running" } else { "done" };
+        let moves = if none { vec![] } else { vec![planned("db1", Some("hostb"), "done", "'a' has little free")] };
+        let mut operation = drain(state, moves);
+        operation.kind = typed(json!({"kind": "optimize", "automatic": false, "aggressiveness": 3}));
+        Answer::ok(&operation)
+    });
+    let shown = user.run(&["optimize"]).exits(0);
+    shown.says("'a' has little free").says("1 move would be made: skein optimize --apply");
+    user.run(&["optimize", "--aggressiveness", "1"]).exits(0).says("no move is worth making");
+    user.run(&["optimize", "--apply"]).exits(0).says("optimisation is done after");
+    user.run(&["optimize", "--aggressiveness", "6"]).exits(2);
+    user.run(&["optimize", "--detach"]).exits(2);
+    let bodies: Vec<String> = user.controller.asked().into_iter().map(|asked| asked.body).collect();
+    assert_eq!(bodies[..2], [r#"{"apply":false,"aggressiveness":null}"#, r#"{"apply":false,"aggressiveness":1}"#]);
+}
+
+#[test]
+fn tokens_settings_groups_and_the_audit_log() {
+    let token = json!({"name": "anna", "role": "operator", "created": 1_795_684_482_120u64, "expires": null});
+    let record = |n: u32| {
+        json!({"id": n.to_string(), "at": 1_795_684_482_120u64, "by": "anna", "from": "10.0.0.7", "status": 202,
+            "what": "POST /api/v1/hosts/hosta/drain", "detail": format!("the drain {n}")})
+    };
+    let user = User::logged_in(move |asked, _| match asked.what.as_str() {
+        "GET /api/v1/tokens?limit=500" => page(vec![token.clone()]),
+        "POST /api/v1/tokens" => {
+            Answer::Json(201, json!({"token": token.clone(), "secret": "skein-5ec2e7"}).to_string())
+        }
+        "GET /api/v1/audit?limit=500" => {
+            Answer::ok(&Page { items: vec![record(1), record(2)], next: Some("2".into()) })
+        }
+        "GET /api/v1/audit?limit=500&after=2" => page(vec![record(3)]),
+        "GET /api/v1/settings" => Answer::ok(&json!({"migrations_max": 8})),
+        "GET /api/v1/hosts/hosta" => Answer::ok(&host("hosta", "online", "active", "")),
+        "GET /api/v1/hosts?limit=500" => page(vec![host("hosta", "online", "active", "")]),
+        _ => Answer::Json(204, String::new()),
+    });
+    user.run(&["token", "list"]).exits(0).says("anna  operator  2026-11-26 09:14:42  never");
+    let made = user.run(&["token", "create", "anna", "--role", "operator", "--expires", "90d"]).exits(0);
+    assert_eq!(made.out, "skein-5ec2e7\n", "for a file, and nothing else");
+    let asked = user.controller.asked().pop().unwrap();
+    assert_eq!(asked.body, r#"{"name":"anna","role":"operator","expires_s":7776000}"#);
+    user.run(&["token", "remove", "anna"]).exits(0);
+    assert_eq!(user.controller.paths().last().unwrap(), "DELETE /api/v1/tokens/anna");
+
+    let lines = user.run(&["cluster", "audit", "--last", "2", "--json"]).exits(0).out;
+    let ids: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].clone()).collect();
+    assert_eq!(ids, ["2", "3"]);
+    user.run(&["cluster", "audit"]).exits(0).says("the drain 1").says("the drain 3");
+
+    user.run(&["cluster", "settings"]).exits(0).says("\"migrations_max\": 8");
+    user.run(&["cluster", "settings", "optimize.automatic=yes"]).exits(0).says("\"automatic\": true");
+    let body: Value = serde_json::from_str(&user.controller.asked().pop().unwrap().body).unwrap();
+    assert_eq!((&body["migrations_max"], &body["optimize"]["automatic"]), (&json!(8), &json!(true)));
+
+    user.run(&["host", "group", "gold", "hosta"]).exits(0);
+    let set = user.controller.asked().into_iter().rfind(|asked| asked.what.starts_with("PUT")).unwrap();
+    assert_eq!((set.what.as_str(), set.headers["if-match"].as_str()), ("PUT /api/v1/hosts/hosta/settings", "\"7\""));
+    assert_eq!(serde_json::from_str::<Value>(&set.body).unwrap()["group"], "gold");
+    user.run(&["host", "group", "--json"]).exits(0).says("\"web\": [");
+}
+
 #[test]
 fn a_login_is_tried_before_it_is_kept() {
     let user = User::new(|asked, _| match asked.headers["authorization"].as_str() {

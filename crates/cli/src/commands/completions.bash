@@ -5,8 +5,11 @@ _skein_names() {
     case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[2]}" in
         "3 host show" | "3 host drain" | "3 host resume" | "3 host remove") named=hosts ;;
         "3 operation show" | "3 operation watch" | "3 operation cancel") named=operations ;;
+        "3 rule show" | "3 rule remove") named=rules ;;
+        "3 rule explain") named=vms ;;
         "2 migrate "*) named=vms ;;
     esac
+    [ "${COMP_WORDS[1]} ${COMP_WORDS[2]}" = "host group" ] && [ "$COMP_CWORD" -gt 3 ] && named=hosts
     case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in
         "migrate --to") named=hosts ;;
         "property host") named=hosts ;;

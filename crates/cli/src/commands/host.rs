@@ -54,6 +54,24 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// The groups of hosts; with names of hosts they are put into the group
+    ///
+    /// A rule may be about a group, and guests move within it where a rule says so. A host is in one group at most.
+    #[command(after_help = "\
+Examples:
+  skein host group                           the groups, and the hosts of each
+  skein host group web hosta hostb           both are of the group web from now on
+  skein property set host hosta group=       hosta is of no group")]
+    Group {
+        /// The group
+        group: Option<String>,
+        /// Hosts that are put into the group
+        #[arg(requires = "group")]
+        hosts: Vec<String>,
+        /// An object with the hosts of each group
+        #[arg(long)]
+        json: bool,
+    },
     /// Empty a host: it takes no guests from now on, and its guests move away
     ///
     /// All moves are planned as a whole and shown with their reasons. Ctrl-C stops watching, not the drain.
@@ -134,8 +152,8 @@ Examples:
     },
     /// Take a host that has no VMs out of the cluster
     ///
-    /// The controllers refuse its agent and its certificate until the host joins anew, by `skein join` with a new token.
-    /// Other hosts' agents still know the certificate until it ends.
+    /// The controllers refuse its agent and its certificate until the host joins anew, by `skein join` with a new
+    /// token. Other hosts' agents still know the certificate until it ends.
     #[command(after_help = "\
 Examples:
   skein host drain hosta && skein host remove hosta
@@ -150,7 +168,8 @@ Examples:
     },
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
+/// Parses a time such as `1h`, with the reason as a text.
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     parse_seconds(text).map_err(|error| error.to_string())
 }
 
@@ -168,6 +187,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             view.show(&local, output, cluster, || show(&local, Some(name.clone()), json))?;
         }
         Command::Show { name: None, json } => show(&local, None, json)?,
+        Command::Group { group, hosts, json } => {
+            hosts::group(&view.controllers.client()?, group.as_deref(), &hosts, Output::of(json))?;
+        }
         Command::Drain { name, dry_run, deadline, evacuate, detach, json } => {
             let request = DrainRequest { deadline_s: deadline, evacuate, dry_run };
             let client = view.controllers.client()?;

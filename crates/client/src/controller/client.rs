@@ -4,10 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use skein_api::cluster::{
-    ClusterStatus, DrainRequest, FenceRequest, Host, HostSettings, JoinRequest, Joined, MigrateRequest, Operation,
-    ResumeRequest, Vm, VmSettings,
+    AuditRecord, ClusterSettings, ClusterStatus, Complaint, DrainRequest, Explanation, FenceRequest, Host,
+    HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, ResumeRequest, Rule,
+    Token, TokenSecret, Vm, VmSettings,
 };
+use ureq::http::Method;
+use ureq::http::header::ETAG;
 
 use super::error::ControllerError;
 use super::events::Events;
@@ -84,6 +88,80 @@ impl ControllerClient {
         self.sender.read(&format!("/vms/{}", encoded(name)))
     }
 
+    /// Returns why a VM is where it is, and what speaks against each host.
+    pub fn explanation(&self, vm: &str) -> Result<Explanation, ControllerError> {
+        self.sender.read(&format!("/vms/{}/explanation", encoded(vm)))
+    }
+
+    /// Returns the rules, by name, without their warnings.
+    pub fn rules(&self) -> Items<'_, Rule> {
+        Items::new(&self.sender, "/rules", "after", None)
+    }
+
+    /// Returns a rule, with what is wrong with it beside the others.
+    pub fn rule(&self, name: &str) -> Result<Rule, ControllerError> {
+        self.sender.read(&format!("/rules/{}", encoded(name)))
+    }
+
+    /// Adds or changes a rule, given in the words of the cluster file. With a version the rule is changed only if it
+    /// still has that version.
+    pub fn set_rule(&self, name: &str, rule: &Value, version: Option<u64>) -> Result<(), ControllerError> {
+        let headers = version.map(|version| ("if-match", format!("\"{version}\""))).into_iter().collect();
+        let path = format!("/rules/{}", encoded(name));
+        self.sender.send(&Ask { method: Method::PUT, path, headers, body: Some(plain(rule)) }).map(drop)
+    }
+
+    /// Takes a rule away.
+    pub fn remove_rule(&self, name: &str) -> Result<(), ControllerError> {
+        self.delete(format!("/rules/{}", encoded(name)))
+    }
+
+    /// Returns what is broken, the worst first: not more than a controller tells at once.
+    pub fn complaints(&self) -> Result<Vec<Complaint>, ControllerError> {
+        Ok(self.sender.read::<Page<Complaint>>("/complaints")?.items)
+    }
+
+    /// Moves guests where less is broken or load is better spread, or says what would be done.
+    pub fn optimize(&self, request: &OptimizeRequest) -> Result<Operation, ControllerError> {
+        self.change("/optimize", Some(request))
+    }
+
+    /// Returns what is set of the whole cluster, with the ETag for [`set_cluster`](Self::set_cluster).
+    pub fn cluster_settings(&self) -> Result<(ClusterSettings, Option<String>), ControllerError> {
+        let answer = self.sender.send(&Ask::get("/settings"))?;
+        let etag = answer.1.headers().get(ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        let (at, status) = (answer.0.clone(), answer.1.status().as_u16());
+        let settings = json(answer)?.ok_or(ControllerError::NoReason { at, status })?;
+        Ok((settings, etag))
+    }
+
+    /// Sets what is set of the whole cluster, all of it. With an ETag only if nobody else did so since.
+    pub fn set_cluster(&self, settings: &ClusterSettings, etag: Option<String>) -> Result<(), ControllerError> {
+        let headers = etag.map(|etag| ("if-match", etag)).into_iter().collect();
+        let ask = Ask { method: Method::PUT, path: "/settings".into(), headers, body: Some(plain(settings)) };
+        self.sender.send(&ask).map(drop)
+    }
+
+    /// Returns the tokens, by name, without their secrets.
+    pub fn tokens(&self) -> Items<'_, Token> {
+        Items::new(&self.sender, "/tokens", "after", None)
+    }
+
+    /// Makes a token. The answer is the only one that has the secret.
+    pub fn new_token(&self, token: &NewToken) -> Result<TokenSecret, ControllerError> {
+        self.change("/tokens", Some(token))
+    }
+
+    /// Takes a token away.
+    pub fn remove_token(&self, name: &str) -> Result<(), ControllerError> {
+        self.delete(format!("/tokens/{}", encoded(name)))
+    }
+
+    /// Returns the audit log, the oldest record first.
+    pub fn audit(&self) -> Items<'_, AuditRecord> {
+        Items::new(&self.sender, "/audit", "after", None)
+    }
+
     /// Returns operations, the newest first, in pages of `page` items.
     pub fn operations(&self, page: u32) -> Items<'_, Operation> {
         Items::new(&self.sender, "/operations", "before", Some(page))
@@ -114,8 +192,7 @@ impl ControllerClient {
     /// Removes a host that has no VMs.
     pub fn remove_host(&self, host: &str, force: bool) -> Result<(), ControllerError> {
         let path = format!("/hosts/{}{}", encoded(host), if force { "?force=true" } else { "" });
-        let ask = Ask { method: ureq::http::Method::DELETE, path, headers: Vec::new(), body: None };
-        self.sender.send(&ask).map(drop)
+        self.delete(path)
     }
 
     /// Moves a VM, or says what would be done.
@@ -135,7 +212,7 @@ impl ControllerClient {
             Settings::Vm(settings) => ("vms", plain(settings)),
         };
         let ask = Ask {
-            method: ureq::http::Method::PUT,
+            method: Method::PUT,
             path: format!("/{kind}/{}/settings", encoded(name)),
             headers: vec![("if-match", format!("\"{version}\""))],
             body: Some(body),
@@ -151,6 +228,10 @@ impl ControllerClient {
     /// Subscribes to what changes from now on.
     pub fn events(&self) -> Result<Events<'_>, ControllerError> {
         Events::open(&self.sender)
+    }
+
+    fn delete(&self, path: String) -> Result<(), ControllerError> {
+        self.sender.send(&Ask { method: Method::DELETE, path, headers: Vec::new(), body: None }).map(drop)
     }
 
     fn change<T: DeserializeOwned>(&self, path: &str, body: Option<&impl Serialize>) -> Result<T, ControllerError> {

@@ -31,7 +31,7 @@ pub use check::{Check, History, check};
 pub use clash::Clash;
 pub use compile::{Compiled, compile};
 pub use complaint::Complaint;
-pub use file::{ClusterError, read};
+pub use file::{ClusterError, read, read_part};
 pub use mistake::{CompileError, Mistake, Object, ObjectKind};
 pub(crate) use names::agree;
 pub use names::{Fence, Leaning, Level, Measure, Names, Row, RuleId, RuleKind, RuleName};

@@ -1,9 +1,10 @@
 //! The cluster's side of `skein host`.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, FenceRequest, Host, ResumeRequest, Vm};
-use skein_client::ControllerClient;
+use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, ResumeRequest, Vm};
+use skein_client::{ControllerClient, Settings};
 use skein_units::about_bytes;
 
 use super::follow::{exit_code, follow, hints};
@@ -77,7 +78,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         return print_json(&host);
     }
     let vms = client.vms(Some(name)).collect::<Result<Vec<Vm>, _>>()?;
-    let pairs = |of: &std::collections::BTreeMap<String, String>| {
+    let pairs = |of: &BTreeMap<String, String>| {
         of.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
     };
     let limit = |most: Option<u32>| most.map(|most| most.to_string()).unwrap_or_default();
@@ -108,6 +109,28 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         text += &table(["VM", "STATE", "MEMORY", "CPUS"], &rows);
     }
     print(&text)
+}
+
+/// Lists the groups with their hosts, or only that group; puts hosts into it if some are named.
+pub fn group(client: &ControllerClient, group: Option<&str>, hosts: &[String], output: Output) -> anyhow::Result<()> {
+    for name in hosts {
+        let host = client.host(name)?;
+        let settings = HostSettings { group: group.map(str::to_owned), ..host.settings };
+        client.set(name, Settings::Host(&settings), host.version)?;
+    }
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for host in client.hosts() {
+        let host = host?;
+        let of = host.settings.group.unwrap_or_default();
+        if group.is_none_or(|group| group == of) {
+            groups.entry(of).or_default().push(host.name);
+        }
+    }
+    if output == Output::Json {
+        return print_json(&groups);
+    }
+    let rows: Vec<_> = groups.into_iter().map(|(group, hosts)| [group, hosts.join(" ")]).collect();
+    print_table(["GROUP", "HOSTS"], &rows)
 }
 
 /// Empties a host, or shows what would be done.
@@ -178,7 +201,8 @@ pub fn fence(
     }
 }
 
-fn begun(
+/// Follows an operation that has begun, or says how it is followed.
+pub fn begun(
     client: &ControllerClient,
     operation: skein_api::cluster::Operation,
     wait: Wait,

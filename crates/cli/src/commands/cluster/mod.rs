@@ -6,10 +6,12 @@
 //! | `words`, `plan`, `output`, `screen` | words and lines for what they say |
 //! | `follow` | an operation is watched until it is over |
 //! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
-//! | `operation`, `property`, `join`, `login` | these commands |
+//! | `operation`, `property`, `rule`, `optimize`, `token`, `join`, `login` | these commands |
+//! | `settings`, `audit` | the cluster's settings and its audit log |
 //! | `names` | what a shell completes |
 
 pub mod access;
+mod audit;
 pub mod follow;
 pub mod hosts;
 pub mod join;
@@ -17,10 +19,14 @@ pub mod login;
 pub mod moves;
 pub mod names;
 pub mod operation;
+pub mod optimize;
 pub mod output;
 mod plan;
 pub mod property;
+pub mod rule;
 mod screen;
+mod settings;
+pub mod token;
 pub mod vms;
 mod words;
 
@@ -29,6 +35,7 @@ use std::process::ExitCode;
 use skein_api::cluster::{ClusterStatus, StoreKind};
 
 use self::access::ControllerArgs;
+use self::output::Output;
 use self::screen::print_table;
 use super::text::{clean_line, count, fields, print, print_json};
 
@@ -58,6 +65,35 @@ Examples:
 Examples:
   skein cluster events | jq -c 'select(.event == \"host\") | [.host.name, .host.contact]'")]
     Events,
+    /// What is set of the whole cluster; with KEY=VALUE it is set
+    #[command(after_help = "\
+Keys are those of the JSON, such as migrations_max or optimize.automatic; yes and no stand for true and false.
+
+Examples:
+  skein cluster settings
+  skein cluster settings migrations_max=16
+  skein cluster settings optimize.automatic=yes optimize.aggressiveness=2")]
+    Settings {
+        /// What is set; what is not named stays
+        #[arg(value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
+    /// Who did what, when, from where, and what came of it: the newest last
+    #[command(after_help = "\
+Examples:
+  skein cluster audit
+  skein cluster audit --all --json > audit.jsonl")]
+    Audit {
+        /// The most records
+        #[arg(long, value_name = "N", default_value_t = 30, conflicts_with = "all")]
+        last: u32,
+        /// All that is kept
+        #[arg(long)]
+        all: bool,
+        /// A line of JSON for each record
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs the command.
@@ -71,6 +107,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             } else {
                 show(&status)?;
             }
+        }
+        Command::Settings { set } => settings::run(&client, &set)?,
+        Command::Audit { last, all, json } => {
+            let most = if all { usize::MAX } else { usize::try_from(last)? };
+            audit::run(&client, most, Output::of(json))?;
         }
         Command::Events => {
             let mut events = client.events()?;

@@ -21,6 +21,8 @@ pub enum Named {
     Vms,
     /// Operations, the newest first
     Operations,
+    /// Rules of the cluster
+    Rules,
 }
 
 /// Prints names, one a line. Whatever is wrong, there are none: a shell that completes has no use for a reason.
@@ -35,6 +37,7 @@ fn names(named: Named) -> anyhow::Result<Vec<String>> {
     let names: Result<Vec<String>, _> = match named {
         Named::Hosts => client.hosts().take(NAMES_MAX).map(|host| host.map(|host| host.name)).collect(),
         Named::Vms => client.vms(None).take(NAMES_MAX).map(|vm| vm.map(|vm| vm.name)).collect(),
+        Named::Rules => client.rules().take(NAMES_MAX).map(|rule| rule.map(|rule| rule.name)).collect(),
         Named::Operations => client.operations(50).take(50).map(|of| of.map(|of| of.id)).collect(),
     };
     Ok(names?)

@@ -8,7 +8,7 @@ mod words;
 mod yaml;
 
 use thiserror::Error;
-use yaml::parse;
+use yaml::{parse, parse_as_any};
 
 use super::compile::{Compiled, compile};
 use super::mistake::{CompileError, Mistake};
@@ -47,13 +47,24 @@ pub struct File<'a> {
 /// [`ClusterError`] if the text is not a cluster file, with the line and the reason. An unknown field is reported with
 /// the one that may be meant. Names with control characters are refused.
 pub fn read(text: &str) -> Result<File<'_>, ClusterError> {
-    let cluster = parse(text).map_err(|error| {
-        let line = error.location().map_or(1, |location| location.line().max(1));
-        ClusterError::File { line, what: words::words(error.without_snippet(), text) }
-    })?;
+    let cluster = parse(text).map_err(|error| unreadable(&error, text))?;
     let file = File { cluster, text };
     printable::check(&file.cluster).map_err(|mistake| file.error(mistake))?;
     Ok(file)
+}
+
+/// Reads a part of a file, such as a rule, YAML or JSON, as plain data: what the part means is for its reader to say.
+///
+/// # Errors
+///
+/// [`ClusterError::File`] if the text is neither.
+pub fn read_part(text: &str) -> Result<serde_json::Value, ClusterError> {
+    parse_as_any(text).map_err(|error| unreadable(&error, text))
+}
+
+fn unreadable(error: &serde_saphyr::Error, text: &str) -> ClusterError {
+    let line = error.location().map_or(1, |location| location.line().max(1));
+    ClusterError::File { line, what: words::words(error.without_snippet(), text) }
 }
 
 impl File<'_> {

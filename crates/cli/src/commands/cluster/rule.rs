@@ -1,0 +1,240 @@
+//! `skein rule`.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use skein_api::cluster::{Complaint, Explanation, Rule};
+use skein_client::{ControllerClient, ControllerError};
+use skein_placement_model::cluster::read_part;
+
+use super::access::ControllerArgs;
+use super::screen::print_table;
+use crate::commands::local::EXIT_BLOCKED;
+use crate::commands::text::{clean_line, count, print, print_json, table};
+
+/// How many bytes a rule has at most.
+const RULE_BYTES_MAX: u64 = 1 << 20;
+
+/// Say where guests may run and should run, and see what is broken.
+///
+/// Rules are kept by all that the controllers do: drains, migrations without --to, failovers, optimisation. A hard rule
+/// is never broken by them; a soft one costs. Who starts or moves a guest by hand is not held back. What is broken is
+/// told by `skein rule check` and repaired by `skein optimize`.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controllers: ControllerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The rules
+    #[command(after_help = "\
+Examples:
+  skein rule list
+  skein rule list --json | jq '.[].name'")]
+    List {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// One rule, and what is wrong with it beside the others
+    #[command(after_help = "\
+Examples:
+  skein rule show web-apart")]
+    Show {
+        /// Its name
+        name: String,
+        /// The rule as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Add a rule, or change the one of that name
+    ///
+    /// A rule is written as in a cluster file (docs/cluster-file.md), in YAML or JSON. Kinds: apart, together, spread,
+    /// owners, preferred, among, needs, match. Guests: {guests: [a, b]}, {tag: t}, {set: s} or {tenant: t}. Hosts:
+    /// {hosts: [a, b]} or {group: g}. A rule is soft unless it has force: hard.
+    #[command(after_help = "\
+Examples:
+  skein rule add web-apart 'apart: {of: {tag: web}, force: hard}'
+  skein rule add web-racks 'spread: {of: {tag: web}, level: rack, areas_min: 2}'
+  skein rule add licences 'owners: {of: {tag: oracle}, within: {group: licensed}}'
+  skein rule add db-home --file db-home.yaml")]
+    Add {
+        /// Its name
+        name: String,
+        /// The rule
+        #[arg(required_unless_present = "file")]
+        rule: Option<String>,
+        /// The file that has the rule (- is standard input)
+        #[arg(long, value_name = "FILE", conflicts_with = "rule")]
+        file: Option<PathBuf>,
+        /// The rule with its warnings as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a rule away
+    #[command(after_help = "\
+Examples:
+  skein rule remove web-apart")]
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// What is broken now: rules, and what hosts should have free
+    #[command(after_help = "\
+Examples:
+  skein rule check
+  skein rule check --json | jq '.[] | select(.hard)'
+
+Exit codes:
+  0  nothing that must hold is broken
+  1  an error; what it was is said
+  2  wrong arguments
+  3  something that must hold is broken")]
+    Check {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Why a VM is where it is, and what speaks against each host
+    #[command(after_help = "\
+Examples:
+  skein rule explain web1")]
+    Explain {
+        /// The VM
+        vm: String,
+        /// The explanation as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let client = args.controllers.client()?;
+    match args.command {
+        Command::List { json } => {
+            let rules = client.rules().collect::<Result<Vec<Rule>, _>>()?;
+            if json { print_json(&rules)? } else { list(&rules)? }
+        }
+        Command::Show { name, json } => show(&client.rule(&name)?, json)?,
+        Command::Add { name, rule, file, json } => {
+            let text = match (rule, &file) {
+                (Some(rule), _) => rule,
+                (None, Some(file)) => read(file)?,
+                (None, None) => bail!("give the rule, or --file"),
+            };
+            add(&client, &name, &text, json)?;
+        }
+        Command::Remove { name } => {
+            client.remove_rule(&name)?;
+            print(&format!("the rule {} is gone\n", clean_line(&name)))?;
+        }
+        Command::Check { json } => return check(&client.complaints()?, json),
+        Command::Explain { vm, json } => {
+            let explanation = client.explanation(&vm)?;
+            if json { print_json(&explanation)? } else { print(&explained(&explanation))? }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let read = match file.to_str() {
+        Some("-") => std::io::stdin().lock().take(RULE_BYTES_MAX).read_to_string(&mut text),
+        _ => std::fs::File::open(file).and_then(|file| file.take(RULE_BYTES_MAX).read_to_string(&mut text)),
+    };
+    read.with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(text)
+}
+
+fn add(client: &ControllerClient, name: &str, text: &str, json: bool) -> anyhow::Result<()> {
+    let rule = read_part(text).context("the rule cannot be read")?;
+    let known = match client.rule(name) {
+        Ok(known) => Some(known.version),
+        Err(ControllerError::Refused(problem)) if problem.status == 404 => None,
+        Err(error) => return Err(error.into()),
+    };
+    client.set_rule(name, &rule, known)?;
+    let rule = client.rule(name)?;
+    if json {
+        return print_json(&rule);
+    }
+    let done = if known.is_some() { "changed" } else { "added" };
+    print(&format!("{} is {done}; see what it breaks now: skein rule check\n{}", clean_line(name), warnings(&rule)))
+}
+
+/// Returns a rule's kind, and the rest of it as JSON in one line.
+fn parts(rule: &Rule) -> (String, String) {
+    let only = rule.rule.as_object().and_then(|object| object.iter().next());
+    only.map_or_else(|| (String::new(), rule.rule.to_string()), |(kind, body)| (kind.clone(), body.to_string()))
+}
+
+fn list(rules: &[Rule]) -> anyhow::Result<()> {
+    if rules.is_empty() {
+        return print("there is no rule; `skein rule add --help` shows how one is added\n");
+    }
+    let rows: Vec<_> = rules
+        .iter()
+        .map(|rule| {
+            let (kind, body) = parts(rule);
+            [rule.name.clone(), kind, body]
+        })
+        .collect();
+    print_table(["NAME", "KIND", "RULE"], &rows)
+}
+
+fn warnings(rule: &Rule) -> String {
+    rule.warnings.iter().map(|warning| format!("warning: {}\n", clean_line(warning))).collect()
+}
+
+fn show(rule: &Rule, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print_json(rule);
+    }
+    let (kind, body) = parts(rule);
+    print(&format!("{}: {} {}\n{}", clean_line(&rule.name), clean_line(&kind), clean_line(&body), warnings(rule)))
+}
+
+fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
+    let hard = complaints.iter().filter(|of| of.hard).count();
+    if json {
+        print_json(&complaints)?;
+    } else {
+        let lines = complaints.iter().map(|of| {
+            let word = if of.hard { "broken" } else { "costs" };
+            let rule = of.rule.as_ref().map(|rule| format!(" [rule {}]", clean_line(rule))).unwrap_or_default();
+            format!("{word}: {}{rule}\n", clean_line(&of.what))
+        });
+        let text: String = lines.collect();
+        let end = match (hard, complaints.len()) {
+            (_, 0) => "nothing is broken\n".to_owned(),
+            (hard, all) => {
+                format!("{hard} of {} must not be; what would help: skein optimize\n", count(all, "complaint"))
+            }
+        };
+        print(&(text + &end))?;
+    }
+    Ok(if hard == 0 { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BLOCKED) })
+}
+
+fn explained(of: &Explanation) -> String {
+    let at = of.on.as_ref().map_or_else(|| "on no host".to_owned(), |host| format!("on {}", clean_line(host)));
+    let rows: Vec<_> = of
+        .hosts
+        .iter()
+        .map(|host| {
+            let accepts = if host.accepts { "yes" } else { "no" };
+            let why = host.objections.iter().map(|why| clean_line(why)).collect::<Vec<_>>().join("; ");
+            [host.host.clone(), accepts.to_owned(), why]
+        })
+        .collect();
+    let remedies: String = of.remedies.iter().map(|remedy| format!("would help: {}\n", clean_line(remedy))).collect();
+    format!("{} is {at}\n{}{remedies}", clean_line(&of.vm), table(["HOST", "ACCEPTS", "AGAINST"], &rows))
+}

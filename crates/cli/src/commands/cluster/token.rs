@@ -1,0 +1,116 @@
+//! `skein token`.
+
+use std::process::ExitCode;
+
+use skein_api::cluster::{NewToken, Role, Token};
+
+use super::access::ControllerArgs;
+use super::screen::print_table;
+use super::words::time;
+use crate::commands::host::seconds;
+use crate::commands::text::{clean_line, print, print_json};
+
+/// Let people and programs ask the cluster's controllers: each has a token of its own, which the audit log names.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    controllers: ControllerArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What somebody may do.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RoleName {
+    /// May look
+    Viewer,
+    /// May also move guests, drain hosts, call operations off
+    Operator,
+    /// May do everything: hosts join and leave, rules, tokens, settings
+    Admin,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The tokens, without their secrets
+    #[command(after_help = "\
+Examples:
+  skein token list
+  skein token list --json | jq '.[] | select(.role == \"admin\") | .name'")]
+    List {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a token; its secret is printed this once, and nothing else is
+    #[command(after_help = "\
+Examples:
+  skein token create backup --role viewer >backup.token
+  skein token create anna --role operator --expires 90d
+  then, as anna: skein login ctl.example --token-file anna.token --ca ca.pem")]
+    Create {
+        /// Its name, which the audit log has
+        name: String,
+        /// What its holder may do
+        #[arg(long)]
+        role: RoleName,
+        /// How long it is good for, such as 12h or 90d [default: until it is removed]
+        #[arg(long, value_name = "TIME", value_parser = seconds)]
+        expires: Option<u64>,
+        /// The token with its secret as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a token away: who has it is refused from now on
+    #[command(after_help = "\
+Examples:
+  skein token remove backup")]
+    Remove {
+        /// Its name
+        name: String,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let client = args.controllers.client()?;
+    match args.command {
+        Command::List { json } => {
+            let tokens = client.tokens().collect::<Result<Vec<Token>, _>>()?;
+            if json { print_json(&tokens)? } else { list(tokens)? }
+        }
+        Command::Create { name, role, expires, json } => {
+            let role = match role {
+                RoleName::Viewer => Role::Viewer,
+                RoleName::Operator => Role::Operator,
+                RoleName::Admin => Role::Admin,
+            };
+            let made = client.new_token(&NewToken { name, role, expires_s: expires })?;
+            if json { print_json(&made)? } else { print(&(made.secret + "\n"))? }
+        }
+        Command::Remove { name } => {
+            client.remove_token(&name)?;
+            print(&format!("{} is refused from now on\n", clean_line(&name)))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(tokens: Vec<Token>) -> anyhow::Result<()> {
+    let rows: Vec<_> = tokens
+        .into_iter()
+        .map(|of| {
+            let expires = of.expires.map_or_else(|| "never".to_owned(), time);
+            [of.name, role(of.role).to_owned(), time(of.created), expires]
+        })
+        .collect();
+    print_table(["NAME", "ROLE", "MADE (UTC)", "ENDS (UTC)"], &rows)
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "viewer",
+        Role::Operator => "operator",
+        Role::Admin => "admin",
+    }
+}
