@@ -13,7 +13,7 @@ use skein_placement::schedule::{
 };
 use skein_placement::search::repair;
 use skein_placement::state::State;
-use skein_placement_model::cluster::model::{Cluster, HostState};
+use skein_placement_model::cluster::model::{Cluster, Guest, HostState};
 use skein_placement_model::cluster::{Compiled, Measure, Names, compile};
 use skein_placement_model::explain::{Placing, why_moved};
 use thiserror::Error;
@@ -162,17 +162,25 @@ fn compiled(cluster: &Cluster) -> Result<Compiled, PlanError> {
     compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))
 }
 
-/// Empties a host. First only its own guests move; if that does not suffice, others make room, too; and if that does
-/// not suffice, hosts get more load than they have CPUs for, which slows guests down and stops none.
+/// Empties a host, but for guests that are pinned there. First only its own guests move; if that does not suffice,
+/// others make room, too; and if that does not suffice, hosts get more load than they have CPUs for, which slows guests
+/// down and stops none.
 fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
-    let mut alone = request.cluster.clone();
-    for guest in &mut alone.guests {
-        guest.optimize &= guest.host.as_deref() == Some(host);
-    }
-    let mut overloaded = request.cluster.clone();
+    let is_here = |guest: &Guest| guest.host.as_deref() == Some(host);
+    // Other hosts that are emptied have plans of their own.
+    let closed = request.cluster.hosts.iter().filter(|of| of.name != host && of.state != HostState::Online);
+    let closed: BTreeSet<&str> = closed.map(|of| of.name.as_str()).collect();
+    let mut all = request.cluster.clone();
+    hold(&mut all, |guest| {
+        !guest.optimize && is_here(guest) || guest.host.as_deref().is_some_and(|on| closed.contains(on))
+    });
+    let pinned = all.guests.iter().filter(|guest| is_here(guest) && !guest.optimize).count();
+    let mut alone = all.clone();
+    hold(&mut alone, |guest| guest.host.is_some() && !is_here(guest));
+    let mut overloaded = all.clone();
     overloaded.guests.iter_mut().for_each(|guest| guest.load.clear());
     let mut best: Option<(Compiled, Vec<HostId>)> = None;
-    for cluster in [&alone, &request.cluster, &overloaded] {
+    for cluster in [&alone, &all, &overloaded] {
         let compiled = compiled(cluster)?;
         let mut goal = repair(&compiled.problem, &compiled.problem.initial, 1, REPAIR_STEPS);
         take_back(&compiled, &mut goal);
@@ -180,7 +188,7 @@ fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
         if best.as_ref().is_none_or(|(of, goal)| left < stuck(of, goal, host)) {
             best = Some((compiled, goal));
         }
-        if left == 0 {
+        if left <= pinned {
             break;
         }
     }
@@ -189,8 +197,27 @@ fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
         let from = best.problem.initial[*guest as usize];
         best.names.host(from) == host && goal[*guest as usize] == from
     });
-    let left = guests.map(|guest| (guest, obstacles(&best, &goal, guest))).collect();
-    ordered(request, &best, &goal, left)
+    let is_pinned = |name: &str| request.cluster.guests.iter().any(|guest| guest.name == name && !guest.optimize);
+    let left = guests.map(|guest| match best.names.guest(guest) {
+        name if is_pinned(name) => (guest, format!("it is pinned here: skein property set vm {name} pinned=no")),
+        _ => (guest, obstacles(&best, &goal, guest)),
+    });
+    let left = left.collect();
+    let mut planned = ordered(request, &best, &goal, left)?;
+    for of in planned.moves.iter_mut().filter(|of| of.from == host && of.to.is_some()) {
+        let Some(guest) = best.names.guest_named(&of.vm) else { continue };
+        if of.to.as_deref() == Some(best.names.host(goal[guest as usize])) {
+            of.reason = picked(&best, &goal, guest);
+        }
+    }
+    Ok(planned)
+}
+
+/// Has guests stay where they are, also on a host that takes no guests.
+fn hold(cluster: &mut Cluster, stays: impl Fn(&Guest) -> bool) {
+    for guest in cluster.guests.iter_mut().filter(|guest| stays(guest)) {
+        (guest.optimize, guest.owners) = (false, guest.host.clone().map(|host| vec![host]));
+    }
 }
 
 /// Leaves guests where they are that have no place, or whose place breaks what must hold: a repair weighs one breach
@@ -224,7 +251,7 @@ fn stuck(compiled: &Compiled, goal: &[HostId], host: &str) -> usize {
 /// Finds places for guests that run nowhere, with all other guests where they are.
 fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
     let mut alone = request.cluster.clone();
-    alone.guests.iter_mut().for_each(|guest| guest.optimize &= guest.host.is_none());
+    hold(&mut alone, |guest| guest.host.is_some());
     let compiled = compiled(&alone)?;
     let mut goal = repair(&compiled.problem, &compiled.problem.initial, 1, REPAIR_STEPS);
     take_back(&compiled, &mut goal);
@@ -233,7 +260,7 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
         let to = goal[guest as usize];
         let reason = match to {
             NOWHERE => obstacles(&compiled, &goal, guest),
-            to => picked(&compiled, &goal, to, 1),
+            _ => picked(&compiled, &goal, guest),
         };
         PlannedMove {
             vm: compiled.names.guest(guest).to_owned(),
@@ -266,7 +293,7 @@ fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
     goal[guest as usize] = to;
     let mut planned = ordered(request, &compiled, &goal, Vec::new())?;
     for found in planned.moves.iter_mut().filter(|found| found.vm == vm && found.to.is_some()) {
-        found.reason = picked(&compiled, &goal, to, can.len());
+        found.reason = picked(&compiled, &goal, guest);
     }
     Ok(planned)
 }
@@ -369,12 +396,39 @@ fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, Pla
     ordered(request, &compiled, &goal, left)
 }
 
-/// Says why a host was picked.
-fn picked(compiled: &Compiled, goal: &[HostId], to: HostId, of: usize) -> String {
-    let mut words = vec![match of {
-        1 => "the only host that can take it".to_owned(),
-        of => format!("the best of {of} hosts that can take it"),
-    }];
+/// Says why a guest goes where it goes, with all other guests where the plan has them.
+fn picked(compiled: &Compiled, goal: &[HostId], guest: GuestId) -> String {
+    let (from, to) = (compiled.problem.initial[guest as usize], goal[guest as usize]);
+    let mut placing = Placing::new(compiled, goal, guest);
+    let is_open = |host: &HostId| compiled.names.states[*host as usize] == HostState::Online;
+    let others: Vec<HostId> = (0..compiled.problem.hosts.len() as HostId)
+        .filter(|host| *host != to && *host != from && is_open(host))
+        .collect();
+    let (can, cannot): (Vec<HostId>, Vec<HostId>) = others.into_iter().partition(|host| placing.accepts(*host));
+    let named = |host: HostId, why: &[String]| format!("{}: {}", compiled.names.host(host), why.join(", "));
+    let mut words = Vec::new();
+    if can.is_empty() {
+        let mut told: Vec<String> =
+            cannot.iter().take(HOSTS_TOLD_MAX).map(|host| named(*host, &hard(&mut placing, *host))).collect();
+        if cannot.len() > told.len() {
+            told.push(format!("and {} more", cannot.len() - told.len()));
+        }
+        let others = if told.is_empty() { "no other takes guests".to_owned() } else { told.join("; ") };
+        words.push(format!("the only host that can take it ({others})"));
+    } else {
+        let state = State::new(&compiled.problem, goal);
+        let here = state.shift_score(guest, to);
+        let next = can.iter().copied().min_by_key(|host| (state.shift_score(guest, *host), *host));
+        let number = can.len() + 1;
+        match next.filter(|next| state.shift_score(guest, *next) > here) {
+            Some(next) => {
+                let soft: Vec<String> = placing.against(next).into_iter().map(|reason| reason.what).collect();
+                let why = if soft.is_empty() { "load is spread less well there".to_owned() } else { soft.join(", ") };
+                words.push(format!("the best of {number} hosts that can take it ({})", named(next, &[why])));
+            }
+            None => words.push(format!("one of {number} hosts that can take it, and none is better")),
+        }
+    }
     let host = &compiled.problem.hosts[to as usize];
     for (row, name) in compiled.names.rows.iter().enumerate() {
         let here = compiled.problem.guests.iter().zip(goal).filter(|(_, host)| **host == to);

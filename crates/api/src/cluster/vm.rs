@@ -80,9 +80,10 @@ pub struct VmSettings {
     pub owners: Option<Vec<String>>,
     /// The hosts where the VM should be, best first.
     pub preferred: Vec<String>,
-    /// The priority; a greater priority is moved and started first. `None`: the definition's.
+    /// The priority; a greater priority is moved and started first. `None`: the controller takes it as 0, and
+    /// the agent as the definition has it.
     #[cfg_attr(feature = "openapi", schema(maximum = 100))]
     pub priority: Option<u8>,
-    /// Whether the optimisation leaves the VM where it is.
+    /// Whether the optimisation and drains leave the VM where it is.
     pub pinned: bool,
 }

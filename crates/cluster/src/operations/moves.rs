@@ -91,7 +91,12 @@ impl Controller {
         let begun = of.clone();
         self.save_operation(now, operation.clone());
         if starts {
+            let before = self.epoch;
             self.claim(now, &begun);
+            // This is what the operation's own plan is for: it need not be made again.
+            if let Some(run) = self.runs.get_mut(id).filter(|run| run.epoch == Some(before)) {
+                run.epoch = Some(self.epoch);
+            }
             self.send_start(&operation, index);
         } else {
             self.send_begin(&operation, index);

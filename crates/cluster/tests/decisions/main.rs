@@ -4,4 +4,5 @@ mod attention;
 mod bench;
 mod drain;
 mod fence;
+mod reasons;
 mod remove;

@@ -1,0 +1,97 @@
+//! Why a guest goes where it goes, and why another stays.
+
+use skein_api::cluster::{MoveState, OperationState, VmSettings};
+use skein_cluster::{Answer, Ask};
+
+use crate::bench::{Bench, preview};
+
+fn set(bench: &mut Bench, vm: &str, settings: VmSettings) {
+    assert_eq!(bench.ask(Ask::SetVm { vm: vm.into(), settings, version: None }), Answer::Done);
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Returns where a VM of alpha would go, and why.
+fn why(bench: &mut Bench, vm: &str) -> (Option<String>, String) {
+    let would = bench.begin(preview("alpha"));
+    let of = would.moves.iter().find(|of| of.vm == vm).expect("it is told");
+    (of.to.clone(), of.reason.clone())
+}
+
+#[test]
+fn a_pinned_guest_stays_and_it_is_said_how_it_moves() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    ["pinned", "web"].iter().for_each(|vm| bench.run_vm("alpha", vm));
+    set(&mut bench, "pinned", VmSettings { pinned: true, ..VmSettings::default() });
+    let (to, reason) = why(&mut bench, "pinned");
+    assert!(to.is_none() && reason.contains("it is pinned here: skein property set vm pinned pinned=no"), "{reason}");
+    let begun = bench.drain("alpha");
+    bench.obey_all();
+    let over = bench.now(&begun);
+    assert_eq!(
+        (over.state, bench.has("alpha"), bench.has("beta")),
+        (OperationState::Failed, vec!["pinned"], vec!["web"])
+    );
+    assert!(over.message.contains("1 cannot be moved and stay: pinned"), "{over:?}");
+}
+
+#[test]
+fn a_drain_moves_nothing_off_another_host_in_maintenance() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    bench.run_vm("beta", "kept");
+    set(&mut bench, "kept", VmSettings { owners: Some(names(&["beta"])), ..VmSettings::default() });
+    bench.drain("beta");
+    let would = bench.begin(preview("alpha"));
+    let moved: Vec<(&str, Option<&str>)> = would.moves.iter().map(|of| (of.vm.as_str(), of.to.as_deref())).collect();
+    assert_eq!(moved, [("web", Some("gamma"))]);
+    // It is free to go, and its host's drain is over: this is not the other host's business.
+    set(&mut bench, "kept", VmSettings::default());
+    assert_eq!(bench.begin(preview("alpha")).moves.len(), 1);
+}
+
+#[test]
+fn the_only_host_is_told_with_what_rules_out_the_others() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    set(&mut bench, "web", VmSettings { owners: Some(names(&["alpha", "beta"])), ..VmSettings::default() });
+    let (to, reason) = why(&mut bench, "web");
+    assert_eq!(to.as_deref(), Some("beta"));
+    assert!(reason.starts_with("the only host that can take it (gamma: "), "{reason}");
+    assert!(reason.contains("of memory stay free"), "{reason}");
+    // Where there is no other, that is the reason.
+    bench.drain("gamma");
+    let (_, reason) = why(&mut bench, "web");
+    assert!(reason.starts_with("the only host that can take it (no other takes guests)"), "{reason}");
+}
+
+#[test]
+fn what_speaks_for_a_host_is_told() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    let (_, reason) = why(&mut bench, "web");
+    assert!(reason.starts_with("one of 2 hosts that can take it, and none is better"), "{reason}");
+    set(&mut bench, "web", VmSettings { preferred: names(&["gamma"]), ..VmSettings::default() });
+    let (to, reason) = why(&mut bench, "web");
+    assert_eq!(to.as_deref(), Some("gamma"));
+    assert!(reason.starts_with("the best of 2 hosts that can take it (beta: "), "{reason}");
+}
+
+#[test]
+fn a_failover_is_planned_once() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    ["a", "b", "c", "d"].iter().for_each(|vm| bench.run_vm("alpha", vm));
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let request = skein_api::cluster::FenceRequest { is_off: true };
+    let begun = bench.begin(Ask::Fence { host: "alpha".into(), request });
+    bench.obey_all();
+    bench.wait_s(1);
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Done);
+    let states: Vec<MoveState> = over.moves.iter().map(|of| of.state).collect();
+    assert_eq!(states, [MoveState::Done; 4], "{over:?}");
+    assert_eq!(bench.plans, 1);
+}
