@@ -110,15 +110,22 @@ fn the_cluster_its_hosts_and_vms_are_shown() {
             "vms": {"all": 5, "running": 4, "lost": 0, "stopped": 1}, "attention": ["host 'hostb' is lost\u{1b}[2J"],
         })),
         "GET /api/v1/hosts" => {
-            page(vec![host("hosta", "online", "active", ""), host("hostb", "lost", "maintenance", "no report\nsince")])
+            let lost = Host { load: None, ..host("hostb", "lost", "maintenance", "no report\nsince") };
+            page(vec![host("hosta", "online", "active", ""), lost])
         }
         "GET /api/v1/hosts/hosta" => Answer::ok(&host("hosta", "online", "draining", "")),
+        "GET /api/v1/vms/db1" => Answer::ok(&vm("db1", "running")),
         _ => page(vec![vm("db1", "running"), vm("web1", "in-doubt")]),
     });
     user.run(&["cluster", "status"]).exits(0).is("cluster-status");
     user.run(&["host", "list"]).exits(0).is("cluster-host-list");
     user.run(&["host", "show", "hosta"]).exits(0).is("cluster-host-show");
     user.run(&["vm", "list"]).exits(0).is("cluster-vm-list");
+    user.run(&["vm", "show", "db1", "--cluster"]).exits(0).is("cluster-vm-show");
+    // A variable of the environment does not silently turn the cluster's view into the agent's.
+    let mut command = user.command(&["vm", "list"]);
+    let ran = Ran::new(&["vm", "list"], command.env("SKEIN_SOCKET", "/no.sock").output().unwrap()).exits(1);
+    ran.complains("$SKEIN_SOCKET names this host's agent").complains("--cluster").complains("no agent listens on");
     let listed = user.run(&["host", "list", "--cluster", "--json"]).exits(0);
     assert_eq!(serde_json::from_str::<Vec<Host>>(&listed.out).unwrap()[0].name, "hosta");
     let listed = user.run(&["vm", "list", "--cluster", "--json"]).exits(0);
@@ -179,6 +186,28 @@ fn a_drain_is_planned_followed_and_told() {
     let states: Vec<Value> =
         lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["state"].clone()).collect();
     assert_eq!(states, ["planning", "done"]);
+}
+
+#[test]
+fn a_failover_tells_what_is_started_and_each_thing_once() {
+    let failover = |state: &str, moves: Vec<Value>| {
+        let mut operation = drain(state, moves);
+        operation.kind = typed(json!({"kind": "failover", "host": "hosta"}));
+        operation
+    };
+    let user = User::logged_in(move |asked, before| match (asked.what.starts_with("POST"), before) {
+        (true, _) => Answer::ok(&failover("planning", vec![])),
+        (_, 0..3) => Answer::ok(&failover("running", vec![planned("db1", Some("hostb"), "waiting", "why b")])),
+        // A later plan adds a move.
+        _ => Answer::ok(&failover(
+            "done",
+            vec![planned("db1", Some("hostb"), "done", "why b"), planned("web1", Some("hostc"), "done", "why c")],
+        )),
+    });
+    let ran = user.run(&["host", "fence", "hosta", "--is-off"]).exits(0);
+    assert_eq!(ran.out.matches("why b").count(), 1, "{}", ran.out);
+    assert!(!ran.out.contains("moved"), "{}", ran.out);
+    ran.is("failover");
 }
 
 #[test]

@@ -36,7 +36,7 @@ Exit codes:
 /// Where the agent is.
 #[derive(clap::Args)]
 pub struct LocalAgent {
-    /// The socket of this host's agent
+    /// The socket of this host's agent; who names one is shown this host's agent's view, as by --local
     #[arg(long, global = true, value_name = "PATH", env = "SKEIN_SOCKET", default_value = skein_api::DEFAULT_SOCKET)]
     pub socket: PathBuf,
 }

@@ -23,9 +23,9 @@ pub struct SessionOptions {
     /// This host's identity: a directory with ca.pem, host.pem and host.key, made by `skein ca issue`
     #[arg(long, value_name = "DIR", default_value = skein_identity::DEFAULT_IDENTITY_DIR)]
     pub identity: PathBuf,
-    /// Which ciphers connections to hosts and controllers may have: auto (what this CPU computes fastest, AEGIS-128X2
-    /// if the other host has it), aes-gcm (nothing but AES-GCM, for hosts under FIPS 140-3), aegis (AEGIS-128X2 if the
-    /// other host has it; not with controllers)
+    /// Which ciphers connections to hosts and controllers may have: auto (what this CPU computes fastest; AEGIS-128X2
+    /// only where it is faster than the others), aes-gcm (nothing but AES-GCM, for hosts under FIPS 140-3), aegis
+    /// (AEGIS-128X2 however fast it is; as auto with controllers, and with a host that does not have it)
     #[arg(long, value_name = "CIPHER", default_value_t = CipherPolicy::Auto, value_parser = cipher_policy())]
     pub cipher: CipherPolicy,
     /// Use only this NIC; may be given several times [default: all that are up]

@@ -97,6 +97,8 @@ Examples:
     },
     /// One VM: its state, process, sockets and definition
     Show {
+        #[command(flatten)]
+        view: ViewArgs,
         /// Its name
         name: String,
         /// The VM as JSON
@@ -169,7 +171,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let cluster = |client: &ControllerClient| super::cluster::vms::list(client, Output::of(json));
             view.show(local, Output::of(json), cluster, || list(local, json))?;
         }
-        Command::Show { name, json } => {
+        Command::Show { view, name, json } if view.names_cluster() => {
+            super::cluster::vms::show(&view.controllers.client()?, &name, Output::of(json))?;
+        }
+        Command::Show { name, json, .. } => {
             let vm = ask(local, &Request::VmShow { name })?;
             if json { print_json(&vm)? } else { print(&shown(&vm))? }
         }

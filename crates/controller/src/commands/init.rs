@@ -64,8 +64,29 @@ pub struct Args {
 /// The file of the admin's token, in the identity's directory.
 const TOKEN_FILE: &str = "admin.token";
 
-/// What is said where a controller runs already.
-const RUNS: &str = "kept    the store: a controller runs with it\nFor each further host:    skein-controller ticket\n";
+/// Returns what is said where a controller runs already.
+fn runs(args: &Args) -> String {
+    let ticket = args.command("ticket");
+    format!("kept    the store: a controller runs with it\nFor each further host:    {ticket}\n")
+}
+
+impl Args {
+    /// Returns a command of this program that reads the same configuration.
+    fn command(&self, name: &str) -> String {
+        match self.config == Path::new(DEFAULT_CONFIG) {
+            true => format!("skein-controller {name}"),
+            false => format!("skein-controller {name} --config {}", self.config.display()),
+        }
+    }
+
+    /// Returns the command that starts the controller: its unit reads the default configuration.
+    fn start_command(&self) -> String {
+        match self.config == Path::new(DEFAULT_CONFIG) {
+            true => "systemctl enable --now skein-controller".to_owned(),
+            false => self.command("run"),
+        }
+    }
+}
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
@@ -89,11 +110,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             Err(FoundError::InUse) if is_new => {
                 bail!("another controller of this cluster runs: stop it while this one is added, and run init again")
             }
-            Err(FoundError::InUse) => return skein_terminal::print(&format!("{said}{RUNS}")),
+            Err(FoundError::InUse) => return skein_terminal::print(&format!("{said}{}", runs(&args))),
             founded => founded?,
         },
         Err(ConfigError::Sqlite(OpenError::Held { .. })) if !is_new => {
-            return skein_terminal::print(&format!("{said}{RUNS}"));
+            return skein_terminal::print(&format!("{said}{}", runs(&args)));
         }
         Err(error) => return Err(error.into()),
     };
@@ -109,10 +130,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let token = JoinToken { ca: ca.fingerprint(), id: founded.ticket.id, secret: founded.ticket.secret };
     writeln!(
         said,
-        "\nStart it:                 systemctl enable --now skein-controller\n\
+        "\nStart it:                 {start}\n\
          On the first host, within an hour:\n  skein join {url} --token {token}\n\
-         For each further host:    skein-controller ticket\n\
+         For each further host:    {ticket}\n\
          See what there is:        curl --cacert {ca} -H \"Authorization: Bearer $(cat {admin})\" {url}/api/v1/cluster",
+        start = args.start_command(),
+        ticket = args.command("ticket"),
         url = config.url(),
         ca = dir.join(ClusterCa::CERTIFICATE_FILE).display(),
         admin = config.admin_token.display(),
@@ -234,4 +257,28 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
         file.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_is_to_be_run_next_reads_the_same_configuration() {
+        let args = |more: &[&str]| Cli::parse_from([&["init"], more].concat()).args;
+        let usual = args(&[]);
+        assert_eq!(usual.command("ticket"), "skein-controller ticket");
+        assert_eq!(usual.start_command(), "systemctl enable --now skein-controller");
+        let other = args(&["--config", "/srv/c.toml"]);
+        assert_eq!(other.start_command(), "skein-controller run --config /srv/c.toml");
+        assert!(runs(&other).ends_with("skein-controller ticket --config /srv/c.toml\n"));
+    }
 }

@@ -39,6 +39,11 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
+    /// Returns whether the cluster's view was asked for.
+    pub fn names_cluster(&self) -> bool {
+        self.cluster || self.controllers.controller.is_some() && !self.local
+    }
+
     /// Shows the cluster with --cluster; in words also where controllers are known and no agent was named. Otherwise,
     /// or if the controllers are out of reach and nobody asked for them, the agent's view is shown. What programs read
     /// stays the agent's unless they ask for the cluster's.
@@ -53,10 +58,19 @@ impl ViewArgs {
         cluster: impl FnOnce(&ControllerClient) -> anyhow::Result<()>,
         local: impl FnOnce() -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        if self.cluster || self.controllers.controller.is_some() && !self.local {
+        if self.names_cluster() {
             return cluster(&self.controllers.client()?);
         }
-        if self.local || output == Output::Json || agent.socket != Path::new(skein_api::DEFAULT_SOCKET) {
+        if self.local || output == Output::Json {
+            return local();
+        }
+        if agent.socket != Path::new(skein_api::DEFAULT_SOCKET) {
+            let is_by_environment = std::env::var_os("SKEIN_SOCKET").is_some_and(|path| *path == *agent.socket);
+            if is_by_environment && self.controllers.access()?.is_some() {
+                eprintln!(
+                    "skein: $SKEIN_SOCKET names this host's agent, whose view follows; --cluster is the cluster's"
+                );
+            }
             return local();
         }
         let Some(access) = self.controllers.access()? else { return local() };

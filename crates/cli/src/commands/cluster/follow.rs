@@ -12,10 +12,10 @@ use skein_client::{ControllerClient, ControllerError};
 use skein_units::duration;
 
 use super::output::Output;
-use super::plan::moves;
-use super::words::{kind, move_state, progress, way};
+use super::plan::moves_from;
+use super::words::{kind, made, move_state, progress, way};
 use crate::commands::local::{EXIT_CALLED_OFF, EXIT_INTERRUPTED};
-use crate::commands::text::{clean_line, count, print};
+use crate::commands::text::{clean_line, print};
 
 /// How often the operation is looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
@@ -98,7 +98,7 @@ pub fn end_text(operation: &Operation) -> String {
     let took = operation.ended.map(|end| end.0.saturating_sub(operation.created.0));
     let took = took.map(|ms| format!(" after {}", duration(ms))).unwrap_or_default();
     let what = kind(&operation.kind);
-    let (done, all) = (operation.progress.moves_done, count(operation.progress.moves as usize, "move"));
+    let made = made(operation);
     let message = clean_line(&operation.message);
     let message = if message.is_empty() { String::new() } else { format!(": {message}") };
     let mut text = match operation.state {
@@ -106,14 +106,14 @@ pub fn end_text(operation: &Operation) -> String {
             OperationKind::Drain { host, .. } => {
                 let host = clean_line(host);
                 format!(
-                    "{host} has no guest any more{took}: {done} of {all} made{message}\n  \
+                    "{host} has no guest any more{took}: {made}{message}\n  \
                      let it take guests again: skein host resume {host}\n"
                 )
             }
-            _ => format!("{what} is done{took}: {done} of {all} made{message}\n"),
+            _ => format!("{what} is done{took}: {made}{message}\n"),
         },
-        OperationState::Failed => format!("{what} failed{took}: {done} of {all} made{message}\n"),
-        OperationState::Cancelled => format!("{what} was called off{took}: {done} of {all} made{message}\n"),
+        OperationState::Failed => format!("{what} failed{took}: {made}{message}\n"),
+        OperationState::Cancelled => format!("{what} was called off{took}: {made}{message}\n"),
         _ => format!("{what} goes on: {}\n{}\n", progress(operation), hints(&operation.id)),
     };
     // A move may be planned again, and made then.
@@ -121,20 +121,20 @@ pub fn end_text(operation: &Operation) -> String {
     let undone = operation.moves.iter().filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left));
     for of in undone.filter(|of| !is_made(&of.vm)) {
         let why = if of.detail.is_empty() { &of.reason } else { &of.detail };
-        text += &format!("  {} {}: {}\n", clean_line(&of.vm), move_state(of), clean_line(why));
+        text += &format!("  {} {}: {}\n", clean_line(&of.vm), move_state(&operation.kind, of), clean_line(why));
     }
     text
 }
 
 /// Returns a line of a move: `web1: hosta -> hostb moving, 3.2 s of about 8 s`.
-fn move_line(of: &Move, now_ms: u64) -> String {
+fn move_line(kind: &OperationKind, of: &Move, now_ms: u64) -> String {
     let since = of.begun.map(|begun| now_ms.saturating_sub(begun.0)).filter(|_| of.state == MoveState::Begun);
     let forecast = of.forecast_ms.map(|ms| format!(" of about {}", duration(ms))).unwrap_or_default();
     let since = since.map(|ms| format!(", {}{forecast}", duration(ms))).unwrap_or_default();
     let stood = of.downtime_ms.map(|ms| format!(", stood still for {}", duration(ms))).unwrap_or_default();
     let attempt = if of.attempts > 1 { format!(", attempt {}", of.attempts) } else { String::new() };
     let detail = if of.detail.is_empty() { String::new() } else { format!(" ({})", clean_line(&of.detail)) };
-    format!("{} {}{since}{stood}{attempt}{detail}", way(of), move_state(of))
+    format!("{} {}{since}{stood}{attempt}{detail}", way(of), move_state(kind, of))
 }
 
 /// Where progress is shown.
@@ -173,22 +173,24 @@ impl Screen {
             return Ok(());
         }
         if operation.moves.len() != self.planned && operation.state != OperationState::Planning {
+            // What was told before is not told again: a later plan adds moves.
+            let new = moves_from(operation, self.planned.min(operation.moves.len()));
             self.planned = operation.moves.len();
-            self.say(moves(operation).trim_end())?;
+            self.say(new.trim_end())?;
         }
         let now = operation.created.0.max(unix_ms());
         let mut lines = Vec::new();
         for (place, of) in operation.moves.iter().enumerate() {
             let state = (of.state, of.attempts);
             if self.told.insert(place, state) != Some(state) && of.state != MoveState::Waiting {
-                lines.push(move_line(of, now));
+                lines.push(move_line(&operation.kind, of, now));
             }
         }
         let head = format!("{}: {}", kind(&operation.kind), progress(operation));
         if let Some(bars) = &mut self.bars {
             let ended = operation.moves.iter().enumerate().filter(|(_, of)| of.state.is_over());
             // What is under way has a line of its own.
-            let ended: Vec<String> = ended.map(|(_, of)| move_line(of, now)).collect();
+            let ended: Vec<String> = ended.map(|(_, of)| move_line(&operation.kind, of, now)).collect();
             lines.retain(|line| ended.contains(line));
             bars.show(operation, &head, &lines, now);
             return Ok(());
@@ -267,7 +269,7 @@ impl Bars {
         }
         self.moves.drain(shown..).for_each(|line| line.finish_and_clear());
         for (line, of) in self.moves.iter().zip(under_way) {
-            line.set_message(move_line(of, now_ms));
+            line.set_message(move_line(&operation.kind, of, now_ms));
         }
     }
 }

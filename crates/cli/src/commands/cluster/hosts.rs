@@ -66,9 +66,11 @@ fn cpu(host: &Host) -> String {
     host.cpus.map(|cpus| used.unwrap_or_default() + &cpus.to_string()).unwrap_or_default()
 }
 
+/// Returns how much RAM is free. Of a host that does not report nobody knows.
 fn ram(host: &Host) -> String {
-    let free = host.load.map(|load| format!("{} of ", about_bytes(load.ram_available_bytes)));
-    host.ram_bytes.map(|bytes| free.unwrap_or_default() + &about_bytes(bytes)).unwrap_or_default()
+    let free = host.load.zip(host.ram_bytes);
+    let free = free.map(|(load, all)| format!("{} of {}", about_bytes(load.ram_available_bytes), about_bytes(all)));
+    free.unwrap_or_else(|| "-".to_owned())
 }
 
 /// Shows a host, and its VMs.

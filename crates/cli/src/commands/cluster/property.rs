@@ -1,14 +1,21 @@
 //! `skein property`.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
+use skein_api::PRIORITY_RANGE;
 use skein_api::cluster::{HostSettings, VmSettings};
 use skein_client::Settings;
 
 use super::access::ControllerArgs;
 use crate::commands::text::{clean_line, print, print_json};
+
+/// How many migrations at once may be set.
+const MIGRATIONS_RANGE: RangeInclusive<u32> = 0..=65_535;
 
 /// Look at and set what people set of hosts and VMs: groups, areas, limits, priorities, and properties that rules
 /// compare.
@@ -45,8 +52,10 @@ Examples:
 Settings of a host:
   group=web  storage=yes  incoming-max=2  outgoing-max=2  area.rack=r1  property.gpu=a100
 Settings of a VM:
-  tenant=acme  availability-set=web  owners=hosta,hostb  preferred=hosta  tags=db,big  priority=7  pinned=yes
-  property.tier=gold
+  tenant=acme  availability-set=web  owners=hosta,hostb  preferred=hosta  tags=db,big  property.tier=gold
+  priority=7     0 to 100: greater is moved first in a drain, and started first after a host died; none counts as 0
+  pinned=yes     neither the optimisation nor a drain moves it: a drain tells that it stays. skein migrate moves it, and
+                 it is started elsewhere when its host died
 
 Examples:
   skein property set host hosta group=web area.rack=r1
@@ -103,8 +112,8 @@ fn set_host(settings: &mut HostSettings, key: &str, value: &str) -> anyhow::Resu
     match key {
         "group" => settings.group = some(value),
         "storage" => settings.storage = yes(key, value)?,
-        "incoming-max" => settings.incoming_max = number(key, value)?,
-        "outgoing-max" => settings.outgoing_max = number(key, value)?,
+        "incoming-max" => settings.incoming_max = number(key, value, MIGRATIONS_RANGE)?,
+        "outgoing-max" => settings.outgoing_max = number(key, value, MIGRATIONS_RANGE)?,
         _ => match key.split_once('.') {
             Some(("area", level)) if !level.is_empty() => put(&mut settings.areas, level, value),
             Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
@@ -124,7 +133,7 @@ fn set_vm(settings: &mut VmSettings, key: &str, value: &str) -> anyhow::Result<(
         "owners" => settings.owners = some(value).map(|value| list(&value)),
         "preferred" => settings.preferred = list(value),
         "tags" => settings.tags = list(value),
-        "priority" => settings.priority = number(key, value)?,
+        "priority" => settings.priority = number(key, value, PRIORITY_RANGE)?,
         "pinned" => settings.pinned = yes(key, value)?,
         _ => match key.split_once('.') {
             Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
@@ -153,11 +162,14 @@ fn yes(key: &str, value: &str) -> anyhow::Result<bool> {
     }
 }
 
-fn number<T: std::str::FromStr>(key: &str, value: &str) -> anyhow::Result<Option<T>> {
+fn number<T>(key: &str, value: &str, range: RangeInclusive<T>) -> anyhow::Result<Option<T>>
+where
+    T: FromStr + PartialOrd + Display,
+{
     let Some(value) = some(value) else { return Ok(None) };
-    match value.parse() {
-        Ok(number) => Ok(Some(number)),
-        Err(_) => bail!("{key} is a whole number, and not '{value}'"),
+    match value.parse().ok().filter(|number| range.contains(number)) {
+        Some(number) => Ok(Some(number)),
+        None => bail!("{key} is a whole number from {} to {}, and not '{value}'", range.start(), range.end()),
     }
 }
 
@@ -212,7 +224,11 @@ mod tests {
             let error = set_host(&mut host, key, value).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }
-        assert!(set_vm(&mut vm, "area.rack", "r1").is_err() && set_vm(&mut vm, "priority", "256").is_err());
+        assert!(set_vm(&mut vm, "area.rack", "r1").is_err());
+        for much in ["101", "999", "-1"] {
+            let error = set_vm(&mut vm, "priority", much).unwrap_err().to_string();
+            assert_eq!(error, format!("priority is a whole number from 0 to 100, and not '{much}'"));
+        }
         assert!(pairs(&["group".into()]).is_err());
     }
 }

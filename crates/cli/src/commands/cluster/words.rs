@@ -54,10 +54,13 @@ pub fn operation_state(state: OperationState) -> &'static str {
 }
 
 /// Returns the word for how far a move is.
-pub fn move_state(of: &Move) -> &'static str {
+pub fn move_state(kind: &OperationKind, of: &Move) -> &'static str {
+    let starts = matches!(kind, OperationKind::Failover { .. });
     match of.state {
         _ if of.to.is_none() => "stays",
         MoveState::Waiting => "waits",
+        MoveState::Begun if starts => "starting",
+        MoveState::Done if starts => "started elsewhere",
         MoveState::Begun => "moving",
         MoveState::Done => "moved",
         MoveState::Failed => "FAILED",
@@ -86,13 +89,23 @@ pub fn way(of: &Move) -> String {
     format!("{}: {}{to}", clean_line(&of.vm), clean_line(&of.from))
 }
 
+/// Returns `2 of 3 moves made`.
+pub fn made(operation: &Operation) -> String {
+    let (done, all) = (operation.progress.moves_done, operation.progress.moves as usize);
+    match &operation.kind {
+        OperationKind::Failover { .. } => format!("{done} of {} started elsewhere", count(all, "VM")),
+        _ => format!("{done} of {} made", count(all, "move")),
+    }
+}
+
 /// Returns `3 of 12 moves done, 4 under way, about 40 s left`.
 pub fn progress(operation: &Operation) -> String {
     let of = &operation.progress;
     if operation.state == OperationState::Planning {
         return "its moves are being planned".to_owned();
     }
-    let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, "move"))];
+    let what = if matches!(operation.kind, OperationKind::Failover { .. }) { "start" } else { "move" };
+    let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, what))];
     if of.moves_running > 0 {
         words.push(format!("{} under way", of.moves_running));
     }
