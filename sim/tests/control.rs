@@ -66,6 +66,10 @@ fn what_is_planted_is_found() {
         Planted::MissingForgotten,
         Planted::PlanKept,
         Planted::ProofForgotten,
+        Planted::IntentForgotten,
+        Planted::OffAssumed,
+        Planted::EarlyReadingTrusted,
+        Planted::ReturnForgotten,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

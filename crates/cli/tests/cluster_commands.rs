@@ -532,3 +532,73 @@ fn a_host_that_is_refused_has_nothing_new() {
     user.run(&["join", &url, "--token", &token[..40]]).exits(2).complains("that is no token for a join");
     assert_eq!(std::fs::read_dir(user.path("etc")).unwrap().count(), 0);
 }
+
+fn fencing(state: &str, message: &str, failover: Option<&str>) -> Operation {
+    typed(json!({
+        "id": "17-000043", "kind": {"kind": "fence", "host": "hosta", "automatic": false},
+        "state": state, "by": "admin", "created": 1_795_684_482_120u64,
+        "ended": (state != "running").then_some(1_795_684_490_120u64), "cancelled": false, "message": message,
+        "moves": [], "version": 1, "progress": {}, "fencing": {"attempts": 1, "failover": failover},
+    }))
+}
+
+#[test]
+fn a_lost_host_is_switched_off_and_its_failover_is_followed() {
+    let user = User::logged_in(|asked, before| match asked.what.as_str() {
+        "POST /api/v1/hosts/hosta/fence" => {
+            Answer::Json(202, serde_json::to_string(&fencing("running", "", None)).unwrap())
+        }
+        "GET /api/v1/operations/17-000042" => Answer::ok(&drain("done", vec![])),
+        _ if before < 2 => Answer::ok(&fencing("running", "attempt 1 of 5: waits until the power is off", None)),
+        _ => Answer::ok(&fencing("done", "it is off", Some("17-000042"))),
+    });
+    let ran = user.run(&["host", "fence", "hosta"]).exits(0);
+    let ran = ran.says("attempt 1 of 5: waits until the power is off");
+    ran.says("fencing of hosta is done after 8.0 s: it is off").says("hosta has no guest any more");
+    let body: Value = serde_json::from_str(&user.controller.asked()[0].body).unwrap();
+    assert_eq!(body, json!({"is_off": false}));
+
+    let user = User::logged_in(|_, _| Answer::ok(&fencing("failed", "nobody answers", None)));
+    user.run(&["host", "fence", "hosta"]).exits(1).says("fencing of hosta failed after 8.0 s: nobody answers");
+}
+
+#[test]
+fn a_fencing_device_is_set_shown_tried_and_removed() {
+    let device = json!({"kind": "redfish", "url": "https://10.1.0.5", "user": "fencing", "secret": "bmc",
+        "certificate_sha256": "3a9c"});
+    let shown = device.clone();
+    let user = User::logged_in(move |asked, _| match asked.what.as_str() {
+        "PUT /api/v1/hosts/hosta/settings" => Answer::Json(204, String::new()),
+        "POST /api/v1/hosts/hosta/fencing/test" => {
+            Answer::ok(&json!({"host": "hosta", "power": "on", "detail": "name hosta\u{1b}[2J"}))
+        }
+        _ => {
+            let mut host = serde_json::to_value(host("hosta", "online", "active", "")).unwrap();
+            host["settings"]["fencing"] = shown.clone();
+            Answer::ok(&host)
+        }
+    });
+    let set = |args: &[&str]| user.run(&[&["host", "fencing", "set", "hosta"], args].concat());
+    let redfish = ["--redfish", "https://10.1.0.5", "--user", "fencing", "--secret", "bmc"];
+    set(&[&redfish[..], &["--certificate-sha256", "3A:9C"]].concat()).exits(0).says("skein host fencing test hosta");
+    set(&["--agent", "fence_ipmilan", "--option", "ip=10.1.0.5", "--option", "lanplus=1"]).exits(0);
+    user.run(&["host", "fencing", "remove", "hosta"]).exits(0).says("hosta has no fencing device");
+    let puts: Vec<Value> = user
+        .controller
+        .asked()
+        .iter()
+        .filter(|asked| asked.what.starts_with("PUT"))
+        .map(|asked| serde_json::from_str::<Value>(&asked.body).unwrap())
+        .collect();
+    assert_eq!((&puts[0]["fencing"], &puts[0]["group"]), (&device, &"web".into()));
+    let agent = json!({"kind": "agent", "agent": "fence_ipmilan", "options": {"ip": "10.1.0.5", "lanplus": "1"}});
+    assert_eq!((&puts[1]["fencing"], &puts[2]["fencing"]), (&agent, &Value::Null));
+    let shown = user.run(&["host", "fencing", "show", "hosta"]).exits(0);
+    assert_eq!(serde_json::from_str::<Value>(&shown.out).unwrap(), device);
+    let tried = user.run(&["host", "fencing", "test", "hosta"]).exits(0);
+    let tried = tried.says("on").says("name hosta");
+    assert!(!tried.out.contains('\u{1b}'), "{}", tried.out);
+    set(&["--agent", "fence_ipmilan", "--option", "ip"]).exits(1).complains("'ip' is no option: write KEY=VALUE");
+    set(&[]).exits(2);
+    set(&["--redfish", "https://a", "--agent", "fence_b"]).exits(2);
+}

@@ -45,6 +45,7 @@ fn operation() -> Operation {
         cancelled: false,
         message: String::new(),
         moves: vec![],
+        fencing: None,
         progress: Default::default(),
         version: 1,
     }

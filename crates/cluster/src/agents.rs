@@ -62,6 +62,20 @@ impl Controller {
         self.drop_session(session);
     }
 
+    /// Forgets what a host said that is off since, and takes no more of it: its agent, once it is there again, says
+    /// everything anew.
+    pub(crate) fn forget_said(&mut self, host: &str, why: &str) {
+        if let Some(observed) = self.observed.get_mut(host) {
+            observed.is_whole = false;
+            observed.vms.clear();
+            observed.migrations.clear();
+        }
+        if let Some(session) = self.session_of(host) {
+            self.drop_session(session);
+            self.effect(Output::HangUp { session, why: why.to_owned() });
+        }
+    }
+
     fn drop_session(&mut self, session: SessionId) {
         self.commands.retain(|_, command| command.session != session);
         let Some(host) = self.sessions.remove(&session) else { return };
@@ -75,10 +89,12 @@ impl Controller {
     pub(crate) fn agent_report(&mut self, now: Now, session: SessionId, report: HostReport) {
         let Some(host) = self.sessions.get(&session).cloned() else { return };
         let Some(observed) = self.observed.get_mut(&host) else { return };
+        // A connection's first report has all that there is: what the records have beside that is not there.
+        let is_first = !observed.is_whole;
         let changed = observed.report(report, now.mono_ms);
         if self.term().is_some() {
             self.note_host(now, &host);
-            self.note_vms(now, &host, Some(changed));
+            self.note_vms(now, &host, (!is_first).then_some(changed));
             self.forget_elsewhere(&host);
         }
     }

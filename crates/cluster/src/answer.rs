@@ -2,7 +2,7 @@
 
 use skein_api::cluster::{
     ClusterSettings, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation, OptimizeRequest,
-    ResumeRequest, Role, Token, UnixMs, VmSettings,
+    PowerReading, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -28,8 +28,10 @@ pub struct Asked {
 pub enum Ask {
     /// Empty a host.
     Drain { host: String, request: DrainRequest },
-    /// Take a person's word that a host is off.
+    /// Switch a lost host off, or take a person's word that it is off.
     Fence { host: String, request: FenceRequest },
+    /// Ask a host's fencing device whether the host has power.
+    ReadPower { host: String },
     /// Let a host take guests again.
     Resume { host: String, request: ResumeRequest },
     /// Move a VM.
@@ -69,6 +71,8 @@ pub enum Answer {
     Done,
     /// An operation, begun by this request or by the same request before.
     Operation(Box<Operation>),
+    /// What a fencing device says.
+    Power(PowerReading),
     /// A ticket, with its end.
     Ticket(UnixMs),
     /// A token.
@@ -139,6 +143,7 @@ impl Answer {
     pub fn status(&self) -> u16 {
         match self {
             Answer::Done => 204,
+            Answer::Power(_) => 200,
             Answer::Operation(_) => 202,
             Answer::Ticket(_) | Answer::Token(_) => 201,
             Answer::Refused(refused) => refused.kind.status(),
@@ -150,6 +155,7 @@ impl Answer {
         match self {
             Answer::Operation(operation) => format!("operation {}", operation.id),
             Answer::Refused(refused) => refused.message.clone(),
+            Answer::Power(reading) => format!("{:?}", reading.power),
             Answer::Done | Answer::Ticket(_) | Answer::Token(_) => String::new(),
         }
     }

@@ -8,7 +8,6 @@ use skein_api::cluster::{
 };
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
-use crate::error_chain;
 use crate::operations::is_owner;
 use crate::planner::Want;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
@@ -16,6 +15,7 @@ use crate::rules;
 use crate::state::{Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
+use crate::{error_chain, fencing_device};
 
 /// See [`Config::aggressiveness`](skein_placement::policy::dynamic::Config::aggressiveness).
 const AGGRESSIVENESS: std::ops::RangeInclusive<u8> = 1..=5;
@@ -28,7 +28,7 @@ const FRESH_MS: u64 = 3000;
 /// How long a ticket lasts unless something else is asked for, in seconds.
 const TICKET_S: u64 = 3600;
 
-fn no_host(name: &str) -> Answer {
+pub(crate) fn no_host(name: &str) -> Answer {
     let cure = "see skein host list; a host joins with skein join";
     Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
 }
@@ -50,9 +50,11 @@ impl Controller {
         }
         let what = asked.what.clone();
         let is_new_rule = changes_plans(&asked.ask);
+        let whole = asked.clone();
         let answer = match asked.ask {
             Ask::Drain { host, request } => self.drain(now, &host, &request, asked.id, &asked.by),
             Ask::Fence { host, request } => Some(self.fence(now, &host, &request, &asked.by)),
+            Ask::ReadPower { host } => self.read_power(&host, &whole),
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
@@ -157,8 +159,7 @@ impl Controller {
     fn fence(&mut self, now: Now, host: &str, request: &FenceRequest, by: &str) -> Answer {
         let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
         if !request.is_off {
-            let cure = format!("make sure that it is off, and say so: skein host fence {host} --is-off");
-            return Answer::conflict(format!("'{host}' has no power switch that the controller knows"), cure);
+            return self.switch_off(now, host, by);
         }
         match found.value.contact {
             Contact::Lost | Contact::Joined => {}
@@ -171,7 +172,7 @@ impl Controller {
     }
 
     /// Says why a host does not count as lost.
-    fn still_reports(&self, now: Now, host: &str) -> Answer {
+    pub(crate) fn still_reports(&self, now: Now, host: &str) -> Answer {
         let (silent_ms, lease_ms) = (self.silent_ms(now, host), self.host_lease_ms());
         if self.session_of(host).is_some() && silent_ms < FRESH_MS {
             return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
@@ -274,6 +275,7 @@ impl Controller {
             ((1..=10_000).contains(&settings.migrations_max), "migrations_max is 1 to 10000"),
             ((3..=3600).contains(&settings.host_lease_s), "host_lease_s is 3 to 3600"),
             (settings.failover.grace_s <= 86_400, "failover.grace_s is 0 to 86400"),
+            ((1..=10_000).contains(&settings.failover.power_offs_max), "failover.power_offs_max is 1 to 10000"),
         ];
         if let Some((_, what)) = wrong.into_iter().find(|(is_right, _)| !is_right) {
             return Answer::refused(RefusedKind::Invalid, what, "");
@@ -309,6 +311,9 @@ impl Controller {
         let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
         if version.is_some_and(|version| version != found.revision) {
             return changed(&format!("'{host}' has"));
+        }
+        if let Some((what, cure)) = settings.fencing.as_ref().and_then(fencing_device::wrong) {
+            return Answer::refused(RefusedKind::Invalid, what, cure);
         }
         let host_record = HostRecord { settings, ..found.value.clone() };
         self.tables.put(host, host_record);

@@ -8,7 +8,7 @@ use crate::observed::SessionId;
 use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::records::{HostRecord, Record, VmRecord};
-use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, Role};
+use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, PowerPurpose, PowerResult, Role};
 use crate::tables::{BadRecord, Tables};
 use crate::time::Now;
 
@@ -43,6 +43,8 @@ pub enum Input {
     AgentDown { session: SessionId },
     /// Somebody asks for something.
     Asked(Box<Asked>),
+    /// A fencing device has answered, or not in time.
+    Power { job: u64, result: PowerResult },
     /// A plan was made, or not.
     Planned { plan: u64, result: Result<Planned, PlanError> },
     /// Time has passed.
@@ -70,6 +72,7 @@ impl Controller {
             Input::AgentDeposed { session, highest } => self.agent_deposed(session, highest),
             Input::AgentDown { session } => self.agent_down(session),
             Input::Asked(asked) => self.asked(now, *asked),
+            Input::Power { job, result } => self.powered(now, job, result),
             Input::Planned { plan, result } => self.planned(now, plan, result),
             Input::Tick => self.tick(now),
         }
@@ -97,6 +100,9 @@ impl Controller {
             }
         }
         self.find_open();
+        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Off);
+        let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
+        off.iter().for_each(|name| self.forget_said(name, "the host was off"));
         let names: Vec<String> = self.observed.keys().cloned().collect();
         for name in names {
             self.note_host(now, &name);
@@ -136,6 +142,11 @@ impl Controller {
         for output in waiting {
             if let Output::Answer { asked, .. } = output {
                 self.out.push_back(Output::Answer { asked, answer: Answer::unavailable(why) });
+            }
+        }
+        for purpose in std::mem::take(&mut self.powers).into_values() {
+            if let PowerPurpose::Show { asked, .. } = purpose {
+                self.out.push_back(Output::Answer { asked: asked.id, answer: Answer::unavailable(why) });
             }
         }
         for purpose in std::mem::take(&mut self.plans).into_values() {
@@ -232,11 +243,22 @@ impl Controller {
         }
         let id = asked.id;
         let (by, from, what) = (asked.by.clone(), asked.from.clone(), asked.what.clone());
-        // Without an answer a plan is being made, and the answer comes with the plan.
+        // Without an answer a plan is being made, or a device is asked, and the answer comes later.
         let Some(answer) = self.answer(now, asked) else { return };
+        self.answer_audited(now, id, (by, from, what), answer);
+    }
+
+    /// Answers what was asked by whom, from where, in which words, and notes it in the audit log.
+    pub(crate) fn answer_audited(
+        &mut self,
+        now: Now,
+        asked: u64,
+        (by, from, what): (String, String, String),
+        answer: Answer,
+    ) {
         let (status, detail) = (answer.status(), answer.detail());
         self.audit(now, AuditRecord { id: String::new(), at: now.wall, by, from, what, status, detail });
-        self.effect(Output::Answer { asked: id, answer });
+        self.effect(Output::Answer { asked, answer });
     }
 
     /// Takes away what is older than what is kept.
@@ -267,6 +289,7 @@ impl Controller {
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|host| self.settle_doubts(host));
         self.forget_missing(now);
+        self.tick_fencing(now);
         self.tick_optimizer(now);
     }
 }

@@ -9,8 +9,9 @@
 //! | `controller` | what comes in, and what is written |
 //! | `state` | the state, what goes out, and what is held back until it is written |
 //! | `answer`, `ask` | what people and programs ask, and how it is answered |
+//! | `fencing_device` | whether what is set of a fencing device can be right |
 //! | `agents`, `observed` | what agents say, and what of it is kept |
-//! | `operations` | migrations and drains, which take a while |
+//! | `operations` | migrations, drains, power-offs, failovers, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
@@ -32,6 +33,7 @@ mod agents;
 mod answer;
 mod ask;
 mod controller;
+mod fencing_device;
 mod live;
 mod observed;
 mod operations;
@@ -53,7 +55,7 @@ pub use observed::SessionId;
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
 pub use questions::{complaints, explained, warnings};
 pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, RemovedRecord, TicketRecord, TokenRecord, VmRecord};
-pub use state::{Controller, Output, Planted, Role, Settings};
+pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;
 pub use words::error_chain;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation, UnixMs};
+use skein_api::cluster::{AuditRecord, ChangedObject, Contact, FencingDevice, Operation, PowerState, UnixMs};
 use skein_api::{MigrationId, Refusal, Request, Term};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Asked};
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::planner::PlanRequest;
@@ -53,6 +53,14 @@ pub enum Planted {
     MissingForgotten,
     /// A VM is started elsewhere without proof that its host is off.
     ProofForgotten,
+    /// A power-off is ordered before the decision is written.
+    IntentForgotten,
+    /// A power-off that was accepted counts as proof.
+    OffAssumed,
+    /// A power state that was read before this leader's power-off counts as proof.
+    EarlyReadingTrusted,
+    /// A host that reports again is switched off all the same.
+    ReturnForgotten,
     /// A plan is kept, though rules have changed since it was made.
     PlanKept,
 }
@@ -86,12 +94,37 @@ pub enum Output {
     Refuse { session: SessionId, refusal: Refusal },
     /// Make a plan, and come back with [`Input::Planned`](crate::Input::Planned).
     Plan { plan: u64, request: Box<PlanRequest> },
+    /// Tell a fencing device something, or ask it, and come back with [`Input::Power`](crate::Input::Power) within
+    /// `within_ms`. A power-off is told only while this controller leads in this term.
+    Power { job: u64, term: Term, host: String, device: Box<FencingDevice>, action: PowerAction, within_ms: u64 },
     /// Answer what was asked.
     Answer { asked: u64, answer: Answer },
     /// Tell subscribers what has changed, by this revision.
     Changed { revision: u64, at: UnixMs, changed: Box<ChangedObject> },
     /// Give up the lead, if it is not lost yet, and read the store again.
     StepDown { why: String },
+}
+
+/// What a fencing device is told or asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerAction {
+    /// Switch the host off, at once.
+    Off,
+    /// Say whether the host has power.
+    Read,
+}
+
+/// What became of what a fencing device was told or asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PowerResult {
+    /// The power-off was accepted, which proves nothing.
+    Accepted,
+    /// The device says so, and what it says of the machine.
+    State(PowerState, String),
+    /// Nothing was done, and why.
+    Refused(String),
+    /// It may have been done, and why that is not known.
+    Unknown(String),
 }
 
 /// Whether a controller decides.
@@ -136,6 +169,27 @@ pub(crate) struct Outstanding {
     pub(crate) purpose: CommandPurpose,
 }
 
+/// How far a fencing is in this term.
+#[derive(Debug, Default)]
+pub(crate) enum FenceRun {
+    /// Nothing was ordered.
+    #[default]
+    Idle,
+    /// A power-off was ordered, and the device has not answered.
+    Ordering { job: u64, until_ms: u64 },
+    /// A power-off was ordered, and it is read whether the host is off.
+    Reading { job: Option<u64>, read_ms: u64, until_ms: u64, last: String },
+}
+
+/// Why a fencing device was told or asked something.
+#[derive(Debug)]
+pub(crate) enum PowerPurpose {
+    /// For a fencing.
+    Fence { operation: String },
+    /// Only to be shown.
+    Show { host: String, asked: Box<Asked> },
+}
+
 /// What is kept of an operation that is under way, and nobody else needs.
 #[derive(Debug, Default)]
 pub(crate) struct OperationRun {
@@ -145,6 +199,8 @@ pub(crate) struct OperationRun {
     pub(crate) epoch: Option<u64>,
     /// When a plan last failed, by the clock that never jumps.
     pub(crate) plan_failed_ms: Option<u64>,
+    /// How far a fencing is in this term.
+    pub(crate) fence: FenceRun,
 }
 
 /// Why a plan is made.
@@ -166,6 +222,8 @@ pub struct Controller {
     pub(crate) sessions: BTreeMap<SessionId, String>,
     pub(crate) commands: BTreeMap<u64, Outstanding>,
     pub(crate) plans: BTreeMap<u64, PlanPurpose>,
+    /// What fencing devices were told or asked, and have not answered.
+    pub(crate) powers: BTreeMap<u64, PowerPurpose>,
     pub(crate) runs: BTreeMap<String, OperationRun>,
     /// Counts the changes that make plans obsolete.
     pub(crate) epoch: u64,
@@ -192,6 +250,7 @@ impl Controller {
             sessions: BTreeMap::new(),
             commands: BTreeMap::new(),
             plans: BTreeMap::new(),
+            powers: BTreeMap::new(),
             runs: BTreeMap::new(),
             epoch: 0,
             optimizer: Optimizer::default(),

@@ -172,10 +172,13 @@ impl Controller {
         let mut found = Vec::new();
         for (name, host) in &self.tables.hosts {
             match host.value.contact {
-                Contact::Lost => found.push(format!(
-                    "host '{name}' does not report: see that it is on and reaches the controllers, or say that it is \
-                     off (skein host fence {name} --is-off)"
-                )),
+                Contact::Lost => {
+                    let fencing = self.fencing_told(name).map(|told| format!("; {told}")).unwrap_or_default();
+                    found.push(format!(
+                        "host '{name}' does not report: see that it is on and reaches the controllers, or say that it \
+                         is off (skein host fence {name} --is-off){fencing}"
+                    ));
+                }
                 Contact::Joined => found.push(format!("host '{name}' has joined and its agent was never seen")),
                 Contact::Off => {
                     let left = self.guests_on(name).len();

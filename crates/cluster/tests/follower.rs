@@ -18,6 +18,7 @@ fn migration(state: OperationState, of_move: MoveState) -> Operation {
         cancelled: false,
         message: String::new(),
         moves: vec![only],
+        fencing: None,
         progress: Progress::default(),
         version: 0,
     }

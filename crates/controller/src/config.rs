@@ -10,6 +10,8 @@ use skein_api::cluster::StoreKind;
 use skein_store::Store;
 use skein_store_sqlite::SqliteStore;
 
+use crate::fencing::FencingConfig;
+
 /// Where the configuration is unless another file is named.
 pub const DEFAULT_CONFIG: &str = "/etc/skein/controller.toml";
 /// Where the store is unless another is named.
@@ -36,9 +38,16 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     /// The file with the admin's token.
     pub admin_token: PathBuf,
+    /// What fencing devices need.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub fencing: FencingConfig,
     /// Certificates for etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdConfig>,
+}
+
+fn is_default(fencing: &FencingConfig) -> bool {
+    *fencing == FencingConfig::default()
 }
 
 /// How etcd is asked.
@@ -196,6 +205,7 @@ mod tests {
             identity: "/etc/skein/controller".into(),
             ca: None,
             admin_token: "/etc/skein/controller/admin.token".into(),
+            fencing: FencingConfig::default(),
             etcd: None,
         }
     }

@@ -9,6 +9,7 @@
 //! | module | what |
 //! |---|---|
 //! | `driver` | the core with its threads: store, election, plans |
+//! | `fencing` | what switches hosts off, and says whether they have power |
 //! | `server` | the port: TLS, agents and HTTP told apart |
 //! | `agent_link` | a connection with an agent |
 //! | `http` | the REST API and its OpenAPI document |
@@ -30,6 +31,7 @@ mod agent_link;
 pub mod client;
 pub mod config;
 pub mod driver;
+pub mod fencing;
 pub mod found;
 pub mod http;
 mod limits;

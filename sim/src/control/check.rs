@@ -20,6 +20,9 @@ pub struct Stats {
     pub moved: u64,
     pub started: u64,
     pub deposed: u64,
+    /// Hosts that a fencing device has switched off, and those of them whose guests ran.
+    pub switched_off: u64,
+    pub switched_off_alive: u64,
     pub events: u64,
 }
 
@@ -31,6 +34,8 @@ impl Stats {
         self.moved += other.moved;
         self.started += other.started;
         self.deposed += other.deposed;
+        self.switched_off += other.switched_off;
+        self.switched_off_alive += other.switched_off_alive;
         self.events += other.events;
     }
 }
@@ -43,6 +48,8 @@ pub struct Checker {
     pub failure: Option<String>,
     previews: BTreeSet<u64>,
     executed: BTreeSet<String>,
+    /// How often a host was ordered to be switched off.
+    orders: BTreeMap<String, u32>,
     terms: Vec<u64>,
     pub operations: BTreeSet<String>,
     /// When a controller last heard of a host.
@@ -226,6 +233,17 @@ impl Checker {
         let is_further = of.attempts as usize > attempt || of.state.is_over();
         if !is_further && (of.state != MoveState::Begun || of.attempts as usize != attempt) {
             self.broken(now, format!("{name} is commanded, and the store has the move as {:?}", of.state));
+        }
+    }
+
+    /// Checks that a power-off that is ordered is in the store.
+    pub fn ordered(&mut self, now: Ms, host: &str, written: u32) {
+        let orders = self.orders.entry(host.to_owned()).or_default();
+        *orders += 1;
+        if *orders > written {
+            let what =
+                format!("{host} is to be switched off, for the {orders}th time; the store has {written} of them");
+            self.broken(now, what);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use skein_api::{ToAgent, ToController};
-use skein_cluster::PlanRequest;
+use skein_cluster::{PlanRequest, PowerAction, PowerResult};
 use skein_store::{Entry, Outcome, Revision, StoreError};
 
 use super::host::Ms;
@@ -29,6 +29,16 @@ pub enum Event {
     Migrated { id: u64 },
     /// One end of a session notices that it is over.
     Broken { session: u64, at_node: bool },
+    /// A controller's word comes to a fencing device.
+    Power { node: usize, life: u64, job: u64, host: usize, action: PowerAction },
+    /// A fencing device's answer comes to a controller.
+    Powered { node: usize, life: u64, job: u64, result: PowerResult },
+    /// A host is off that was to be switched off.
+    PowerOff { host: usize },
+    /// Hosts get their fencing devices.
+    Outfit,
+    /// A host that was cut off is reached again.
+    Rejoin { host: usize },
     /// Something goes wrong, or is mended.
     Fault,
     /// Somebody asks for something.

@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::world::World;
-use super::{agent, node};
+use super::{agent, node, power};
 
 /// How many faults a run has at most.
 const FAULTS_MAX: u64 = 8;
@@ -25,7 +25,7 @@ pub fn inject(world: &mut World) {
     let node = if world.rng.percent(60) { leader.unwrap_or(node) } else { node };
     let host = world.rng.below(world.agents.len() as u64) as usize;
     let ms = world.rng.between(500, 8000);
-    match world.rng.below(7) {
+    match world.rng.below(10) {
         0 if world.nodes[node].is_alive => {
             node::kill(world, node);
             world.after(ms, Event::Restart { node: Some(node), host: None });
@@ -52,6 +52,13 @@ pub fn inject(world: &mut World) {
             world.say(|| format!("the store is silent for {ms} ms"));
             world.store_silent_until = world.now + ms;
         }
+        6 => {
+            let ms = 9_000 + 3 * ms;
+            world.say(|| format!("host {host} is cut off for {ms} ms"));
+            (0..world.nodes.len()).for_each(|node| part(world, node, host));
+            world.after(ms, Event::Rejoin { host });
+        }
+        7..=8 => power::fault(world, host, ms),
         _ => world.cut.clear(),
     }
 }

@@ -143,6 +143,19 @@ fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmVi
     }
 }
 
+/// A fencing device.
+#[derive(Debug, Default)]
+pub struct Bmc {
+    /// Until when it answers nobody.
+    pub silent_until: Ms,
+    /// Until when it says that the host is off, whatever the host is.
+    pub says_off_until: Ms,
+    /// Until when it says that the host is on, whatever the host is.
+    pub says_on_until: Ms,
+    /// Whether it was ever told to switch the host off.
+    pub is_ordered: bool,
+}
+
 /// A controller's process.
 pub struct Node {
     pub life: u64,

@@ -6,6 +6,7 @@
 //! | `world` | the heap of what happens, the store, and connections |
 //! | `node` | what a controller's process does: its candidacy, its writes, its plans |
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
+//! | `power` | fencing devices, which switch hosts off |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
 //! | `check`, `settled` | what must hold, at each step and in the end |
 //! | [`scenario`] | a run from a seed |
@@ -16,6 +17,7 @@ mod event;
 mod faults;
 mod host;
 mod node;
+mod power;
 pub mod scenario;
 mod settled;
 mod world;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_api::cluster::Contact;
 use skein_api::{Term, ToAgent, ToController, Welcome};
-use skein_cluster::{Asked, Change, HostRecord, Input, Output, Tables, plan};
+use skein_cluster::{Asked, Change, HostRecord, Input, Output, PowerAction, PowerResult, Tables, plan};
 use skein_store::election::{HeldLease, TermBase, campaign, guarded};
 use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
 
@@ -18,6 +18,8 @@ const TICK_MS: Ms = 500;
 const TTL: Duration = Duration::from_secs(5);
 /// How often the lease is kept alive.
 const KEEP_MS: Ms = 1500;
+/// How much of its lease a leader has left when it has a host switched off.
+const LEASE_LEFT_MS: u128 = 3_000;
 const BASE: TermBase = TermBase(0);
 
 /// Starts a controller's process.
@@ -194,6 +196,7 @@ fn perform(world: &mut World, node: usize, output: Output) {
             let ms = world.rng.between(5, 400);
             world.after(ms, Event::Plan { node, life, plan, request });
         }
+        Output::Power { job, term, host, action, .. } => send_power(world, node, job, term, &host, action),
         Output::Answer { asked, answer } => world.answered(node, asked, answer),
         Output::Changed { .. } => {}
         Output::StepDown { why } => {
@@ -202,6 +205,35 @@ fn perform(world: &mut World, node: usize, output: Output) {
             (of.lease, of.term) = (None, None);
             follow(world, node);
         }
+    }
+}
+
+/// Sends a controller's word to a device.
+fn send_power(world: &mut World, node: usize, job: u64, term: Term, host: &str, action: PowerAction) {
+    let life = world.nodes[node].life;
+    let Some(host) = world.agents.iter().position(|agent| agent.name == host) else { return };
+    if action == PowerAction::Off {
+        check_order(world, node, term, host);
+        let now = Duration::from_millis(world.now);
+        let left = world.nodes[node].lease.map_or(0, |lease| lease.left(now).as_millis());
+        if left < LEASE_LEFT_MS {
+            let result = PowerResult::Refused("the leader's lease has too little left".into());
+            return world.after(1, Event::Powered { node, life, job, result });
+        }
+    }
+    let ms = if world.rng.percent(10) { world.rng.between(500, 3000) } else { world.rng.between(5, 100) };
+    world.after(ms, Event::Power { node, life, job, host, action });
+}
+
+/// Checks that a power-off was written before, and that the host is not heard of.
+fn check_order(world: &mut World, node: usize, term: Term, host: usize) {
+    let name = world.agents[host].name.clone();
+    world.say(|| format!("c{node} orders in term {term} that {name} is switched off"));
+    let written = world.attempts_written(&name);
+    let (now, silent_ms) = (world.now, world.check.silent_ms(world.now, node, host));
+    world.check.ordered(now, &name, written);
+    if silent_ms < 2500 {
+        world.check.broken(now, format!("{name} is to be switched off, and was heard of {silent_ms} ms ago"));
     }
 }
 

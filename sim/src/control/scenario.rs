@@ -2,21 +2,23 @@
 
 use serde_json::json;
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FenceRequest, MigrateRequest, OptimizeRequest, OptimizeSettings,
-    ResumeRequest, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest, MoveState, Operation,
+    OperationKind, OptimizeRequest, OptimizeSettings, ResumeRequest, VmSettings,
 };
 use skein_cluster::{Ask, Asked, Settings};
 
 use super::check::{APART, Stats};
 use super::event::Event;
 use super::faults::{self, CALM_MS};
-use super::host::{Agent, Guest, Node};
+use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node};
+use super::{agent, node, power};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 150_000;
+/// When people mend what keeps a start from being done: one that may have been done is asked of one host for good.
+const MEND_MS: u64 = 100_000;
 /// When people stop to ask for things.
 const PEOPLE_MS: u64 = 40_000;
 /// How often it is seen whether all is settled, in milliseconds.
@@ -40,15 +42,22 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
         agent::start(&mut world, host);
     }
     faults::schedule(&mut world);
+    if world.rng.percent(70) {
+        world.after(500, Event::Outfit);
+    }
     for _ in 0..world.rng.between(1, 12) {
         let ms = world.rng.between(500, PEOPLE_MS);
         world.after(ms, Event::People);
     }
-    let mut look_ms = PEOPLE_MS + LOOK_MS;
+    let (mut look_ms, mut is_mended) = (PEOPLE_MS + LOOK_MS, false);
     while let Some(event) = world.next() {
         world.check.stats.events += 1;
         if world.now > CALM_MS && !world.is_calm {
             calm(&mut world);
+        }
+        if world.now > MEND_MS && !is_mended {
+            is_mended = true;
+            mend(&mut world);
         }
         take(&mut world, event);
         if world.check.failure.is_some() || world.now > END_MS {
@@ -69,6 +78,7 @@ fn populate(world: &mut World) {
     for host in 0..hosts {
         let ram_mb = 1024 * world.rng.between(4, 12);
         world.agents.push(Agent::new(&format!("h{host}"), ram_mb));
+        world.bmcs.push(Bmc::default());
     }
     for vm in 0..world.rng.between(1, 10) {
         let host = world.rng.below(hosts) as usize;
@@ -88,6 +98,20 @@ fn calm(world: &mut World) {
     world.is_calm = true;
     world.cut.clear();
     world.store_silent_until = 0;
+}
+
+/// Lets hosts do the starts that are asked of them again and again.
+fn mend(world: &mut World) {
+    let (_, entries) = world.all();
+    let all = entries.iter().filter(|entry| entry.key.as_str().starts_with("operation/"));
+    let all = all.filter_map(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
+    let starts = all.filter(|found| matches!(found.kind, OperationKind::Failover { .. }) && !found.state.is_over());
+    for of in starts.flat_map(|found| found.moves).filter(|of| of.state == MoveState::Begun && of.attempts > 1) {
+        if let Some(agent) = world.agents.iter_mut().find(|agent| Some(&agent.name) == of.to.as_ref()) {
+            agent.ram_mb *= 10;
+            agent.refuses.remove(&of.vm);
+        }
+    }
 }
 
 fn take(world: &mut World, event: Event) {
@@ -123,6 +147,13 @@ fn take(world: &mut World, event: Event) {
             node::handle(world, node, skein_cluster::Input::AgentDown { session });
         }
         Event::Broken { session, at_node: false } => agent::broken(world, session),
+        Event::Power { node, life, job, host, action } => power::take(world, (node, life, job), host, action),
+        Event::Powered { node, life, job, result } if is_life(world, node, life) => {
+            node::handle(world, node, skein_cluster::Input::Power { job, result });
+        }
+        Event::PowerOff { host } => power::off(world, host),
+        Event::Outfit => power::outfit(world),
+        Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
         Event::Fault if !world.is_calm => faults::inject(world),
         Event::People => people(world),
         Event::Restart { node: Some(node), .. } if !world.nodes[node].is_alive => node::start(world, node),
@@ -134,7 +165,7 @@ fn take(world: &mut World, event: Event) {
 fn node_of(event: &Event) -> Option<usize> {
     match event {
         Event::Tick { node, .. } | Event::Stored { node, .. } | Event::Plan { node, .. } => Some(*node),
-        Event::ToController { node, .. } => Some(*node),
+        Event::ToController { node, .. } | Event::Powered { node, .. } => Some(*node),
         _ => None,
     }
 }
@@ -172,7 +203,9 @@ fn people(world: &mut World) {
         },
         9 => {
             let optimize = OptimizeSettings { automatic: true, interval_s: 60, ..OptimizeSettings::default() };
-            Ask::SetSettings { settings: Box::new(ClusterSettings { optimize, ..Default::default() }), version: None }
+            let failover = FailoverSettings { grace_s: world.rng.below(4) as u32, ..FailoverSettings::default() };
+            let settings = Box::new(ClusterSettings { optimize, failover, ..Default::default() });
+            Ask::SetSettings { settings, version: None }
         }
         10 => {
             let rule = json!({"apart": {"of": {"guests": ["v0", "v1"]}, "force": "hard"}});
@@ -191,7 +224,11 @@ fn people(world: &mut World) {
     let off = world.agents.iter().find(|agent| is_off(agent)).map(|agent| agent.name.clone());
     let ask = match off.filter(|_| world.rng.percent(60)) {
         Some(host) => Ask::Fence { host, request: FenceRequest { is_off: true } },
-        None => ask,
+        // Who does not see that a host is off has it switched off.
+        None => match power::lost(world, node).filter(|_| world.rng.percent(40)) {
+            Some(host) => Ask::Fence { host, request: FenceRequest::default() },
+            None => ask,
+        },
     };
     let id = world.number();
     world.say(|| format!("somebody asks c{node}: {ask:?}"));

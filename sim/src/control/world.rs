@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
+use skein_api::cluster::{Operation, OperationKind};
 use skein_api::{ToAgent, ToController};
 use skein_cluster::{Answer, Now};
 use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
 
 use super::check::Checker;
 use super::event::{Event, Session};
-use super::host::{Agent, Flight, Ms, Node};
+use super::host::{Agent, Bmc, Flight, Ms, Node};
 use crate::rng::Rng;
 
 /// The wall clock at the begin of a run: some day in 2026.
@@ -28,6 +29,8 @@ pub struct World {
     pub store_silent_until: Ms,
     pub nodes: Vec<Node>,
     pub agents: Vec<Agent>,
+    /// The hosts' fencing devices.
+    pub bmcs: Vec<Bmc>,
     pub sessions: BTreeMap<u64, Session>,
     /// The pairs of host and controller between which nothing comes through.
     pub cut: BTreeSet<(usize, usize)>,
@@ -53,6 +56,7 @@ impl World {
             store_silent_until: 0,
             nodes: Vec::new(),
             agents: Vec::new(),
+            bmcs: Vec::new(),
             sessions: BTreeMap::new(),
             cut: Default::default(),
             migrations: BTreeMap::new(),
@@ -172,6 +176,15 @@ impl World {
         let key = skein_store::Key::new(key).ok()?;
         let page = self.store.read(&Range::one(key)).ok()?;
         page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
+    }
+
+    /// Returns how many attempts to switch a host off the store has.
+    pub fn attempts_written(&mut self, host: &str) -> u32 {
+        let (_, entries) = self.all();
+        let all = entries.iter().filter(|entry| entry.key.as_str().starts_with("operation/"));
+        let all = all.filter_map(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
+        let of_host = all.filter(|found| matches!(&found.kind, OperationKind::Fence { host: of, .. } if of == host));
+        of_host.filter_map(|found| found.fencing).map(|fencing| fencing.attempts).sum()
     }
 
     pub fn answered(&mut self, node: usize, asked: u64, answer: Answer) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::UnixMs;
+use super::{FencingDevice, UnixMs};
 use crate::v1::HostLoad;
 
 /// A host of the cluster.
@@ -94,4 +94,7 @@ pub struct HostSettings {
     /// The most migrations from the host at once. `None`: as many as the controller's rule says.
     #[cfg_attr(feature = "openapi", schema(maximum = 65535))]
     pub outgoing_max: Option<u32>,
+    /// What switches the host off from outside, and proves that it is off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<FencingDevice>,
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
+//! | `fencing` | what switches a host off, and proves that it is off |
 //! | `rule` | rules, what is broken, and why a VM can or cannot be on a host |
 //! | `settings` | what is set of the whole cluster |
 //! | `status` | the cluster as a whole |
@@ -16,6 +17,7 @@
 
 mod access;
 mod event;
+mod fencing;
 mod host;
 mod operation;
 mod problem;
@@ -26,6 +28,7 @@ mod vm;
 
 pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, NewToken, Role, Token, TokenSecret};
 pub use event::{ChangedObject, Event};
+pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
 pub use host::{Contact, Host, HostMode, HostSettings};
 pub use operation::{
     DrainRequest, FenceRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress,

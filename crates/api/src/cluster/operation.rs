@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::UnixMs;
+use super::{Fencing, UnixMs};
 use crate::v1::MigrationId;
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
@@ -27,6 +27,9 @@ pub struct Operation {
     pub message: String,
     /// The moves that are part of it, in the order in which they were planned.
     pub moves: Vec<Move>,
+    /// How far a fencing is; of other operations `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fencing: Option<Fencing>,
     /// How much of it is done.
     pub progress: Progress,
     /// Changes with each change of what is stored of the operation: the operation's ETag.
@@ -68,6 +71,13 @@ pub enum OperationKind {
     Failover {
         /// The host, which is proven to be off.
         host: String,
+    },
+    /// Switches a lost host off by its fencing device, which proves that it is off.
+    Fence {
+        /// The host.
+        host: String,
+        /// Whether nobody asked for it.
+        automatic: bool,
     },
     /// Brings the guests of a drain home, and those of the drains that it follows.
     Resume {
@@ -240,13 +250,14 @@ pub struct DrainRequest {
     pub dry_run: bool,
 }
 
-/// Says that a host is off.
+/// Asks for a lost host to be switched off, or says that it is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct FenceRequest {
-    /// Whether a person has made sure that the host is off, and that it stays off until it is to run again. Its guests
-    /// are then started elsewhere: were one of them still running, it would run twice.
+    /// `false`: the host's fencing device switches it off. `true`: a person has made sure that the host is off, and
+    /// that it stays off until it is to run again. Its guests are then started elsewhere: were one of them still
+    /// running, it would run twice.
     pub is_off: bool,
 }
 

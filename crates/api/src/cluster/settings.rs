@@ -74,16 +74,19 @@ impl Default for OptimizeSettings {
 pub struct FailoverSettings {
     /// Whether VMs of a host that is proven to be off are started elsewhere.
     pub restart: bool,
-    /// Whether a lost host that has a power switch is switched off, which proves it.
+    /// Whether a lost host that has a fencing device is switched off by itself, which proves that it is off.
     pub power_off: bool,
     /// The seconds for which a host is lost before it is switched off.
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 86400))]
     pub grace_s: u32,
+    /// The most hosts that are being switched off by themselves at once.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
+    pub power_offs_max: u32,
 }
 
 impl Default for FailoverSettings {
     fn default() -> FailoverSettings {
-        FailoverSettings { restart: true, power_off: true, grace_s: 10 }
+        FailoverSettings { restart: true, power_off: true, grace_s: 10, power_offs_max: 2 }
     }
 }
 

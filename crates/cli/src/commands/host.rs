@@ -8,6 +8,7 @@ use skein_client::ControllerClient;
 use skein_units::{about_bytes, exact_bytes, parse_seconds};
 
 use super::cluster::access::ViewArgs;
+use super::cluster::fencing;
 use super::cluster::follow::EXIT_CODES;
 use super::cluster::hosts::{self, Wait};
 use super::cluster::output::Output;
@@ -127,13 +128,17 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Say that a lost host is off: its guests are started elsewhere
+    /// Switch a lost host off, or say that it is off: its guests are started elsewhere
     ///
-    /// A host is lost when its agent does not report any more. Its guests may still run. Make sure that the host is off
-    /// (its power switch, its management controller) and that it stays off until it is to run again. If it is not off,
-    /// its guests run twice, and write to the same disks.
+    /// A host is lost when its agent does not report any more. Its guests may still run. Its fencing device
+    /// (`skein host fencing`) switches it off, and says when it is off.
+    ///
+    /// Without a device, with --is-off: make sure that the host is off (its power switch, its management controller)
+    /// and that it stays off until it is to run again. If it is not off, its guests run twice, and write to the same
+    /// disks.
     #[command(after_help = format!("\
 Examples:
+  skein host fence hosta                     its fencing device switches it off
   skein host fence hosta --is-off            I have seen that it is off
 
 {EXIT_CODES}"))]
@@ -141,7 +146,7 @@ Examples:
         /// Its name
         name: String,
         /// A person has made sure that it is off, and stays off
-        #[arg(long, required = true)]
+        #[arg(long)]
         is_off: bool,
         /// Return as soon as it is begun
         #[arg(long)]
@@ -150,6 +155,9 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Set, look at and try what switches a host off from outside
+    #[command(subcommand)]
+    Fencing(fencing::Command),
     /// Take a host that has no VMs out of the cluster
     ///
     /// The controllers refuse its agent and its certificate until the host joins anew, by `skein join` with a new
@@ -203,6 +211,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let client = view.controllers.client()?;
             return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
         }
+        Command::Fencing(command) => fencing::run(&view.controllers.client()?, command)?,
         Command::Remove { name, force } => {
             view.controllers.client()?.remove_host(&name, force)?;
             let name = clean_line(&name);

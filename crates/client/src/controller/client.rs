@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skein_api::cluster::{
     AuditRecord, ClusterSettings, ClusterStatus, Complaint, DrainRequest, Explanation, FenceRequest, Host,
-    HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, ResumeRequest, Rule,
-    Token, TokenSecret, Vm, VmSettings,
+    HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, PowerReading,
+    ResumeRequest, Rule, Token, TokenSecret, Vm, VmSettings,
 };
 use ureq::http::Method;
 use ureq::http::header::ETAG;
@@ -183,10 +183,16 @@ impl ControllerClient {
         json(self.sender.send(&ask)?)
     }
 
-    /// Says that a lost host is off. Returns the operation that starts its guests elsewhere, if there are any.
+    /// Has a lost host switched off, or says that it is off. Returns the operation that does so, or that starts its
+    /// guests elsewhere, if there is any.
     pub fn fence(&self, host: &str, request: &FenceRequest) -> Result<Option<Operation>, ControllerError> {
         let ask = Ask::post(format!("/hosts/{}/fence", encoded(host)), Some(plain(request)));
         json(self.sender.send(&ask)?)
+    }
+
+    /// Asks a host's fencing device whether the host has power.
+    pub fn test_fencing(&self, host: &str) -> Result<PowerReading, ControllerError> {
+        self.change(&format!("/hosts/{}/fencing/test", encoded(host)), None::<&()>)
     }
 
     /// Removes a host that has no VMs.

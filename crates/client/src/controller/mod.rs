@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `url` | where a controller is |
 //! | `login` | what a user keeps to reach a cluster |
-//! | `transport` | TLS with the cluster's controllers, and nobody else |
+//! | `transport` | TLS below an HTTP client: with the cluster's controllers, and nobody else |
 //! | `error` | why a request failed, in words |
 //! | `request` | one request: which controller, how often |
 //! | `client` | the API's routes |
@@ -26,5 +26,5 @@ pub use events::Events;
 pub use items::Items;
 pub use login::{Login, LoginError};
 pub use request::random_key;
-pub use transport::Credentials;
+pub use transport::{Credentials, TlsConnector, TlsTransport};
 pub use url::{BadUrl, ControllerUrl, DEFAULT_CONTROLLER_PORT};

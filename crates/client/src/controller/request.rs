@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use skein_api::cluster::ProblemDetails;
+use skein_identity::controller_name;
 use ureq::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION};
 use ureq::http::{self, Method, Response};
 use ureq::unversioned::resolver::DefaultResolver;
@@ -13,7 +14,7 @@ use ureq::unversioned::transport::{Connector, TcpConnector};
 use ureq::{Agent, Body};
 
 use super::error::{ControllerError, failed};
-use super::transport::{ClusterTls, Credentials};
+use super::transport::{Credentials, TlsConnector};
 use super::url::ControllerUrl;
 
 /// How many bytes an answer has at most.
@@ -108,7 +109,8 @@ impl Sender {
             .timeout_recv_response(Some(times.answer))
             .timeout_per_read(Some(times.answer))
             .build();
-        let connector = TcpConnector::default().chain(ClusterTls(credentials.tls()?));
+        let connector =
+            TcpConnector::default().chain(TlsConnector { config: credentials.tls()?, name: controller_name() });
         let agent = Agent::with_parts(config, connector, DefaultResolver::default());
         let secret = credentials.secret().map(str::to_owned);
         Ok(Sender { urls, agent, secret, times, good: AtomicUsize::new(0) })

@@ -1,12 +1,11 @@
-//! TLS with the cluster's controllers, and nobody else, below an HTTP client.
+//! TLS below an HTTP client, with whom its configuration trusts: the cluster's controllers, and nobody else.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use skein_identity::{
-    CaFingerprint, Identity, IdentityError, controller_client_config, controller_name, pinned_client_config,
-};
+use skein_identity::{CaFingerprint, Identity, IdentityError, controller_client_config, pinned_client_config};
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport, TransportAdapter,
 };
@@ -51,9 +50,14 @@ impl Credentials {
 
 /// Puts TLS over a connection.
 #[derive(Debug)]
-pub(super) struct ClusterTls(pub Arc<ClientConfig>);
+pub struct TlsConnector {
+    /// Who is trusted.
+    pub config: Arc<ClientConfig>,
+    /// The name that the server's certificate is to have, whatever its address.
+    pub name: ServerName<'static>,
+}
 
-impl<In: Transport> Connector<In> for ClusterTls {
+impl<In: Transport> Connector<In> for TlsConnector {
     type Out = TlsTransport;
 
     fn connect(
@@ -62,18 +66,19 @@ impl<In: Transport> Connector<In> for ClusterTls {
         chained: Option<In>,
     ) -> Result<Option<TlsTransport>, ureq::Error> {
         let Some(transport) = chained else { return Ok(None) };
-        let mut connection = ClientConnection::new(self.0.clone(), controller_name()).map_err(std::io::Error::other)?;
+        let mut connection =
+            ClientConnection::new(self.config.clone(), self.name.clone()).map_err(std::io::Error::other)?;
         let mut socket = TransportAdapter::new(transport.boxed(), details.current_time.clone());
         socket.set_timeout(details.timeout);
-        // At once, so that nothing is sent to a server that is not the cluster's.
+        // At once, so that nothing is sent to a server that is not trusted.
         connection.complete_io(&mut socket)?;
         let buffers = LazyBuffers::new(details.config.input_buffer_size(), details.config.output_buffer_size());
         Ok(Some(TlsTransport { buffers, stream: StreamOwned { conn: connection, sock: socket } }))
     }
 }
 
-/// A connection with a controller.
-pub(super) struct TlsTransport {
+/// A connection with TLS.
+pub struct TlsTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
 }

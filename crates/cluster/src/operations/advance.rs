@@ -28,6 +28,9 @@ impl Controller {
                 continue;
             }
             match operation.state {
+                _ if matches!(operation.kind, OperationKind::Fence { .. }) && !operation.state.is_over() => {
+                    self.advance_fence(now, operation);
+                }
                 OperationState::Planning => self.plan_operation(now, operation),
                 OperationState::Running => self.advance_running(now, operation),
                 OperationState::Cancelling => self.advance_cancelling(now, operation),
@@ -159,6 +162,8 @@ impl Controller {
                     operation.message = format!("{} cannot be started elsewhere: {}", left.len(), left.join(", "));
                 }
             }
+            // It has no moves, and ends by itself.
+            OperationKind::Fence { .. } => {}
             OperationKind::Drain { host, .. } => {
                 let host = host.clone();
                 self.drained(operation, &host);

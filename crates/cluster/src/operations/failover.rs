@@ -5,7 +5,7 @@
 //! once, and does not have the VM.
 
 use skein_api::cluster::{Contact, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
-use skein_api::{Reply, Request, Role, StartOptions, VmOrigin, VmState};
+use skein_api::{Migration, Reply, Request, Role, StartOptions, VmOrigin, VmState};
 
 use super::record::starts;
 use crate::planner::Want;
@@ -18,10 +18,7 @@ impl Controller {
     /// Notes that a host is off, as somebody has made sure of. Its guests are started elsewhere, if that is set.
     pub(crate) fn proven_off(&mut self, now: Now, host: &str, by: &str) -> Option<Operation> {
         self.set_contact(now, host, Contact::Off);
-        if let Some(observed) = self.observed.get_mut(host) {
-            // What it said before holds no more.
-            observed.vms.clear();
-        }
+        self.forget_said(host, "the host is proven to be off");
         if !self.tables.settings.value.failover.restart || self.lost_guests(host).is_empty() {
             return None;
         }
@@ -49,12 +46,22 @@ impl Controller {
         };
         let to = self.begun_moves().filter(|of| of.vm == vm && of.from == dead);
         let may_have = |of: &Move| of.to.as_deref().is_some_and(|to| self.session_of(to).is_none());
-        self.observed.iter().any(other) || to.into_iter().any(may_have)
+        // Where it is being started it will be, or be given back.
+        let is_claimed = self.claimed_by(vm).is_some_and(|claimed| claimed != dead);
+        is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
     }
 
     /// Returns what a failover wants planned: places for the VMs that have none yet.
     pub(crate) fn want_starts(&self, host: &str) -> Want {
         Want::Start { vms: self.lost_guests(host) }
+    }
+
+    /// Returns whether another host has a migration in doubt that only this host, or its end, can settle.
+    pub(crate) fn is_doubted(&self, host: &str) -> bool {
+        let others = self.observed.iter().filter(|(name, _)| name.as_str() != host);
+        let doubts = others.flat_map(|(_, observed)| observed.migrations.values());
+        let is_with = |of: &Migration| of.source == host || of.target == host;
+        doubts.into_iter().any(|of| of.in_doubt && of.outcome.is_none() && is_with(of))
     }
 
     /// Settles migrations in doubt whose other host is off: that host can say nothing any more.
@@ -122,6 +129,12 @@ impl Controller {
     pub(crate) fn look_at_begun_start(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
+        if self.tables.hosts.get(&to).is_some_and(|host| host.value.contact == Contact::Off) {
+            // The VM is that host's, and is lost with it.
+            let own = &mut operation.moves[index];
+            (own.state, own.ended, own.detail) = (MoveState::Failed, Some(now.wall), format!("{to} is off"));
+            return;
+        }
         let Some(observed) = self.reporting(&to) else { return };
         let state = observed.vms.get(&of.vm).map(|vm| vm.state);
         let own = &mut operation.moves[index];

@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `record` | an operation's record, and what is read from it |
 //! | `advance` | where an operation goes from where it is |
+//! | `fence` | a lost host is switched off, and proven off |
 //! | `failover` | guests of a host that died |
 //! | `moves` | which moves begin, and what becomes of them |
 //! | `plans` | which plans are asked for, and what is done with them |
 
 mod advance;
 mod failover;
+mod fence;
 mod moves;
 mod plans;
 mod record;

@@ -164,6 +164,8 @@ impl Controller {
             OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
             OperationKind::Failover { host } => self.want_starts(host),
+            // It is never planned.
+            OperationKind::Fence { .. } => Want::Start { vms: Vec::new() },
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));

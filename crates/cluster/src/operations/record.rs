@@ -116,6 +116,7 @@ impl Controller {
             cancelled: false,
             message: String::new(),
             moves: Vec::new(),
+            fencing: None,
             progress: Progress::default(),
             version: 0,
         }

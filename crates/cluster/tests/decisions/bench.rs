@@ -3,12 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{DrainRequest, Host, Operation, UnixMs};
+use skein_api::cluster::{DrainRequest, FencingDevice, Host, HostSettings, Operation, UnixMs};
 use skein_api::{
     Hello, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome, Refusal, Reply, Request, Role, Term,
     VmOrigin, VmState, VmView,
 };
-use skein_cluster::{Answer, Ask, Asked, Controller, Input, Now, Output, Refused, SessionId, Settings, Tables, plan};
+use skein_cluster::{
+    Answer, Ask, Asked, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused, SessionId, Settings,
+    Tables, plan,
+};
 
 pub const GIB: u64 = 1 << 30;
 
@@ -24,12 +27,16 @@ pub struct Bench {
     pub controller: Controller,
     now: Now,
     revision: u64,
+    term: u64,
+    store: BTreeMap<String, Vec<u8>>,
     number: u64,
     sessions: BTreeMap<SessionId, String>,
     /// What each agent has.
     vms: BTreeMap<String, BTreeMap<String, VmView>>,
     /// The commands that agents have not carried out yet.
     pub sent: Vec<Sent>,
+    /// What fencing devices were told or asked, and have not answered.
+    pub powers: Vec<(u64, String, PowerAction)>,
     answers: BTreeMap<u64, Answer>,
     /// The certificate that a host's agent shows: its first unless the test says otherwise.
     pub certificates: BTreeMap<String, String>,
@@ -46,10 +53,13 @@ impl Bench {
             controller: Controller::new(Settings::default()),
             now: Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000 },
             revision: 1,
+            term: 1,
+            store: BTreeMap::new(),
             number: 0,
             sessions: BTreeMap::new(),
             vms: BTreeMap::new(),
             sent: Vec::new(),
+            powers: Vec::new(),
             answers: BTreeMap::new(),
             certificates: BTreeMap::new(),
             refusals: Vec::new(),
@@ -81,8 +91,14 @@ impl Bench {
 
     fn perform(&mut self, output: Output) -> Option<Input> {
         match output {
-            Output::Write { write, .. } => {
+            Output::Write { write, changes, .. } => {
                 self.revision += 1;
+                for change in changes {
+                    match change {
+                        Change::Put { key, value } => drop(self.store.insert(key, value)),
+                        Change::Delete { key } => drop(self.store.remove(&key)),
+                    }
+                }
                 return Some(Input::Written { write, revision: self.revision });
             }
             Output::Plan { plan: number, request } => {
@@ -93,6 +109,7 @@ impl Bench {
                 let host = self.sessions[&session].clone();
                 self.sent.push(Sent { host, command, request: *request });
             }
+            Output::Power { job, host, action, .. } => self.powers.push((job, host, action)),
             Output::HangUp { session, .. } => {
                 self.sessions.remove(&session);
             }
@@ -226,6 +243,33 @@ impl Bench {
         while self.obey() {}
     }
 
+    // ---- fencing devices ----
+
+    /// Gives a host a device, by its settings.
+    pub fn set_device(&mut self, host: &str) {
+        let settings = HostSettings { fencing: Some(device(host)), ..HostSettings::default() };
+        assert_eq!(self.ask(Ask::SetHost { host: host.into(), settings, version: None }), Answer::Done);
+    }
+
+    /// Answers what a device was told or asked, which is to be this.
+    pub fn power(&mut self, host: &str, action: PowerAction, result: PowerResult) {
+        assert!(!self.powers.is_empty(), "no device was told or asked anything: {action:?}");
+        let (job, of, found) = self.powers.remove(0);
+        assert_eq!((of.as_str(), found), (host, action));
+        self.input(Input::Power { job, result });
+    }
+
+    /// Has another controller lead, which knows nothing but the store.
+    pub fn change_leader(&mut self) {
+        let stored = self.store.iter().map(|(key, value)| (key.as_str(), value.as_slice(), 1));
+        let tables = Tables::load(stored).unwrap();
+        self.controller = Controller::new(Settings::default());
+        self.powers.clear();
+        self.sessions.clear();
+        self.term += 1;
+        self.input(Input::Elected { term: Term(self.term), tables: Box::new(tables) });
+    }
+
     // ---- people ----
 
     pub fn ask(&mut self, ask: Ask) -> Answer {
@@ -270,6 +314,17 @@ pub fn drain(host: &str) -> Ask {
 
 pub fn preview(host: &str) -> Ask {
     Ask::Drain { host: host.into(), request: DrainRequest { dry_run: true, ..DrainRequest::default() } }
+}
+
+fn device(host: &str) -> FencingDevice {
+    FencingDevice::Redfish {
+        url: format!("http://{host}"),
+        system: None,
+        user: None,
+        secret: None,
+        certificate_sha256: None,
+        ca: None,
+    }
 }
 
 /// A host of 16 cores and 64 GiB.

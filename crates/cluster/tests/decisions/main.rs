@@ -4,5 +4,6 @@ mod attention;
 mod bench;
 mod drain;
 mod fence;
+mod fencing;
 mod reasons;
 mod remove;

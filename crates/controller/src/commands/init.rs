@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use skein_controller::config::{Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE};
+use skein_controller::fencing::FencingConfig;
 use skein_controller::found::{FoundError, Founded, found};
 use skein_controller::http::token_secret;
 use skein_controller::server::DEFAULT_PORT;
@@ -152,6 +153,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
     let addresses = if args.address.is_empty() { vec![own()?] } else { args.address.clone() };
     let store = if args.store == "sqlite" { DEFAULT_STORE.to_owned() } else { args.store.clone() };
     let config = Config {
+        fencing: FencingConfig::default(),
         name,
         listen: args.listen,
         addresses,

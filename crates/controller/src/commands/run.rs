@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 use skein_cluster::{CLUSTER_KEY, Settings};
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, Member, boot_clock};
+use skein_controller::fencing::RealDevices;
 use skein_controller::http::router;
 use skein_controller::server::{ServerSettings, serve};
 use skein_identity::{ClusterCa, ControllerIdentity, controller_server_config};
@@ -55,6 +56,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         member: Member { name: identity.name().to_owned(), url: config.url(), address: config.address() },
         store,
         store_kind: config.store_kind()?,
+        fencing: Arc::new(RealDevices(config.fencing.clone())),
         core: Settings::default(),
         times: ElectionTimes::default(),
         boot: boot_clock(),

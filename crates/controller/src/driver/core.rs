@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use skein_api::cluster::ChangedObject;
+use skein_api::cluster::{ChangedObject, FencingDevice};
 use skein_api::{Hello, Term};
 use skein_cluster::{
-    Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, Refused, RefusedKind, SessionId,
-    error_chain,
+    Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, PowerAction, PowerResult, Refused,
+    RefusedKind, SessionId, error_chain,
 };
 use skein_store::election::HeldLease;
 use tokio::sync::{oneshot, watch};
@@ -35,6 +36,16 @@ pub(crate) struct PlanJob {
     pub request: Box<PlanRequest>,
 }
 
+/// What a device is to be told or asked.
+pub(crate) struct PowerJob {
+    pub job: u64,
+    pub term: Term,
+    pub host: String,
+    pub device: Box<FencingDevice>,
+    pub action: PowerAction,
+    pub until: Instant,
+}
+
 /// What the threads and tasks of a controller share.
 pub(crate) struct Shared {
     state: RwLock<State>,
@@ -56,19 +67,20 @@ struct State {
     controller: Controller,
     agents: Agents,
     answers: BTreeMap<u64, oneshot::Sender<Answer>>,
-    writes: SyncSender<WriteJob>,
-    plans: SyncSender<PlanJob>,
+    queues: Queues,
     asked: u64,
 }
 
+/// Where what takes a while waits to be done.
+pub(crate) struct Queues {
+    pub writes: SyncSender<WriteJob>,
+    pub plans: SyncSender<PlanJob>,
+    pub powers: SyncSender<PowerJob>,
+}
+
 impl Shared {
-    pub fn new(
-        controller: Controller,
-        boot: BootClock,
-        writes: SyncSender<WriteJob>,
-        plans: SyncSender<PlanJob>,
-    ) -> Shared {
-        let state = State { controller, agents: Agents::default(), answers: BTreeMap::new(), writes, plans, asked: 0 };
+    pub fn new(controller: Controller, boot: BootClock, queues: Queues) -> Shared {
+        let state = State { controller, agents: Agents::default(), answers: BTreeMap::new(), queues, asked: 0 };
         Shared {
             state: RwLock::new(state),
             boot,
@@ -111,6 +123,13 @@ impl Shared {
     /// Whether the leader's lease is over by the own clock: earlier than the store says so.
     pub fn lease_is_over(&self) -> bool {
         self.lease.lock().is_none_or(|lease| lease.left((self.boot)()).is_zero())
+    }
+
+    /// Returns how much of its lease this controller has left by its own clock, if it leads in that term.
+    pub fn lease_left(&self, term: Term) -> Option<Duration> {
+        let leads = self.read(|controller| controller.term() == Some(term));
+        let left = self.lease.lock().map(|lease| lease.left((self.boot)()));
+        left.filter(|left| leads && !left.is_zero())
     }
 
     /// Looks at the controller. Nothing changes meanwhile, so this must be short.
@@ -165,7 +184,7 @@ impl Shared {
     }
 
     /// Waits for a time, or until the controller is to end. Returns whether it is to end.
-    pub fn wait_for_stop(&self, time: std::time::Duration) -> bool {
+    pub fn wait_for_stop(&self, time: Duration) -> bool {
         let mut stop = self.stop.lock();
         if !*stop {
             self.stopped.wait_for(&mut stop, time);
@@ -188,12 +207,18 @@ impl Shared {
     fn perform(&self, state: &mut State, output: Output) -> Option<Input> {
         match output {
             Output::Write { write, term, changes } => {
-                let full = state.writes.try_send(WriteJob { write, term, changes }).is_err();
+                let full = state.queues.writes.try_send(WriteJob { write, term, changes }).is_err();
                 full.then(|| Input::WriteFailed { write, why: "earlier writes take too long".into() })
             }
             Output::Plan { plan, request } => {
-                let full = state.plans.try_send(PlanJob { plan, request }).is_err();
+                let full = state.queues.plans.try_send(PlanJob { plan, request }).is_err();
                 full.then_some(Input::Planned { plan, result: Err(PlanError::Busy) })
+            }
+            Output::Power { job, term, host, device, action, within_ms } => {
+                let until = Instant::now() + Duration::from_millis(within_ms);
+                let full = state.queues.powers.try_send(PowerJob { job, term, host, device, action, until }).is_err();
+                let why = "too many devices are asked at once".to_owned();
+                full.then_some(Input::Power { job, result: PowerResult::Refused(why) })
             }
             Output::Command { session, command, term, request_id, request } => {
                 let line = skein_api::ToAgent::Command { command, term, request_id, request };

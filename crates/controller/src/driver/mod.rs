@@ -6,6 +6,7 @@
 //! | `candidate`, `members` | the store is read and followed; the election; who is there |
 //! | `writer` | what is written, guarded by the leader's key |
 //! | `planners` | plans |
+//! | `fencers` | fencing devices |
 //! | `agents` | lines for agents |
 //! | `events` | what subscribers are sent |
 //! | `clock` | the clocks |
@@ -15,6 +16,7 @@ mod candidate;
 mod clock;
 mod core;
 mod events;
+mod fencers;
 mod members;
 mod planners;
 mod writer;
@@ -39,7 +41,8 @@ pub use members::{Leader, Member};
 
 pub(crate) use self::agents::{AgentLink, HangUp, bytes};
 pub(crate) use self::core::Shared;
-use self::core::{Waiting, too_slow};
+use self::core::{Queues, Waiting, too_slow};
+use crate::fencing::FencingDevices;
 use candidate::Candidate;
 
 /// The steps from one form of the store's values to the next. There is one form so far.
@@ -61,6 +64,8 @@ pub struct DriverSettings {
     pub store: Arc<dyn Store>,
     /// What the store is.
     pub store_kind: StoreKind,
+    /// What reaches fencing devices.
+    pub fencing: Arc<dyn FencingDevices>,
     /// How the core behaves.
     pub core: Settings,
     /// The election's times.
@@ -96,12 +101,14 @@ impl Driver {
     ///
     /// The store cannot be used, or no thread can be started.
     pub fn start(settings: DriverSettings) -> Result<Arc<Driver>, DriverError> {
-        let DriverSettings { member, store, store_kind, core, times, boot } = settings;
+        let DriverSettings { member, store, store_kind, fencing, core, times, boot } = settings;
         let opened = open_schema(&*store, MIGRATIONS, TermBase(wall().0), OPEN_WITHIN)?;
         let base = opened.schema.term_base;
         let (writes, write_jobs) = sync_channel(writer::WRITES_MAX);
         let (plans, plan_jobs) = sync_channel(planners::PLANS_MAX);
-        let shared = Arc::new(Shared::new(Controller::new(core), boot, writes, plans));
+        let (powers, power_jobs) = sync_channel(fencers::JOBS_MAX);
+        let queues = Queues { writes, plans, powers };
+        let shared = Arc::new(Shared::new(Controller::new(core), boot, queues));
         let driver = Arc::new(Driver {
             shared: shared.clone(),
             member: member.clone(),
@@ -115,6 +122,11 @@ impl Driver {
         for _ in 0..planners::THREADS {
             let (planned, jobs) = (shared.clone(), plan_jobs.clone());
             driver.spawn("planner", move || planners::run(&planned, &jobs))?;
+        }
+        let power_jobs = Arc::new(Mutex::new(power_jobs));
+        for _ in 0..fencers::THREADS {
+            let (told, devices, jobs) = (shared.clone(), fencing.clone(), power_jobs.clone());
+            driver.spawn("fencer", move || fencers::run(&told, &*devices, &jobs))?;
         }
         let ticked = shared.clone();
         driver.spawn("ticks", move || {

@@ -5,11 +5,13 @@ use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, Operation, Page, ResumeRequest};
-use skein_cluster::Ask;
+use skein_api::cluster::{
+    DrainRequest, FenceRequest, Host, HostSettings, Operation, Page, PowerReading, ResumeRequest,
+};
+use skein_cluster::{Answer, Ask};
 use utoipa::IntoParams;
 
-use super::answer::{Shown, response};
+use super::answer::{Shown, response, unexpected};
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
@@ -134,16 +136,17 @@ pub(crate) async fn drain_host(
     response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?, shown)
 }
 
-/// Takes a person's word that a lost host is off
+/// Switches a lost host off, or takes a person's word that it is off
 ///
-/// The host's guests are then started elsewhere, if the cluster's settings say so. If the host is not off, they run
-/// twice.
+/// Its fencing device switches it off, and says when it is off. With `is_off` a person says so: if the host is not off,
+/// its guests run twice. They are then started elsewhere, if the cluster's settings say so.
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/fence", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
         ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
             description = "The same key is the same request")),
     request_body = Option<FenceRequest>,
-    responses((status = 202, description = "Its guests are started elsewhere", body = Operation),
+    responses((status = 202, description = "The host is being switched off, or its guests are started elsewhere",
+            body = Operation),
         (status = 204, description = "The host counts as off"), ReadProblems, WriteProblems))]
 pub(crate) async fn fence_host(
     _: Operator,
@@ -153,6 +156,24 @@ pub(crate) async fn fence_host(
     OptionalBody(request): OptionalBody<FenceRequest>,
 ) -> Result<Response, Problem> {
     response(origin.with(&request).ask(&app, Ask::Fence { host, request }).await?, Shown::Kept)
+}
+
+/// Asks a host's fencing device whether the host has power
+///
+/// Nothing is switched.
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/fencing/test", tag = "hosts",
+    params(("host" = String, Path, description = "The name")),
+    responses((status = 200, description = "What the device says", body = PowerReading), ReadProblems, WriteProblems))]
+pub(crate) async fn test_fencing(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+) -> Result<Json<PowerReading>, Problem> {
+    match origin.ask(&app, Ask::ReadPower { host }).await? {
+        Answer::Power(reading) => Ok(Json(reading)),
+        answer => Err(unexpected(&answer)),
+    }
 }
 
 /// Lets a host take guests again

@@ -134,6 +134,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(hosts::set_host))
         .routes(routes!(hosts::drain_host))
         .routes(routes!(hosts::fence_host))
+        .routes(routes!(hosts::test_fencing))
         .routes(routes!(hosts::resume_host))
         .routes(routes!(vms::list_vms))
         .routes(routes!(vms::get_vm))

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use skein_api::{
     HostFacts, HostLoad, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, Term, ToAgent,
-    ToController, VmState, VmView,
+    ToController, VmOrigin, VmState, VmView,
 };
 use skein_identity::{ClusterCa, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -45,6 +45,12 @@ impl World {
     pub fn add_vm(&self, host: &str, name: &str) {
         let vm = vm_view(name, VmState::Running);
         self.hosts.lock().entry(host.into()).or_default().vms.insert(name.into(), vm);
+    }
+
+    /// Ends all guests of a host, as its power does.
+    pub fn end_vms(&self, host: &str) {
+        let mut hosts = self.hosts.lock();
+        hosts.entry(host.into()).or_default().vms.values_mut().for_each(|vm| vm.state = VmState::Stopped);
     }
 
     /// Returns the VMs that run on a host.
@@ -100,6 +106,11 @@ impl World {
         }
         state.highest = term;
         let refused = |message: &str| Ok(Reply::Error(Refusal { message: message.into(), cure: String::new() }));
+        if let Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } = &request {
+            let vm = vm_view(file.trim_end_matches(".toml"), VmState::Running);
+            state.vms.insert(vm.name.clone(), vm.clone());
+            return Ok(Reply::Vm(Box::new(vm)));
+        }
         let Request::Migrate { vm, to, detach: true, .. } = request else { return refused("not here") };
         let Some(name) = id else { return refused("it has no name") };
         if let Some(before) = state.asked.get(&name) {
@@ -237,7 +248,7 @@ async fn send(writer: &mut (impl AsyncWriteExt + Unpin), line: &ToController) ->
 }
 
 fn vm_view(name: &str, state: VmState) -> VmView {
-    VmView { memory_bytes: GIB, pid: Some(1), ..VmView::new(name, state) }
+    VmView { memory_bytes: GIB, pid: Some(1), definition: Some(name.into()), ..VmView::new(name, state) }
 }
 
 fn migration(id: MigrationId, vm: &str, source: &str, target: &str, role: Role) -> Migration {

@@ -5,4 +5,6 @@ mod access;
 mod drain;
 mod failover;
 mod fake_agent;
+mod fake_devices;
+mod fencing;
 mod setup;

@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::fake_agent::{FakeAgent, World};
+use crate::fake_devices::FakeDevices;
 
 pub use hyper::Method;
 pub use skein_api::cluster::Role;
@@ -34,6 +35,7 @@ pub struct TestCluster {
     pub ca: ClusterCa,
     pub store: Arc<dyn Store>,
     pub world: Arc<World>,
+    pub devices: Arc<FakeDevices>,
 }
 
 /// A controller that runs until this is dropped.
@@ -63,7 +65,7 @@ impl TestCluster {
             transaction = transaction.then(put(&format!("token/{name}"), value(&record)));
         }
         store.commit(&transaction, LONG).unwrap();
-        TestCluster { ca: ClusterCa::create("lab").unwrap(), store, world: Arc::default() }
+        TestCluster { ca: ClusterCa::create("lab").unwrap(), store, world: Arc::default(), devices: Arc::default() }
     }
 
     /// Starts a controller, with the CA.
@@ -79,7 +81,8 @@ impl TestCluster {
         let member = Member { name: name.into(), url, address: at };
         let times = ElectionTimes { lease: Duration::from_secs(3), ..ElectionTimes::default() };
         let (store, store_kind) = (self.store.clone(), StoreKind::Memory);
-        let settings = DriverSettings { member, store, store_kind, core, times, boot: boot_clock() };
+        let fencing = self.devices.clone();
+        let settings = DriverSettings { member, store, store_kind, fencing, core, times, boot: boot_clock() };
         let driver = Driver::start(settings).unwrap();
         let names = ControllerNames::new(name, ["127.0.0.1"]).unwrap();
         let identity = self.ca.issue_controller(&names, Validity::days(1)).unwrap();

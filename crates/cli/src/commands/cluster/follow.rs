@@ -102,6 +102,16 @@ pub fn end_text(operation: &Operation) -> String {
     let message = clean_line(&operation.message);
     let message = if message.is_empty() { String::new() } else { format!(": {message}") };
     let mut text = match operation.state {
+        OperationState::Done | OperationState::Failed | OperationState::Cancelled
+            if matches!(operation.kind, OperationKind::Fence { .. }) =>
+        {
+            let end = match operation.state {
+                OperationState::Done => "is done",
+                OperationState::Failed => "failed",
+                _ => "was called off",
+            };
+            format!("{what} {end}{took}{message}\n")
+        }
         OperationState::Done => match &operation.kind {
             OperationKind::Drain { host, .. } => {
                 let host = clean_line(host);
@@ -195,7 +205,10 @@ impl Screen {
             bars.show(operation, &head, &lines, now);
             return Ok(());
         }
-        let is_due = self.last.as_ref().is_none_or(|(last, at)| *last != head && at.elapsed() >= LINE_PERIOD);
+        // What a fencing says is a step of it, and no figure.
+        let is_step = matches!(operation.kind, OperationKind::Fence { .. });
+        let is_due = |at: &Instant| is_step || at.elapsed() >= LINE_PERIOD;
+        let is_due = self.last.as_ref().is_none_or(|(last, at)| *last != head && is_due(at));
         if is_due || !lines.is_empty() {
             self.last = Some((head.clone(), Instant::now()));
             lines.push(head);

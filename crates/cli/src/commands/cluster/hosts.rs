@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, ResumeRequest, Vm};
+use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, OperationKind, ResumeRequest, Vm};
 use skein_client::{ControllerClient, Settings};
 use skein_units::about_bytes;
 
+use super::fencing::device;
 use super::follow::{exit_code, follow, hints};
 use super::output::Output;
 use super::plan::moves;
@@ -99,6 +100,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("properties", pairs(&host.settings.properties)),
         ("areas", pairs(&host.settings.areas)),
         ("storage", if host.settings.storage { "others need its disks" } else { "" }.to_owned()),
+        ("fencing", host.settings.fencing.as_ref().map(device).unwrap_or_default()),
         ("incoming max", limit(host.settings.incoming_max)),
         ("outgoing max", limit(host.settings.outgoing_max)),
     ];
@@ -183,7 +185,7 @@ pub fn resume(
     }
 }
 
-/// Says that a lost host is off.
+/// Switches a lost host off by its fencing device, or says that it is off.
 pub fn fence(
     client: &ControllerClient,
     host: &str,
@@ -192,6 +194,15 @@ pub fn fence(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     match client.fence(host, request)? {
+        Some(operation) if wait == Wait::Follow && matches!(operation.kind, OperationKind::Fence { .. }) => {
+            let id = operation.id.clone();
+            let ended = follow(client, operation, output)?;
+            let failover = client.operation(&id)?.fencing.and_then(|fencing| fencing.failover);
+            match failover {
+                Some(failover) => follow(client, client.operation(&failover)?, output),
+                None => Ok(ended),
+            }
+        }
         Some(operation) => begun(client, operation, wait, output),
         None => {
             match output {

@@ -8,10 +8,12 @@
 //! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
 //! | `operation`, `property`, `rule`, `optimize`, `token`, `join`, `login` | these commands |
 //! | `settings`, `audit` | the cluster's settings and its audit log |
+//! | `fencing` | `skein host fencing` |
 //! | `names` | what a shell completes |
 
 pub mod access;
 mod audit;
+pub mod fencing;
 pub mod follow;
 pub mod hosts;
 pub mod join;

@@ -78,6 +78,7 @@ pub fn kind(kind: &OperationKind) -> String {
         OperationKind::Drain { host, evacuate: false, .. } => format!("drain of {}", clean_line(host)),
         OperationKind::Drain { host, evacuate: true, .. } => format!("evacuation of {}", clean_line(host)),
         OperationKind::Optimize { .. } => "optimisation".to_owned(),
+        OperationKind::Fence { host, .. } => format!("fencing of {}", clean_line(host)),
         OperationKind::Failover { host } => format!("failover of {}", clean_line(host)),
         OperationKind::Resume { host, .. } => format!("homecoming to {}", clean_line(host)),
     }
@@ -103,6 +104,11 @@ pub fn progress(operation: &Operation) -> String {
     let of = &operation.progress;
     if operation.state == OperationState::Planning {
         return "its moves are being planned".to_owned();
+    }
+    if matches!(operation.kind, OperationKind::Fence { .. }) {
+        // It has no moves, and says itself how far it is.
+        let message = if operation.message.is_empty() { "it begins" } else { &operation.message };
+        return clean_line(message);
     }
     let what = if matches!(operation.kind, OperationKind::Failover { .. }) { "start" } else { "move" };
     let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, what))];
