@@ -4,9 +4,10 @@
 // Program: skein-controller
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use skein_lab_cluster::{Cluster, GUEST_TIME, Settings, until};
@@ -205,5 +206,68 @@ fn guests_of_a_host_that_is_off_start_elsewhere_once_it_is_proven() {
     world.waits("d is back", || world.host("d")["contact"] == "online");
     assert!(until(GUEST_TIME, || world.cluster.vms("d").is_empty()), "{:?}", world.cluster.vms("d"));
     assert_eq!(world.places(&vms).len(), 2);
+    world.cluster.check();
+}
+
+/// A fence agent that leaves the switching to the test, by files in its directory.
+const FENCE_AGENT: &str = r#"#!/bin/sh
+cd "$(dirname "$0")" || exit 1
+case "$(cat)" in
+*action=off*)
+    touch off-wanted
+    while [ ! -e is-off ]; do sleep 0.1; done
+    ;;
+*action=status*)
+    if [ -e is-off ]; then exit 2; fi
+    ;;
+*)
+    exit 1
+    ;;
+esac
+"#;
+
+#[test]
+fn a_lost_host_is_switched_off_and_its_guests_start_elsewhere() {
+    let mut world = World::up();
+    let agents = world.file("fence-agents");
+    fs::create_dir(&agents).unwrap();
+    let program = agents.join("fence_lab");
+    fs::write(&program, FENCE_AGENT).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let section = format!("\n[fencing]\nagents = \"{0}\"\nsecrets = \"{0}\"\n", agents.display());
+    let config = world.file("controller.toml");
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &section).unwrap();
+    world.kill_controller();
+    world.start_controller();
+    let vms: Vec<String> = (1..=2).map(|n| format!("v{n}")).collect();
+    for vm in &vms {
+        let definition = world.cluster.bare(vm);
+        world.cluster.start_vm("d", &definition);
+    }
+    world.sees(&vms, "d");
+    done(&world.skein(&["host", "fencing", "set", "d", "--agent", "fence_lab"]), "skein host fencing set");
+    let read = world.json(&["host", "fencing", "test", "d", "--json"]);
+    assert_eq!(read["power"], "on", "{read}");
+
+    // The agent is gone, and the guests run on: the host is lost, and not off.
+    world.cluster.kill("d");
+    world.waits("its power is to be switched off", || agents.join("off-wanted").exists());
+    assert_eq!(world.host("d")["contact"], "lost");
+    assert_eq!(world.places(&vms), ["d", "d"], "they run on the host that is lost, and nowhere else");
+    // The controller dies in the middle: what it had begun is done by the next.
+    world.kill_controller();
+    world.start_controller();
+    vms.iter().for_each(|vm| assert!(world.cluster.kill_qemu(vm, "d")));
+    let off = Instant::now();
+    fs::write(agents.join("is-off"), "").unwrap();
+    world.waits("they run elsewhere", || {
+        let places = world.places(&vms);
+        places.len() == 2 && !places.contains(&"d".to_owned())
+    });
+    println!("elsewhere {:.1} s after the host was off, with a controller killed", off.elapsed().as_secs_f64());
+    assert_eq!(world.host("d")["contact"], "off");
+    let operations = world.json(&["operation", "list", "--json"]);
+    let fencing = operations.as_array().unwrap().iter().find(|of| of["kind"]["kind"] == "fence").cloned().unwrap();
+    assert_eq!((&fencing["state"], &fencing["fencing"]["attempts"]), (&"done".into(), &2.into()), "{fencing}");
     world.cluster.check();
 }
