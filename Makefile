@@ -12,7 +12,7 @@ SHELL := /bin/bash
 DEMO ?= demo --html target/demo.html
 BENCH ?= bench run --quick --json target/bench.json --html target/bench.html
 
-# Whether skein has HiGHS in it, which takes minutes to build.
+# Whether skein and skein-lab have HiGHS in them, which takes minutes to build.
 EXACT ?=
 export EXACT
 # Whether skein-controller has etcd's client in it, which takes protoc to build.

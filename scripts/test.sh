@@ -228,7 +228,7 @@ compile() {
   case $1 in
     clippy)
       start clippy 2400 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
-        --features skein/fault-points,skein/exact,skein-controller/etcd -- -D warnings
+        --features skein/fault-points,skein/exact,skein-lab/exact,skein-controller/etcd -- -D warnings
       ;;
     # The documents are built without the features that only tests have.
     doc) RUSTDOCFLAGS="-D warnings" start doc 2400 0 "${idle[@]}" \

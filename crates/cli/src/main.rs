@@ -53,7 +53,8 @@ enum Command {
 
 fn main() -> ExitCode {
     skein_terminal::log_to_stderr();
-    if let Some(moved) = std::env::args().nth(1).and_then(|command| moved_to_lab(&command)) {
+    let args: Vec<String> = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if let Some(moved) = moved_to_lab(&args) {
         eprintln!("skein: {moved}");
         return ExitCode::from(2);
     }
@@ -91,13 +92,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns a sentence that names the `skein-lab` command, if a command has moved from this program to `skein-lab`.
-fn moved_to_lab(command: &str) -> Option<String> {
-    let now = match command {
-        "lab" => "skein-lab",
-        "bench" => "skein-lab bench",
-        "demo" => "skein-lab demo",
+/// Returns a sentence that names the `skein-lab` command, if what is asked for has moved from this program to
+/// `skein-lab`.
+fn moved_to_lab(args: &[String]) -> Option<String> {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let has_format = |options: &[&str]| options.iter().any(|word| *word == "--format" || word.starts_with("--format="));
+    let (before, now) = match words[..] {
+        ["lab", ..] => ("lab", "skein-lab"),
+        ["bench", ..] => ("bench", "skein-lab bench"),
+        ["demo", ..] => ("demo", "skein-lab demo"),
+        ["placement", "bench", ..] => ("placement bench", "skein-lab placement bench"),
+        ["placement", "replay", ..] => ("placement replay", "skein-lab placement replay"),
+        ["placement", "solve", ref options @ ..] if has_format(options) => {
+            ("placement solve --format", "skein-lab placement solve --format")
+        }
+        ["placement", "schedule", ref options @ ..] if has_format(options) => {
+            ("placement schedule --format", "skein-lab placement schedule --format")
+        }
         _ => return None,
     };
-    Some(format!("`skein {command}` is `{now}` now, a program of its own: `make lab` builds it beside skein"))
+    Some(format!("`skein {before}` is `{now}` now, a program of its own: `make lab` builds it beside skein"))
 }

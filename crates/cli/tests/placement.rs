@@ -26,10 +26,6 @@ rules:
 - apart: {name: web-apart, of: {tag: web}, force: hard}
 ";
 
-/// Two machines, each with room for both processes. The first is above its safety capacity.
-const MODEL: &str = "1\n0 1\n2\n0 0 10 1 0 1\n0 0 10 10 1 0\n2\n0 0\n0 0\n2\n0 4 1\n1 4 1\n0\n1 1 1\n";
-const ASSIGNMENT: &str = "0 0\n";
-
 struct Ran {
     code: i32,
     out: String,
@@ -68,8 +64,6 @@ impl Desk {
     fn new() -> Desk {
         let desk = Desk(tempfile::tempdir().unwrap());
         desk.write("cluster.yaml", CLUSTER);
-        desk.write("model", MODEL);
-        desk.write("initial", ASSIGNMENT);
         desk
     }
 
@@ -214,20 +208,6 @@ fn what_cannot_be_is_told_so() {
 }
 
 #[test]
-fn the_challenges_own_files_are_solved() {
-    let desk = Desk::new();
-    let args =
-        ["solve", "--format", "roadef", "model", "initial", "--steps", "5000", "--seed", "3", "--out", "solution"];
-    // 8 - 1 units are above what is safe. Both processes move: 2 for themselves, 1 for their service, 2 for where they
-    // go.
-    desk.run(&args).exits(0).says("cost                 7        5\n").says("moves                0        2\n");
-    assert_eq!(desk.read("solution"), "1 1\n");
-    desk.run(&["solve", "--format", "roadef", "model", "solution", "--out", "model"])
-        .exits(1)
-        .complains("model is read");
-}
-
-#[test]
 fn the_clock_is_kept_and_can_be_stopped() {
     let desk = Desk::new();
     let begin = Instant::now();
@@ -267,16 +247,6 @@ fn a_wrong_file_gets_its_place_and_reason() {
     desk.run(&["explain", "--cluster", "cluster.yaml", "web"])
         .exits(1)
         .complains("skein: there is no guest 'web' in cluster.yaml; did you mean 'web1'?\n");
-    desk.write("model.bad", MODEL.replace("10 10", "10 x"));
-    let roadef = |model: &str, initial: &str| desk.run(&["solve", "--format", "roadef", model, initial]).exits(1);
-    roadef("model.bad", "initial").complains("model.bad: line 5: a safety capacity is 'x', which is no whole number");
-    desk.write("initial.bad", "0 2\n");
-    roadef("model", "initial.bad").complains("initial.bad: line 1: ");
-    desk.write("packed", b"\x1f\x8b\x08");
-    roadef("packed", "initial").complains("cannot read packed: ");
-    desk.write("case.json", "{\"origin\": 1}");
-    desk.run(&["schedule", "--format", "ucc15", "case.json"]).exits(1).complains("case.json: line 1 column ");
-    desk.run(&["solve", "--format", "btrplace", "case.json"]).exits(1).complains("case.json: line 1: ");
 }
 
 #[test]
@@ -305,24 +275,26 @@ fn placements_of_another_cluster_are_refused() {
 #[test]
 fn wrong_arguments_are_told() {
     let desk = Desk::new();
-    desk.run(&["solve"]).exits(2).complains("--cluster <FILE>|--format <FORMAT>");
-    desk.run(&["solve", "--cluster", "a", "--format", "roadef", "b"]).exits(2);
+    desk.run(&["solve"]).exits(2).complains("--cluster <FILE>");
     desk.run(&["solve", "--cluster", "a", "b"]).exits(2);
-    desk.run(&["solve", "--format", "roadef", "model"]).exits(1).complains("two files: MODEL INITIAL");
     desk.run(&["solve", "--cluster", "a", "--seconds", "1", "--steps", "1"]).exits(2);
     desk.run(&["schedule", "--cluster", "cluster.yaml"]).exits(2).complains("--to <FILE>|--solution <FILE>");
-    desk.run(&["bench"]).exits(2).complains("--data");
-    desk.run(&["bench", "--data", "none"]).exits(1).complains("there is no directory none");
-    desk.run(&["bench", "--list", "none"]).exits(1).complains("there is no case 'none'");
-    desk.run(&["bench", "--list"]).exits(0).says("roadef-a");
+    desk.run(&["schedule", "--to", "cluster.yaml"]).exits(2).complains("--cluster <FILE>");
 }
 
 #[test]
-fn data_that_is_missing_is_skipped() {
+fn what_has_moved_to_the_lab_is_said_to_be_there() {
     let desk = Desk::new();
-    let args = ["bench", "--data", ".", "roadef-a", "roadef-b", "btrplace", "ucc15", "--json", "rows.json"];
-    desk.run(&args).exits(0).says("skipped: there is no ./roadef2012");
-    assert_eq!(serde_json::from_str::<Value>(&desk.read("rows.json")).unwrap().as_array().map(Vec::len), Some(4));
+    for (args, what) in [
+        (&["bench", "--list"][..], "bench"),
+        (&["replay"], "replay"),
+        (&["solve", "--format", "roadef", "model", "initial"], "solve --format"),
+        (&["schedule", "--format=ucc15", "random.1.json"], "schedule --format"),
+    ] {
+        let says = format!("skein: `skein placement {what}` is `skein-lab placement {what}` now, a program of its own");
+        assert_eq!(desk.run(args).exits(2).complains(&says).out, "");
+    }
+    desk.run(&["import", "--format", "hbal", "none"]).exits(1).complains("cannot read none");
 }
 
 #[test]
@@ -339,7 +311,7 @@ fn there_are_manual_pages_and_completions() {
 #[test]
 fn help_shows_how() {
     let desk = Desk::new();
-    for command in ["solve", "check", "explain", "schedule", "replay", "bench", "import"] {
+    for command in ["solve", "check", "explain", "schedule", "import"] {
         desk.run(&[command, "--help"]).exits(0).says("Examples:\n  skein placement ");
         assert!(page("placement.md").contains(&format!("\n    skein placement {command} ")), "{command}");
     }
@@ -555,14 +527,12 @@ proptest! {
 
     /// Checks that any file is solved, or that the program says what is wrong with it.
     #[test]
-    fn no_file_makes_it_panic(cluster in mutated(CLUSTER), model in mutated(MODEL)) {
+    fn no_file_makes_it_panic(cluster in mutated(CLUSTER)) {
         let desk = Desk::new();
         desk.write("cluster.yaml", cluster);
-        desk.write("model", model);
         for args in [
             &["check", "--cluster", "cluster.yaml"][..],
             &["solve", "--cluster", "cluster.yaml", "--steps", "100", "--threads", "1"],
-            &["solve", "--format", "roadef", "model", "initial", "--steps", "100", "--threads", "1"],
         ] {
             let ran = desk.run(args);
             prop_assert!([0, 1, 3].contains(&ran.code), "{}: {}", ran.code, ran.err);

@@ -5,8 +5,7 @@
 //! |---|---|
 //! | [`cluster`] | what a cluster in words means in numbers, and which of its rules are broken |
 //! | [`explain`] | why a guest cannot be on a host, what would help, and why a guest was moved |
-//! | [`formats`] | what the files of other programs say |
-//! | [`replay`] | nothing: it measures policies on a recorded day |
+//! | [`import`] | what the clusters of other programs are in words |
 //!
 //! The search for placements is in a crate of its own, since it is built for speed, and this one for size
 //! (docs/decisions/0047-size.md). This crate, too, reads no files and no clocks and starts no threads.
@@ -15,5 +14,4 @@
 
 pub mod cluster;
 pub mod explain;
-pub mod formats;
-pub mod replay;
+pub mod import;

@@ -19,7 +19,7 @@ pub struct Proof {
 #[derive(Debug, Error)]
 pub enum ProofError {
     /// HiGHS is not built in.
-    #[error("this skein is built without HiGHS: `make build EXACT=1` builds one with it")]
+    #[error("this program is built without HiGHS: `make build EXACT=1` builds one with it, or `make lab EXACT=1`")]
     NotBuilt,
     /// HiGHS gave no proof.
     #[cfg(feature = "exact")]

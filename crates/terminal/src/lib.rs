@@ -1,8 +1,11 @@
-//! What the programs share at their edge: output, interrupts, the log, manual pages, completions.
+//! What the programs share at their edge: files, output, progress, interrupts, the log, manual pages, completions.
 
+pub mod files;
 mod generated;
+mod screen;
+mod text;
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,6 +17,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 pub use generated::{completions, write_manual_pages};
+pub use screen::Screen;
+pub use text::{clean, clean_line, count, print, print_json, table};
 
 /// Sends the log to standard error: what `SKEIN_LOG` asks for; without it, `info` and above. Call this once, before
 /// anything else.
@@ -39,24 +44,6 @@ pub fn print_error(program: &str, error: &anyhow::Error) {
     // The chain is printed only here: no Display repeats its source. The chain may quote a file's content.
     let chain = error.chain().map(|e| e.to_string()).collect::<Vec<_>>().join(": ");
     eprintln!("{program}: {}", clean(&chain));
-}
-
-/// Writes to standard output. A reader that has seen enough (`| head`) is not an error.
-///
-/// # Errors
-/// Standard output cannot be written to for another reason.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
-        _ => Ok(()),
-    }
-}
-
-/// Returns text from elsewhere without what could control a terminal. Line breaks stay.
-pub fn clean(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.replace(|c: char| c.is_control() && c != '\n' || turns(c), "\u{fffd}")
 }
 
 /// Returns a flag that SIGINT or SIGTERM sets. The second of these signals ends the program at once, with exit code
@@ -93,10 +80,5 @@ mod tests {
         assert_eq!(of("warn", "skein_agent"), [false; 3]);
         assert_eq!(of("info,skein_agent=trace", "skein_agent::peers"), [true; 3]);
         assert_eq!(of("info,skein_agent=trace", "skein_link"), [true, false, false]);
-    }
-
-    #[test]
-    fn what_could_drive_a_terminal_is_replaced() {
-        assert_eq!(clean("a\u{1b}[2J\nb\u{202e}c\r"), "a\u{fffd}[2J\nb\u{fffd}c\u{fffd}");
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 pub struct Figures {
     /// The cases of `skein-lab bench`, in the order of `skein-lab bench list`.
     pub cases: Vec<Figure>,
-    /// Figures of other programs: tests, the simulation, `skein placement bench`. They are edited by hand.
+    /// Figures of other programs: tests, the simulation, `skein-lab placement bench`. They are edited by hand.
     pub others: Vec<Group>,
 }
 

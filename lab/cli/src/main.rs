@@ -1,4 +1,5 @@
-//! The `skein-lab` program: hosts on one machine, the bench and the demo. Only arguments and output are here.
+//! The `skein-lab` program: hosts on one machine, the bench, the demo, placement on public problems. Only arguments and
+//! output are here.
 
 mod commands;
 mod skein;
@@ -28,7 +29,8 @@ Examples:
   skein-lab status                          hosts, NICs, addresses, rates, cuts
   skein-lab down                            remove it all
   skein-lab demo                            see Skein's agents move a guest between two such hosts
-  skein-lab bench run two-nics --quick      measure Skein and its peers, side by side"
+  skein-lab bench run two-nics --quick      measure Skein and its peers, side by side
+  skein-lab placement bench --list          measure how Skein places guests, on public problems"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -41,21 +43,24 @@ enum Command {
     Hosts(commands::hosts::Command),
     Bench(commands::bench::Args),
     Demo(commands::demo::Args),
+    Placement(commands::placement::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
     skein_terminal::log_to_stderr();
+    let success = |()| ExitCode::SUCCESS;
     let done = match Cli::parse().command {
-        Command::Hosts(command) => commands::hosts::run(command),
-        Command::Bench(args) => commands::bench::run(args),
-        Command::Demo(args) => commands::demo::run(args),
-        Command::Completions(args) => commands::completions::run(args, &Cli::command()),
-        Command::Man(args) => commands::man::run(args, Cli::command()),
+        Command::Hosts(command) => commands::hosts::run(command).map(success),
+        Command::Bench(args) => commands::bench::run(args).map(success),
+        Command::Demo(args) => commands::demo::run(args).map(success),
+        Command::Placement(args) => commands::placement::run(args),
+        Command::Completions(args) => commands::completions::run(args, &Cli::command()).map(success),
+        Command::Man(args) => commands::man::run(args, Cli::command()).map(success),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             skein_terminal::print_error("skein-lab", &error);
             ExitCode::FAILURE

@@ -16,14 +16,16 @@ fn it_has_its_own_manual_pages_and_completions() {
     let man = directory.path().join("man/man1");
     let output = skein_lab(&["man", "--out", man.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output));
-    for name in ["skein-lab.1", "skein-lab-cut.1", "skein-lab-demo.1", "skein-lab-bench-run.1"] {
+    for name in
+        ["skein-lab.1", "skein-lab-cut.1", "skein-lab-demo.1", "skein-lab-bench-run.1", "skein-lab-placement-solve.1"]
+    {
         assert!(std::fs::read_to_string(man.join(name)).unwrap().contains(".SH NAME"), "{name}");
     }
     assert!(!man.join("skein.1").exists());
     for shell in ["bash", "zsh", "fish"] {
         let output = skein_lab(&["completions", shell]);
         assert!(output.status.success(), "{}", text(&output));
-        for word in ["skein-lab", "black-hole", "guest-mb"] {
+        for word in ["skein-lab", "black-hole", "guest-mb", "planetlab"] {
             assert!(text(&output).contains(word), "{shell}: {word}");
         }
     }

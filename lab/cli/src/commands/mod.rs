@@ -5,3 +5,4 @@ pub mod completions;
 pub mod demo;
 pub mod hosts;
 pub mod man;
+pub mod placement;

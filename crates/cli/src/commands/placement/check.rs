@@ -6,13 +6,12 @@ use std::time::SystemTime;
 
 use anyhow::Context;
 use serde::Serialize;
+use skein_placement_command::{EXIT_CODES, Unit, success_if};
 use skein_placement_model::cluster::{Check, Clash, Complaint, History, Survived, check};
+use skein_terminal::files;
 use skein_units::duration;
 
 use super::cluster::ClusterFile;
-use super::exit::{EXIT_CODES, success_if};
-use super::files;
-use super::words::Unit;
 use crate::commands::text::{clean, moment, print, print_json};
 
 /// Say what is broken now and since when, and which rules can never hold together

@@ -9,8 +9,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use skein_placement::problem::{GuestId, HostId, NOWHERE};
 use skein_placement_model::cluster::{self, Compiled};
+use skein_terminal::files;
 
-use super::files;
 use crate::commands::text::clean_line;
 
 /// A cluster file.

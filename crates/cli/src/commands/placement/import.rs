@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use serde_json::json;
-use skein_placement_model::formats::import::{Imported, hbal, proxmox};
+use skein_placement_command::success_if;
+use skein_placement_model::import::{Imported, hbal, proxmox};
+use skein_terminal::files;
 
-use super::exit::success_if;
-use super::files;
 use crate::commands::text::{clean, clean_line, print, print_json};
 
 /// Make a cluster file of what another program has: Proxmox VE (with HA rules and ProxLB's tags), or Ganeti's htools

@@ -1,17 +1,11 @@
-//! `skein placement`: adds files, clocks, threads and output to `skein-placement`, which decides.
+//! `skein placement`: adds cluster files and output to `skein-placement`, which decides.
 
-mod bench;
 mod check;
 mod cluster;
-mod exit;
 mod explain;
-mod files;
 mod import;
-mod replay;
 mod schedule;
-mod screen;
 mod solve;
-mod words;
 
 use std::process::ExitCode;
 
@@ -30,8 +24,6 @@ enum Command {
     Check(check::Args),
     Explain(explain::Args),
     Schedule(schedule::Args),
-    Replay(replay::Args),
-    Bench(bench::Args),
     Import(import::Args),
 }
 
@@ -42,8 +34,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Check(args) => check::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Schedule(args) => schedule::run(args),
-        Command::Replay(args) => replay::run(args),
-        Command::Bench(args) => bench::run(args),
         Command::Import(args) => import::run(args),
     }
 }

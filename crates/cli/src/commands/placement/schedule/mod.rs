@@ -2,7 +2,6 @@
 
 mod job;
 mod report;
-pub mod ucc15;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,14 +10,12 @@ use anyhow::Context;
 use skein_placement::problem::HostId;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
+use skein_placement_command::{EXIT_CODES, STEPS_TRIED, success_if};
 use skein_placement_model::cluster::model::HostState;
 use skein_placement_model::cluster::{Complaint, History, check};
-
-use ucc15::Compared;
+use skein_terminal::files;
 
 use super::cluster::{ClusterFile, Placement};
-use super::exit::{EXIT_CODES, success_if};
-use super::files;
 use crate::commands::text::{clean, print, print_json};
 
 /// Plan in which order guests move, and how many at once
@@ -35,35 +32,28 @@ Examples:
   skein placement solve --cluster cluster.yaml --out placement.json
   skein placement schedule --cluster cluster.yaml --solution placement.json
   skein placement schedule --cluster now.yaml --to tomorrow.yaml --out plan.json
-  skein placement schedule --format ucc15 random.1.json
 
 {EXIT_CODES}
      (not what is broken for a while on the way, if it is no more than now, or a `needs`)"))]
-#[command(group = clap::ArgGroup::new("input").required(true))]
+#[command(group = clap::ArgGroup::new("goal").required(true))]
 pub struct Args {
     /// Where guests are: Skein's own file, YAML or JSON
-    #[arg(long, value_name = "FILE", group = "input", requires = "goal", conflicts_with = "file")]
-    cluster: Option<PathBuf>,
+    #[arg(long, value_name = "FILE")]
+    cluster: PathBuf,
     /// Where they are to be: another file of the same hosts and guests, of which only that is taken, and which hosts
     /// are on. Its rules are judged in the end, amounts and bandwidth are of --cluster
-    #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
+    #[arg(long, value_name = "FILE", group = "goal")]
     to: Option<PathBuf>,
     /// Where they are to be: what `solve --cluster FILE --out` wrote
-    #[arg(long, value_name = "FILE", requires = "cluster", group = "goal")]
+    #[arg(long, value_name = "FILE", group = "goal")]
     solution: Option<PathBuf>,
-    /// The file is of this format
-    #[arg(long, value_enum, requires = "file", group = "input")]
-    format: Option<Format>,
-    /// A file with where guests are and another's plan
-    #[arg(value_name = "FILE", requires = "format")]
-    file: Option<PathBuf>,
     /// Changes of the order that are tried
-    #[arg(long, value_name = "N", default_value_t = STEPS, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = STEPS_TRIED, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Another one finds something else
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Write the plan here: as --json prints it, or in the file's own format (ucc15)
+    /// Write the plan here, as --json prints it
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// An object: steps (waits: those before it, counted from 0), left, helps, broken_on_the_way (rule, start_s,
@@ -72,29 +62,12 @@ pub struct Args {
     json: bool,
 }
 
-/// How many orders are tried; more hardly helps.
-pub const STEPS: u64 = 3000;
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Format {
-    /// Plans of Kherbache et al., UCC 2015, as BtrPlace writes them
-    Ucc15,
-}
-
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let inputs: Vec<&Path> =
-        [&args.cluster, &args.to, &args.solution, &args.file].into_iter().flatten().map(PathBuf::as_path).collect();
+        [&args.to, &args.solution].into_iter().flatten().chain([&args.cluster]).map(PathBuf::as_path).collect();
     let out = files::output(args.out.as_deref(), &inputs)?;
-    match (&args.cluster, &args.file) {
-        (Some(path), _) => of_cluster(&args, path, out),
-        (None, Some(path)) => of_ucc15(&args, path, out),
-        (None, None) => unreachable!("one of them is asked for"),
-    }
-}
-
-fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let source = ClusterFile::read(path)?;
+    let source = ClusterFile::read(&args.cluster)?;
     let mut states = source.compiled.names.states.clone();
     let (goal, from, then) = match (&args.to, &args.solution) {
         (Some(to), _) => {
@@ -129,19 +102,6 @@ fn of_cluster(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<Ex
         false => print(&clean(&told.text()))?,
     }
     Ok(success_if(told.is_good()))
-}
-
-/// Makes a plan for a file of UCC'15, and compares it with the file's own.
-fn of_ucc15(args: &Args, path: &Path, out: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let compared = Compared::new(path, args.seed, args.steps)?;
-    if let Some(out) = out {
-        files::write(out, &compared.file())?;
-    }
-    match args.json {
-        true => print_json(&compared.json())?,
-        false => print(&compared.text())?,
-    }
-    Ok(success_if(compared.wrong() == 0))
 }
 
 /// Returns the hard rules that are broken where guests are to be.

@@ -1,4 +1,4 @@
-//! Shows the progress of a search on standard error: one line on a terminal, which is rewritten, or else a line now and
+//! Shows progress on standard error: one line on a terminal, which is rewritten, or else a line now and
 //! then.
 
 use std::io::IsTerminal;
@@ -16,6 +16,7 @@ pub struct Screen {
 }
 
 impl Screen {
+    /// Returns a screen that shows nothing yet.
     pub fn new() -> Screen {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template("{spinner} {msg}").expect("is a template");
@@ -37,6 +38,12 @@ impl Screen {
             }
             None => {}
         }
+    }
+}
+
+impl Default for Screen {
+    fn default() -> Screen {
+        Screen::new()
     }
 }
 

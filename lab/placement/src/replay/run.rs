@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::policy::{CPU, MEMORY, Policy, Seen};
 use super::{Kind, World};
-use crate::formats::planetlab::{SAMPLE_S, SAMPLES};
+use crate::planetlab::{SAMPLE_S, SAMPLES};
 use skein_placement::policy::dynamic::BadRound;
 use skein_placement::problem::{GuestId, HostId, Problem};
 
@@ -255,7 +255,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::formats::planetlab::Trace;
+    use crate::planetlab::Trace;
     use crate::replay::Setup;
     use skein_placement::dice::Dice;
 

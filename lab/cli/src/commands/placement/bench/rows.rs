@@ -8,11 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde::Serialize;
 use skein_placement::problem::Problem;
+use skein_placement_command::all_threads;
 use skein_solver::{Budget, Goal, Options, Solution};
-
-use super::super::screen::Screen;
-use super::super::solve::all_threads;
-use crate::commands::text::print;
+use skein_terminal::{Screen, print};
 
 /// One measurement.
 #[derive(Serialize)]

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 const EXIT_BROKEN: u8 = 3;
 
 /// The part of `--help` that scripts are written from.
-pub(super) const EXIT_CODES: &str = "\
+pub const EXIT_CODES: &str = "\
 Exit codes:
   0  nothing hard is broken
   1  an error; what it was is said
@@ -14,6 +14,6 @@ Exit codes:
   3  something hard is broken, or left undone; it is told";
 
 /// Returns the exit code for success if `is_good`, and else the one for something broken.
-pub(super) fn success_if(is_good: bool) -> ExitCode {
+pub fn success_if(is_good: bool) -> ExitCode {
     if is_good { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BROKEN) }
 }

@@ -17,7 +17,7 @@ pub use run::{Replay, ReplayReport};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::formats::planetlab::{SAMPLES, Trace};
+use crate::planetlab::{SAMPLES, Trace};
 use skein_placement::dice::Dice;
 use skein_placement::problem::{Guest, Host, HostId, HostMoves, Problem, Resource, Weights};
 use skein_placement::schedule::{Traffic, forecast};

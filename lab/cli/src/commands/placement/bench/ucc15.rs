@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use super::super::schedule::STEPS;
-use super::super::schedule::ucc15::Compared;
+use skein_placement_command::STEPS_TRIED;
+
+use super::super::ucc15::Compared;
 use super::rows::{Bench, files_in};
 
 /// The name of each set, its folder, and the beginning of its files' names.
@@ -25,7 +26,7 @@ fn set(bench: &mut Bench, name: &str, files: &[PathBuf]) -> anyhow::Result<()> {
     }
     let (mut ours, mut theirs, mut wrong) = (0.0, 0.0, 0);
     for path in files {
-        let compared = Compared::new(path, bench.seed, STEPS)?;
+        let compared = Compared::new(path, bench.seed, STEPS_TRIED)?;
         ours += compared.ours.makespan / files.len() as f64;
         theirs += compared.theirs.makespan / files.len() as f64;
         wrong += compared.wrong();

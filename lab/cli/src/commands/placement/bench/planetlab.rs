@@ -1,6 +1,6 @@
 //! Measures each policy on PlanetLab's days with 100 hosts.
 
-use skein_placement_model::replay::{Kind, ReplayReport, Setup};
+use skein_lab_placement::replay::{Kind, ReplayReport, Setup};
 
 use super::super::replay::{days, play};
 use super::rows::Bench;

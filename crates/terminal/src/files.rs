@@ -7,12 +7,15 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 
-/// The most bytes of a file. No file of these formats is as large: that would be a cluster of millions of guests.
+/// The most bytes of a file. No cluster is as large: it would have millions of guests.
 const BYTES_MAX: u64 = 1 << 29;
 /// The first bytes of a gzip file (RFC 1952, section 2.3.1).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Reads a text file, and unpacks it if it is gzip's.
+///
+/// # Errors
+/// The file cannot be read, is too large, empty, or no text.
 pub fn read(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
@@ -41,6 +44,9 @@ fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
 }
 
 /// Returns the file for the output. Refuses a file that is one of the inputs, as that would be overwritten.
+///
+/// # Errors
+/// The file is an input or a directory, or its directory is missing.
 pub fn output<'a>(out: Option<&'a Path>, inputs: &[&Path]) -> anyhow::Result<Option<&'a Path>> {
     let Some(path) = out else { return Ok(None) };
     let real = |path: &Path| path.canonicalize().ok();
@@ -60,6 +66,9 @@ fn directory(path: &Path) -> &Path {
 
 /// Writes a file whole or not at all: a new file takes its place, with its mode. A device or a pipe is written to
 /// directly.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let written = || -> std::io::Result<()> {
         // Links are followed and stay what they are.

@@ -8,9 +8,9 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use skein_lab_placement::ucc15;
 use skein_placement::schedule::simulate::{Outcome, Start, simulate};
 use skein_placement::schedule::{Waits, plan, waits};
-use skein_placement_model::formats::ucc15;
 
 const SEED: u64 = 1;
 const BUDGET: u64 = 3000;

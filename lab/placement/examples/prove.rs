@@ -2,11 +2,14 @@
 //!
 //! ASSIGNMENT is where processes are at first, as in the challenge's files.
 
+#![expect(clippy::disallowed_types, reason = "an example is a program: it measures how long the proof takes")]
+#![expect(clippy::disallowed_methods, reason = "an example is a program: it reads files")]
+
 use std::time::{Duration, Instant};
 
 use skein_exact::prove;
+use skein_lab_placement::roadef;
 use skein_placement::verdict;
-use skein_placement_model::formats::roadef;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::{Value, json};
+use skein_lab_placement::ucc15::{self, Case};
 use skein_placement::schedule::simulate::{Outcome, Start, simulate};
 use skein_placement::schedule::{Plan, Waits, plan, waits};
-use skein_placement_model::formats::ucc15::{self, Case};
-
-use super::super::files;
-use crate::commands::text::table;
+use skein_terminal::{files, table};
 
 /// A file's plan and Skein's, carried out by the same simulator.
 pub struct Compared {

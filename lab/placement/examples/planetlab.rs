@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use skein_placement_model::formats::planetlab::{Trace, read_trace};
-use skein_placement_model::replay::{Kind, Replay, Setup, World};
+use skein_lab_placement::planetlab::{Trace, read_trace};
+use skein_lab_placement::replay::{Kind, Replay, Setup, World};
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let mut paths = fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, std::io::Error>>()?;

@@ -1,4 +1,4 @@
-//! `skein placement bench`: cases on public data, compared with what others reached.
+//! `skein-lab placement bench`: cases on public data, compared with what others reached.
 
 mod btrplace;
 mod exact;
@@ -13,10 +13,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use rows::Bench;
-
-use super::exit::success_if;
-use super::files;
-use crate::commands::text::print;
+use skein_placement_command::success_if;
+use skein_terminal::{files, print};
 
 /// Measure on public problems, beside what others reached
 ///
@@ -26,9 +24,9 @@ use crate::commands::text::print;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein placement bench --list
-  skein placement bench --data ~/data --quick
-  skein placement bench --data ~/data roadef-b --seed 7 --json rows.json
+  skein-lab placement bench --list
+  skein-lab placement bench --data ~/data --quick
+  skein-lab placement bench --data ~/data roadef-b --seed 7 --json rows.json
 
 Exit codes:
   0  every figure that was judged is met
@@ -135,7 +133,7 @@ fn select(names: &[String]) -> anyhow::Result<Vec<&'static Case>> {
     }
     let find = |name: &String| {
         let case = CASES.iter().find(|case| case.name == name);
-        case.with_context(|| format!("there is no case '{name}': `skein placement bench --list` lists them"))
+        case.with_context(|| format!("there is no case '{name}': `skein-lab placement bench --list` lists them"))
     };
     names.iter().map(find).collect()
 }

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use skein_lab_placement::btrplace;
 use skein_placement::bound::moves_min;
 use skein_placement::schedule::plan;
 use skein_placement::schedule::simulate::{Start, simulate};
 use skein_placement::search::Repair;
 use skein_placement::state::State;
 use skein_placement::verdict::{Breach, judge};
-use skein_placement_model::formats::btrplace;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! `skein placement replay`.
+//! `skein-lab placement replay`.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,12 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
-use skein_placement_model::formats::planetlab::{SAMPLES, Trace, read_trace};
-use skein_placement_model::replay::{Kind, Replay, ReplayReport, Setup, World};
-
-use super::files;
-use super::screen::Screen;
-use crate::commands::text::{print, print_json, table};
+use skein_lab_placement::planetlab::{SAMPLES, Trace, read_trace};
+use skein_lab_placement::replay::{Kind, Replay, ReplayReport, Setup, World};
+use skein_terminal::{Screen, files, print, print_json, table};
 
 /// The most files of a day: each has four bytes a line.
 const TRACES_MAX: usize = 100_000;
@@ -23,9 +20,9 @@ const TRACES_MAX: usize = 100_000;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  skein placement replay --planetlab planetlab/20110303
-  skein placement replay --planetlab planetlab --policy ours --policy greedy --seed 2
-  skein placement replay --planetlab planetlab --json | jq '.[] | select(.policy == \"ours\")'")]
+  skein-lab placement replay --planetlab planetlab/20110303
+  skein-lab placement replay --planetlab planetlab --policy ours --policy greedy --seed 2
+  skein-lab placement replay --planetlab planetlab --json | jq '.[] | select(.policy == \"ours\")'")]
 pub struct Args {
     /// A day of PlanetLab's traces (a file of 288 lines for each machine), or a directory of such days
     #[arg(long, value_name = "DIR")]

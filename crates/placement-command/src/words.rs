@@ -3,8 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use skein_placement::verdict::{Breach, Cost, Verdict};
-
-use crate::commands::text::table;
+use skein_terminal::table;
 
 /// The unit of costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +130,7 @@ pub struct Judged {
 }
 
 impl Judged {
+    /// Returns the outcome for programs.
     pub fn new(outcome: &Outcome) -> Judged {
         let breaches: Map<String, Value> =
             KINDS.iter().zip(broken(outcome)).map(|((name, _), count)| ((*name).to_owned(), count.into())).collect();
@@ -171,6 +171,7 @@ mod tests {
         assert_eq!((&json["valid"], &json["breaches"]["apart"]), (&false.into(), &2.into()));
         assert_eq!(serde_json::to_value(Judged::new(&after)).unwrap()["cost"]["load"], 1_500_000);
     }
+
     #[test]
     fn a_failure_that_is_not_survived_is_a_breach() {
         let outcome = |failures| Outcome { verdict: Verdict::default(), failures };

@@ -6,8 +6,9 @@ use std::path::Path;
 use anyhow::Context;
 use skein_placement::verdict::judge;
 use skein_solver::Goal;
+use skein_terminal::files;
 
-use super::super::{files, solve};
+use super::super::solve;
 use super::rows::Bench;
 
 /// What is known of an instance.
