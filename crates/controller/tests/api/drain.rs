@@ -97,7 +97,7 @@ async fn a_vm_is_migrated_once_however_often_it_is_asked() {
     let picked = ask("k3", "").await;
     let picked = over(&client, &picked.json::<Operation>().unwrap().id).await;
     assert_eq!(picked.state, OperationState::Done, "{picked:?}");
-    assert!(picked.moves[0].reason.contains("the best of 2 hosts"), "{}", picked.moves[0].reason);
+    assert!(picked.moves[0].reason.contains("of 2 hosts that can take it"), "{}", picked.moves[0].reason);
     controller.stop().await;
 }
 

@@ -10,7 +10,7 @@ use crate::state::{Limit, State};
 
 /// What a policy sees of the cluster.
 ///
-/// The levels of each host and resource are those of the problem that [`compile`](crate::cluster::compile()) makes.
+/// The levels of each host and resource are those of the problem that `skein_placement_model::cluster::compile` makes.
 /// What is beyond [`Host::capacity`](crate::problem::Host::capacity) is the `reserve`, which no guest gets. A host that
 /// uses more than [`Host::safe`](crate::problem::Host::safe) has less free than `start`, and is short.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub struct View<'a> {
     /// not here.
     pub problem: &'a Problem,
     /// The level `place` of each host, for each resource: how much of its capacity is free after a guest was put there,
-    /// as in [`Names::place_free`](crate::cluster::Names::place_free).
+    /// as in `skein_placement_model::cluster::Names::place_free`.
     pub place_free: &'a [Vec<i64>],
     /// The outlooks of each guest, for each resource.
     pub outlooks: &'a [Vec<Outlook>],

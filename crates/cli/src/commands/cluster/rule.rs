@@ -1,6 +1,5 @@
 //! `skein rule`.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,9 +12,6 @@ use super::access::ControllerArgs;
 use super::screen::print_table;
 use crate::commands::local::EXIT_BLOCKED;
 use crate::commands::text::{clean_line, count, print, print_json, table};
-
-/// How many bytes a rule has at most.
-const RULE_BYTES_MAX: u64 = 1 << 20;
 
 /// Say where guests may run and should run, and see what is broken.
 ///
@@ -145,13 +141,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn read(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = match file.to_str() {
-        Some("-") => std::io::stdin().lock().take(RULE_BYTES_MAX).read_to_string(&mut text),
-        _ => std::fs::File::open(file).and_then(|file| file.take(RULE_BYTES_MAX).read_to_string(&mut text)),
-    };
-    read.with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(text)
+    skein_terminal::files::read(if file == Path::new("-") { Path::new("/dev/stdin") } else { file })
 }
 
 fn add(client: &ControllerClient, name: &str, text: &str, json: bool) -> anyhow::Result<()> {
