@@ -50,11 +50,13 @@ impl Controller {
         }
         let what = asked.what.clone();
         let is_new_rule = changes_plans(&asked.ask);
-        let whole = asked.clone();
         let answer = match asked.ask {
             Ask::Drain { host, request } => self.drain(now, &host, &request, asked.id, &asked.by),
             Ask::Fence { host, request } => Some(self.fence(now, &host, &request, &asked.by)),
-            Ask::ReadPower { host } => self.read_power(&host, &whole),
+            Ask::ReadPower { host } => {
+                let ask = Ask::ReadPower { host: host.clone() };
+                self.read_power(&host, Asked { ask, ..asked })
+            }
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),

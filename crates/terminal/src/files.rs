@@ -21,18 +21,35 @@ pub fn read(path: &Path) -> anyhow::Result<String> {
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
     let mut file = BufReader::new(file);
     let is_packed = file.fill_buf().with_context(|| format!("cannot read {name}"))?.starts_with(&GZIP);
-    let bytes = if is_packed { bounded(flate2::bufread::MultiGzDecoder::new(file)) } else { bounded(file) };
-    text(bytes.with_context(|| format!("cannot read {name}"))?).with_context(|| name.to_string())
+    let bytes = match is_packed {
+        true => bounded(flate2::bufread::MultiGzDecoder::new(file), BYTES_MAX),
+        false => bounded(file, BYTES_MAX),
+    };
+    text(bytes.with_context(|| format!("cannot read {name}"))?, BYTES_MAX).with_context(|| name.to_string())
 }
 
-fn bounded(from: impl Read) -> std::io::Result<Vec<u8>> {
+/// Reads a text file of so many bytes at most; `-` is standard input.
+///
+/// # Errors
+/// The file cannot be read, is too large, empty, or no text.
+pub fn read_small(path: &Path, bytes_max: u64) -> anyhow::Result<String> {
+    let name = path.display();
+    let bytes = match path.to_str() {
+        Some("-") => bounded(std::io::stdin().lock(), bytes_max),
+        _ => File::open(path).and_then(|file| bounded(file, bytes_max)),
+    };
+    text(bytes.with_context(|| format!("cannot read {name}"))?, bytes_max).with_context(|| name.to_string())
+}
+
+fn bounded(from: impl Read, bytes_max: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    from.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    from.take(bytes_max + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-fn text(bytes: Vec<u8>) -> anyhow::Result<String> {
-    ensure!(bytes.len() as u64 <= BYTES_MAX, "it is larger than {} MiB", BYTES_MAX >> 20);
+fn text(bytes: Vec<u8>, bytes_max: u64) -> anyhow::Result<String> {
+    let (number, unit) = if bytes_max < 1 << 20 { (bytes_max >> 10, "KiB") } else { (bytes_max >> 20, "MiB") };
+    ensure!(bytes.len() as u64 <= bytes_max, "it is larger than {number} {unit}");
     match String::from_utf8(bytes) {
         Ok(text) if text.trim_start().is_empty() => bail!("it is empty"),
         Ok(text) => Ok(text),
@@ -130,6 +147,15 @@ mod tests {
         assert!(error(&file(&dir, b"1\n2 \xff\n")).ends_with("file: line 2: this is no text in UTF-8"));
         assert!(error(dir.path()).ends_with("Is a directory (os error 21)"));
         assert!(error(&dir.path().join("none")).contains("No such file"));
+    }
+
+    #[test]
+    fn a_small_file_that_is_too_large_is_refused_and_not_cut() {
+        let dir = dir();
+        let path = file(&dir, &[b'a'; 1025]);
+        assert_eq!(read_small(&path, 1025).unwrap().len(), 1025);
+        let error = format!("{:#}", read_small(&path, 1024).unwrap_err());
+        assert!(error.ends_with("file: it is larger than 1 KiB"), "{error}");
     }
 
     #[test]

@@ -72,13 +72,13 @@ impl Controller {
     }
 
     /// Asks a host's fencing device whether the host has power. The answer comes later.
-    pub(crate) fn read_power(&mut self, host: &str, asked: &Asked) -> Option<Answer> {
+    pub(crate) fn read_power(&mut self, host: &str, asked: Asked) -> Option<Answer> {
         let Some(found) = self.tables.hosts.get(host) else { return Some(no_host(host)) };
         if found.value.settings.fencing.is_none() {
             let cure = format!("skein host fencing set {host} --help");
             return Some(Answer::conflict(format!("'{host}' has no fencing device that the controller knows"), cure));
         }
-        let purpose = PowerPurpose::Show { host: host.to_owned(), asked: Box::new(asked.clone()) };
+        let purpose = PowerPurpose::Show { host: host.to_owned(), asked: Box::new(asked) };
         self.send_power(host, PowerAction::Read, purpose);
         None
     }

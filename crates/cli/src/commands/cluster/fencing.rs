@@ -1,13 +1,12 @@
 //! `skein host fencing`.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use skein_api::cluster::{FencingDevice, HostSettings, PowerState};
 use skein_client::{ControllerClient, Settings};
+use skein_terminal::files;
 
 use crate::commands::text::{clean_line, fields, print, print_json};
 
@@ -109,7 +108,7 @@ pub fn run(client: &ControllerClient, command: Command) -> anyhow::Result<()> {
             let device = match (redfish, agent) {
                 (Some(url), _) => {
                     let certificate_sha256 = certificate_sha256.map(|digits| digits.replace(':', "").to_lowercase());
-                    let ca = ca.as_deref().map(read_ca).transpose()?;
+                    let ca = ca.map(|ca| files::read_small(&ca, CA_BYTES_MAX)).transpose()?;
                     FencingDevice::Redfish { url, system, user, secret, certificate_sha256, ca }
                 }
                 (None, Some(agent)) => {
@@ -132,14 +131,6 @@ fn put(client: &ControllerClient, name: &str, fencing: Option<FencingDevice>) ->
     };
     client.set(name, Settings::Host(&HostSettings { fencing, ..host.settings }), host.version)?;
     print(&said)
-}
-
-fn read_ca(path: &Path) -> anyhow::Result<String> {
-    let read = || {
-        let mut text = String::new();
-        File::open(path)?.take(CA_BYTES_MAX).read_to_string(&mut text).map(|_| text)
-    };
-    read().with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn options(options: &[String]) -> anyhow::Result<BTreeMap<String, String>> {

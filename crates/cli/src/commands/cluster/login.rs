@@ -1,12 +1,12 @@
 //! `skein login`.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use skein_client::{ControllerClient, ControllerUrl, Credentials, Login};
 use skein_identity::{CaFingerprint, parse_pem};
+use skein_terminal::files;
 
 use super::access::{config_dir, login_path};
 use crate::commands::text::{clean_line, print};
@@ -48,7 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         (None, Some(file)) => fingerprint(file)?,
         (None, None) => known()?,
     };
-    let token = read(&args.token_file)?.trim().to_owned();
+    let token = files::read_small(&args.token_file, FILE_BYTES_MAX)?.trim().to_owned();
     if token.is_empty() || token.contains(char::is_whitespace) {
         bail!("{} is no token: it has one word", args.token_file.display());
     }
@@ -76,19 +76,10 @@ fn known() -> anyhow::Result<CaFingerprint> {
 }
 
 fn fingerprint(file: &Path) -> anyhow::Result<CaFingerprint> {
-    let found = parse_pem(read(file)?.as_bytes()).with_context(|| format!("cannot use {}", file.display()))?;
+    let found = parse_pem(files::read_small(file, FILE_BYTES_MAX)?.as_bytes())
+        .with_context(|| format!("cannot use {}", file.display()))?;
     match &found[..] {
         [ca] => Ok(CaFingerprint::of(ca)),
         _ => bail!("{} has {} certificates: say which by --fingerprint", file.display(), found.len()),
     }
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let read = match file.to_str() {
-        Some("-") => std::io::stdin().lock().take(FILE_BYTES_MAX).read_to_string(&mut text),
-        _ => std::fs::File::open(file).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)),
-    };
-    read.with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(text)
 }

@@ -1,17 +1,21 @@
 //! `skein rule`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use skein_api::cluster::{Complaint, Explanation, Rule};
 use skein_client::{ControllerClient, ControllerError};
 use skein_placement_model::cluster::read_part;
+use skein_terminal::files;
 
 use super::access::ControllerArgs;
 use super::screen::print_table;
 use crate::commands::local::EXIT_BLOCKED;
 use crate::commands::text::{clean_line, count, print, print_json, table};
+
+/// How many bytes a rule has at most.
+const RULE_BYTES_MAX: u64 = 1 << 20;
 
 /// Say where guests may run and should run, and see what is broken.
 ///
@@ -122,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Add { name, rule, file, json } => {
             let text = match (rule, &file) {
                 (Some(rule), _) => rule,
-                (None, Some(file)) => read(file)?,
+                (None, Some(file)) => files::read_small(file, RULE_BYTES_MAX)?,
                 (None, None) => bail!("give the rule, or --file"),
             };
             add(&client, &name, &text, json)?;
@@ -138,10 +142,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    skein_terminal::files::read(if file == Path::new("-") { Path::new("/dev/stdin") } else { file })
 }
 
 fn add(client: &ControllerClient, name: &str, text: &str, json: bool) -> anyhow::Result<()> {
