@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_dataplane::source::{DirtyTracking, PackerPool, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{DirtyTracking, PackerPool, RateShare, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
 use skein_identity::Identity;
 use skein_inventory::Route;
@@ -180,6 +180,7 @@ impl Shared {
         let pages = SourcePages::new(SourcePagesSettings {
             packers: self.packers.clone(),
             width: width(self.settings.transport),
+            rate: RateShare::unlimited(),
             direct: false,
             channels: 0,
             key: Default::default(),

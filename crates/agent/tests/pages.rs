@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use skein_agent::OutgoingChannels;
-use skein_dataplane::source::{Compress, DirtyTracking, PackResult, PackerPool, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{
+    Compress, DirtyTracking, PackResult, PackerPool, RateShare, SourcePages, SourcePagesSettings,
+};
 use skein_dataplane::target::TargetPages;
 use skein_dataplane::{FindRam, KeptMarks, KeptRam, RamNotFound, Width};
 use skein_guest_ram::{AccessError, Ram};
@@ -304,6 +306,7 @@ fn carry_from(
             Arc::new(PackerPool::start(2, 2, Box::new(hire)).unwrap())
         }),
         width: Width::All,
+        rate: RateShare::unlimited(),
         direct: target.is_some(),
         channels: recorded.channels.len() as u16,
         key: [9 + u8::from(marks.is_some()); 16],

@@ -635,9 +635,10 @@ fn the_labs_commands_are_said_to_be_elsewhere() {
 fn the_documentations_files_are_valid() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/migrate.md")).unwrap();
     let blocks: Vec<&str> = page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    let [hosts, vm] = blocks[..] else { panic!("{} files", blocks.len()) };
+    let [hosts, vm, rate] = blocks[..] else { panic!("{} files", blocks.len()) };
     assert_eq!(skein_inventory::hosts_file::HostsFile::parse(hosts, "docs").unwrap().hosts.len(), 1);
     assert_eq!(skein_inventory::definition::Definition::parse(vm, "docs").unwrap().name, "web1");
+    assert!(skein_inventory::hosts_file::HostsFile::parse(rate, "docs").unwrap().rate.is_some());
     let help = Agent::start(vec![]).run(&["vm", "start", "--help"]).exits(0).out;
     let smallest = help.split("The smallest file:\n").nth(1).unwrap();
     let smallest: String = smallest.lines().map(|line| line.trim_start().to_owned() + "\n").collect();

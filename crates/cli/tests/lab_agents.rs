@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use skein_api::{
-    FailureReason, MigrateOptions, Migration, MigrationPhase, Outcome, ProblemKind, Reply, Request, Role, Severity,
-    SourcePhase, VmOrigin, VmState,
+    FailureReason, MigrateOptions, Migration, MigrationId, MigrationPhase, Outcome, ProblemKind, RateLimit,
+    RateLimitedBy, Reply, Request, Role, Severity, SourcePhase, VmOrigin, VmState,
 };
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
@@ -327,6 +327,51 @@ fn limits_queue_and_priorities_order() {
         runs_on(&cluster, vm, "b");
     }
     runs_on(&cluster, "v4", "a");
+    end(&cluster);
+}
+
+/// The limit of the migration holds, is told, and can be lifted while the migration runs.
+#[test]
+fn a_migration_sends_no_faster_than_its_limit() {
+    const LIMIT: u64 = 16_000_000;
+    let mut cluster = Cluster::up(settings());
+    // 32 MiB that do not compress take 17 s at 2 MB/s.
+    let definition = cluster.working("v1", &Params { fill_mb: 32, compressible: 0, ..Params::default() });
+    cluster.start_vm("a", &definition);
+    cluster.wait_working("v1");
+    let options = MigrateOptions { rate_bits_per_s: Some(LIMIT), ..MigrateOptions::default() };
+    let begun = Instant::now();
+    let id = cluster.begin("v1", "a", "b", options).id;
+    let shown = |cluster: &Cluster, host: &str, id: MigrationId| match cluster
+        .asked(host, &Request::MigrationShow { id: id.to_string() })
+    {
+        Reply::Migration(migration) => *migration,
+        other => panic!("{other:?}"),
+    };
+    let sent = |migration: &Migration| migration.paths.iter().map(|path| path.sent_bytes).sum::<u64>();
+    cluster.wait(DEADLINE, "4 MB are sent", || sent(&shown(&cluster, "a", id)) > 4_000_000);
+    // What may have been sent by now is bounded, whatever the machine is busy with: the limit's bytes, and a record of
+    // each stream.
+    let migration = shown(&cluster, "a", id);
+    let most = begun.elapsed().as_secs_f64() * LIMIT as f64 / 8.0 * 1.1 + 17.0 * 263_000.0;
+    assert!((sent(&migration) as f64) < most, "{} of {most} bytes: {migration:?}", sent(&migration));
+    assert_eq!(migration.rate_limit, Some(RateLimit { bits_per_s: LIMIT, by: RateLimitedBy::Migration }));
+    let refused = Request::MigrationLimit { id: id.to_string(), rate_bits_per_s: None };
+    assert!(cluster.refused("b", &refused).contains("this host is the target"));
+    cluster.asked("a", &Request::MigrationLimit { id: id.to_string(), rate_bits_per_s: None });
+    let moved = cluster.watched("a", id);
+    assert_eq!(moved.outcome, Some(Outcome::Moved), "{moved:?}");
+    assert!(cluster.refused("a", &refused).contains("is over"));
+    // The host's limit is in its file, which is read again.
+    let hosts = cluster.dir().join("hosts.toml");
+    let text = fs::read_to_string(&hosts).unwrap();
+    fs::write(&hosts, format!("rate = \"mon-sun 16 Mbit/s\"\n{text}")).unwrap();
+    let id = cluster.begin("v1", "b", "a", MigrateOptions::default()).id;
+    let by_host = Some(RateLimit { bits_per_s: LIMIT, by: RateLimitedBy::Host });
+    cluster.wait(DEADLINE, "the host's limit holds", || shown(&cluster, "b", id).rate_limit == by_host);
+    fs::write(&hosts, text).unwrap();
+    assert_eq!(cluster.watched("b", id).outcome, Some(Outcome::Moved));
+    assert!(cluster.verify("v1").is_good());
     end(&cluster);
 }
 

@@ -41,6 +41,8 @@ pub struct ForecastInputs {
     pub downtime_limit: Duration,
     /// Per cent that the guest may be throttled by.
     pub allow_throttle: u8,
+    /// The bits a second that the migration may send. `None`: as many as the paths carry.
+    pub rate_limit_bits_per_s: Option<u64>,
 }
 
 impl Default for ForecastInputs {
@@ -48,7 +50,13 @@ impl Default for ForecastInputs {
     /// throttling.
     fn default() -> Self {
         let ms = Duration::from_millis;
-        Self { setup: ms(1000), switchover: ms(50), downtime_limit: ms(300), allow_throttle: 0 }
+        Self {
+            setup: ms(1000),
+            switchover: ms(50),
+            downtime_limit: ms(300),
+            allow_throttle: 0,
+            rate_limit_bits_per_s: None,
+        }
     }
 }
 
@@ -84,6 +92,15 @@ impl fmt::Display for Forecast {
     }
 }
 
+/// Returns what the paths that a transport takes carry together, in bits a second.
+fn wire_rate(rates: impl Iterator<Item = f64>, transport: Route) -> f64 {
+    match transport.uses_all_nics() {
+        true => rates.sum(),
+        // Which path it will be is not known.
+        false => rates.reduce(f64::min).unwrap_or(0.0),
+    }
+}
+
 /// Forecasts a migration of a guest that uses `ram_bytes` and dirties `dirty_bytes_per_s` (`None`: not known), over
 /// paths that carry `rates_bits_per_s` on the wire, and of which `transport` takes all or one.
 pub fn forecast(
@@ -94,13 +111,10 @@ pub fn forecast(
     fixed: ForecastInputs,
 ) -> Forecast {
     let rates = || rates_bits_per_s.iter().filter(|rate| **rate > 0).map(|rate| *rate as f64);
-    let wire = match transport.uses_all_nics() {
-        true => rates().sum(),
-        // Which path it will be is not known.
-        false => rates().reduce(f64::min).unwrap_or(0.0),
-    };
-    let (volume, rate) = (ram_bytes as f64, wire * TCP_PAYLOAD_SHARE / 8.0);
-    let (limit, setup, stop) =
+    let wire = wire_rate(rates(), transport);
+    let limit = fixed.rate_limit_bits_per_s.map(|bits| bits as f64).filter(|limit| *limit < wire * TCP_PAYLOAD_SHARE);
+    let (volume, rate) = (ram_bytes as f64, limit.unwrap_or(wire * TCP_PAYLOAD_SHARE) / 8.0);
+    let (downtime_limit, setup, stop) =
         (fixed.downtime_limit.as_secs_f64(), fixed.setup.as_secs_f64(), fixed.switchover.as_secs_f64());
     let never =
         |why: String| Forecast { seconds: None, downtime_ms_estimate: None, converges: ForecastConvergence::No, why };
@@ -112,14 +126,18 @@ pub fn forecast(
         paths if transport.uses_all_nics() => format!("{paths} paths"),
         paths => format!("the slowest of {paths} paths"),
     };
-    let over = format!("at {}/s over {paths} (transport {transport})", decimal(wire, "b"));
+    let rate_words = match limit {
+        Some(limit) => format!("its limit of {}/s", decimal(limit, "b")),
+        None => format!("{}/s", decimal(wire, "b")),
+    };
+    let over = format!("at {rate_words} over {paths} (transport {transport})");
     let less = match transport.compresses() {
         true => "less where its memory is zeros or compresses",
         false => "less where its memory is zeros",
     };
 
     // What fits into the downtime limit at once is sent in one go, however fast it is dirtied.
-    let dirty = if volume <= rate * limit { Some(0.0) } else { dirty_bytes_per_s.map(|rate| rate as f64) };
+    let dirty = if volume <= rate * downtime_limit { Some(0.0) } else { dirty_bytes_per_s.map(|rate| rate as f64) };
     let Some(dirty) = dirty else {
         let seconds = setup + volume / rate + stop;
         let why =
@@ -148,7 +166,7 @@ pub fn forecast(
         return Forecast { converges: ForecastConvergence::Unknown, ..never(format!("may not {figures}; {more}")) };
     }
     let ratio = dirty / rate;
-    let last = match volume / (rate * limit) {
+    let last = match volume / (rate * downtime_limit) {
         enough if enough <= 1.0 => volume,
         // Nothing is dirtied, so nothing is left after round 0.
         _ if ratio == 0.0 => 0.0,
@@ -238,6 +256,20 @@ mod tests {
             assert!(forecast.to_string().starts_with(expect), "{forecast} / {expect}");
             assert_eq!(forecast.converges == ForecastConvergence::No, expect.starts_with("will not"), "{forecast}");
         }
+    }
+
+    #[test]
+    fn a_limit_counts_where_it_is_less_than_the_paths_carry() {
+        let words = |limit| {
+            let fixed = ForecastInputs { rate_limit_bits_per_s: Some(limit), ..ForecastInputs::default() };
+            forecast(2_600_000_000, Some(0), &[GBIT], Route::TCP, fixed).to_string()
+        };
+        assert!(
+            words(GBIT / 10).starts_with("at most about 3 min 29 s at its limit of 100 Mb/s over 1 path"),
+            "{}",
+            words(GBIT / 10)
+        );
+        assert!(words(2 * GBIT).starts_with("at most about 23 s at 1 Gb/s over 1 path"));
     }
 
     /// Counts the rounds one after the other. Returns the seconds of all rounds, and of the last.

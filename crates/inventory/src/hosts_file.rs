@@ -2,6 +2,7 @@
 //!
 //! ```toml
 //! transport = "auto"          # of all hosts; this is what it is without this line
+//! rate = "4 Gbit/s; mon-fri 08:00-18:00 1 Gbit/s"  # of a host's migrations together; without this line as links carry
 //! keep_ram = "8 GiB"          # RAM of guests that left a host, kept there for their way back; without this line none
 //! keep_time = "1h"            # for so long; this is what it is without this line
 //! [[host]]
@@ -17,7 +18,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use skein_units::{exact_time, parse_bytes, parse_seconds};
+use skein_units::{RatePlan, RatePlanError, exact_time, parse_bytes, parse_seconds};
 
 use crate::definition::check_name;
 use crate::route::Route;
@@ -27,6 +28,8 @@ use crate::toml_reader::{ParseError, Table, Value, quote, read};
 pub const HOSTS_MAX: usize = 1024;
 /// The most addresses of a host.
 pub const ADDRESSES_MAX: usize = 16;
+/// Bounds the text of a plan of rates.
+const RATE_BYTES_MAX: usize = 2048;
 /// How long RAM is kept unless the file says otherwise: an hour.
 const KEEP_TIME_DEFAULT_S: u64 = 3600;
 /// The longest time for which RAM is kept. Later a guest has written most of its memory anew.
@@ -49,6 +52,9 @@ pub struct HostsFile {
     /// How guests' memory travels, unless a host or a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Route>,
+    /// How fast all migrations from a host together may send, unless the host says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
+    pub rate: Option<RatePlan>,
     /// The bytes that RAM of guests that left a host may take there, unless the host says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_ram: Option<u64>,
@@ -67,6 +73,9 @@ pub struct HostEntry {
     /// How the memory of guests that leave the host travels, unless a migration says otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<Route>,
+    /// How fast all migrations from the host together may send.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
+    pub rate: Option<RatePlan>,
     /// The bytes that RAM of guests that left the host may take on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_ram: Option<u64>,
@@ -172,6 +181,7 @@ impl HostsFile {
         read(text, file_name, |reader, mut root: Table| {
             let tables = root.get("host").map_or(Vec::new(), |value| value.tables(reader, "[[host]]", HOSTS_MAX));
             let transport = root.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
+            let rate = root.get("rate").and_then(|value| value.parsed(reader, RATE_BYTES_MAX, parse_rate));
             let keep_ram = root.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_ram));
             let keep_time = root.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
             root.finish(reader, &[]);
@@ -203,12 +213,20 @@ impl HostsFile {
                     value.report_at(reader, "a host needs an address", "write address = [\"10.0.0.2\"]");
                 }
                 let transport = table.get("transport").and_then(|value| value.parsed(reader, 64, str::parse));
+                let rate = table.get("rate").and_then(|value| value.parsed(reader, RATE_BYTES_MAX, parse_rate));
                 let keep_ram = table.get("keep_ram").and_then(|value| value.parsed(reader, 64, parse_ram));
                 let keep_time = table.get("keep_time").and_then(|value| value.parsed(reader, 64, parse_keep_time));
                 table.finish(reader, &[]);
-                hosts.push(HostEntry { name: name.unwrap_or_default(), addresses, transport, keep_ram, keep_time });
+                hosts.push(HostEntry {
+                    name: name.unwrap_or_default(),
+                    addresses,
+                    transport,
+                    rate,
+                    keep_ram,
+                    keep_time,
+                });
             }
-            HostsFile { hosts, transport, keep_ram, keep_time }
+            HostsFile { hosts, transport, rate, keep_ram, keep_time }
         })
     }
 
@@ -222,6 +240,11 @@ impl HostsFile {
         self.get(name).and_then(|host| host.transport).or(self.transport).unwrap_or_default()
     }
 
+    /// Returns how fast all migrations from a host together may send, at which times. `None`: as the links carry.
+    pub fn rate_plan_of(&self, name: &str) -> Option<&RatePlan> {
+        self.get(name).and_then(|host| host.rate.as_ref()).or(self.rate.as_ref())
+    }
+
     /// Returns what a host keeps of the RAM of guests that leave it. `None`: nothing.
     pub fn kept_ram_policy_of(&self, name: &str) -> Option<KeptRamPolicy> {
         let host = self.get(name);
@@ -229,6 +252,15 @@ impl HostsFile {
         let time_s = host.and_then(|host| host.keep_time).or(self.keep_time).unwrap_or(KEEP_TIME_DEFAULT_S);
         Some(KeptRamPolicy { ram_bytes, time_s })
     }
+}
+
+/// Writes a plan as people write plans.
+fn in_words<S: Serializer>(plan: &Option<RatePlan>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(plan.as_ref().expect("what is absent is skipped"))
+}
+
+fn parse_rate(text: &str) -> Result<RatePlan, String> {
+    text.parse().map_err(|error: RatePlanError| error.to_string())
 }
 
 fn parse_ram(text: &str) -> Result<u64, String> {
@@ -279,6 +311,18 @@ mod tests {
     }
 
     #[test]
+    fn a_rate_is_a_hosts_or_the_clusters() {
+        let text =
+            "rate = '4 Gbit/s; sun unlimited'\n[[host]]\nname = 'a'\naddress = ['10.0.0.1']\nrate = '1 Gbit/s'\n";
+        let hosts = HostsFile::parse(text, "hosts.toml").unwrap();
+        let of = |name| hosts.rate_plan_of(name).unwrap().to_string();
+        assert_eq!((of("a"), of("b")), ("1 Gbit/s".into(), "4 Gbit/s; sun 00:00-24:00 unlimited".into()));
+        assert_eq!(HostsFile::default().rate_plan_of("a"), None);
+        let json = serde_json::to_value(&hosts).unwrap();
+        assert_eq!((&json["rate"], &json["hosts"][0]["rate"]), (&of("b").into(), &"1 Gbit/s".into()));
+    }
+
+    #[test]
     fn what_is_kept_is_a_hosts_or_the_clusters() {
         let text = "keep_ram = '8 GiB'\n[[host]]\nname = 'a'\naddress = ['10.0.0.1']\nkeep_time = '10m'\n\
                     [[host]]\nname = 'b'\naddress = ['10.0.0.2']\nkeep_ram = '0 GiB'\n";
@@ -293,6 +337,8 @@ mod tests {
         const B: &str = "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
         for (text, line, column, parts) in [
             ("transport = 'fast'", 1, 13, &["auto, tcp, compression, multichannel"][..]),
+            ("rate = '1'", 1, 8, &["say of what: \"1 Mbit/s\""]),
+            ("rate = 'mon-fry 1 Gbit/s'", 1, 8, &["the days are mon, tue"]),
             ("keep_ram = '8G'", 1, 12, &["write \"8 GiB\""]),
             ("keep_ram = 8", 1, 12, &["an integer and must be a string", "\"8 GiB\""]),
             ("keep_time = '1'", 1, 13, &["\"1m\" or \"1h\""]),

@@ -16,6 +16,7 @@
 //! | [`reassembly`] | in-order bytes out of chunks in any order |
 //! | [`pairs`] | which addresses make a path |
 //! | [`path`] | how fast a path is and how much may be on the way on it |
+//! | [`rate`] | how fast the senders of a host may hand over bytes |
 //! | [`stream`] | one stream's two halves: unsent, lost, acknowledged; received, delivered |
 //! | [`Session`] | who sends what next, what is lost, what is dead |
 //!
@@ -45,6 +46,7 @@ pub mod limits;
 pub mod pairs;
 pub mod path;
 mod ranges;
+pub mod rate;
 pub mod reassembly;
 mod session;
 pub mod stream;

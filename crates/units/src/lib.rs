@@ -1,10 +1,14 @@
-//! Amounts as people write and read them. Pure.
+//! Amounts and times as people write and read them. Pure.
 #![forbid(unsafe_code)]
 
+mod clock_times;
 pub mod measured;
 mod parse;
+mod rate;
 
+pub use clock_times::{ClockTime, TimeWindow, TimeWindowError};
 pub use parse::{AmountError, parse_bytes, parse_millis, parse_seconds};
+pub use rate::{Rate, RateError, RatePlan, RatePlanError};
 
 /// A kibibyte.
 pub const KIB: u64 = 1 << 10;

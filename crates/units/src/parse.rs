@@ -19,7 +19,7 @@ pub enum AmountError {
 }
 
 /// Returns the number at the beginning of `text`, and the unit after it.
-fn split<'a>(text: &'a str, examples: &'static str) -> Result<(u64, &'a str), AmountError> {
+pub(crate) fn split<'a>(text: &'a str, examples: &'static str) -> Result<(u64, &'a str), AmountError> {
     let text = text.trim();
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);

@@ -11,6 +11,7 @@ use skein_dataplane::source::PackerPool;
 use skein_handover::{MigrationId, SourceInput, TargetInput};
 
 use super::input::{Input, OwnerInput};
+use super::rates::MigrationRates;
 use super::view::MigrationViews;
 use crate::dirs::Dirs;
 use crate::kept_ram::KeptRamStore;
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(super) packers: Option<Arc<PackerPool>>,
     /// The RAM and marks of guests that left or came, for their way back.
     pub(crate) kept: Arc<KeptRamStore>,
+    /// How fast the migrations may send.
+    pub(crate) rates: Arc<MigrationRates>,
     /// The room that this host has.
     pub(crate) rooms: Arc<HostRoom>,
     /// The meters of the paths to each host.

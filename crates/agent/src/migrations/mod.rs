@@ -12,6 +12,7 @@ mod guest_watch;
 mod input;
 mod offer;
 mod owner;
+mod rates;
 mod source;
 mod target;
 #[cfg(test)]
@@ -30,10 +31,13 @@ use skein_dataplane::PathSnapshot;
 use skein_dataplane::source::PackerPool;
 use skein_handover::{MigrationId, MigrationLimits, Record, Role, SourceInput, TargetInput, last_records, needed};
 use skein_journal::{Journal, JournalLimits, OpenError};
+use skein_units::Rate;
 
 use self::context::Context;
 use self::input::{NewMigration, OwnerInput};
 use self::owner::Owner;
+pub(crate) use self::rates::MigrationRates;
+use self::rates::keep_host_limit;
 use crate::dirs::Dirs;
 use crate::events::AgentEvent;
 use crate::path_meter::PathMeter;
@@ -86,6 +90,7 @@ impl Migrations {
         let peers = peers(events, Inquiry(queue.clone()))?;
         let view = MigrationViews::new(dirs.migrations(), peers.host().to_owned());
         let meters = Default::default();
+        let rates = Arc::new(MigrationRates::new());
         let queued = queue.clone();
         let context = Arc::new(Context {
             dirs,
@@ -95,11 +100,18 @@ impl Migrations {
             keeper_command: keeper,
             packers,
             kept,
+            rates: rates.clone(),
             rooms,
             meters,
             queue: queued,
             on_end: OnceLock::new(),
         });
+        let of_plan = Arc::downgrade(&context);
+        let plan = move || {
+            let peers = &of_plan.upgrade()?.peers;
+            Some(peers.hosts().map(|hosts| hosts.rate_plan_of(peers.host()).cloned()))
+        };
+        keep_host_limit(rates, plan)?;
         thread::Builder::new().name("from peers".into()).spawn(move || {
             skein_host::raise_thread_priority();
             for event in from_peers {
@@ -125,6 +137,11 @@ impl Migrations {
     /// See [`Context::paths`].
     pub(crate) fn paths<T>(&self, host: &str, look: impl FnOnce(Vec<PathSnapshot>, &mut PathMeter) -> T) -> T {
         self.context.paths(host, look)
+    }
+
+    /// Returns how fast the migrations may send.
+    pub(crate) fn rates(&self) -> &MigrationRates {
+        &self.context.rates
     }
 
     pub(crate) fn peers(&self) -> &Peers {
@@ -156,9 +173,14 @@ impl Migrations {
             offer: Arc::new(offer),
             deadline: options.deadline_s.map(Duration::from_secs),
         };
+        self.context.rates.set_migration(id, options.rate_bits_per_s.and_then(Rate::of_bits_per_s));
         let (reply, answer) = sync_channel(1);
         let _ = self.context.queue.send(OwnerInput::Start(Box::new(new), reply));
-        answer.recv().unwrap_or(Err(StartRefused::Stopping))
+        let begun = answer.recv().unwrap_or(Err(StartRefused::Stopping));
+        if begun.is_err() {
+            self.context.rates.forget(id);
+        }
+        begun
     }
 
     /// Has `tell` called whenever a migration has ended. The owner calls `tell`, and waits until the call is over.

@@ -244,6 +244,7 @@ impl Owner {
                     if let Some(vm) = self.context.vms.of_migration(id) {
                         self.context.vms.settled(&vm);
                     }
+                    self.context.rates.forget(id);
                     self.context.view.forget(id);
                 }
             }

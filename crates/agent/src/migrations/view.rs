@@ -339,6 +339,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
         downtime_ms: None,
         copy: None,
         paths: Vec::new(),
+        rate_limit: None,
         attempt: None,
         events: Vec::new(),
     };

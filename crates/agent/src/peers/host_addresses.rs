@@ -84,7 +84,14 @@ impl HostAddresses {
         let mut hosts = self.file.content()?;
         for (name, addresses) in self.learnt.all() {
             if hosts.get(&name).is_none() {
-                hosts.hosts.push(HostEntry { name, addresses, transport: None, keep_ram: None, keep_time: None });
+                hosts.hosts.push(HostEntry {
+                    name,
+                    addresses,
+                    transport: None,
+                    rate: None,
+                    keep_ram: None,
+                    keep_time: None,
+                });
             }
         }
         Ok(hosts)

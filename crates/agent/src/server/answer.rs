@@ -1,6 +1,7 @@
 //! Says which request is answered by what.
 
 use skein_api::{API_VERSION, Reply, Request, RequestLine, VersionView};
+use skein_units::Rate;
 
 use super::migrations::{MigrateRequest, Watching};
 use super::refusal::Answered;
@@ -33,6 +34,11 @@ impl RequestServer {
             Request::MigrationShow { id } => self.migration_show(&id),
             Request::MigrationWatch { id } => self.migration_watch(&id, say),
             Request::MigrationCancel { id } => self.migration_cancel(&id),
+            Request::MigrationLimit { id, rate_bits_per_s } => self.migration_limit(&id, rate_bits_per_s),
+            Request::HostLimit { rate_bits_per_s } => {
+                self.migrations.rates().set_cluster(rate_bits_per_s.and_then(Rate::of_bits_per_s));
+                Ok(Reply::Done)
+            }
             Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),
         }
     }

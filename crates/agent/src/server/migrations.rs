@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use skein_api::{MigrateOptions, Migration, PathView, Reply};
 use skein_dataplane::PathSnapshot;
-use skein_handover::MigrationId;
+use skein_handover::{MigrationId, Role};
+use skein_units::Rate;
 
 use super::refusal::{Answered, refusal};
 use super::request_server::{RequestServer, Say};
@@ -52,9 +53,8 @@ impl RequestServer {
     }
 
     pub(super) fn migration_show(&self, id: &str) -> Answered<Reply> {
-        let mut migration = self.find(id)?;
-        migration.attempt = self.attempts.attempt(migration_id(migration.id));
-        Ok(Reply::Migration(Box::new(migration)))
+        let migration = self.find(id)?;
+        Ok(Reply::Migration(Box::new(self.as_it_runs(migration))))
     }
 
     pub(super) fn migration_watch(&self, id: &str, say: &mut Say<'_>) -> Answered<Reply> {
@@ -85,6 +85,24 @@ impl RequestServer {
         Ok(Reply::Migration(Box::new(now)))
     }
 
+    /// Limits how fast a migration sends. The next attempt of its request has the limit that the request has.
+    pub(super) fn migration_limit(&self, id: &str, rate_bits_per_s: Option<u64>) -> Answered<Reply> {
+        let migration = self.find(id)?;
+        let id = migration_id(migration.id);
+        if migration.outcome.is_some() {
+            return Err(Box::new(refusal(format!("migration {} is over", migration.id), "")));
+        }
+        if role(migration.role) == Role::Target {
+            let cure = format!("limit it at its source, {}", migration.source);
+            return Err(Box::new(refusal(
+                "this host is the target, and does not decide how fast the source sends",
+                &cure,
+            )));
+        }
+        self.migrations.rates().set_migration(id, rate_bits_per_s.and_then(Rate::of_bits_per_s));
+        Ok(Reply::Migration(Box::new(self.view(id)?)))
+    }
+
     pub(super) fn migration_resolve(&self, id: &str, other_host_is_off: bool) -> Answered<Reply> {
         let migration = self.find(id)?;
         if !other_host_is_off {
@@ -107,11 +125,22 @@ impl RequestServer {
         found.map_err(|message| Box::new(refusal(message, "see `skein migration list`")))
     }
 
-    /// Returns a migration with what is known of its paths.
+    /// Returns a migration as it runs.
     pub(super) fn view(&self, id: MigrationId) -> Answered<Migration> {
         let unknown = || Box::new(refusal(format!("there is no migration {id}"), "see `skein migration list`"));
-        let mut migration = self.migrations.view().get(id).ok_or_else(unknown)?;
+        Ok(self.as_it_runs(self.migrations.view().get(id).ok_or_else(unknown)?))
+    }
+
+    /// Adds to a migration its place among the attempts and, if it is under way, what limits its rate, and its paths.
+    fn as_it_runs(&self, mut migration: Migration) -> Migration {
+        let id = migration_id(migration.id);
         migration.attempt = self.attempts.attempt(id);
+        if migration.outcome.is_some() {
+            return migration;
+        }
+        if role(migration.role) == Role::Source {
+            migration.rate_limit = self.migrations.rates().limit_of(id);
+        }
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         migration.paths = self.migrations.paths(peer, |paths, meter| {
@@ -124,7 +153,7 @@ impl RequestServer {
             };
             paths.into_iter().map(path).collect()
         });
-        Ok(migration)
+        migration
     }
 
     pub(super) fn migrate(&self, wanted: MigrateRequest<'_>, say: &mut Say<'_>) -> Answered<Reply> {

@@ -204,6 +204,7 @@ impl MigrationStarter {
         let fixed = ForecastInputs {
             downtime_limit: Duration::from_millis(downtime_limit),
             allow_throttle: options.allow_throttle.unwrap_or(0),
+            rate_limit_bits_per_s: self.migrations.rates().limit_of_new(options.rate_bits_per_s),
             ..ForecastInputs::default()
         };
         let forecast = (!rates.is_empty()).then(|| {

@@ -14,7 +14,7 @@ use skein_agent::{
     AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, Offer, PeerEvent,
     Peers, PeersSettings, Question,
 };
-use skein_dataplane::source::{DirtyTracking, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::{DirtyTracking, RateShare, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, RunningSession, StreamContent, Width};
 use skein_handover::{Intent, Message, MigrationId};
 use skein_identity::{ClusterCa, Identity, Validity};
@@ -214,6 +214,7 @@ pub fn pages() -> Arc<SourcePages> {
     SourcePages::new(SourcePagesSettings {
         packers: None,
         width: Width::All,
+        rate: RateShare::unlimited(),
         direct: false,
         channels: 0,
         key: [0; 16],

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use skein_units::{Rate, RateError};
+
 use super::reply::Refusal;
 use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin};
 
@@ -98,6 +100,11 @@ impl Request {
             | Request::MigrationWatch { id }
             | Request::MigrationCancel { id }
             | Request::MigrationResolve { id, other_host_is_off: _ } => migration(id),
+            Request::MigrationLimit { id, rate_bits_per_s } => {
+                migration(id)?;
+                rate(*rate_bits_per_s)
+            }
+            Request::HostLimit { rate_bits_per_s } => rate(*rate_bits_per_s),
             Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),
         }
     }
@@ -116,6 +123,7 @@ impl MigrateOptions {
         within("channels", self.channels, &MULTIFD_CHANNELS_RANGE)?;
         within("allow_throttle", self.allow_throttle, &ALLOW_THROTTLE_PERCENT_RANGE)?;
         within("delta_memory", self.delta_memory, &DELTA_MEMORY_PERCENT_RANGE)?;
+        rate(self.rate_bits_per_s)?;
         within("retries", Some(self.retries), &RETRIES_RANGE)
     }
 }
@@ -132,6 +140,16 @@ pub(super) fn within<T: PartialOrd + Display>(
     match number {
         Some(number) if !range.contains(&number) => {
             refuse(format!("{what} cannot be {number}"), format!("it may be {} to {}", range.start(), range.end()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a limit of a rate. `None` lifts the limit.
+fn rate(bits_per_s: Option<u64>) -> Result<(), Refusal> {
+    match bits_per_s {
+        Some(bits) if Rate::of_bits_per_s(bits).is_none() => {
+            refuse(format!("rate_bits_per_s cannot be {bits}"), RateError::OutOfRange.to_string())
         }
         _ => Ok(()),
     }
@@ -242,6 +260,7 @@ mod tests {
             transport: Some(Transport::Tcp),
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
+            rate_bits_per_s: Some(8_000_000),
             retries: 1000,
         };
         for options in [usual.clone(), most.clone()] {
@@ -302,10 +321,21 @@ mod tests {
                 Request::MigrationShow { id: name() },
                 Request::MigrationWatch { id: name() },
                 Request::MigrationCancel { id: name() },
+                Request::MigrationLimit { id: name(), rate_bits_per_s: None },
                 Request::MigrationResolve { id: name(), other_host_is_off: true },
             ] {
                 let says = if odd.is_empty() { "an empty id" } else { "neither the beginning" };
                 assert!(refused(&request).contains(says), "{odd:?}");
+            }
+        }
+        for bits in [0, 1, 7_999_999, u64::MAX] {
+            for request in [
+                Request::MigrationLimit { id: "v1".into(), rate_bits_per_s: Some(bits) },
+                Request::HostLimit { rate_bits_per_s: Some(bits) },
+                migrate(MigrateOptions { rate_bits_per_s: Some(bits), ..MigrateOptions::default() }),
+            ] {
+                let refusal = request.check().unwrap_err();
+                assert!(refusal.cure.contains("8 Mbit/s to"), "{refusal:?}");
             }
         }
         for good in ["v1", "0123456789abcdef", "0", "web-1.example_2"] {

@@ -16,6 +16,7 @@ fn options() -> MigrateOptions {
         transport: Some(Transport::Multichannel),
         allow_throttle: Some(50),
         delta_memory: Some(2.5),
+        rate_bits_per_s: Some(500_000_000),
         retries: 3,
     }
 }
@@ -45,6 +46,10 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationShow { id: "0123".into() },
         Request::MigrationWatch { id: name() },
         Request::MigrationCancel { id: name() },
+        Request::MigrationLimit { id: name(), rate_bits_per_s: Some(1_000_000_000) },
+        Request::MigrationLimit { id: name(), rate_bits_per_s: None },
+        Request::HostLimit { rate_bits_per_s: Some(8_000_000) },
+        Request::HostLimit { rate_bits_per_s: None },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
     ]
 }
@@ -459,9 +464,14 @@ fn migration() -> Migration {
         downtime_ms: None,
         copy: None,
         paths: vec![],
+        rate_limit: None,
         attempt: None,
         events: vec![],
     }
+}
+
+fn rate_limit(by: RateLimitedBy) -> RateLimit {
+    RateLimit { bits_per_s: 1_000_000_000, by }
 }
 
 fn migrations() -> Vec<Migration> {
@@ -482,13 +492,16 @@ fn migrations() -> Vec<Migration> {
         downtime_ms: Some(121),
         copy: copies().pop(),
         paths: vec![path(true), path(false)],
+        rate_limit: Some(rate_limit(RateLimitedBy::Host)),
         attempt: Some(Attempt { number: 2, of: 4, not_begun: Some(3), next_in_ms: Some(1500) }),
         events: events(),
         ..migration()
     };
     let tried =
         Migration { attempt: Some(Attempt { number: 3, of: 4, not_begun: None, next_in_ms: None }), ..migration() };
-    vec![migration(), over, tried]
+    let limited = [RateLimitedBy::Migration, RateLimitedBy::Cluster]
+        .map(|by| Migration { rate_limit: Some(rate_limit(by)), ..migration() });
+    [vec![migration(), over, tried], limited.to_vec()].concat()
 }
 
 pub(crate) fn replies() -> Vec<Reply> {

@@ -84,6 +84,9 @@ pub struct Migration {
     pub copy: Option<CopyProgress>,
     /// The paths that carry the migration.
     pub paths: Vec<PathView>,
+    /// What limits how fast the migration sends; `None`: nothing but the links, or this host is the target.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
     /// Which attempt of the request this is; `None`: the request is not known here any more, or this host is the
     /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,8 +115,47 @@ impl Migration {
             downtime_ms: None,
             copy: None,
             paths: Vec::new(),
+            rate_limit: None,
             attempt: None,
             events: Vec::new(),
+        }
+    }
+}
+
+/// What limits how fast a migration sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RateLimit {
+    /// The bits a second. A limit of the host or the cluster is for all its migrations together.
+    pub bits_per_s: u64,
+    /// Whose limit it is.
+    pub by: RateLimitedBy,
+}
+
+/// Whose limit holds a migration back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum RateLimitedBy {
+    /// The migration's own.
+    Migration,
+    /// The limit of all migrations from the host, by the host's settings.
+    Host,
+    /// The host's part of the cluster's limit.
+    Cluster,
+}
+
+impl fmt::Display for RateLimit {
+    /// Writes `1 Gbit/s, by the limit of its host`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = match self.by {
+            RateLimitedBy::Migration => "of its own",
+            RateLimitedBy::Host => "of its host",
+            RateLimitedBy::Cluster => "of the cluster",
+        };
+        match skein_units::Rate::of_bits_per_s(self.bits_per_s) {
+            Some(rate) => write!(f, "{rate}, by the limit {whose}"),
+            None => write!(f, "{} bit/s, by the limit {whose}", self.bits_per_s),
         }
     }
 }

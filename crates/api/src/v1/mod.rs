@@ -49,7 +49,7 @@ pub use host_facts::{
     Presence, QemuFacts, QemuVersion, Resource, Room, RoomLimit, VmFacts,
 };
 pub use load::{HostLoad, VmLoad};
-pub use migration::{Attempt, Migration, MigrationId};
+pub use migration::{Attempt, Migration, MigrationId, RateLimit, RateLimitedBy};
 pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
 pub use reply::{Refusal, Reply, VersionView};
 pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, VmOrigin};

@@ -121,6 +121,21 @@ pub enum Request {
         /// The migration, as in `MigrationShow`.
         id: String,
     },
+    /// Limit how fast a migration sends from now on. → [`Reply::Migration`](super::Reply::Migration)
+    MigrationLimit {
+        /// The migration, as in `MigrationShow`.
+        id: String,
+        /// The bits that it may send a second, 8 Mbit/s or more; `None`: it has no limit of its own any more.
+        #[serde(default)]
+        rate_bits_per_s: Option<u64>,
+    },
+    /// Limit how fast all migrations from this host together send, until the agent ends or the limit is changed. The
+    /// limit of the host's settings holds beside it. → [`Reply::Done`](super::Reply::Done)
+    HostLimit {
+        /// The bits a second, 8 Mbit/s or more; `None`: there is no such limit any more.
+        #[serde(default)]
+        rate_bits_per_s: Option<u64>,
+    },
     /// Run a guest that is in doubt here, because the other host is off. →
     /// [`Reply::Migration`](super::Reply::Migration)
     MigrationResolve {
@@ -184,6 +199,9 @@ pub struct MigrateOptions {
     /// The memory that the source may use to know what the target holds, in per cent of the guest's RAM; 0: no deltas.
     /// `None`: the agent's choice.
     pub delta_memory: Option<f64>,
+    /// The bits that the migration may send a second, 8 Mbit/s or more. `None`: it has no limit of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_bits_per_s: Option<u64>,
     /// How often a migration that was called off, but not by a person, is begun again, whether or not a command follows
     /// it.
     pub retries: u32,

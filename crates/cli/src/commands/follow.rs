@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
     Convergence, CopyProgress, KERNEL_KILLED, LogEntry, Migration, MigrationId, MigrationPhase, Outcome,
-    PROGRESS_PERIOD, PathView, Reply, Request, Role, SourcePhase, TargetPhase,
+    PROGRESS_PERIOD, PathView, RateLimit, Reply, Request, Role, SourcePhase, TargetPhase,
 };
 use skein_client::{CallError, Client, Conversation};
 use skein_units::measured::bps;
@@ -390,7 +390,7 @@ pub fn dirties(copy: &CopyProgress) -> Option<String> {
 
 /// Returns `1.88 Gb/s (eth0 940 Mb/s, eth1 943 Mb/s), dirties 21 MB/s`. QEMU's figures are of the last round or of the
 /// last moments. Figures that QEMU does not have yet are left out.
-fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> String {
+fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], limit: Option<&RateLimit>, stopped: bool) -> String {
     let nics = nics.iter().map(|(nic, rate)| format!("{nic} {}", bps(*rate))).collect::<Vec<_>>().join(", ");
     let mut words = match (copy.bits_per_s, nics.is_empty()) {
         (0, true) => vec![],
@@ -398,11 +398,17 @@ fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], stopped: bool) -> Str
         (rate, true) => vec![bps(rate as f64)],
         (rate, false) => vec![format!("{} ({nics})", bps(rate as f64))],
     };
+    words.extend(limit.map(limit_words));
     // A guest that stands still dirties nothing any more.
     if copy.bits_per_s > 0 && !stopped {
         words.extend(dirties(copy));
     }
     words.join(", ")
+}
+
+/// Returns `limited to 1 Gbit/s, by the limit of its host`.
+pub fn limit_words(limit: &RateLimit) -> String {
+    format!("limited to {limit}")
 }
 
 /// Returns `converges in about 5 s`, `guest throttled by 45 %`.
@@ -457,7 +463,8 @@ fn progress_line(migration: &Migration) -> String {
     words.extend(attempt_words(migration));
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
         let stopped = migration.stage == Some(MigrationPhase::Source(SourcePhase::Switchover));
-        words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), stopped)]);
+        let limit = migration.rate_limit.as_ref();
+        words.extend([left_words(copy), rate_words(copy, &nics(&migration.paths), limit, stopped)]);
         words.extend(if stopped { Vec::new() } else { copy_words(copy) });
         words.extend(kinds_words(copy));
         words.retain(|part| !part.is_empty());
@@ -586,7 +593,8 @@ impl Bars {
             self.ram.set_length(copy.total_bytes.max(1));
             self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
             self.ram.set_message(left_words(copy));
-            self.rate.set_message(rate_words(copy, &[], !copies(migration)));
+            let limit = migration.rate_limit.as_ref();
+            self.rate.set_message(rate_words(copy, &[], limit, !copies(migration)));
             let line = |template| {
                 let style = ProgressStyle::with_template(template).expect("is a template");
                 self.all.insert_after(&self.rate, ProgressBar::new(1).with_style(style))
@@ -657,7 +665,7 @@ mod tests {
     fn a_copy_is_in_words() {
         let words = |converges, throttle_percent| {
             let copy = CopyProgress { converges, throttle_percent, ..copy(1_000_000_000, 800_000_000, 50_000_000) };
-            (rate_words(&copy, &[], false), copy_words(&copy).join(", "))
+            (rate_words(&copy, &[], None, false), copy_words(&copy).join(", "))
         };
         let both = |rate: &str, forecast: &str| (rate.to_owned(), forecast.to_owned());
         assert_eq!(words(None, 0), both("800 Mb/s, dirties 50 MB/s", ""));
@@ -736,9 +744,9 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_is_left_out() {
         let eth0 = [("eth0".to_owned(), 5e8)];
-        assert_eq!(rate_words(&copy(1, 0, 0), &[], false), "");
-        assert_eq!(rate_words(&copy(1, 0, 0), &eth0, false), "eth0 500 Mb/s");
-        assert_eq!(rate_words(&copy(1, 8_000_000, 0), &eth0, true), "8.00 Mb/s (eth0 500 Mb/s)");
+        assert_eq!(rate_words(&copy(1, 0, 0), &[], None, false), "");
+        assert_eq!(rate_words(&copy(1, 0, 0), &eth0, None, false), "eth0 500 Mb/s");
+        assert_eq!(rate_words(&copy(1, 8_000_000, 0), &eth0, None, true), "8.00 Mb/s (eth0 500 Mb/s)");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use skein_api::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
     MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
 };
-use skein_units::parse_millis;
+use skein_units::{Rate, parse_millis};
 
 use super::cluster::access::ControllerArgs;
 use super::cluster::moves::{self, Then};
@@ -39,6 +39,8 @@ Examples:
       slow it down, by 60 % at most and no more than needed, if it writes faster than the links carry
   skein migrate web1 --to hostb --transport multichannel
       use all NICs, and leave this host's CPU alone
+  skein migrate web1 --to hostb --rate 500Mbit/s
+      leave the rest of the links to others; `skein migration limit` changes that while it runs
   skein migrate web1 --to hostb --json | jq -c '.copy.remaining_bytes'
       a line of JSON each time that something changes
 
@@ -81,6 +83,9 @@ pub struct Args {
     /// more than the default is of no use [default: 4]
     #[arg(long, value_name = "PERCENT", value_parser = delta_memory, allow_negative_numbers = true)]
     delta_memory: Option<f64>,
+    /// The most that it sends, such as 500Mbit/s or 100MB/s [default: as fast as links and the host's limit allow]
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
     /// How often to begin again after a failure, whether this command watches or not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
@@ -142,6 +147,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         transport: args.transport,
         allow_throttle: args.allow_throttle,
         delta_memory: args.delta_memory,
+        rate_bits_per_s: args.rate.map(Rate::bits_per_s),
         retries: args.retries,
     };
     let vm = args.vm;

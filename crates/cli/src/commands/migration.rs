@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::bail;
 use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request};
 use skein_units::measured::bps;
-use skein_units::{about_bytes, duration};
+use skein_units::{Rate, RateError, about_bytes, duration};
 
-use super::follow::{Opening, attempt_words, copy_words, dirties, end_text, follow, role};
+use super::follow::{Opening, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
@@ -65,6 +65,24 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Limit how fast one sends, from now on: a rate, or none for as fast as links and other limits allow
+    ///
+    /// The limit holds for this attempt. It counts what is sent, after compression and without the two to four per cent
+    /// that TLS and TCP add. It holds while the guest stands still, too, and what may be left then is reckoned with it.
+    #[command(after_help = "\
+Examples:
+  skein migration limit web1 500Mbit/s     also 100MB/s; 8Mbit/s is the least
+  skein migration limit web1 none")]
+    Limit {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// The rate, such as 1Gbit/s, or none
+        #[arg(value_parser = limit)]
+        rate: Limit,
+        /// The migration as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a guest that is in doubt here, as the other host is off
     ///
     /// A guest is in doubt when the hosts lost contact in the very moment of its handover: this one cannot know whether
@@ -89,6 +107,17 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+}
+
+/// A limit as it is given. `None`: there is to be none.
+#[derive(Clone, Copy, Debug)]
+struct Limit(Option<Rate>);
+
+fn limit(text: &str) -> Result<Limit, String> {
+    match text {
+        "none" => Ok(Limit(None)),
+        text => text.parse().map(|rate| Limit(Some(rate))).map_err(|error: RateError| error.to_string()),
+    }
 }
 
 /// Runs the command.
@@ -134,6 +163,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             if !is_off {
                 return Ok(ExitCode::FAILURE);
+            }
+        }
+        Command::Limit { id, rate, json } => {
+            let rate_bits_per_s = rate.0.map(Rate::bits_per_s);
+            let migration = ask(local, &Request::MigrationLimit { id, rate_bits_per_s })?;
+            if json {
+                print_json(&migration)?;
+            } else {
+                let limit = migration.rate_limit.as_ref().map_or("no limit any more".into(), limit_words);
+                print(&format!("The migration of {}: {limit}.\n", clean_line(&migration.vm)))?;
             }
         }
         Command::Resolve { id, other_host_is_off, yes, json } => {
@@ -274,6 +313,7 @@ fn shown(migration: &Migration, events: bool) -> String {
         if migration.outcome.is_none() {
             let rate = bps(copy.bits_per_s as f64);
             rows.push(("rate", std::iter::once(rate).chain(dirties(copy)).collect::<Vec<_>>().join(", ")));
+            rows.extend(migration.rate_limit.as_ref().map(|limit| ("limit", limit.to_string())));
             rows.push(("forecast", copy_words(copy).join(", ")));
         }
         rows.extend(copy.pages.iter().flat_map(page_rows));

@@ -295,6 +295,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         } else {
             vec![]
         },
+        rate_limit: None,
         attempt: None,
         events: vec![],
     }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! One [`SourcePages`] stands for all streams of a migration. Each stream has an intake thread and a feeder thread. The
-//! threads of a [`PackerPool`] have batches compressed by others, with CPU that nobody else wants.
+//! threads of a [`PackerPool`] have batches compressed by others, with CPU that nobody else wants. A
+//! [`RateLimiter`] holds back what a limit does not allow yet.
 
 mod error;
 mod intake;
@@ -17,11 +18,13 @@ mod pacer;
 mod packer_pool;
 mod page_counters;
 mod pages;
+mod rate_limiter;
 mod socket_reader;
 mod target_messages;
 
 pub use packer_pool::{Compress, PackResult, PackerPool, StartCompressor};
 pub use pages::{DirtyTracking, SourcePages, SourcePagesSettings};
+pub use rate_limiter::{RateLimiter, RateShare};
 
 pub(crate) use intake::ingest;
 pub(crate) use target_messages::TargetMessages;

@@ -109,7 +109,7 @@ impl Outbox {
         match pages.pacer().mode() {
             PackingMode::AsItIs => return self.send(self.shared.late(&batch)),
             PackingMode::WhileItWaits if self.shared.queue.is_idle() && self.shared.takes(batch.bytes()) => {
-                submit(&self.shared.live, self.shared.id, self.shared.late(&batch));
+                self.shared.submit(batch.bytes(), self.shared.late(&batch));
                 return Ok(());
             }
             PackingMode::WhileItWaits | PackingMode::Awaited => {}
@@ -156,7 +156,7 @@ impl Outbox {
         let bytes = parts.iter().map(Bytes::len).sum::<usize>().min(PAGE_RECORD_BYTES_MAX);
         let capacity = self.shared.wait_for_capacity(bytes).ok_or(NotSent::Over)?;
         self.is_ahead = capacity == Capacity::Awaited;
-        submit(&self.shared.live, self.shared.id, parts);
+        self.shared.submit(bytes, parts);
         Ok(())
     }
 
@@ -187,8 +187,7 @@ impl Shared {
             // Packing comes first, then capacity: capacity that is granted and not used yet holds up other streams.
             let late = job.filter(|job| !job.is_done());
             if let Some(job) = &late {
-                let rate = || self.live.lock().core.rate(self.pages.width());
-                job.wait(self.pages.pacer().wait_for_packer(job.batch.bytes(), rate));
+                job.wait(self.pages.pacer().wait_for_packer(job.batch.bytes(), || self.bytes_per_s()));
             }
             let Some(capacity) = self.wait_for_capacity(bytes) else { return self.queue.close() };
             let is_held_up = late.is_some() && capacity == Capacity::AtOnce;
@@ -202,13 +201,27 @@ impl Shared {
                     self.packed(&job, if is_held_up { PackingOutcome::HeldUp } else { PackingOutcome::InTime })
                 }
             };
-            submit(&self.live, self.id, parts);
+            self.submit(bytes, parts);
         }
     }
 
-    /// Waits until the session takes so many bytes. Returns `None` if it never will.
+    /// Returns the bytes per second that the paths carry, as far as a limit allows.
+    fn bytes_per_s(&self) -> f64 {
+        let carried = self.live.lock().core.rate(self.pages.width());
+        self.pages.rate().bytes_per_s().map_or(carried, |limit| limit.min(carried))
+    }
+
+    /// Submits records for which there is capacity for so many bytes.
+    fn submit(&self, capacity: usize, parts: Vec<Bytes>) {
+        self.pages.rate().give_back(capacity.saturating_sub(parts.iter().map(Bytes::len).sum()));
+        submit(&self.live, self.id, parts);
+    }
+
+    /// Waits until the limits allow so many bytes and the session takes them. Returns `None` if it never will.
     fn wait_for_capacity(&self, bytes: usize) -> Option<Capacity> {
-        let mut capacity = Capacity::AtOnce;
+        // The limits come first: capacity that is granted and not used yet holds up other streams.
+        let is_over = || self.live.lock().core.is_reset(self.id);
+        let mut capacity = if self.pages.rate().wait(bytes, is_over) { Capacity::Awaited } else { Capacity::AtOnce };
         self.live.wait_for_capacity(self.id, &self.writable, |core, now| {
             let found = core.takes(now, self.id, bytes).then_some(capacity);
             capacity = Capacity::Awaited;
@@ -216,11 +229,19 @@ impl Shared {
         })
     }
 
-    /// Returns whether the session takes so many bytes at once. If not, the caller has to wait for that.
+    /// Returns whether the limits allow so many bytes at once, and the session takes them. If not, the caller has to
+    /// wait for that.
     fn takes(&self, bytes: usize) -> bool {
+        if !self.pages.rate().takes(bytes) {
+            return false;
+        }
         let mut state = self.live.lock();
         let takes = state.core.takes(self.live.now(), self.id, bytes);
         self.live.dispatch(&mut state);
+        drop(state);
+        if !takes {
+            self.pages.rate().give_back(bytes);
+        }
         takes
     }
 

@@ -16,6 +16,7 @@ use super::error::{Awaited, ProtocolError, SourceError, Unknown, Unplaceable};
 use super::pacer::Pacer;
 use super::packer_pool::PackerPool;
 use super::page_counters::PageCounters;
+use super::rate_limiter::RateShare;
 use crate::error_chain::error_chain;
 use crate::find_ram::{FindRam, RamNotFound};
 use crate::kept_ram::{KeptMarks, KeptRam, RamIsPrivate, Trip};
@@ -35,6 +36,8 @@ pub struct SourcePagesSettings {
     pub packers: Option<Arc<PackerPool>>,
     /// How much of the session the pages may use.
     pub width: Width,
+    /// How fast the pages may be handed over to the session.
+    pub rate: Arc<RateShare>,
     /// Whether pages may be written straight into the target guest's RAM, and both ends compare what they hold.
     pub direct: bool,
     /// The multifd channels that the migration has; `None`: one stream.
@@ -290,6 +293,15 @@ impl SourcePages {
 
     pub(crate) fn width(&self) -> Width {
         self.settings.width
+    }
+
+    /// Returns the bytes a second that the migration may hand over at this moment. `None`: any number.
+    pub fn rate_limit(&self) -> Option<f64> {
+        self.rate().bytes_per_s()
+    }
+
+    pub(super) fn rate(&self) -> &RateShare {
+        &self.settings.rate
     }
 
     pub(super) fn packers(&self) -> Option<&Arc<PackerPool>> {
@@ -569,6 +581,7 @@ mod tests {
             SourcePages::new(SourcePagesSettings {
                 packers: None,
                 width: Width::All,
+                rate: RateShare::unlimited(),
                 direct: true,
                 channels: 0,
                 key: [0; 16],

@@ -58,6 +58,7 @@ impl AgentEnvironment {
         SourcePagesSettings {
             packers,
             width: width(offer.transport),
+            rate: self.context.rates.join(self.id),
             direct: offer.indirect.is_none(),
             channels: u16::from(offer.channels),
             key: random(),

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use skein_forecast::{Convergence, ConvergenceStep, ConvergenceWatch, CopySample};
 
+/// The share of a limit above which the limit is what holds a copy up.
+const LIMIT_USED_SHARE: f64 = 0.8;
+
 /// How far a source may go for a copy to converge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConvergencePolicy {
@@ -43,6 +46,29 @@ pub(super) enum ConvergenceVerdict {
     /// With what is allowed the copy does not end, for this reason. Call [`ConvergenceDriver::give_up`], unless the
     /// guest has got to the switchover meanwhile.
     GiveUp(String),
+}
+
+/// What is the slowest on the way of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slowest {
+    /// The links are full: another link would carry more.
+    Links,
+    /// A limit of the rate.
+    Limit,
+    /// Neither: a host is short of CPU.
+    Hosts,
+}
+
+impl Slowest {
+    /// Returns what is the slowest. `limit` is in bytes a second.
+    pub(super) fn of(limit: Option<f64>, carried_bits_per_s: u64, are_links_full: bool) -> Slowest {
+        let is_used = |limit: f64| carried_bits_per_s as f64 / 8.0 >= limit * LIMIT_USED_SHARE;
+        match limit {
+            Some(limit) if is_used(limit) => Slowest::Limit,
+            _ if are_links_full => Slowest::Links,
+            _ => Slowest::Hosts,
+        }
+    }
 }
 
 /// Decides for one copy.
@@ -88,8 +114,8 @@ impl ConvergenceDriver {
         round >= 2 && (self.policy.allow_throttle.is_some() || self.watch.is_hopeless())
     }
 
-    /// Decides by a sample. `are_links_full` is whether another link would carry more.
-    pub(super) fn decide(&mut self, sample: &CopySample, are_links_full: bool) -> ConvergenceDecision {
+    /// Decides by a sample.
+    pub(super) fn decide(&mut self, sample: &CopySample, slowest: Slowest) -> ConvergenceDecision {
         let (converges, step) = self.watch.sample(sample);
         let verdict = match step {
             ConvergenceStep::None => ConvergenceVerdict::GoOn(self.converges_again()),
@@ -98,9 +124,10 @@ impl ConvergenceDriver {
                 ConvergenceVerdict::GoOn(vec![ConvergenceAction::Note(note), ConvergenceAction::Throttle(percent)])
             }
             ConvergenceStep::GiveUp(rates, needs) => {
-                let short = match are_links_full {
-                    true => "",
-                    false => "; the links are not full: this host or the other is short of CPU",
+                let short = match slowest {
+                    Slowest::Links => "",
+                    Slowest::Limit => "; its rate is limited: `skein migration show` says by what",
+                    Slowest::Hosts => "; the links are not full: this host or the other is short of CPU",
                 };
                 ConvergenceVerdict::GiveUp(format!("will not converge: {rates}: {needs}{short}"))
             }
@@ -186,7 +213,7 @@ mod tests {
                 sampled: None,
                 nics: 1,
             };
-            let decision = driver.decide(&sample, true);
+            let decision = driver.decide(&sample, Slowest::Links);
             if decision.verdict != ConvergenceVerdict::GoOn(Vec::new()) {
                 verdicts.push(decision.verdict);
             }
@@ -250,10 +277,21 @@ mod tests {
             sampled: None,
             nics: 0,
         };
-        let ConvergenceVerdict::GiveUp(why) = driver.decide(&sample, false).verdict else { panic!() };
+        let ConvergenceVerdict::GiveUp(why) = driver.decide(&sample, Slowest::Hosts).verdict else { panic!() };
         assert!(why.ends_with("; the links are not full: this host or the other is short of CPU"), "{why}");
         assert!(!why.contains("NIC"), "{why}");
         assert!(driver.why_unfinished().unwrap().starts_with("will not converge: dirties"));
+    }
+
+    #[test]
+    fn what_is_the_slowest_is_told() {
+        let limit = Some(12_500_000.0);
+        assert_eq!(Slowest::of(limit, 95_000_000, false), Slowest::Limit);
+        assert_eq!(Slowest::of(limit, 50_000_000, true), Slowest::Links);
+        assert_eq!(
+            (Slowest::of(limit, 50_000_000, false), Slowest::of(None, 0, true)),
+            (Slowest::Hosts, Slowest::Links)
+        );
     }
 
     #[test]

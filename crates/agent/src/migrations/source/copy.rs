@@ -8,7 +8,7 @@ use skein_handover::{MigrationId, SourceInput};
 use skein_hypervisor::{CopyState, Guest, MigrationState, MigrationStatus};
 use tracing::info;
 
-use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy, ConvergenceVerdict};
+use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy, ConvergenceVerdict, Slowest};
 use super::dirty_rate::{DirtyRateSampler, Measurement, SAMPLE_TIME};
 use super::environment::SourceEnvironment;
 use super::links::LinkWatch;
@@ -133,6 +133,7 @@ impl GuestCopy {
             carried_bits_per_s: look.environment.carried_bits_per_s(),
             copies: look.environment.copies_to_target(),
             socket_mbit_per_s: copy.socket_mbit_per_s,
+            limit_bytes_per_s: pages.as_ref().and_then(|pages| pages.rate_limit()),
             pages: pages.as_ref().map(|pages| PagesSample {
                 counts: pages.counts(),
                 held_bytes: pages.held_bytes(),
@@ -167,7 +168,9 @@ impl GuestCopy {
             sampled: self.sampled(look, copy, throttle),
             nics: if could_use_more { links.nics } else { 0 },
         };
-        let decision = self.convergence.decide(&sample, links.is_full);
+        let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
+        let slowest = Slowest::of(limit, look.environment.carried_bits_per_s(), links.is_full);
+        let decision = self.convergence.decide(&sample, slowest);
         let actions = match decision.verdict {
             ConvergenceVerdict::GoOn(actions) => actions,
             // The guest may have got to the switchover since the sample.

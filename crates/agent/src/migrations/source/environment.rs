@@ -124,6 +124,8 @@ pub(super) trait CopiedPages: Send + Sync {
     fn not_compared(&self) -> String;
     fn builds_on_kept(&self) -> bool;
     fn direct_placement_failure(&self) -> Option<String>;
+    /// Returns the bytes a second that the migration may hand over; `None`: nothing limits it but the links.
+    fn rate_limit(&self) -> Option<f64>;
     fn set_held_bytes_max(&self, bytes: u64);
     fn held_bytes(&self) -> u64;
     fn held_back_bytes(&self) -> u64;
@@ -154,6 +156,10 @@ impl CopiedPages for SourcePages {
 
     fn direct_placement_failure(&self) -> Option<String> {
         SourcePages::direct_placement_failure(self)
+    }
+
+    fn rate_limit(&self) -> Option<f64> {
+        SourcePages::rate_limit(self)
     }
 
     fn set_held_bytes_max(&self, bytes: u64) {

@@ -40,6 +40,8 @@ pub(super) struct SwitchoverSample {
     pub(super) copies: u32,
     /// The Mb/s that the hypervisor's sockets took recently.
     pub(super) socket_mbit_per_s: f64,
+    /// The bytes a second that the migration may send; `None`: nothing limits it but the paths.
+    pub(super) limit_bytes_per_s: Option<f64>,
     /// What became of the guest's pages; `None`: the agent has not seen any page.
     pub(super) pages: Option<PagesSample>,
 }
@@ -106,7 +108,8 @@ impl SwitchoverSteering {
         let time = (limit - HANDOVER_TIME_RESERVED.min(limit / 2)).as_secs_f64();
         let ratio = self.packing_ratio(sample.pages.as_ref());
         let rate = sample.carried_bits_per_s as f64 / 8.0;
-        let wire = rate * SWITCHOVER_SHARE / f64::from(sample.copies.max(1)) * time;
+        let share = rate / f64::from(sample.copies.max(1));
+        let wire = sample.limit_bytes_per_s.map_or(share, |limit| limit.min(share)) * SWITCHOVER_SHARE * time;
         // If pages become small, something else than the paths is the slowest: what was moved counts, too.
         let fits = watch.moves().map_or(wire * ratio, |moves| (wire * ratio).min(moves * time)) as u64;
         self.holds_pages_back |= watch.is_hopeless();
@@ -178,6 +181,7 @@ mod tests {
             carried_bits_per_s: 1_000_000_000,
             copies: 1,
             socket_mbit_per_s: 900.0,
+            limit_bytes_per_s: None,
             pages: None,
         }
     }
@@ -220,6 +224,8 @@ mod tests {
         assert_eq!(one.limit.map(|limit| limit.bytes), Some(30_937_500 / 16), "a part of it is enough");
         assert_eq!(one.held_bytes_max, 0);
         assert_eq!(decided(&SwitchoverSample { copies: 3, ..sample() }).fits_bytes, 10_312_500);
+        let limited = SwitchoverSample { limit_bytes_per_s: Some(12_500_000.0), ..sample() };
+        assert_eq!(decided(&limited).fits_bytes, 3_093_750, "a limit holds while the guest stands still, too");
         let short = SwitchoverSample { downtime_limit_ms: 20, ..sample() };
         assert_eq!(decided(&short).fits_bytes, 1_125_000, "the handover takes half of it at most");
     }

@@ -54,6 +54,7 @@ pub(super) struct PagesState {
     pub(super) failed: Option<String>,
     pub(super) failed_here: Option<String>,
     pub(super) direct_placement_failure: Option<String>,
+    pub(super) rate_limit: Option<f64>,
     pub(super) held_bytes: u64,
     /// What the worker last allowed to be held back.
     pub(super) held_bytes_max: Option<u64>,
@@ -78,6 +79,10 @@ impl CopiedPages for FakePages {
     fn direct_placement_failure(&self) -> Option<String> {
         self.0.lock().direct_placement_failure.clone()
     }
+    fn rate_limit(&self) -> Option<f64> {
+        self.0.lock().rate_limit
+    }
+
     fn set_held_bytes_max(&self, bytes: u64) {
         self.0.lock().held_bytes_max = Some(bytes);
     }
