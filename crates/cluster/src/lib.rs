@@ -13,6 +13,7 @@
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `operations` | migrations, drains, power-offs, failovers, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
+//! | `pace` | how fast guests leave a host |
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
 //! | `records`, `tables` | what the store holds |
@@ -39,6 +40,7 @@ mod observed;
 mod operations;
 mod optimize;
 mod optimizer;
+mod pace;
 mod planner;
 mod questions;
 mod records;

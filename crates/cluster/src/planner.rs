@@ -9,7 +9,8 @@ use skein_placement::policy::dynamic::{BadRound, Config, History, Move, MoveReas
 use skein_placement::policy::forecast::Outlook;
 use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
 use skein_placement::schedule::{
-    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, forecast, plan as schedule,
+    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, StepId, forecast,
+    plan as schedule, waits_for_room,
 };
 use skein_placement::search::repair;
 use skein_placement::state::State;
@@ -17,6 +18,8 @@ use skein_placement_model::cluster::model::{Cluster, Guest, HostState};
 use skein_placement_model::cluster::{Compiled, Measure, Names, compile};
 use skein_placement_model::explain::{Placing, why_moved};
 use thiserror::Error;
+
+use crate::pace::{SETUP_MS, setups_ms};
 
 /// The resource that guests reserve.
 pub(crate) const MEMORY: &str = "memory";
@@ -27,7 +30,7 @@ const REPAIR_STEPS: u64 = 200_000;
 /// How many orders of moves are tried.
 const SCHEDULE_BUDGET: u64 = 200;
 /// The rate of a migration on a host whose NICs do not tell their speed, in bytes per second: a gigabit.
-const RATE_UNKNOWN: f64 = 125e6;
+pub(crate) const RATE_UNKNOWN: f64 = 125e6;
 /// How long a guest takes to start, in milliseconds, as far as a plan cares.
 const START_MS: u64 = 5_000;
 /// The reasons of a guest that cannot be moved are told of this many hosts.
@@ -42,7 +45,8 @@ pub struct PlanRequest {
     pub want: Want,
     /// The most migrations at once, by host; of other hosts, [`ConcurrencyLimits::default`].
     pub limits: Vec<(String, ConcurrencyLimits)>,
-    /// What the NICs of a host carry each way, in bytes per second, where it is known.
+    /// What a host moves each way, in bytes of guests' memory per second, where it is known: by the moves that were made,
+    /// or what its NICs carry.
     pub rates: Vec<(String, f64)>,
 }
 
@@ -102,8 +106,8 @@ pub struct PastRound {
 pub struct Planned {
     /// The moves, in the order in which they begin, and the guests that cannot be moved.
     pub moves: Vec<PlannedMove>,
-    /// How long it takes, in milliseconds.
-    pub forecast_ms: u64,
+    /// How long it takes, in milliseconds; `None`: nobody knows what the hosts' links carry.
+    pub forecast_ms: Option<u64>,
     /// Whether hosts that are short were looked at, in a round of optimisation.
     pub is_relief: bool,
 }
@@ -121,8 +125,8 @@ pub struct PlannedMove {
     pub reason: String,
     /// The moves that have to be over before, as indices.
     pub waits: Vec<u32>,
-    /// How long the move takes, in milliseconds.
-    pub forecast_ms: u64,
+    /// How long the move takes, in milliseconds; `None`: nobody knows what the links carry.
+    pub forecast_ms: Option<u64>,
 }
 
 /// Why there is no plan.
@@ -230,9 +234,7 @@ fn take_back(compiled: &Compiled, goal: &mut [HostId]) {
     // A guest that stays may be in the way of another.
     loop {
         let mut moved = (0..goal.len() as GuestId).filter(|guest| goal[*guest as usize] != initial[*guest as usize]);
-        let breaks =
-            |guest: &GuestId| !hard(&mut Placing::new(compiled, goal, *guest), goal[*guest as usize]).is_empty();
-        let Some(guest) = moved.find(breaks) else { return };
+        let Some(guest) = moved.find(|guest| !hard_at(compiled, goal, *guest).is_empty()) else { return };
         goal[guest as usize] = initial[guest as usize];
     }
 }
@@ -268,10 +270,10 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
             to: (to != NOWHERE).then(|| compiled.names.host(to).to_owned()),
             reason,
             waits: Vec::new(),
-            forecast_ms: START_MS,
+            forecast_ms: Some(START_MS),
         }
     });
-    Ok(Planned { moves: moves.collect(), forecast_ms: START_MS, is_relief: false })
+    Ok(Planned { moves: moves.collect(), forecast_ms: Some(START_MS), is_relief: false })
 }
 
 /// Moves a guest to the best other host, with all other guests where they are.
@@ -379,21 +381,33 @@ fn round_reason(names: &Names, of: &Move) -> String {
     format!("{why}; costs {:.1} s of traffic, saves {:.0} s of an overloaded host", of.sends_s, of.saves_s.max(0.0))
 }
 
-/// Moves guests to where they are wanted, as far as they can be there.
+/// Moves guests to where they are wanted, as far as they can be there: all of them together first, since a rule may keep
+/// them together.
 fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, PlanError> {
     let compiled = compiled(&request.cluster)?;
-    let mut goal = compiled.problem.initial.clone();
-    let mut left = Vec::new();
+    let initial = &compiled.problem.initial;
+    let mut goal = initial.clone();
+    let mut wanted: Vec<GuestId> = Vec::new();
     for (vm, host) in places {
         let to = compiled.names.hosts.iter().position(|name| name == host).map(|at| at as HostId);
         let (Some(guest), Some(to)) = (compiled.names.guest_named(vm), to) else { continue };
-        let hard = hard(&mut Placing::new(&compiled, &goal, guest), to);
-        match hard.is_empty() {
-            true => goal[guest as usize] = to,
-            false => left.push((guest, format!("{host}: {}", hard.join(", ")))),
-        }
+        goal[guest as usize] = to;
+        wanted.push(guest);
+    }
+    let mut left = Vec::new();
+    // The last of those that are in each other's way stay away.
+    while let Some(at) = wanted.iter().rposition(|guest| !hard_at(&compiled, &goal, *guest).is_empty()) {
+        let guest = wanted.remove(at);
+        let host = compiled.names.host(goal[guest as usize]);
+        left.push((guest, format!("{host}: {}", hard_at(&compiled, &goal, guest).join(", "))));
+        goal[guest as usize] = initial[guest as usize];
     }
     ordered(request, &compiled, &goal, left)
+}
+
+/// Returns what rules out the host where a guest is to be, in words.
+fn hard_at(compiled: &Compiled, goal: &[HostId], guest: GuestId) -> Vec<String> {
+    hard(&mut Placing::new(compiled, goal, guest), goal[guest as usize])
 }
 
 /// Says why a guest goes where it goes, with all other guests where the plan has them.
@@ -473,7 +487,8 @@ fn ordered(
     let job = job(request, compiled, goal);
     let plan = schedule(&job, 1, SCHEDULE_BUDGET)?;
     let names = &compiled.names;
-    let mut planned = moves(compiled, goal, &plan);
+    let waits = waits_for_room(&job, &plan);
+    let mut planned = moves(request, compiled, goal, &plan, &waits);
     for unplanned in &plan.left {
         if let Left::Guest { guest, from, obstacle, .. } = unplanned {
             planned.moves.push(unmoved(names, *guest, *from, obstacle_words(&compiled.problem, names, *obstacle)));
@@ -492,13 +507,17 @@ fn unmoved(names: &Names, guest: GuestId, from: HostId, reason: String) -> Plann
         to: None,
         reason,
         waits: Vec::new(),
-        forecast_ms: 0,
+        forecast_ms: None,
     }
 }
 
-/// Returns the migrations of a plan. Steps for which a migration waits are migrations, too: no host is switched.
-fn moves(compiled: &Compiled, goal: &[HostId], plan: &Plan) -> Planned {
+/// Returns the migrations of a plan. Steps for which a migration waits are migrations, too: no host is switched. Links and
+/// limits are seen to as the migrations go: one copies while the next is set up.
+fn moves(request: &PlanRequest, compiled: &Compiled, goal: &[HostId], plan: &Plan, waits: &[Vec<StepId>]) -> Planned {
     let mut planned = Planned::default();
+    let mut end_ms = 0;
+    let is_known = |host: &str| request.rates.iter().any(|(name, _)| name == host);
+    let ms = |seconds: f64| (seconds * 1e3) as u64;
     let mut index = vec![None; plan.steps.len()];
     for (id, step) in plan.steps.iter().enumerate() {
         let Action::Migrate { guest, from, to } = step.action else { continue };
@@ -511,11 +530,20 @@ fn moves(compiled: &Compiled, goal: &[HostId], plan: &Plan) -> Planned {
             from: compiled.names.host(from).to_owned(),
             to: Some(compiled.names.host(to).to_owned()),
             reason,
-            waits: step.waits.iter().filter_map(|before| index[*before]).collect(),
-            forecast_ms: ((step.end - step.start) * 1e3) as u64,
+            waits: waits[id].iter().filter_map(|before| index[*before]).collect(),
+            forecast_ms: is_known(compiled.names.host(from)).then(|| ms(step.end - step.start) + SETUP_MS),
         });
-        planned.forecast_ms = planned.forecast_ms.max((step.end * 1e3) as u64);
+        end_ms = end_ms.max(ms(step.end));
     }
+    // As many of the moves from a host as may be under way are set up at a time.
+    let setups = compiled.names.hosts.iter().map(|host| {
+        let limit = request.limits.iter().find(|(name, _)| name == host);
+        let at_once = limit.map_or(ConcurrencyLimits::default().outgoing, |(_, limits)| limits.outgoing);
+        setups_ms(planned.moves.iter().filter(|of| of.from == *host).count(), at_once)
+    });
+    let setups = setups.max().unwrap_or(0);
+    let is_known = planned.moves.iter().all(|of| of.forecast_ms.is_some());
+    planned.forecast_ms = is_known.then_some(end_ms + setups);
     planned
 }
 

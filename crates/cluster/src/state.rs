@@ -8,6 +8,7 @@ use skein_api::{MigrationId, Refusal, Request, Term};
 use crate::answer::{Answer, Asked};
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
+use crate::pace::Pace;
 use crate::planner::PlanRequest;
 use crate::records::HostRecord;
 use crate::tables::{Change, Tables};
@@ -201,6 +202,8 @@ pub(crate) struct OperationRun {
     pub(crate) plan_failed_ms: Option<u64>,
     /// How far a fencing is in this term.
     pub(crate) fence: FenceRun,
+    /// The memory of the guests whose moves were begun, by the move's index.
+    pub(crate) memory: BTreeMap<usize, u64>,
 }
 
 /// Why a plan is made.
@@ -228,6 +231,8 @@ pub struct Controller {
     /// Counts the changes that make plans obsolete.
     pub(crate) epoch: u64,
     pub(crate) optimizer: Optimizer,
+    /// How fast guests leave each host that any has left.
+    pub(crate) paces: BTreeMap<String, Pace>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
     pub(crate) out: VecDeque<Output>,
@@ -254,6 +259,7 @@ impl Controller {
             runs: BTreeMap::new(),
             epoch: 0,
             optimizer: Optimizer::default(),
+            paces: BTreeMap::new(),
             missing: BTreeMap::new(),
             out: VecDeque::new(),
             held: Vec::new(),

@@ -11,11 +11,13 @@
 //! | `fence` | a lost host is switched off, and proven off |
 //! | `failover` | guests of a host that died |
 //! | `moves` | which moves begin, and what becomes of them |
+//! | `left` | how much is left of moves, and how long that takes |
 //! | `plans` | which plans are asked for, and what is done with them |
 
 mod advance;
 mod failover;
 mod fence;
+mod left;
 mod moves;
 mod plans;
 mod record;

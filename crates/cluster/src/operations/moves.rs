@@ -5,6 +5,7 @@ use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Reques
 
 use super::record::{is_owner, starts};
 use crate::observed::SessionId;
+use crate::planner::RATE_UNKNOWN;
 use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
@@ -12,19 +13,24 @@ use crate::view::is_guest;
 
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
+/// What a core moves of guests' memory in a second at least, QEMU, TLS and compression together.
+const CORE_BYTES_PER_S: f64 = 500e6;
 
 impl Controller {
     // ---- which begin ----
 
     /// Returns how many migrations to and from a host may be under way: as many as the host's settings and its agent
-    /// allow, and no more than it has idle cores, since each of them takes about a core; one at least.
+    /// allow. Where the links carry more than the idle cores can move, each migration takes a core, and there are no
+    /// more than idle cores; one at least.
     pub(crate) fn slots(&self, host: &str) -> (u32, u32) {
         let observed = self.observed.get(host);
         let settings = self.tables.hosts.get(host).map(|found| &found.value.settings);
         let facts = observed.and_then(|observed| observed.facts.as_ref());
         let idle = facts.zip(observed.and_then(|observed| observed.load)).map(|(facts, load)| {
             let busy = load.cpu_millicores.div_ceil(1000).min(u64::from(facts.cpus)) as u32;
-            (facts.cpus - busy).max(1)
+            let idle = (facts.cpus - busy).max(1);
+            let is_links = self.rate(host).unwrap_or(RATE_UNKNOWN) <= f64::from(idle) * CORE_BYTES_PER_S;
+            if is_links { u32::MAX } else { idle }
         });
         let most = |set: Option<u32>, of_agent: Option<u32>| {
             let most = set.unwrap_or(u32::MAX).min(of_agent.unwrap_or(SLOTS_UNKNOWN));
@@ -89,6 +95,10 @@ impl Controller {
         (of.migration, of.not_before) = (None, None);
         of.detail.clear();
         let begun = of.clone();
+        let memory = self.memory_of(&begun.vm);
+        if let Some(run) = self.runs.get_mut(id) {
+            run.memory.insert(index, memory);
+        }
         self.save_operation(now, operation.clone());
         if starts {
             let before = self.epoch;
@@ -238,6 +248,7 @@ impl Controller {
                 own.state = MoveState::Done;
                 own.ended = Some(now.wall);
                 own.downtime_ms = source.and_then(|migration| migration.downtime_ms);
+                self.note_pace(operation, index);
                 self.arrived(now, &of.vm, &to);
             }
             (Some(Outcome::CalledOff), _) => {

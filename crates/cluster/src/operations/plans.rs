@@ -41,8 +41,13 @@ impl Controller {
         plan
     }
 
-    /// Returns what the NICs of a host carry together, in bytes per second, as far as their drivers tell.
-    fn rate(&self, host: &str) -> Option<f64> {
+    /// Returns what leaves a host in a second of guests' memory, in bytes: by the moves that were made, or as much as the
+    /// NICs carry together, as far as their drivers tell.
+    pub(crate) fn rate(&self, host: &str) -> Option<f64> {
+        self.pace(host).or_else(|| self.nics_rate(host))
+    }
+
+    fn nics_rate(&self, host: &str) -> Option<f64> {
         let facts = self.observed.get(host)?.facts.as_ref()?;
         let bits: u64 = facts.nics.iter().filter_map(|nic| nic.speed_bits_per_s).sum();
         (bits > 0).then_some(bits as f64 / 8.0)
@@ -187,8 +192,8 @@ fn take_over(operation: &mut Operation, planned: Planned) {
     for of in planned.moves {
         let mut new = Move::new(&of.vm, &of.from, of.to.as_deref(), &of.reason);
         new.waits = of.waits.iter().map(|before| first + before).collect();
-        new.forecast_ms = of.to.is_some().then_some(of.forecast_ms);
+        new.forecast_ms = of.forecast_ms;
         operation.moves.push(new);
     }
-    operation.progress.forecast_ms = Some(operation.progress.forecast_ms.unwrap_or(0).max(planned.forecast_ms));
+    operation.progress.forecast_ms = operation.progress.forecast_ms.max(planned.forecast_ms);
 }

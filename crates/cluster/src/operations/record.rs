@@ -124,7 +124,7 @@ impl Controller {
 
     /// Keeps a changed operation.
     pub(crate) fn save_operation(&mut self, now: Now, mut operation: Operation) {
-        operation.progress = progress(now, &operation);
+        operation.progress = progress(now, &operation, self.left_by_pace_ms(&operation));
         if operation.state.is_over() {
             operation.ended = operation.ended.or(Some(now.wall));
             self.runs.remove(&operation.id);
@@ -169,8 +169,8 @@ pub(super) fn starts(kind: &OperationKind) -> bool {
 }
 
 /// Returns how much of an operation is done, and how long the rest takes: as long as its forecast says, corrected by
-/// how long the moves took that are done.
-fn progress(now: Now, operation: &Operation) -> Progress {
+/// how long the moves took that are done; or as the pace says at which guests leave their hosts, where that is known.
+fn progress(now: Now, operation: &Operation, by_pace_ms: Option<u64>) -> Progress {
     let mut progress = Progress { forecast_ms: operation.progress.forecast_ms, ..Progress::default() };
     let (mut took, mut forecast, mut left) = (0, 0, 0);
     for of in &operation.moves {
@@ -198,6 +198,7 @@ fn progress(now: Now, operation: &Operation) -> Progress {
     let elapsed = now.wall.0.saturating_sub(operation.created.0);
     let total: u64 = operation.moves.iter().filter_map(|of| of.forecast_ms).sum();
     progress.left_ms = match progress.forecast_ms {
+        _ if by_pace_ms.is_some() => by_pace_ms,
         // Moves that run at the same time share the links: what is left is the plan's part that is left.
         Some(planned) if total > 0 => {
             let by_plan = planned as f64 * left as f64 / total as f64;

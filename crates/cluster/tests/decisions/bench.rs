@@ -182,6 +182,12 @@ impl Bench {
         self.input(Input::AgentReport { session, report: Box::new(report) });
     }
 
+    /// Has a host's agent report this.
+    pub fn tell(&mut self, host: &str, report: HostReport) {
+        let session = self.session(host).expect("it is connected");
+        self.input(Input::AgentReport { session, report: Box::new(report) });
+    }
+
     /// Has a host have a VM in a state, of 1 GiB.
     pub fn set_vm(&mut self, host: &str, vm: &str, state: VmState) {
         let definition = Some(format!("name = \"{vm}\"\n"));
@@ -328,7 +334,7 @@ fn device(host: &str) -> FencingDevice {
 }
 
 /// A host of 16 cores and 64 GiB.
-fn facts(host: &str) -> HostFacts {
+pub fn facts(host: &str) -> HostFacts {
     let slots = MigrationSlots { limit: 2, used: 0 };
     HostFacts {
         name: host.to_owned(),

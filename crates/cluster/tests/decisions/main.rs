@@ -5,5 +5,6 @@ mod bench;
 mod drain;
 mod fence;
 mod fencing;
+mod pace;
 mod reasons;
 mod remove;

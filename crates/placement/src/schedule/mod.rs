@@ -47,7 +47,7 @@ mod tests;
 pub use action::Action;
 pub use job::{ConcurrencyLimits, Job, JobFlaw, Power, ROUNDS_MAX, Running, Traffic};
 pub use network::{Network, NetworkDirection, Port, Switch};
-pub use plan::{Left, Obstacle, Plan, Step, StepId, StepReason, Waits, waits};
+pub use plan::{Left, Obstacle, Plan, Step, StepId, StepReason, Waits, waits, waits_for_room};
 pub use precopy::{PrecopyForecast, forecast, rate_min};
 pub use progress::{Progress, StepError};
 

@@ -186,8 +186,41 @@ pub(super) fn waits_one_by_one(job: &Job, steps: &[Step]) -> Vec<Vec<StepId>> {
     waits_for(job, steps, Waits::Links, shared)
 }
 
+/// Returns which steps of a plan have to wait for others where whoever carries the plan out sees to links and limits by
+/// what is under way: only those that need room which another makes, or that rules put in an order.
+///
+/// This suffices for every other timing. Of the steps to a host that have started, take the one that starts last by the
+/// plan. All that leave the host before by the plan have left it, so no more is used of the host than was planned then.
+pub fn waits_for_room(job: &Job, plan: &Plan) -> Vec<Vec<StepId>> {
+    let steps = &plan.steps;
+    if !plan.exchanged.is_empty() {
+        return steps.iter().map(|step| step.waits.clone()).collect();
+    }
+    let ordered = ordered_groups(job);
+    let groups: Vec<BTreeSet<Shared>> = steps
+        .iter()
+        .map(|step| shares(job, &ordered, step).into_iter().filter(|of| matches!(of, Shared::Group(_))).collect())
+        .collect();
+    latest_of(steps, |step, other| {
+        let (late, early) = (&steps[step].action, &steps[other].action);
+        match (late.guest(), early.guest()) {
+            (Some(guest), Some(before)) => {
+                let (to, left) = (late.ends().1, early.ends().0);
+                guest == before || (to == left && to != NOWHERE) || !groups[step].is_disjoint(&groups[other])
+            }
+            // A host is switched on before, or off after.
+            _ => late.hosts().any(|host| early.hosts().any(|of| of == host)),
+        }
+    })
+}
+
 fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>) -> Vec<Vec<StepId>> {
     let shared = without_idle_channels(job, steps, shared, at);
+    latest_of(steps, |step, other| !shared[step].is_disjoint(&shared[other]))
+}
+
+/// Returns for each step those that end before it starts and are related to it, without those for which these wait.
+fn latest_of(steps: &[Step], is_related: impl Fn(StepId, StepId) -> bool) -> Vec<Vec<StepId>> {
     let mut order: Vec<StepId> = (0..steps.len()).collect();
     order.sort_by(|a, b| steps[*a].start.total_cmp(&steps[*b].start).then(a.cmp(b)));
     let mut before: Vec<Bits> = vec![Bits::default(); steps.len()];
@@ -197,7 +230,7 @@ fn waits_for(job: &Job, steps: &[Step], at: Waits, shared: Vec<BTreeSet<Shared>>
         // The latest steps come first: the steps that they wait for themselves need not be named.
         for &other in order[..place].iter().rev() {
             let ends = steps[other].end <= steps[step].start + INSTANT;
-            if !ends || covered.contains(other as u32) || shared[step].is_disjoint(&shared[other]) {
+            if !ends || covered.contains(other as u32) || !is_related(step, other) {
                 continue;
             }
             waits[step].push(other);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::simulate::{Outcome, Start, simulate};
+use super::simulate::{Outcome, Start, Violation, simulate};
 use super::*;
 use crate::dice::Dice;
 use crate::problem::{Group, GuestId, HostId, NOWHERE, NeedsRule, Strength};
@@ -150,7 +150,6 @@ fn a_guest_that_writes_too_fast_is_told() {
 
 #[test]
 fn the_simulator_tells_what_is_wrong_with_a_plan() {
-    use simulate::Violation;
     let mut job = cases::swap();
     let mut plan = planned(&job);
     // All steps start at once, though they do not fit.
@@ -284,6 +283,17 @@ fn carry_out(job: &Job, plan: &Plan, dice: &mut Dice, events: usize) -> Job {
     progress.rest(job, |step| (plan.steps[step].end - plan.steps[step].start) / 2.0)
 }
 
+#[test]
+fn guests_that_go_to_hosts_with_room_need_not_wait() {
+    let job = cases::job(&[8, 8, 8], &[(2, 0, 1), (2, 0, 1), (2, 0, 2), (6, 1, 0)]);
+    let plan = plan(&job, 1, BUDGET).unwrap();
+    let waits = waits_for_room(&job, &plan);
+    let step = |guest| plan.steps.iter().position(|step| step.action.guest() == Some(guest)).unwrap();
+    assert!(plan.steps[..3].iter().any(|step| !step.waits.is_empty()), "{plan}");
+    assert!([0, 1, 2].iter().all(|guest| !waits[step(*guest)].contains(&step(2))), "{plan}");
+    assert!(!waits[step(3)].is_empty(), "the last needs the room of others: {plan}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -352,6 +362,24 @@ proptest! {
             *traffic = Traffic { memory_bytes: traffic.memory_bytes * (0.2 + 3.0 * dice.unit()), ..Traffic::default() };
         }
         let violations = simulate(&other, &plan, Start::Free).violations;
+        prop_assert_eq!(violations, [], "{}", plan);
+    }
+
+    /// Checks that waiting for room and rules alone breaks neither, whatever the durations. Limits and links are for
+    /// whoever carries the plan out.
+    #[test]
+    fn waiting_for_room_suffices(seed: u64) {
+        let dice = &mut Dice::new(seed);
+        let job = cases::any(dice);
+        let mut plan = plan(&job, seed, 5).unwrap();
+        let waits = waits_for_room(&job, &plan);
+        plan.steps.iter_mut().zip(waits).for_each(|(step, waits)| step.waits = waits);
+        let mut other = job.clone();
+        for traffic in &mut other.traffic {
+            *traffic = Traffic { memory_bytes: traffic.memory_bytes * (0.2 + 3.0 * dice.unit()), ..Traffic::default() };
+        }
+        let mut violations = simulate(&other, &plan, Start::Free).violations;
+        violations.retain(|(_, of)| !matches!(of, Violation::Limit { .. } | Violation::Downtime { .. }));
         prop_assert_eq!(violations, [], "{}", plan);
     }
 
