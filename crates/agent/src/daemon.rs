@@ -221,6 +221,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let addresses = vec![settings.acceptor.listen.to_string()];
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
+    let controllers_cache = vms.dirs.controllers_cache();
     let peers = PeersSettings {
         acceptor: settings.acceptor,
         allow: settings.allow,
@@ -270,6 +271,6 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let controllers = Controllers::start(&controllers_file, &term_file, identity, host)?;
+    let controllers = Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host)?;
     Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)) })
 }

@@ -114,6 +114,11 @@ impl Dirs {
         self.state.join("term")
     }
 
+    /// Returns the path of the file with the controllers that controllers named.
+    pub(crate) fn controllers_cache(&self) -> PathBuf {
+        self.state.join("controllers.json")
+    }
+
     /// Returns the path of the file with the hosts that controllers named.
     pub(crate) fn hosts_cache(&self) -> PathBuf {
         self.state.join("hosts.json")

@@ -26,6 +26,7 @@ fn status() -> ClusterStatus {
         id: "1".into(),
         controllers: vec![],
         store: StoreKind::Sqlite,
+        store_members: vec![],
         term: skein_api::Term(1),
         hosts: HostCounts::default(),
         vms: VmCounts::default(),

@@ -26,6 +26,10 @@ pub struct ClusterRecord {
     pub name: String,
     /// The id, chosen at random.
     pub id: String,
+    /// The SHA-256 of the CA's certificate, by which a controller with another CA is known. `None`: the cluster was
+    /// made before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ca_sha256: Option<String>,
 }
 
 /// What is kept of a host.

@@ -66,8 +66,6 @@ impl LinkEnd {
 /// What an agent is told of this controller.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkSettings {
-    /// The cluster's id.
-    pub cluster: String,
     /// How often agents report.
     pub report_period: Duration,
 }
@@ -90,8 +88,10 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
     let end = match taken {
         Ok(hello) => {
             let release = hello.release.clone();
+            // Not known before the store was read.
+            let cluster = driver.read(|core| core.tables().cluster.as_ref().map(|of| of.id.clone()));
             let welcome = ToAgent::Welcome(Welcome {
-                cluster: settings.cluster.clone(),
+                cluster: cluster.unwrap_or_else(|| "-".into()),
                 controller: driver.member().name.clone(),
                 release: env!("CARGO_PKG_VERSION").to_owned(),
                 report_period_ms: u64::try_from(settings.report_period.as_millis()).unwrap_or(u64::MAX),

@@ -10,7 +10,10 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use skein_identity::{CaFingerprint, controller_name, pinned_client_config};
+use skein_identity::{
+    CaFingerprint, ControllerIdentity, IdentityError, controller_name, other_controller_client_config,
+    pinned_client_config,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -73,6 +76,22 @@ impl Client {
         let mut tls = pinned_client_config(ca);
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Client::with_tls(address, Arc::new(tls), token)
+    }
+
+    /// Makes a client of another controller, which takes this one for an admin.
+    ///
+    /// # Errors
+    ///
+    /// TLS does not take the identity.
+    pub fn of_controller(address: &str, identity: &ControllerIdentity) -> Result<Client, IdentityError> {
+        let mut tls = other_controller_client_config(identity)?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Client::with_tls(address, Arc::new(tls), None))
+    }
+
+    /// Returns the same client of another controller of the cluster.
+    pub fn at(&self, address: &str) -> Client {
+        Client { address: address.to_owned(), ..self.clone() }
     }
 
     /// Makes a client with its own configuration of TLS.

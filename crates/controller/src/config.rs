@@ -175,10 +175,25 @@ impl Config {
         }
     }
 
+    /// Returns etcd's addresses. The member on this host comes first, so that controllers need no other host as long as
+    /// theirs is well.
+    #[cfg(feature = "etcd")]
+    fn nearest_first(&self, endpoints: &str) -> Vec<String> {
+        let mut endpoints: Vec<String> = endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect();
+        let host = |endpoint: &str| {
+            let address = endpoint.split_once("://").map_or(endpoint, |(_, address)| address);
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            host.trim_start_matches('[').trim_end_matches(']').to_owned()
+        };
+        let own = endpoints.iter().position(|endpoint| self.addresses.contains(&host(endpoint)));
+        endpoints.rotate_left(own.unwrap_or_default());
+        endpoints
+    }
+
     #[cfg(feature = "etcd")]
     fn open_etcd(&self, endpoints: &str) -> Result<Arc<dyn Store>, ConfigError> {
         use skein_store_etcd::{EtcdOptions, EtcdStore, EtcdTls};
-        let mut options = EtcdOptions::new(endpoints.split(',').map(|endpoint| endpoint.trim().to_owned()).collect());
+        let mut options = EtcdOptions::new(self.nearest_first(endpoints));
         options.tls = self
             .etcd
             .as_ref()
@@ -233,6 +248,18 @@ mod tests {
             [local("[::]:1"), local("0.0.0.0:1"), local("10.0.0.1:1")],
             ["127.0.0.1:1", "127.0.0.1:1", "10.0.0.1:1"]
         );
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn the_own_member_of_etcd_comes_first() {
+        let first = |address: &str, endpoints| config("[::]:1", address, "-").nearest_first(endpoints)[0].clone();
+        let all = "https://10.0.0.1:2379, https://10.0.0.2:2379,https://[fd00::3]:2379";
+        assert_eq!(first("10.0.0.2", all), "https://10.0.0.2:2379");
+        assert_eq!(first("fd00::3", all), "https://[fd00::3]:2379");
+        assert_eq!(first("ctl.example", all), "https://10.0.0.1:2379");
+        let order = config("[::]:1", "10.0.0.2", "-").nearest_first(all);
+        assert_eq!(order[1..], ["https://[fd00::3]:2379", "https://10.0.0.1:2379"]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Init(commands::init::Args),
+    Init(Box<commands::init::Args>),
     Run(commands::run::Args),
     Ticket(commands::ticket::Args),
     Backup(commands::backup::BackupArgs),
@@ -28,7 +28,7 @@ enum Command {
 fn main() -> ExitCode {
     skein_terminal::log_to_stderr();
     let done = match Cli::parse().command {
-        Command::Init(args) => commands::init::run(args),
+        Command::Init(args) => commands::init::run(*args),
         Command::Run(args) => commands::run::run(args),
         Command::Ticket(args) => commands::ticket::run(args),
         Command::Backup(args) => commands::backup::backup(args),

@@ -78,8 +78,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let connections = Connections::new(settings.connections);
-    let cluster = driver.read(|controller| controller.tables().cluster.as_ref().map(|of| of.id.clone()));
-    let link = LinkSettings { cluster: cluster.unwrap_or_else(|| "-".into()), report_period: settings.report_period };
+    let link = LinkSettings { report_period: settings.report_period };
     let graceful = GracefulShutdown::new();
     let port = Arc::new(Port { driver, router, tls: tls.into(), link, stall: settings.stall });
     // All tasks end with this set.

@@ -120,3 +120,11 @@ pub fn controller_client_config(identity: &Identity) -> Result<Arc<ClientConfig>
     let config = tls::controller_client(&identity.ciphers, &identity.parts);
     config.map(Arc::new).map_err(|error| identity.parts.refused(Path::new(""), error))
 }
+
+/// Returns the configuration for a controller's requests to another controller. A caller sets `alpn_protocols`.
+///
+/// # Errors
+/// TLS does not take the identity.
+pub fn other_controller_client_config(identity: &ControllerIdentity) -> Result<ClientConfig, IdentityError> {
+    tls::other_controller_client(&identity.parts).map_err(|error| identity.parts.refused(Path::new(""), error))
+}

@@ -35,7 +35,9 @@ mod verify;
 pub use ca::{CaError, ClusterCa, Validity};
 pub use certificate::{CertificateInfo, ParseError, parse_pem};
 pub use cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds, RecordCipher, UnknownPolicy, record_cipher};
-pub use controller::{ControllerIdentity, controller_client_config, controller_server_config};
+pub use controller::{
+    ControllerIdentity, controller_client_config, controller_server_config, other_controller_client_config,
+};
 pub use error::{IdentityError, KeyError};
 pub use explain::{explain, explain_controller, explain_io};
 pub use files::WriteError;

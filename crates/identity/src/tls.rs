@@ -66,6 +66,11 @@ pub(crate) fn controller_client(ciphers: &AllowedCiphers, parts: &Parts) -> Resu
     client(provider(ciphers), roots, parts, vec![CONTROLLER_ALPN.to_vec()])
 }
 
+/// Returns the configuration for a controller's requests to another controller.
+pub(crate) fn other_controller_client(parts: &Parts) -> Result<ClientConfig, rustls::Error> {
+    client(Arc::new(default_provider()), root_store(&parts.roots)?, parts, Vec::new())
+}
+
 /// Returns the configuration for what a controller accepts. Clients may show a certificate.
 pub(crate) fn controller_server(parts: &Parts) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(default_provider());

@@ -2,13 +2,13 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use etcd_client::{Client, Error as ClientError};
 use skein_store::{Cause, StoreError};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
 use crate::failure::{EtcdError, Failure, failure};
 use crate::options::{EtcdOptions, OpenError};
@@ -43,20 +43,38 @@ pub(crate) struct Calls {
 
 /// A client of each endpoint. One that failed is left for the next, so that a member that hangs is asked once only.
 pub(crate) struct Endpoints {
+    addresses: Vec<String>,
     clients: Vec<Client>,
-    current: AtomicUsize,
+    current: watch::Sender<usize>,
 }
 
 impl Endpoints {
     /// The endpoint that is asked now, and its client.
     pub fn current(&self) -> (usize, Client) {
-        let current = self.current.load(Ordering::Relaxed);
+        let current = *self.current.borrow();
         (current, self.clients[current % self.clients.len()].clone())
+    }
+
+    /// Returns each endpoint's address and its client.
+    pub fn all(&self) -> impl Iterator<Item = (&str, Client)> {
+        self.addresses.iter().map(String::as_str).zip(self.clients.iter().cloned())
     }
 
     /// Leaves an endpoint, unless others have done so already.
     pub fn leave(&self, endpoint: usize) {
-        let _ = self.current.compare_exchange(endpoint, endpoint.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+        self.current.send_if_modified(|current| {
+            let is_left = *current == endpoint;
+            if is_left {
+                *current = endpoint.wrapping_add(1);
+            }
+            is_left
+        });
+    }
+
+    /// Waits until an endpoint is left, by whomever.
+    pub async fn left(&self, endpoint: usize) {
+        // The sender outlives this call.
+        let _ = self.current.subscribe().wait_for(|current| *current != endpoint).await;
     }
 
     /// Asks one endpoint after the other, until one has answered or the time is over.
@@ -107,7 +125,8 @@ impl Calls {
             let client = runtime.block_on(Client::connect([endpoint], Some(connect.clone())));
             clients.push(client.map_err(|source| OpenError::Endpoint { endpoint: endpoint.clone(), source })?);
         }
-        Ok(Calls { runtime: Some(runtime), endpoints: Arc::new(Endpoints { clients, current: AtomicUsize::new(0) }) })
+        let endpoints = Endpoints { addresses: options.endpoints.clone(), clients, current: watch::Sender::new(0) };
+        Ok(Calls { runtime: Some(runtime), endpoints: Arc::new(endpoints) })
     }
 
     pub fn endpoints(&self) -> Arc<Endpoints> {

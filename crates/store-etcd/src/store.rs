@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use etcd_client::{Client, Error as ClientError, GetOptions, TxnOpResponse};
 use skein_store::{
-    Cause, Lease, LeaseId, Outcome, PAGE_BYTES_MAX, Prefix, Range, Revision, Snapshot, Store, StoreError, Transaction,
-    Watch, WatchError,
+    Cause, Lease, LeaseId, Outcome, PAGE_BYTES_MAX, Prefix, Range, Revision, Snapshot, Store, StoreError, StoreMember,
+    Transaction, Watch, WatchError,
 };
+
+use tokio::time::timeout;
 
 use crate::calls::{Calls, DECODED_BYTES_MAX, Endpoints, Kind, store_error};
 use crate::failure::{EtcdError, Failure};
@@ -149,6 +151,38 @@ impl Store for EtcdStore {
             Err(Failure::Future) => Err(StoreError::FutureRevision { asked: through }),
             Err(failure) => Err(store_error(failure, Kind::Repeatable)),
         }
+    }
+
+    fn members(&self, within: Duration) -> Vec<StoreMember> {
+        let endpoints = self.calls.endpoints();
+        let asked = self.calls.wait(within, async move {
+            let asked = endpoints.all().map(|(address, client)| {
+                let address = address.to_owned();
+                tokio::spawn(async move { StoreMember { address, problem: problem(client, within).await } })
+            });
+            let mut members = Vec::new();
+            for member in asked.collect::<Vec<_>>() {
+                // A task that panicked has said so.
+                members.extend(member.await);
+            }
+            Ok(members)
+        });
+        asked.unwrap_or_default()
+    }
+}
+
+/// Returns what is wrong with a member, by its own word.
+async fn problem(mut client: Client, within: Duration) -> Option<String> {
+    let status = match timeout(within, client.status()).await {
+        Err(_) => return Some("it does not answer".into()),
+        Ok(Err(ClientError::GRpcStatus(status))) => return Some(format!("it does not answer ({})", status.message())),
+        Ok(Err(error)) => return Some(format!("it does not answer ({error})")),
+        Ok(Ok(status)) => status,
+    };
+    match status.errors() {
+        [] if status.leader() == 0 => Some("it is cut off from the other members".into()),
+        [] => None,
+        errors => Some(errors.join("; ")),
     }
 }
 

@@ -72,14 +72,22 @@ impl Watcher {
 
     /// Follows a stream until it ends. `None`: it is to be begun anew.
     async fn follow(&mut self) -> Option<WatchError> {
+        let (endpoint, _) = self.endpoints.current();
         let mut stream = self.begin().await.ok()?;
         match check_after(&self.endpoints, &self.span, self.after, BEGIN_TIMEOUT).await {
             Ok(()) => {}
             Err(WatchError::Store(StoreError::Unavailable(_))) => return None,
             Err(error) => return Some(error),
         }
-        // A member that is cut off ends the stream (require_leader), and so does a connection without a sign of life.
-        while let Ok(Some(response)) = stream.message().await {
+        let endpoints = self.endpoints.clone();
+        // A member that is cut off ends the stream (require_leader), and so does, later, a connection without a sign of
+        // life. A call that failed meanwhile says so sooner.
+        loop {
+            let response = tokio::select! {
+                message = stream.message() => message,
+                () = endpoints.left(endpoint) => return None,
+            };
+            let Ok(Some(response)) = response else { return None };
             if response.canceled() {
                 return self.canceled(&response);
             }
@@ -87,7 +95,6 @@ impl Watcher {
                 return Some(WatchError::Store(error));
             }
         }
-        None
     }
 
     async fn begin(&self) -> Result<WatchStream, Failure> {

@@ -43,7 +43,7 @@ pub use error::{Cause, StoreError};
 pub use key::{KEY_BYTES_MAX, Key, KeyError, Prefix};
 pub use memory::{Changes, Loaded, MemoryStore, MemoryWatch, Prepared, STORE_BYTES_MAX, StoreFull, StoredVersion};
 pub use range::{Keys, PAGE_BYTES_MAX, PAGE_ENTRIES_MAX, Range, Snapshot};
-pub use store::{Pages, Store, read_one};
+pub use store::{Pages, Store, StoreMember, read_one};
 pub use transaction::{
     Compare, OPERATIONS_MAX, Operation, Outcome, TRANSACTION_BYTES_MAX, Transaction, TransactionError,
 };

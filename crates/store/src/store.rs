@@ -58,6 +58,22 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// The store has not come to this revision, or is not available.
     fn compact(&self, through: Revision, within: Duration) -> Result<(), StoreError>;
+
+    /// Returns how each part of the store is that may fail by itself, as a member of etcd's cluster. A store that is
+    /// one whole has none.
+    fn members(&self, within: Duration) -> Vec<StoreMember> {
+        let _ = within;
+        Vec::new()
+    }
+}
+
+/// A part of a store that may fail by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreMember {
+    /// Where it is.
+    pub address: String,
+    /// What is wrong with it. `None`: nothing.
+    pub problem: Option<String>,
 }
 
 /// Reads what is under a key now, and at which revision that is.

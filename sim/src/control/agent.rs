@@ -166,7 +166,11 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
             world.send_to_controller(session, ToController::Reply { command, reply });
             report_all(world, host);
         }
-        ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Other => {}
+        ToAgent::Welcome(_)
+        | ToAgent::Refused(_)
+        | ToAgent::Hosts { .. }
+        | ToAgent::Controllers { .. }
+        | ToAgent::Other => {}
     }
 }
 

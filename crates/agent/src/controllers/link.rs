@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustls::ClientConfig;
 use skein_api::{API_VERSION, Hello, HostReport, LineError, ToAgent, ToController, Welcome, parse_line};
 use skein_inventory::{HostAddress, printable};
@@ -14,6 +15,7 @@ use super::commands::{Command, Commands};
 use super::dial::Dial;
 use super::errors::LinkError;
 use super::host::ControlledHost;
+use super::learnt::LearntControllers;
 use super::observe::Observer;
 use super::report::Told;
 use super::terms::Terms;
@@ -65,6 +67,7 @@ pub(crate) struct LinkContext {
     pub(crate) host: Arc<dyn ControlledHost>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
+    pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
     /// A number that this start of the agent chose at random.
@@ -76,6 +79,8 @@ pub(crate) struct Link {
     address: HostAddress,
     waker: Arc<Waker>,
     is_over: AtomicBool,
+    /// The name that the controller last showed in its certificate.
+    name: Mutex<Option<String>>,
 }
 
 impl Link {
@@ -83,13 +88,23 @@ impl Link {
     ///
     /// The process has too many files open.
     pub(crate) fn new(address: HostAddress) -> std::io::Result<Arc<Link>> {
-        Ok(Arc::new(Link { address, waker: Arc::new(Waker::new()?), is_over: AtomicBool::new(false) }))
+        Ok(Arc::new(Link {
+            address,
+            waker: Arc::new(Waker::new()?),
+            is_over: AtomicBool::new(false),
+            name: Mutex::default(),
+        }))
     }
 
     /// Ends the connection. The call does not wait.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.waker.wake();
+    }
+
+    /// Returns the name that the controller last showed in its certificate.
+    pub(crate) fn name(&self) -> Option<String> {
+        self.name.lock().clone()
     }
 
     fn is_over(&self) -> bool {
@@ -138,6 +153,7 @@ impl Link {
         let socket = context.dial.dial(&self.address, times.dial)?;
         let mut wire = Wire::new(socket, context.tls.clone())?;
         let name = wire.shake_hands(times.greeting, &self.waker, &|| self.is_over())?;
+        *self.name.lock() = Some(name.clone());
         wire.queue(&ToController::Hello(self.hello(context)))?;
         let welcome = self.greeted(&mut wire, times.greeting)?;
         let Welcome { cluster, release, .. } = &welcome;
@@ -244,6 +260,7 @@ impl Serving<'_> {
                     }
                 }
                 ToAgent::Hosts { addresses } => self.context.host.learn_hosts(&addresses),
+                ToAgent::Controllers { addresses } => self.context.learnt.learn(&addresses),
                 ToAgent::Refused(refusal) => return Err(LinkError::Refused(refusal.message, refusal.cure)),
                 // A controller may say another period.
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),

@@ -15,12 +15,14 @@
 //! | `report` | what a controller has not been told yet |
 //! | `link`, `errors` | the connection to one controller |
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
+//! | `learnt` | controllers that the file does not name |
 //! | `commands`, `terms` | commands, and whose are obeyed |
 
 mod commands;
 mod dial;
 mod errors;
 mod host;
+mod learnt;
 mod link;
 mod loads;
 mod observe;
@@ -51,6 +53,7 @@ pub use self::dial::DEFAULT_CONTROLLER_PORT;
 pub(crate) use self::host::{ControlledHost, GuestProcess};
 
 use self::dial::TcpDial;
+use self::learnt::LearntControllers;
 use self::link::{Link, LinkContext, LinkTimes};
 use self::observe::Observer;
 use self::terms::Terms;
@@ -84,13 +87,15 @@ struct Shared {
 }
 
 impl Controllers {
-    /// Dials the controllers of `file`, whichever these are at any time. The highest term is kept in `term_file`.
+    /// Dials the controllers of `file`, whichever these are at any time, and those that they name, which are kept in
+    /// `cache`. The highest term is kept in `term_file`.
     ///
     /// # Errors
     ///
     /// TLS does not take the identity, or a thread cannot be started.
     pub(crate) fn start(
         file: &Path,
+        cache: &Path,
         term_file: &Path,
         identity: &Identity,
         host: Arc<dyn ControlledHost>,
@@ -100,6 +105,7 @@ impl Controllers {
             observer: Observer::new(host.clone()),
             host,
             terms: Arc::new(Terms::load(term_file)),
+            learnt: Arc::new(LearntControllers::load(cache)),
             dial: Arc::new(TcpDial),
             times: LinkTimes::default(),
             instance: u64::from_ne_bytes(random()),
@@ -141,7 +147,7 @@ impl Shared {
     fn keep(&self) {
         let mut is_observed = false;
         while !self.stopping.load(Ordering::SeqCst) {
-            let wanted = self.file.refreshed().latest.addresses.clone();
+            let wanted = self.wanted();
             if !is_observed && !wanted.is_empty() {
                 let observer = self.context.observer.clone();
                 let begun = thread::Builder::new().name("observer".into()).spawn(move || observer.run());
@@ -168,6 +174,26 @@ impl Shared {
         self.links.lock().values().for_each(|link| link.end());
         // Nobody waits for the observer, which may wait for a QEMU that does not answer.
         self.context.observer.stop();
+    }
+
+    /// Returns where controllers are to be dialled: those of the file, and those that controllers have named since. A
+    /// file without controllers is somebody's word that there is to be none.
+    fn wanted(&self) -> Vec<HostAddress> {
+        let mut wanted = self.file.refreshed().latest.addresses.clone();
+        if wanted.is_empty() {
+            return wanted;
+        }
+        let links = self.links.lock();
+        // The file may have another address of the same controller.
+        let dialled: Vec<String> = wanted.iter().filter_map(|address| links.get(address)?.name()).collect();
+        for (name, address) in self.context.learnt.all() {
+            let port = |of: &HostAddress| of.port.unwrap_or(DEFAULT_CONTROLLER_PORT);
+            let is_same = |of: &HostAddress| of.host == address.host && port(of) == port(&address);
+            if !dialled.contains(&name) && !wanted.iter().any(is_same) {
+                wanted.push(address);
+            }
+        }
+        wanted
     }
 
     fn dial(&self, links: &mut BTreeMap<HostAddress, Arc<Link>>, address: HostAddress) -> io::Result<()> {

@@ -23,6 +23,7 @@ use skein_inventory::HostAddress;
 use super::commands::COMMANDS_MAX;
 use super::dial::Dial;
 use super::errors::LinkError;
+use super::learnt::LearntControllers;
 use super::link::{LinkContext, LinkTimes};
 use super::observe::{CHANGE_PERIOD, Observer};
 use super::terms::Terms;
@@ -184,6 +185,7 @@ impl World {
             observer: Observer::new(host.clone()),
             host,
             terms: Arc::new(Terms::load(&self.term_file())),
+            learnt: Arc::new(LearntControllers::load(&self.dir.path().join("controllers.json"))),
             dial: Arc::new(PairDial { dialled: self.dials.clone() }),
             times,
             instance: 7,
@@ -478,6 +480,25 @@ fn the_file_says_who_is_dialled_at_any_time() {
     let before = second.seen.sequence;
     second.until(COMMAND_TIME, |seen| seen.sequence > before + 2);
     fs::remove_file(world.dir.path().join("controllers.toml")).unwrap();
+    while second.next(COMMAND_TIME).is_some() {}
+}
+
+#[test]
+fn controllers_that_a_controller_names_are_dialled_too_also_after_a_restart() {
+    let mut world = World::new(&["ctl1:7"]);
+    let (one, two) = (world.fake("ctl1"), world.fake("ctl2"));
+    let mut first = world.connect("ctl1:7", &one);
+    let named = [("ctl1", "10.0.0.1:7"), ("ctl2", "10.0.0.2:7443")].map(|(name, at)| (name.to_owned(), at.to_owned()));
+    first.send(&ToAgent::Controllers { addresses: BTreeMap::from(named) }).unwrap();
+    let mut second = world.connect("10.0.0.2:7443", &two);
+    second.until(COMMAND_TIME, |seen| seen.vms.len() == 2);
+    // The agent has an address of ctl1, and needs no other.
+    assert!(world.dialled.recv_timeout(Duration::from_millis(700)).is_err());
+    world.start(TIMES);
+    let mut second = world.connect("10.0.0.2:7443", &two);
+    second.until(COMMAND_TIME, |seen| seen.vms.len() == 2);
+    // Nobody is dialled where the file names nobody.
+    world.write(&[]);
     while second.next(COMMAND_TIME).is_some() {}
 }
 

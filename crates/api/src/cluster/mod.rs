@@ -37,7 +37,7 @@ pub use operation::{
 pub use problem::ProblemDetails;
 pub use rule::{Complaint, Explanation, HostObjections, Rule};
 pub use settings::{ClusterSettings, FailoverSettings, OptimizeRequest, OptimizeSettings};
-pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, VmCounts};
+pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, StoreMemberView, VmCounts};
 pub use vm::{Vm, VmRunState, VmSettings};
 
 /// A time: milliseconds since 1970-01-01 00:00 UTC, without leap seconds.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::UnixMs;
 use crate::v1::Term;
 
 /// The cluster as a whole.
@@ -16,6 +17,9 @@ pub struct ClusterStatus {
     pub controllers: Vec<ControllerView>,
     /// What keeps the cluster's state.
     pub store: StoreKind,
+    /// The parts of it that may fail by themselves: etcd's members. As the controller that answers sees them.
+    #[serde(default)]
+    pub store_members: Vec<StoreMemberView>,
     /// The election that made the leader.
     #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub term: Term,
@@ -39,6 +43,19 @@ pub struct ControllerView {
     pub url: String,
     /// Whether the controller leads: it alone decides and commands.
     pub leads: bool,
+    /// Since when the controller is not there any more, as far as the one that answers has seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_since: Option<UnixMs>,
+}
+
+/// A part of the store that may fail by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoreMemberView {
+    /// Where it is.
+    pub address: String,
+    /// What is wrong with it. `None`: nothing.
+    pub problem: Option<String>,
 }
 
 /// What keeps a cluster's state.

@@ -15,6 +15,8 @@ pub const REPORT_PERIOD_RANGE_MS: RangeInclusive<u64> = 100..=60_000;
 
 /// Bounds the hosts of a cluster: four times those of the largest case (`fleet-1000`).
 const HOSTS_MAX: usize = 4096;
+/// Bounds the controllers of a cluster.
+const CONTROLLERS_MAX: usize = 16;
 /// Bounds the addresses of a host: its NICs, each with some addresses.
 const ADDRESSES_MAX: usize = 64;
 /// Bounds an address: a DNS name (RFC 1035, section 2.3.4) and a port.
@@ -110,6 +112,13 @@ impl ToAgent {
                 hosts.iter().try_for_each(|(name, dialled)| {
                     host(name)?;
                     addresses(dialled)
+                })
+            }
+            ToAgent::Controllers { addresses: controllers } => {
+                at_most("controllers", controllers.len(), CONTROLLERS_MAX)?;
+                controllers.iter().try_for_each(|(name, dialled)| {
+                    host(name)?;
+                    addresses(std::slice::from_ref(dialled))
                 })
             }
             ToAgent::Refused(_) | ToAgent::Other => Ok(()),
@@ -335,5 +344,11 @@ mod tests {
         assert!(refused_by_agent(&hosts("hosta", "10.0.0.1")).contains("no address"));
         let many = ToAgent::Hosts { addresses: (0..5000).map(|n| (format!("h{n}"), vec![])).collect() };
         assert!(refused_by_agent(&many).contains("5000 hosts"));
+        let controllers = |count: usize, address: &str| ToAgent::Controllers {
+            addresses: (0..count).map(|n| (format!("ctl{n}"), address.to_owned())).collect(),
+        };
+        assert_eq!(controllers(3, "10.0.0.1:7443").check(), Ok(()));
+        assert!(refused_by_agent(&controllers(1, "10.0.0.1")).contains("no address"));
+        assert!(refused_by_agent(&controllers(17, "10.0.0.1:7443")).contains("17 controllers"));
     }
 }

@@ -144,6 +144,11 @@ pub enum ToAgent {
         /// The addresses of each host's agent, as in [`Hello::addresses`].
         addresses: BTreeMap<String, Vec<String>>,
     },
+    /// Where the cluster's controllers are, so that an agent also dials those that came after its host.
+    Controllers {
+        /// The address of each controller for agents, as `10.0.0.1:7443`, by the controller's name.
+        addresses: BTreeMap<String, String>,
+    },
     /// A line of a newer release.
     #[serde(other)]
     Other,

@@ -610,6 +610,7 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         command(Some("drain-7:web1"), migrate),
         command(None, Request::VmList),
         ToAgent::Hosts { addresses: [("hosta".into(), addresses()), ("hostb".into(), vec![])].into() },
+        ToAgent::Controllers { addresses: [("ctl2".into(), "10.0.0.2:7443".into())].into() },
         ToAgent::Other,
     ]
 }

@@ -45,7 +45,8 @@ impl ControllerClient {
     ///
     /// TLS does not take the credentials.
     pub fn new(urls: Vec<ControllerUrl>, credentials: &Credentials) -> Result<ControllerClient, ControllerError> {
-        Ok(ControllerClient { sender: Sender::new(urls, credentials, Times::USUAL)? })
+        let times = if urls.len() > 1 { Times::OF_SEVERAL } else { Times::USUAL };
+        Ok(ControllerClient { sender: Sender::new(urls, credentials, times)? })
     }
 
     /// Makes a client that gives up soon, for what a user waits for at a key.

@@ -38,6 +38,8 @@ pub struct Times {
 impl Times {
     pub const USUAL: Times =
         Times { connect: Duration::from_secs(5), answer: Duration::from_secs(35), leaderless: Duration::from_secs(12) };
+    /// Another controller is asked before a user loses patience with one that is cut off.
+    pub const OF_SEVERAL: Times = Times { connect: Duration::from_secs(2), ..Times::USUAL };
 }
 
 /// A request.

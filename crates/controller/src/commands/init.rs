@@ -8,29 +8,42 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use skein_controller::config::{Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE};
+use hyper::Method;
+use skein_api::cluster::{NewToken, Page, Role, StoreKind, Token, TokenSecret};
+use skein_controller::client::Client;
+use skein_controller::config::{Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE, EtcdConfig};
+use skein_controller::driver::{Member, Members};
 use skein_controller::fencing::FencingConfig;
-use skein_controller::found::{FoundError, Founded, found};
+use skein_controller::found::{FoundError, Founded, check_ca, cluster_in, found, running_in};
 use skein_controller::http::token_secret;
 use skein_controller::server::DEFAULT_PORT;
 use skein_identity::{
-    ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR, DEFAULT_VALIDITY_DAYS,
-    JoinToken, Validity,
+    CaFingerprint, ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR,
+    DEFAULT_VALIDITY_DAYS, JoinToken, Validity,
 };
 use skein_store_sqlite::OpenError;
+
+use super::local;
 
 /// Make a cluster, or what of it is missing on this machine.
 ///
 /// Takes the CA that is there, or makes one; makes this controller's identity, the store, the admin's token and the
 /// configuration; and prints the line for the first host that joins. What is there already stays as it is, so it may be
 /// run again.
+///
+/// Where the store is in etcd and has a cluster already, this controller is added to it, also while others run; it
+/// needs the CA of the others before (/etc/skein/ca).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   skein-controller init --name rack7 --address 10.0.0.1
   systemctl enable --now skein-controller
   skein-controller init --address 10.0.0.1 --print-only
-      says what would be made")]
+      says what would be made
+  skein-controller init --name rack7 --address 10.0.0.1 \\
+      --store etcd:https://10.0.0.1:2379,https://10.0.0.2:2379,https://10.0.0.3:2379 \\
+      --etcd-ca etcd-ca.pem --etcd-certificate etcd-client.pem --etcd-key etcd-client.key
+      one of several controllers; the others by the same command on other hosts")]
 pub struct Args {
     /// The cluster's name
     #[arg(long, value_name = "NAME", default_value = "skein")]
@@ -48,6 +61,15 @@ pub struct Args {
     /// The store: sqlite, sqlite:FILE, or etcd:https://HOST:2379,https://HOST:2379
     #[arg(long, value_name = "STORE", default_value = DEFAULT_STORE)]
     store: String,
+    /// The certificate of the CA of etcd
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// The certificate that is shown to etcd, which has its own CA
+    #[arg(long, value_name = "FILE", requires = "etcd_ca", requires = "etcd_key")]
+    etcd_certificate: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_certificate")]
+    etcd_key: Option<PathBuf>,
     /// The CA
     #[arg(long, value_name = "DIR", default_value = DEFAULT_CA_DIR)]
     ca: PathBuf,
@@ -98,33 +120,60 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         return skein_terminal::print(&preview(&args, &config, is_new));
     }
     let dir = config.ca.as_deref().unwrap_or(&args.ca);
-    let ca = certificate_authority(dir, &args.name, &mut said)?;
-    identity(&config, &ca, &mut said)?;
-    let secret = admin_token(&config.admin_token, &mut said)?;
     if let Some(("sqlite", file)) = config.store.split_once(':')
         && let Some(dir) = Path::new(file).parent()
     {
         make_dir(dir)?;
     }
-    let founded = match config.open_store() {
-        Ok(store) => match found(&*store, &args.name, &format!("admin-{}", config.name), &secret) {
-            Err(FoundError::InUse) if is_new => {
-                bail!("another controller of this cluster runs: stop it while this one is added, and run init again")
-            }
-            Err(FoundError::InUse) => return skein_terminal::print(&format!("{said}{}", runs(&args))),
-            founded => founded?,
-        },
-        Err(ConfigError::Sqlite(OpenError::Held { .. })) if !is_new => {
+    let store = match config.open_store() {
+        Ok(store) => Some(store),
+        Err(ConfigError::Sqlite(OpenError::Held { .. })) if !is_new => None,
+        Err(error) => return Err(error.into()),
+    };
+    let there = match &store {
+        Some(store) => cluster_in(&**store).with_context(|| format!("nothing is known of {}", config.store))?,
+        None => None,
+    };
+    if let Some(cluster) = &there
+        && !dir.join(ClusterCa::CERTIFICATE_FILE).exists()
+    {
+        bail!(
+            "{} has the cluster '{}' already, whose CA is not here: copy /etc/skein/ca from a host with a controller \
+             to {}, and try again",
+            config.store,
+            cluster.name,
+            dir.display()
+        );
+    }
+    let ca = certificate_authority(dir, &args.name, &mut said)?;
+    check_ca(there.as_ref(), ca.fingerprint())?;
+    let identity = identity(&config, &ca, &mut said)?;
+    let Some(store) = store else { return skein_terminal::print(&format!("{said}{}", runs(&args))) };
+    let running = running_in(&*store)?;
+    if let Some(leader) = &running.leader {
+        if !is_new {
             return skein_terminal::print(&format!("{said}{}", runs(&args)));
         }
-        Err(error) => return Err(error.into()),
+        added(&config, &identity, &running, &leader.member, &mut said)?;
+        write_config(&args.config, &config, &mut said)?;
+        writeln!(
+            said,
+            "\nStart it:                 {}\n\
+             The cluster's hosts hear of it from the other controllers. People log in once more: skein login {} ...",
+            args.start_command(),
+            config.url()
+        )?;
+        return skein_terminal::print(&said);
+    }
+    let secret = admin_token(&config.admin_token, &mut said)?;
+    let admin = admin_name(&config);
+    let founded = match found(&*store, &args.name, ca.fingerprint(), &admin, &secret) {
+        Err(FoundError::InUse) => bail!("a controller has begun to lead just now: run init again"),
+        founded => founded?,
     };
     write!(said, "{}", words(&founded, &config))?;
     if is_new {
-        let text = toml::to_string(&config).context("the configuration cannot be written")?;
-        let text = format!("# Written by 'skein-controller init'; read when skein-controller starts.\n{text}");
-        write_new(&args.config, text.as_bytes(), 0o644)?;
-        writeln!(said, "wrote   {}", args.config.display())?;
+        write_config(&args.config, &config, &mut said)?;
     } else {
         writeln!(said, "kept    {}: what is in it counts, and not options", args.config.display())?;
     }
@@ -144,6 +193,62 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     skein_terminal::print(&said)
 }
 
+fn write_config(path: &Path, config: &Config, said: &mut String) -> anyhow::Result<()> {
+    let text = toml::to_string(config).context("the configuration cannot be written")?;
+    let text = format!("# Written by 'skein-controller init'; read when skein-controller starts.\n{text}");
+    write_new(path, text.as_bytes(), 0o644)?;
+    writeln!(said, "wrote   {}", path.display())?;
+    Ok(())
+}
+
+/// Returns the name of the admin's token that this controller has.
+fn admin_name(config: &Config) -> String {
+    format!("admin-{}", config.name)
+}
+
+/// Adds this controller to a cluster that another one leads: the leader makes the admin's token.
+fn added(
+    config: &Config,
+    identity: &ControllerIdentity,
+    running: &Members,
+    leader: &Member,
+    said: &mut String,
+) -> anyhow::Result<()> {
+    if let Some(other) = running.all.get(&config.name).filter(|other| other.url != config.url()) {
+        bail!(
+            "a controller '{}' of this cluster runs at {}: give this one another name with --controller",
+            other.name,
+            other.url
+        );
+    }
+    if config.admin_token.exists() {
+        let token = std::fs::read_to_string(&config.admin_token).context("the admin's token cannot be read")?;
+        let ca = identity.roots().first().context("the controller's identity names no CA")?;
+        let holder = Client::new(&leader.address, CaFingerprint::of(ca), Some(token.trim().to_owned()));
+        let why = || format!("the token in {} is not valid: remove it, and try again", config.admin_token.display());
+        local::send(&holder, Method::GET, "/api/v1/cluster", None).with_context(why)?;
+        writeln!(said, "kept    the admin's token in {}", config.admin_token.display())?;
+        return Ok(());
+    }
+    let client = Client::of_controller(&leader.address, identity)?;
+    let name = admin_name(config);
+    let why = || format!("the controller that leads, '{}', does not add this one", leader.name);
+    // One of an init that did not come to its end has a secret that nobody knows.
+    let path = format!("/api/v1/tokens/{name}");
+    let tokens: Page<Token> =
+        local::send(&client, Method::GET, "/api/v1/tokens?limit=500", None).with_context(why)?.json()?;
+    if tokens.items.iter().any(|token| token.name == name) {
+        local::send(&client, Method::DELETE, &path, None).with_context(why)?;
+    }
+    let body = serde_json::to_vec(&NewToken { name, role: Role::Admin, expires_s: None })?;
+    let made = local::send(&client, Method::POST, "/api/v1/tokens", Some(&body)).with_context(why)?;
+    let made: TokenSecret = made.json()?;
+    write_new(&config.admin_token, format!("{}\n", made.secret).as_bytes(), 0o600)?;
+    writeln!(said, "made    the admin's token in {}: it is secret", config.admin_token.display())?;
+    writeln!(said, "added   to the cluster that '{}' leads, in {}", leader.name, config.store)?;
+    Ok(())
+}
+
 fn configuration(args: &Args) -> anyhow::Result<Config> {
     let own = || -> anyhow::Result<String> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot find the host's name")?;
@@ -161,11 +266,21 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         identity: args.identity.clone(),
         ca: Some(args.ca.clone()),
         admin_token: args.identity.join(TOKEN_FILE),
-        etcd: None,
+        etcd: etcd(args)?,
     };
-    config.store_kind()?;
+    let kind = config.store_kind()?;
+    if kind != StoreKind::Etcd && config.etcd.is_some() {
+        bail!("certificates for etcd go with a store in etcd: add --store etcd:https://HOST:2379");
+    }
     names(&config)?;
     Ok(config)
+}
+
+fn etcd(args: &Args) -> anyhow::Result<Option<EtcdConfig>> {
+    // The service has another working directory.
+    let whole = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+    let Some(ca) = whole(&args.etcd_ca)? else { return Ok(None) };
+    Ok(Some(EtcdConfig { ca, certificate: whole(&args.etcd_certificate)?, key: whole(&args.etcd_key)? }))
 }
 
 fn names(config: &Config) -> anyhow::Result<ControllerNames> {
@@ -203,7 +318,7 @@ fn certificate_authority(dir: &Path, name: &str, said: &mut String) -> anyhow::R
     Ok(ca)
 }
 
-fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Result<()> {
+fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Result<ControllerIdentity> {
     let dir = &config.identity;
     if dir.join(ControllerIdentity::CERTIFICATE_FILE).exists() {
         let identity = ControllerIdentity::load(dir)?;
@@ -211,7 +326,7 @@ fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Resul
             bail!("the identity in {} is of another CA: move it away, and try again", dir.display());
         }
         writeln!(said, "kept    the identity of {} in {}", identity.name(), dir.display())?;
-        return Ok(());
+        return Ok(identity);
     }
     if ca.info().common_name.as_deref() == Some(&config.name) {
         bail!("the CA is called {} itself: give the controller another name with --controller", config.name);
@@ -219,7 +334,7 @@ fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Resul
     let identity = ca.issue_controller(&names(config)?, Validity::days(DEFAULT_VALIDITY_DAYS))?;
     identity.save(dir)?;
     writeln!(said, "made    the identity of {} in {}", identity.name(), dir.display())?;
-    Ok(())
+    Ok(identity)
 }
 
 /// Returns the admin's secret: what is in the file, or a new one.

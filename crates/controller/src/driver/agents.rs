@@ -46,6 +46,8 @@ pub(crate) struct Agents {
     hosts: BTreeMap<String, Vec<String>>,
     /// Whether that has changed since agents were told.
     hosts_changed: bool,
+    /// Where controllers are, by name.
+    controllers: BTreeMap<String, String>,
 }
 
 impl Agents {
@@ -55,6 +57,9 @@ impl Agents {
         let (lines, receiver) = mpsc::channel(LINES_MAX);
         let (hang_up, hung_up) = oneshot::channel();
         self.connected.insert(session, Connected { lines, hang_up, is_led: false });
+        if !self.controllers.is_empty() {
+            self.send_line(session, self.controllers_line());
+        }
         AgentLink { session, lines: receiver, hang_up: hung_up }
     }
 
@@ -124,6 +129,23 @@ impl Agents {
         for session in led {
             self.send_line(session, line.clone());
         }
+    }
+
+    /// Tells all agents where controllers are, if that has changed. Each controller says so, whether or not it leads.
+    pub fn send_controllers(&mut self, controllers: BTreeMap<String, String>) {
+        if controllers == self.controllers {
+            return;
+        }
+        self.controllers = controllers;
+        let line = self.controllers_line();
+        let all: Vec<SessionId> = self.connected.keys().copied().collect();
+        for session in all {
+            self.send_line(session, line.clone());
+        }
+    }
+
+    fn controllers_line(&self) -> Line {
+        bytes(&ToAgent::Controllers { addresses: self.controllers.clone() })
     }
 
     fn hosts_line(&self) -> Line {

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use super::clock;
 use super::core::Shared;
-use super::members::{Member, Members, member_key};
+use super::members::{Member, member_key};
 
 /// How a candidate behaves.
 #[derive(Clone, Debug)]
@@ -43,6 +43,8 @@ impl Default for ElectionTimes {
 const READ_WITHIN: Duration = Duration::from_secs(5);
 /// The longest wait for changes, so that a stop and a step down are seen.
 const WATCH_WAIT: Duration = Duration::from_millis(200);
+/// How often a candidate asks the store who leads.
+const LEADER_LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a candidate that failed or stepped down waits before it begins anew.
 const BACKOFF: Duration = Duration::from_millis(500);
 /// How often old history is forgotten.
@@ -78,11 +80,15 @@ pub(crate) struct Candidate {
     pub is_alone: bool,
     pub leads: Option<Leads>,
     pub registered: Option<HeldLease>,
+    /// When the store was last asked who leads.
+    pub looked: Duration,
 }
 
 /// What a leader keeps alive.
 pub(crate) struct Leads {
     lease: LeaseId,
+    /// The revision that made this controller the leader.
+    created: Revision,
     kept_alive: Duration,
     compacted: Duration,
     /// Revisions, and when they were the newest.
@@ -118,7 +124,7 @@ impl Candidate {
         self.shared.stepped_down.store(false, Ordering::SeqCst);
         self.register()?;
         let (revision, entries) = self.read_all()?;
-        *self.shared.members.lock() = Members::load(&entries, self.opened.schema.term_base);
+        self.shared.members.lock().reload(&entries, self.opened.schema.term_base, clock::wall());
         self.shared.input(Input::Following { tables: Box::new(tables(&entries)?) });
         self.shared.events.restart(revision.0, clock::wall());
         self.end_own_past(&entries);
@@ -127,7 +133,7 @@ impl Candidate {
             if self.shared.is_stopping() || self.shared.stepped_down.load(Ordering::SeqCst) {
                 return Ok(());
             }
-            if self.leads.is_none() && self.shared.members.lock().leader.is_none() {
+            if self.leads.is_none() && self.is_leaderless() {
                 self.campaign()?;
             }
             self.keep_alive();
@@ -137,10 +143,30 @@ impl Candidate {
         }
     }
 
+    /// Returns whether nobody leads. What is watched may come late, when the watch is at a member of etcd that has died
+    /// without a word: so the store is asked, too, once in a while.
+    fn is_leaderless(&mut self) -> bool {
+        if self.shared.members.lock().leader.is_none() {
+            return true;
+        }
+        let now = (self.shared.boot)();
+        if self.is_alone || now.saturating_sub(self.looked) < LEADER_LOOK_PERIOD {
+            return false;
+        }
+        self.looked = now;
+        matches!(read_one(&*self.store, &leader_key(), self.within()), Ok((_, None)))
+    }
+
     fn apply(&mut self, batch: WatchBatch) {
-        self.shared.members.lock().apply(&batch.events, self.opened.schema.term_base);
+        self.shared.members.lock().apply(&batch.events, self.opened.schema.term_base, clock::wall());
         if let Some(leads) = &mut self.leads {
             leads.history.push_back(((self.shared.boot)(), batch.revision));
+            let is_own = |change: &Change| matches!(change, Change::Put(entry) if entry.lease == Some(leads.lease));
+            let key = batch.events.iter().find(|event| event.key == leader_key());
+            if batch.revision > leads.created && key.is_some_and(|event| !is_own(&event.change)) {
+                let why = "the leader's key was taken away in the store".into();
+                self.shared.input(Input::LeadLost { why });
+            }
             return;
         }
         let changes = batch.events.into_iter().map(|event| {
@@ -203,10 +229,16 @@ impl Candidate {
     }
 
     fn lead(&mut self, held: HeldLease, term: Term, asked: Duration) -> Result<(), FollowError> {
-        self.leads = Some(Leads { lease: held.id, kept_alive: asked, compacted: asked, history: VecDeque::new() });
+        self.leads = Some(Leads {
+            lease: held.id,
+            created: term.created,
+            kept_alive: asked,
+            compacted: asked,
+            history: VecDeque::new(),
+        });
         *self.shared.lease.lock() = Some(held);
         let (revision, entries) = self.read_all()?;
-        *self.shared.members.lock() = Members::load(&entries, self.opened.schema.term_base);
+        self.shared.members.lock().reload(&entries, self.opened.schema.term_base, clock::wall());
         let tables = Box::new(tables(&entries)?);
         // Reading may have taken long.
         self.keep_alive();

@@ -14,6 +14,7 @@ use skein_cluster::{
     Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, PowerAction, PowerResult, Refused,
     RefusedKind, SessionId, error_chain,
 };
+use skein_store::StoreMember;
 use skein_store::election::HeldLease;
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     pub boot: BootClock,
     pub events: Events,
     pub members: Mutex<Members>,
+    /// How the store's parts are that may fail by themselves.
+    pub store_members: Mutex<Vec<StoreMember>>,
     /// The leader's lease, while this controller leads.
     pub lease: Mutex<Option<HeldLease>>,
     /// Whether the core has stepped down, and the store is to be read again.
@@ -86,6 +89,7 @@ impl Shared {
             boot,
             events: Events::default(),
             members: Mutex::default(),
+            store_members: Mutex::default(),
             lease: Mutex::new(None),
             stepped_down: AtomicBool::new(false),
             failed: watch::Sender::new(None),
@@ -177,10 +181,24 @@ impl Shared {
     pub fn tick(&self) {
         let mut state = self.state.write();
         self.input_to(&mut state, Input::Tick);
+        let controllers = self.members.lock().addresses();
         let State { controller, agents, .. } = &mut *state;
+        agents.send_controllers(controllers);
         if controller.term().is_some() {
             agents.send_hosts();
         }
+    }
+
+    /// Keeps how the store's parts are, and logs what has changed.
+    pub fn see_store_members(&self, now: Vec<StoreMember>) {
+        let mut known = self.store_members.lock();
+        for member in now.iter().filter(|member| !known.contains(member)) {
+            match &member.problem {
+                Some(problem) => warn!("the store's member at {}: {problem}", member.address),
+                None => info!("the store's member at {} is well", member.address),
+            }
+        }
+        *known = now;
     }
 
     /// Waits for a time, or until the controller is to end. Returns whether it is to end.

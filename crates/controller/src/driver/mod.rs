@@ -27,17 +27,17 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use skein_api::cluster::StoreKind;
+use skein_api::cluster::{StoreKind, UnixMs};
 use skein_cluster::{Answer, Asked, Controller, Settings};
-use skein_store::Store;
 use skein_store::election::TermBase;
 use skein_store::schema::{Migration, SchemaError, open_schema};
+use skein_store::{Store, StoreMember};
 use tokio::sync::watch;
 
 pub use candidate::ElectionTimes;
 pub use clock::{BootClock, boot_clock, wall};
 pub use events::{EventId, NoEventId, Published, Subscription};
-pub use members::{Leader, Member};
+pub use members::{Leader, Member, Members};
 
 pub(crate) use self::agents::{AgentLink, HangUp, bytes};
 pub(crate) use self::core::Shared;
@@ -50,6 +50,9 @@ pub const MIGRATIONS: &[Migration] = &[];
 
 /// How often time goes on for the core.
 const TICK: Duration = Duration::from_millis(500);
+/// How often the store's members are looked at, and how long each may take to answer.
+const STORE_LOOK_PERIOD: Duration = Duration::from_secs(3);
+const STORE_LOOK_WITHIN: Duration = Duration::from_secs(2);
 /// How long somebody who asks waits for an answer: a write of the store, or a plan.
 const ANSWER_WITHIN: Duration = Duration::from_secs(25);
 /// How long opening a store may take at each step.
@@ -134,8 +137,24 @@ impl Driver {
                 ticked.tick();
             }
         })?;
+        let (looking, at) = (shared.clone(), store.clone());
+        driver.spawn("store-members", move || {
+            while !looking.wait_for_stop(STORE_LOOK_PERIOD) {
+                looking.see_store_members(at.members(STORE_LOOK_WITHIN));
+            }
+        })?;
         let is_alone = store_kind == StoreKind::Sqlite;
-        let candidate = Candidate { shared, store, opened, member, times, is_alone, leads: None, registered: None };
+        let candidate = Candidate {
+            shared,
+            store,
+            opened,
+            member,
+            times,
+            is_alone,
+            leads: None,
+            registered: None,
+            looked: Duration::ZERO,
+        };
         driver.spawn("candidate", move || candidate.run())?;
         Ok(driver)
     }
@@ -208,6 +227,16 @@ impl Driver {
     /// Returns the controllers that are there, by name.
     pub fn members(&self) -> Vec<Member> {
         self.shared.members.lock().all.values().cloned().collect()
+    }
+
+    /// Returns the controllers that were there and are not any more, and since when.
+    pub fn gone_members(&self) -> Vec<(Member, UnixMs)> {
+        self.shared.members.lock().gone.values().cloned().collect()
+    }
+
+    /// Returns how the store's parts are that may fail by themselves, as seen some seconds ago at most.
+    pub fn store_members(&self) -> Vec<StoreMember> {
+        self.shared.store_members.lock().clone()
     }
 
     /// Tells when the controller cannot go on, and why.

@@ -5,12 +5,14 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use skein_api::Term;
-use skein_api::cluster::{ClusterStatus, ControllerView};
+use skein_api::cluster::{ClusterStatus, ControllerView, StoreMemberView};
+use skein_store::StoreMember;
 use utoipa::ToSchema;
 
 use super::app::Shared;
 use super::guard::Viewer;
 use super::problem::{Problem, ReadProblems};
+use crate::driver::Member;
 
 /// The cluster
 ///
@@ -20,10 +22,17 @@ use super::problem::{Problem, ReadProblems};
 pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<Json<ClusterStatus>, Problem> {
     let leader = app.driver.leader();
     let leads = |name: &str| leader.as_ref().is_some_and(|leader| leader.member.name == name);
-    let view = |of: crate::driver::Member| ControllerView { leads: leads(&of.name), name: of.name, url: of.url };
-    let controllers = app.driver.members().into_iter().map(view).collect();
+    let view =
+        |of: Member, gone_since| ControllerView { leads: leads(&of.name), name: of.name, url: of.url, gone_since };
+    let mut controllers: Vec<_> = app.driver.members().into_iter().map(|of| view(of, None)).collect();
+    controllers.extend(app.driver.gone_members().into_iter().map(|(of, since)| view(of, Some(since))));
+    let gone = controllers.iter().filter(|of| of.gone_since.is_some()).map(|of| {
+        format!("the controller '{}' is not there any more: see that skein-controller runs and reaches etcd", of.name)
+    });
+    let gone: Vec<String> = gone.collect();
     let term = Term(leader.as_ref().map_or(0, |leader| leader.term));
     let store = app.driver.store_kind();
+    let members = app.driver.store_members();
     app.driver.read(|of| {
         let Some(cluster) = &of.tables().cluster else {
             let cure = "ask again in a moment; a new controller needs 'skein-controller init'";
@@ -39,9 +48,25 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
             hosts: of.host_counts(),
             vms: of.vm_counts(),
             operations_running: u32::try_from(open).unwrap_or(u32::MAX),
-            attention: of.attention(),
+            attention: of.attention().into_iter().chain(store_attention(&members)).chain(gone).collect(),
+            store_members: members
+                .into_iter()
+                .map(|of| StoreMemberView { address: of.address, problem: of.problem })
+                .collect(),
         }))
     })
+}
+
+/// Returns what is wrong with the store's members, one sentence each.
+fn store_attention(members: &[StoreMember]) -> Vec<String> {
+    let well = members.iter().filter(|member| member.problem.is_none()).count();
+    let needed = members.len() / 2 + 1;
+    let ill = members.iter().filter_map(|member| Some((&member.address, member.problem.as_ref()?)));
+    ill.map(|(address, problem)| {
+        let all = members.len();
+        format!("etcd's member at {address}: {problem}; {well} of {all} are well, and {needed} have to be")
+    })
+    .collect()
 }
 
 /// How a controller is.

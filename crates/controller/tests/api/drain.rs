@@ -102,7 +102,7 @@ async fn a_vm_is_migrated_once_however_often_it_is_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn agents_are_told_where_hosts_are() {
+async fn agents_are_told_where_hosts_and_controllers_are() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let _agents = three_hosts(&cluster, &controller).await;
@@ -110,6 +110,14 @@ async fn agents_are_told_where_hosts_are() {
         until("it is told of all hosts", async || (cluster.world.told(host).len() == 3).then_some(())).await;
         assert_eq!(cluster.world.told(host)["beta"], ["beta.lab:7070"]);
     }
+    // A controller that comes later is told to agents that know the first one only.
+    let second = cluster.start("c2").await;
+    let expected = [("c1", &controller), ("c2", &second)].map(|(name, of)| (name.to_owned(), of.address.to_string()));
+    for host in ["alpha", "beta", "gamma"] {
+        let is_told = || cluster.world.controllers(host) == std::collections::BTreeMap::from(expected.clone());
+        until("it is told of both controllers", async || is_told().then_some(())).await;
+    }
+    second.stop().await;
     tokio::time::timeout(LONG, controller.stop()).await.unwrap();
 }
 

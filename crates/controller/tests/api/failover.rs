@@ -1,11 +1,18 @@
 //! Several controllers on one store: one leads, the others answer, and one of them goes on.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use http_body_util::BodyExt;
-use skein_api::cluster::{MoveState, Operation, OperationState};
+use skein_api::cluster::{MoveState, Operation as ClusterOperation, OperationState};
 use skein_controller::client::Client;
+use skein_store::election::leader_key;
+use skein_store::{
+    Lease, LeaseId, Operation, Outcome, Prefix, Range, Revision, Snapshot, Store, StoreError, Transaction, Watch,
+    WatchBatch, WatchError,
+};
 use tokio::time::timeout;
 
 use crate::drain::all_seen;
@@ -37,9 +44,9 @@ async fn a_drain_goes_on_when_the_leader_stops() {
     assert_eq!(led.headers["location"], format!("https://{}/api/v1/hosts/alpha/drain", first.address));
 
     let begun = send(&at_first, Method::POST, "/api/v1/hosts/alpha/drain", "").await;
-    let id = begun.json::<Operation>().unwrap().id;
+    let id = begun.json::<ClusterOperation>().unwrap().id;
     until("some are moved", async || {
-        let drain: Operation = get(&at_first, &format!("/api/v1/operations/{id}")).await;
+        let drain: ClusterOperation = get(&at_first, &format!("/api/v1/operations/{id}")).await;
         (drain.progress.moves_done >= 2).then_some(())
     })
     .await;
@@ -55,6 +62,78 @@ async fn a_drain_goes_on_when_the_leader_stops() {
     assert_eq!(cluster.world.migrations(), 12, "nothing is moved twice");
     assert!(cluster.world.running("alpha").is_empty());
     drop(agents);
+    second.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_key_is_taken_away_leads_no_more() {
+    let cluster = TestCluster::new();
+    let (first, second) = two(&cluster).await;
+    let term = first.driver.leader().unwrap().term;
+    let taken = Transaction::new().then(Operation::Delete(leader_key()));
+    cluster.store.commit(&taken, LONG).unwrap();
+    until("one leads, in a later term", async || {
+        let leads = [&first, &second].into_iter().filter(|of| of.driver.leads()).count();
+        let is_later = |of: &TestController| of.driver.leader().is_some_and(|leader| leader.term > term);
+        (leads == 1 && is_later(&first) && is_later(&second)).then_some(())
+    })
+    .await;
+    first.stop().await;
+    second.stop().await;
+}
+
+/// A store whose watches say nothing, as that of a member of etcd that has died without a word.
+struct Deaf(Arc<dyn Store>);
+
+struct Silence;
+
+impl Watch for Silence {
+    fn next(&mut self, wait: Duration) -> Result<Option<WatchBatch>, WatchError> {
+        std::thread::sleep(wait);
+        Ok(None)
+    }
+}
+
+impl Store for Deaf {
+    fn read(&self, range: &Range, within: Duration) -> Result<Snapshot, StoreError> {
+        self.0.read(range, within)
+    }
+
+    fn commit(&self, transaction: &Transaction, within: Duration) -> Result<Outcome, StoreError> {
+        self.0.commit(transaction, within)
+    }
+
+    fn watch(&self, _: &Prefix, _: Revision, _: Duration) -> Result<Box<dyn Watch>, WatchError> {
+        Ok(Box::new(Silence))
+    }
+
+    fn grant(&self, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+        self.0.grant(ttl, within)
+    }
+
+    fn keep_alive(&self, lease: LeaseId, within: Duration) -> Result<Duration, StoreError> {
+        self.0.keep_alive(lease, within)
+    }
+
+    fn revoke(&self, lease: LeaseId, within: Duration) -> Result<(), StoreError> {
+        self.0.revoke(lease, within)
+    }
+
+    fn compact(&self, through: Revision, within: Duration) -> Result<(), StoreError> {
+        self.0.compact(through, within)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_leads_though_its_watch_does_not_tell_that_the_leader_is_gone() {
+    let mut cluster = TestCluster::new();
+    let first = cluster.start("c1").await;
+    until("the first leads", async || first.driver.leads().then_some(())).await;
+    cluster.store = Arc::new(Deaf(cluster.store.clone()));
+    let second = cluster.start("c2").await;
+    until("the second follows", async || second.driver.leader().map(drop)).await;
+    first.stop().await;
+    until("the second leads", async || second.driver.leads().then_some(())).await;
     second.stop().await;
 }
 

@@ -32,6 +32,8 @@ struct HostState {
     highest: Term,
     /// What the agent was told of where hosts are.
     told: BTreeMap<String, Vec<String>>,
+    /// What the agent was told of where controllers are.
+    controllers: BTreeMap<String, String>,
     refused: u32,
     /// What the agent was told by controllers that do not take its host.
     turned_away: Vec<Refusal>,
@@ -62,6 +64,10 @@ impl World {
 
     pub fn told(&self, host: &str) -> BTreeMap<String, Vec<String>> {
         self.hosts.lock().get(host).map(|host| host.told.clone()).unwrap_or_default()
+    }
+
+    pub fn controllers(&self, host: &str) -> BTreeMap<String, String> {
+        self.hosts.lock().get(host).map(|host| host.controllers.clone()).unwrap_or_default()
     }
 
     pub fn turned_away(&self, host: &str) -> Vec<Refusal> {
@@ -234,6 +240,9 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             ToAgent::Hosts { addresses } => world.hosts.lock().entry(host.into()).or_default().told = addresses,
             ToAgent::Refused(refusal) => {
                 world.hosts.lock().entry(host.into()).or_default().turned_away.push(refusal);
+            }
+            ToAgent::Controllers { addresses } => {
+                world.hosts.lock().entry(host.into()).or_default().controllers = addresses;
             }
             ToAgent::Welcome(_) | ToAgent::Other => {}
         }

@@ -57,7 +57,7 @@ impl TestCluster {
         let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory(boot_clock()).unwrap());
         open_schema(&*store, MIGRATIONS, TermBase(wall().0), LONG).unwrap();
         let put = |key: &str, value| Put::put(Key::new(key).unwrap(), value);
-        let cluster = ClusterRecord { name: "lab".into(), id: "0123456789abcdef".into() };
+        let cluster = ClusterRecord { name: "lab".into(), id: "0123456789abcdef".into(), ca_sha256: None };
         let mut transaction = Transaction::new().then(put("cluster", value(&cluster)));
         for (name, role) in [("viewer", Role::Viewer), ("operator", Role::Operator), ("admin", Role::Admin)] {
             let token = Token { name: name.into(), role, created: UnixMs(0), expires: None };

@@ -34,7 +34,7 @@ mod words;
 
 use std::process::ExitCode;
 
-use skein_api::cluster::{ClusterStatus, StoreKind};
+use skein_api::cluster::{ClusterStatus, ControllerView, StoreKind};
 
 use self::access::ControllerArgs;
 use self::output::Output;
@@ -125,6 +125,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the word for what a controller does.
+fn role(controller: &ControllerView) -> &'static str {
+    match controller.gone_since {
+        Some(_) => "GONE",
+        None if controller.leads => "leads",
+        None => "follows",
+    }
+}
+
 fn show(status: &ClusterStatus) -> anyhow::Result<()> {
     let (hosts, vms) = (&status.hosts, &status.vms);
     let some = |number: u32, what: &str| (number > 0).then(|| format!("{number} {what}"));
@@ -134,9 +143,13 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
         format!("{}{parts}", count(all as usize, what))
     };
     let store = match status.store {
-        StoreKind::Sqlite => "SQLite",
-        StoreKind::Etcd => "etcd",
-        StoreKind::Memory => "memory, for tests",
+        StoreKind::Sqlite => "SQLite".to_owned(),
+        StoreKind::Etcd if status.store_members.is_empty() => "etcd".to_owned(),
+        StoreKind::Etcd => {
+            let well = status.store_members.iter().filter(|member| member.problem.is_none()).count();
+            format!("etcd: {well} of {} members are well", status.store_members.len())
+        }
+        StoreKind::Memory => "memory, for tests".to_owned(),
     };
     let rows = [
         (
@@ -161,15 +174,12 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
             ),
         ),
         ("operations", format!("{} under way", status.operations_running)),
-        ("store", store.to_owned()),
+        ("store", store),
         ("term", status.term.to_string()),
     ];
     print(&format!("{} ({})\n{}\n", clean_line(&status.name), clean_line(&status.id), fields(&rows)))?;
-    let controllers: Vec<_> = status
-        .controllers
-        .iter()
-        .map(|of| [of.name.clone(), if of.leads { "leads" } else { "follows" }.to_owned(), of.url.clone()])
-        .collect();
+    let controllers: Vec<_> =
+        status.controllers.iter().map(|of| [of.name.clone(), role(of).to_owned(), of.url.clone()]).collect();
     print_table(["CONTROLLER", "ROLE", "URL"], &controllers)?;
     for sentence in &status.attention {
         print(&format!("attention: {}\n", clean_line(sentence)))?;
