@@ -86,17 +86,21 @@ impl Controller {
         }
     }
 
-    pub(crate) fn agent_report(&mut self, now: Now, session: SessionId, report: HostReport) {
-        let Some(host) = self.sessions.get(&session).cloned() else { return };
-        let Some(observed) = self.observed.get_mut(&host) else { return };
+    /// Takes a report over. Returns whether it tells more than loads.
+    pub(crate) fn agent_report(&mut self, now: Now, session: SessionId, report: HostReport) -> bool {
+        let Some(host) = self.sessions.get(&session).cloned() else { return false };
+        let Some(observed) = self.observed.get_mut(&host) else { return false };
         // A connection's first report has all that there is: what the records have beside that is not there.
         let is_first = !observed.is_whole;
+        let is_news = is_first || report.facts.is_some() || !report.migrations.is_empty();
         let changed = observed.report(report, now.mono_ms);
+        let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
             self.note_host(now, &host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
             self.forget_elsewhere(&host);
         }
+        is_news
     }
 
     pub(crate) fn agent_reply(&mut self, now: Now, session: SessionId, command: u64, reply: Reply) {

@@ -59,6 +59,7 @@ impl Controller {
     /// The store has a value that cannot be read. The controller must not go on with it.
     pub fn handle(&mut self, now: Now, input: Input) -> Result<(), BadRecord> {
         self.wall = now.wall;
+        let mut is_news = true;
         match input {
             Input::Elected { term, tables } => self.elected(now, term, *tables),
             Input::Following { tables } => self.follow(*tables),
@@ -67,7 +68,7 @@ impl Controller {
             Input::WriteFailed { write, why } => self.write_failed(write, why),
             Input::LeadLost { why } => self.step_down(&why),
             Input::AgentUp { session, hello, certificate } => self.agent_up(now, session, hello, certificate),
-            Input::AgentReport { session, report } => self.agent_report(now, session, *report),
+            Input::AgentReport { session, report } => is_news = self.agent_report(now, session, *report),
             Input::AgentReply { session, command, reply } => self.agent_reply(now, session, command, *reply),
             Input::AgentDeposed { session, highest } => self.agent_deposed(session, highest),
             Input::AgentDown { session } => self.agent_down(session),
@@ -76,7 +77,8 @@ impl Controller {
             Input::Planned { plan, result } => self.planned(now, plan, result),
             Input::Tick => self.tick(now),
         }
-        if self.term().is_some() {
+        // A thousand hosts tell their loads each second: what follows from those is seen with the next tick.
+        if self.term().is_some() && is_news {
             self.advance_operations(now);
             self.begin_moves(now);
             self.trim();

@@ -45,8 +45,8 @@ pub struct PlanRequest {
     pub want: Want,
     /// The most migrations at once, by host; of other hosts, [`ConcurrencyLimits::default`].
     pub limits: Vec<(String, ConcurrencyLimits)>,
-    /// What a host moves each way, in bytes of guests' memory per second, where it is known: by the moves that were made,
-    /// or what its NICs carry.
+    /// What a host moves each way, in bytes of guests' memory per second, where it is known: by the moves that were
+    /// made, or what its NICs carry.
     pub rates: Vec<(String, f64)>,
 }
 
@@ -381,8 +381,8 @@ fn round_reason(names: &Names, of: &Move) -> String {
     format!("{why}; costs {:.1} s of traffic, saves {:.0} s of an overloaded host", of.sends_s, of.saves_s.max(0.0))
 }
 
-/// Moves guests to where they are wanted, as far as they can be there: all of them together first, since a rule may keep
-/// them together.
+/// Moves guests to where they are wanted, as far as they can be there: all of them together first, since a rule may
+/// keep them together.
 fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, PlanError> {
     let compiled = compiled(&request.cluster)?;
     let initial = &compiled.problem.initial;
@@ -511,8 +511,8 @@ fn unmoved(names: &Names, guest: GuestId, from: HostId, reason: String) -> Plann
     }
 }
 
-/// Returns the migrations of a plan. Steps for which a migration waits are migrations, too: no host is switched. Links and
-/// limits are seen to as the migrations go: one copies while the next is set up.
+/// Returns the migrations of a plan. Steps for which a migration waits are migrations, too: no host is switched. Links
+/// and limits are seen to as the migrations go: one copies while the next is set up.
 fn moves(request: &PlanRequest, compiled: &Compiled, goal: &[HostId], plan: &Plan, waits: &[Vec<StepId>]) -> Planned {
     let mut planned = Planned::default();
     let mut end_ms = 0;

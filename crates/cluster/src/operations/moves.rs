@@ -76,19 +76,26 @@ impl Controller {
         is_free && is_here && of.not_before.is_none_or(|time| now.wall >= time)
     }
 
-    fn begin_if_free(&mut self, now: Now, id: &str, index: usize) {
-        let Some(mut operation) = self.operation(id) else { return };
-        let of = &mut operation.moves[index];
-        let Some(to) = of.to.clone() else { return };
+    /// Returns whether slots are free for a move, and its hosts are there.
+    fn is_free(&self, operation: &Operation, index: usize) -> bool {
+        let of = &operation.moves[index];
+        let Some(to) = &of.to else { return false };
         let is_online = |host: &str| {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
         };
-        let starts = starts(&operation.kind);
-        let can_leave = starts || (is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1);
-        if !can_leave || !is_online(&to) || self.slots_used(&to).0 >= self.slots(&to).0 {
+        let leaves = || is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1;
+        (starts(&operation.kind) || leaves()) && is_online(to) && self.slots_used(to).0 < self.slots(to).0
+    }
+
+    fn begin_if_free(&mut self, now: Now, id: &str, index: usize) {
+        // Most that wait go on waiting: nothing is copied for them.
+        if !self.tables.operations.get(id).is_some_and(|found| self.is_free(&found.value, index)) {
             return;
         }
+        let Some(mut operation) = self.operation(id) else { return };
+        let starts = starts(&operation.kind);
+        let of = &mut operation.moves[index];
         of.state = MoveState::Begun;
         of.attempts += 1;
         of.begun = of.begun.or(Some(now.wall));

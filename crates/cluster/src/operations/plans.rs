@@ -41,8 +41,8 @@ impl Controller {
         plan
     }
 
-    /// Returns what leaves a host in a second of guests' memory, in bytes: by the moves that were made, or as much as the
-    /// NICs carry together, as far as their drivers tell.
+    /// Returns what leaves a host in a second of guests' memory, in bytes: by the moves that were made, or as much as
+    /// the NICs carry together, as far as their drivers tell.
     pub(crate) fn rate(&self, host: &str) -> Option<f64> {
         self.pace(host).or_else(|| self.nics_rate(host))
     }

@@ -108,3 +108,16 @@ fn guests_that_have_to_be_together_come_home_together() {
     bench.obey_all();
     assert_eq!(bench.has("alpha"), ["v00", "v01"], "{:?}", bench.now(&home));
 }
+
+#[test]
+fn loads_alone_advance_nothing_until_time_goes_on() {
+    let mut bench = with_guests(4);
+    tell(&mut bench, Some(100_000_000_000), 15_000, 4);
+    bench.drain("alpha");
+    assert_eq!(bench.sent.len(), 1, "one core is idle");
+    let load = HostLoad { cpu_millicores: 1_000, ..HostLoad::default() };
+    bench.tell("alpha", HostReport { sequence: 3, load: Some(load), ..HostReport::default() });
+    assert_eq!(bench.sent.len(), 1);
+    bench.wait_s(1);
+    assert_eq!(bench.sent.len(), 4, "by then the others are begun");
+}
