@@ -19,15 +19,16 @@ use crate::{
     boot::Boot,
     busy::Busy,
     carry::{self, Kit},
-    case::{self, Case, Scene},
+    case::{self, Case, ClusterCase, Scene},
     chain,
+    cluster::{self, ClusterOptions},
     figure::{self, Data},
     free_memory::{self, KeptFreeMemory},
     iperf, machine,
     memory_reads::{self, Filling, Model},
     mover::{Mover, order},
     residents::Household,
-    results::{About, Results, Run, SCHEMA, Skipped, Yardstick},
+    results::{About, CaseResult, Results, Run, SCHEMA, Skipped, Yardstick},
     run::{Outcome, Setting},
     site::Site,
 };
@@ -225,6 +226,9 @@ impl<'a, 'b> Bench<'a, 'b> {
 
     /// Runs a case, and judges it.
     fn case(&mut self, case: &Case) -> Result<(), BenchError> {
+        if let Some(cluster) = case.cluster {
+            return self.cluster_case(case, cluster);
+        }
         let mut gathered = Gathered::default();
         let mut complete = true;
         let begun = Instant::now();
@@ -247,6 +251,36 @@ impl<'a, 'b> Bench<'a, 'b> {
         let mut result = figure::judge(case.name, case.shows, &case.checks, data, gathered.skipped);
         (result.complete, result.notes) = (complete, gathered.notes);
         self.results.cases.push(result);
+        self.tell(&Progress::Judged);
+        Ok(())
+    }
+
+    /// Runs a case of a cluster as a whole, and judges it.
+    fn cluster_case(&mut self, case: &Case, of: ClusterCase) -> Result<(), BenchError> {
+        let options = ClusterOptions {
+            skein: self.options.skein.clone(),
+            qemu: self.options.adjust.qemu.clone(),
+            runs: self.options.runs,
+            quick: self.options.quick,
+            interrupt: self.options.interrupt.clone(),
+        };
+        let mut notes = Vec::new();
+        let ran = cluster::run(of, &options, &mut |note| {
+            (self.tell)(&Progress::Note(&note), &self.results);
+            notes.push(note);
+        });
+        if matches!(ran, Err(BenchError::Interrupted)) || self.interrupted() {
+            return Err(BenchError::Interrupted);
+        }
+        let complete = ran.is_ok();
+        let parts = ran.unwrap_or_else(|error| {
+            let note = format!("ended early: {}", chain(&error));
+            self.tell(&Progress::Note(&note));
+            notes.push(note);
+            of.parts()
+        });
+        let result = figure::of_parts(case.name, case.shows, parts);
+        self.results.cases.push(CaseResult { complete, notes, ..result });
         self.tell(&Progress::Judged);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Why a bench cannot go on.
 
-use std::{io, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use skein_client::CallError;
 use skein_lab_guest::Error;
@@ -31,6 +31,12 @@ pub enum BenchError {
     /// A guest whose agent was killed is not as it should be.
     #[error("an agent was killed")]
     Killed(#[source] KilledError),
+    /// A cluster is not as it should be.
+    #[error("the cluster: {0}")]
+    Cluster(String),
+    /// There is no controller to run.
+    #[error("there is no {}: build it beside skein (make controller)", .0.display())]
+    NoController(PathBuf),
     /// The bench is not run by root, and only root may make hosts.
     #[error("a bench makes network namespaces: run it as root")]
     NotRoot,

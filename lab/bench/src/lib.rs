@@ -6,6 +6,7 @@ pub mod boot;
 pub mod busy;
 pub mod carry;
 pub mod case;
+pub mod cluster;
 pub mod control_latency;
 pub mod error;
 pub mod figure;

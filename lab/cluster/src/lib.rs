@@ -12,11 +12,13 @@
 //!
 //! - [`Cluster`]: hosts, agents, guests. It is for tests: what goes wrong panics with what is known of it, and with the
 //!   agents' logs. Dropping it ends every process and removes every file of it, also in a panic.
+//! - [`Controlled`]: the same with a controller, made and asked as people do it.
 //! - [`Witness`]: sees when and where each guest ran, and two that ran at once.
 //!
 //! Needs root, and what the lab's hosts need.
 
 mod agent_process;
+mod controlled;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -41,6 +43,7 @@ use tempfile::TempDir;
 
 use agent_process::AgentProcess;
 pub use agent_process::Start;
+pub use controlled::Controlled;
 pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
 /// An agent answers a request within this time. It may have to start a QEMU, and another host's agent may have to, too.

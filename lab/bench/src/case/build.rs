@@ -85,7 +85,8 @@ pub(super) fn hot(rewrite: Rewrite) -> Guest {
 
 /// Returns a case whose figure is about a tunnel.
 pub(super) fn case(name: &'static str, shows: &'static str, stages: &[Scene], checks: &[Check]) -> Case {
-    Case { name, shows, subject: Mover::SkeinTls, stages: stages.to_vec(), checks: checks.to_vec() }
+    let (stages, checks) = (stages.to_vec(), checks.to_vec());
+    Case { name, shows, subject: Mover::SkeinTls, stages, checks, cluster: None }
 }
 
 /// Returns the case with agents as its subject.

@@ -1,6 +1,7 @@
 //! The named cases: their hosts, links and guests, movers, faults, and the figure to reach. This is data only.
 
 mod build;
+mod cluster;
 mod compression;
 mod cost;
 mod downtime;
@@ -12,7 +13,7 @@ mod scene;
 mod together;
 mod unshaped;
 
-pub use self::scene::{Case, Fault, FaultKind, Guest, Links, Moves, Scene};
+pub use self::scene::{Case, ClusterCase, Fault, FaultKind, Guest, Links, Moves, Scene};
 
 use self::build::{idle, stage, two};
 use crate::mover::Mover;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
         downtime::cases(),
         compression::cases(),
         hot::cases(),
+        cluster::cases(),
     ]
     .concat()
 }
@@ -49,6 +51,7 @@ pub fn demo() -> Case {
         subject: Mover::SkeinAgents,
         stages: vec![stage],
         checks: vec![],
+        cluster: None,
     }
 }
 
@@ -84,7 +87,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 38);
+        assert_eq!(names.len(), 39);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

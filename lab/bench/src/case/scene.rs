@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_lab_guest::Rewrite;
 
-use crate::{figure::Check, mover::Mover};
+use crate::{cluster::drain_figure, figure::Check, mover::Mover, results::Part};
 
 /// One named case.
 #[derive(Clone, Debug)]
@@ -19,6 +19,24 @@ pub struct Case {
     pub stages: Vec<Scene>,
     /// The figure, part by part.
     pub checks: Vec<Check>,
+    /// What the case is of a cluster as a whole. It has no stages and no checks then.
+    pub cluster: Option<ClusterCase>,
+}
+
+/// Which case of a cluster as a whole it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterCase {
+    /// A host is emptied.
+    Drain,
+}
+
+impl ClusterCase {
+    /// Returns the figure's parts. Nothing was measured.
+    pub fn parts(self) -> Vec<Part> {
+        match self {
+            ClusterCase::Drain => drain_figure::judge(&[]),
+        }
+    }
 }
 
 /// One setting within a case.
@@ -157,6 +175,9 @@ impl Moves {
 impl Case {
     /// Returns the case's figure in words, without the part that all cases have in common.
     pub fn figure(&self) -> String {
+        if let Some(cluster) = self.cluster {
+            return cluster.parts().iter().map(|part| part.figure.as_str()).collect::<Vec<_>>().join("; ");
+        }
         let data = crate::figure::Data { subject: self.subject, runs: &[], yardsticks: &[] };
         self.checks.iter().map(|check| check.judge(data).figure).collect::<Vec<_>>().join("; ")
     }

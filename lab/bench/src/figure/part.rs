@@ -9,16 +9,16 @@ pub(super) fn labels(movers: &[Mover]) -> String {
 }
 
 /// A measured number with its words, or why there is none.
-pub(super) type Measured = Result<(f64, String), String>;
+pub(crate) type Measured = Result<(f64, String), String>;
 
-pub(super) enum Limit {
+pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),
 }
 
 pub(super) use self::Limit::{AtLeast, AtMost};
 
-pub(super) fn part(figure: String, limit: Limit, measured: Measured) -> Part {
+pub(crate) fn part(figure: String, limit: Limit, measured: Measured) -> Part {
     let (AtLeast(bound) | AtMost(bound)) = limit;
     let (value, measured) = match measured {
         Ok((value, words)) => (Some(value), words),

@@ -1,0 +1,21 @@
+//! Cases of a cluster as a whole.
+
+use super::scene::{Case, ClusterCase};
+use crate::mover::Mover;
+
+/// Returns the cases.
+pub(super) fn cases() -> Vec<Case> {
+    let case = |name, shows, cluster| Case {
+        name,
+        shows,
+        subject: Mover::SkeinAgents,
+        stages: Vec::new(),
+        checks: Vec::new(),
+        cluster: Some(cluster),
+    };
+    vec![case(
+        "drain",
+        "A host with 12 guests is emptied onto three others, 4 at a time, over links of 200 Mb/s, within rules.",
+        ClusterCase::Drain,
+    )]
+}

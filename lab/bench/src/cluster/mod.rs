@@ -1,0 +1,19 @@
+//! Cases of a cluster as a whole: a controller, and not one migration after the other.
+
+mod drain;
+pub(crate) mod drain_figure;
+mod options;
+
+pub use self::options::ClusterOptions;
+use crate::{case::ClusterCase, error::BenchError, results::Part};
+
+/// Runs a case, and tells what happens. Returns the figure's parts.
+///
+/// # Errors
+///
+/// [`BenchError`] if the case cannot be run.
+pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
+    match case {
+        ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+    }
+}

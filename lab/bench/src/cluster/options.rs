@@ -1,0 +1,46 @@
+//! How cases of a cluster are run.
+
+use std::{
+    any::Any,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::error::BenchError;
+
+/// How a case is run.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// The `skein` program. `skein-controller` is beside it.
+    pub skein: PathBuf,
+    /// The QEMU program. `None`: the usual one.
+    pub qemu: Option<PathBuf>,
+    /// The rounds. `None`: the case's own.
+    pub runs: Option<u32>,
+    /// Whether the case is smaller.
+    pub quick: bool,
+    /// A flag that ends the case early when it is set.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+impl ClusterOptions {
+    /// Returns an error if the case is to end early.
+    pub(super) fn check_interrupt(&self) -> Result<(), BenchError> {
+        if self.interrupt.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Returns the program of controllers, which is built beside `skein`.
+    pub(super) fn controller_program(&self) -> Result<PathBuf, BenchError> {
+        let program = self.skein.with_file_name("skein-controller");
+        if program.is_file() { Ok(program) } else { Err(BenchError::NoController(program)) }
+    }
+}
+
+/// Returns what a thread said that panicked.
+pub(super) fn words_of_panic(panic: &(dyn Any + Send)) -> String {
+    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    words.unwrap_or("it panicked").to_owned()
+}
