@@ -109,6 +109,8 @@ impl Controller {
         match outstanding.purpose {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
+            // An agent that does not know limits sends as fast as before.
+            CommandPurpose::Limit => {}
         }
     }
 

@@ -6,6 +6,7 @@ use skein_api::cluster::{
     ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
+use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::operations::is_owner;
@@ -270,7 +271,11 @@ impl Controller {
         Some(Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by))))
     }
 
-    fn set_settings(&mut self, settings: ClusterSettings, version: Option<u64>) -> Answer {
+    fn set_settings(&mut self, mut settings: ClusterSettings, version: Option<u64>) -> Answer {
+        settings.migration_rate = settings.migration_rate.filter(|rate| !rate.is_empty());
+        if let Some(Err(error)) = settings.migration_rate.as_deref().map(str::parse::<RatePlan>) {
+            return Answer::refused(RefusedKind::Invalid, format!("migration_rate: {error}"), "");
+        }
         let wrong = [
             (AGGRESSIVENESS.contains(&settings.optimize.aggressiveness), "optimize.aggressiveness is 1 to 5"),
             ((60..=86_400).contains(&settings.optimize.interval_s), "optimize.interval_s is 60 to 86400"),

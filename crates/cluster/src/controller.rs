@@ -134,6 +134,7 @@ impl Controller {
         self.runs.clear();
         self.missing.clear();
         self.optimizer = Optimizer::default();
+        self.limits_told.clear();
         self.numbers = 0;
     }
 
@@ -293,5 +294,6 @@ impl Controller {
         self.forget_missing(now);
         self.tick_fencing(now);
         self.tick_optimizer(now);
+        self.tick_rate_limits(now);
     }
 }

@@ -43,6 +43,7 @@ mod optimizer;
 mod pace;
 mod planner;
 mod questions;
+mod rate_limits;
 mod records;
 mod rules;
 mod state;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use skein_api::cluster::{AuditRecord, ChangedObject, Contact, FencingDevice, Operation, PowerState, UnixMs};
 use skein_api::{MigrationId, Refusal, Request, Term};
+use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
 use crate::observed::{Observed, SessionId};
@@ -161,6 +162,8 @@ pub(crate) enum CommandPurpose {
     Settle { host: String, migration: MigrationId },
     /// To have a host forget a VM that runs elsewhere.
     Forget { host: String, vm: String },
+    /// To limit how fast a host's migrations send.
+    Limit,
 }
 
 /// A command whose reply has not come.
@@ -180,6 +183,14 @@ pub(crate) enum FenceRun {
     Ordering { job: u64, until_ms: u64 },
     /// A power-off was ordered, and it is read whether the host is off.
     Reading { job: Option<u64>, read_ms: u64, until_ms: u64, last: String },
+}
+
+/// How fast a host was told that its migrations may send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ToldLimit {
+    pub(crate) rate: Rate,
+    /// When, by the clock that never jumps.
+    pub(crate) at_ms: u64,
 }
 
 /// Why a fencing device was told or asked something.
@@ -233,6 +244,8 @@ pub struct Controller {
     pub(crate) optimizer: Optimizer,
     /// How fast guests leave each host that any has left.
     pub(crate) paces: BTreeMap<String, Pace>,
+    /// The limits of rates that hosts were told, by connection.
+    pub(crate) limits_told: BTreeMap<SessionId, ToldLimit>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
     pub(crate) out: VecDeque<Output>,
@@ -260,6 +273,7 @@ impl Controller {
             epoch: 0,
             optimizer: Optimizer::default(),
             paces: BTreeMap::new(),
+            limits_told: BTreeMap::new(),
             missing: BTreeMap::new(),
             out: VecDeque::new(),
             held: Vec::new(),

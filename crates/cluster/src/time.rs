@@ -9,6 +9,8 @@ pub struct Now {
     pub wall: UnixMs,
     /// Milliseconds by a clock that never jumps, for all that is waited for.
     pub mono_ms: u64,
+    /// How many seconds the clock on the wall is ahead of UTC.
+    pub utc_offset_s: i32,
 }
 
 impl Now {

@@ -35,6 +35,9 @@ pub enum RateError {
 }
 
 impl Rate {
+    /// The least rate.
+    pub const MIN: Rate = Rate { bits_per_s: BITS_PER_S_MIN };
+
     /// Returns the rate of so many bits per second. `None`: that is out of range.
     pub fn of_bits_per_s(bits_per_s: u64) -> Option<Rate> {
         (BITS_PER_S_MIN..=BITS_PER_S_MAX).contains(&bits_per_s).then_some(Rate { bits_per_s })

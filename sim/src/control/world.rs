@@ -69,7 +69,7 @@ impl World {
     }
 
     pub fn clock(&self) -> Now {
-        Now { wall: skein_api::cluster::UnixMs(EPOCH_MS + self.now), mono_ms: self.now }
+        Now { wall: skein_api::cluster::UnixMs(EPOCH_MS + self.now), mono_ms: self.now, utc_offset_s: 0 }
     }
 
     pub fn number(&mut self) -> u64 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Zoned;
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ pub(crate) struct MigrationRates {
 struct Limits {
     host: Option<Rate>,
     cluster: Option<Rate>,
+    /// When the cluster's limit is forgotten.
+    cluster_until: Option<Instant>,
     migrations: BTreeMap<MigrationId, Limited>,
 }
 
@@ -62,8 +64,16 @@ impl MigrationRates {
     }
 
     /// Limits all migrations from this host together, by what the controllers leave this host of the cluster's limit.
-    pub(crate) fn set_cluster(&self, limit: Option<Rate>) {
-        self.set_total(|limits| limits.cluster = limit);
+    /// The limit is forgotten after a while, as controllers may be gone.
+    pub(crate) fn set_cluster(&self, limit: Option<Rate>, until: Instant) {
+        self.set_total(|limits| (limits.cluster, limits.cluster_until) = (limit, Some(until)));
+    }
+
+    /// Forgets the cluster's limit, if that is due.
+    fn tidy(&self, now: Instant) {
+        if self.limits.lock().cluster_until.is_some_and(|until| until <= now) {
+            self.set_total(|limits| (limits.cluster, limits.cluster_until) = (None, None));
+        }
     }
 
     fn set_total(&self, set: impl FnOnce(&mut Limits)) {
@@ -145,6 +155,7 @@ pub(super) fn keep_host_limit(
                     told = Some(error);
                 }
             }
+            rates.tidy(Instant::now());
             thread::sleep(LOOK_PERIOD);
         }
     };
@@ -182,11 +193,13 @@ mod tests {
         assert_eq!(rates.limit_of(ID), limit(1_000_000_000, RateLimitedBy::Host));
         rates.set_migration(ID, rate("400 Mbit/s"));
         assert_eq!(rates.limit_of(ID), limit(400_000_000, RateLimitedBy::Migration));
-        rates.set_cluster(rate("80 Mbit/s"));
+        let soon = Instant::now() + Duration::from_secs(60);
+        rates.set_cluster(rate("80 Mbit/s"), soon);
+        rates.tidy(soon - Duration::from_secs(1));
         assert_eq!(rates.limit_of(ID), limit(80_000_000, RateLimitedBy::Cluster));
         let share = rates.join(ID);
         assert_eq!(share.bytes_per_s(), Some(1e7));
-        rates.set_cluster(None);
+        rates.tidy(soon);
         assert_eq!(share.bytes_per_s(), Some(5e7));
         rates.set_migration(ID, None);
         assert_eq!(share.bytes_per_s(), Some(1.25e8));

@@ -1,5 +1,7 @@
 //! Says which request is answered by what.
 
+use std::time::{Duration, Instant};
+
 use skein_api::{API_VERSION, Reply, Request, RequestLine, VersionView};
 use skein_units::Rate;
 
@@ -35,8 +37,9 @@ impl RequestServer {
             Request::MigrationWatch { id } => self.migration_watch(&id, say),
             Request::MigrationCancel { id } => self.migration_cancel(&id),
             Request::MigrationLimit { id, rate_bits_per_s } => self.migration_limit(&id, rate_bits_per_s),
-            Request::HostLimit { rate_bits_per_s } => {
-                self.migrations.rates().set_cluster(rate_bits_per_s.and_then(Rate::of_bits_per_s));
+            Request::HostLimit { rate_bits_per_s, for_s } => {
+                let limit = rate_bits_per_s.and_then(Rate::of_bits_per_s);
+                self.migrations.rates().set_cluster(limit, Instant::now() + Duration::from_secs(for_s));
                 Ok(Reply::Done)
             }
             Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),

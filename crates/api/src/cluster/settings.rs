@@ -13,6 +13,10 @@ pub struct ClusterSettings {
     /// The seconds for which a host's agent may be silent before the host counts as lost.
     #[cfg_attr(feature = "openapi", schema(minimum = 3, maximum = 3600))]
     pub host_lease_s: u32,
+    /// How fast all migrations of the cluster together may send, and when: `4 Gbit/s; mon-fri 08:00-18:00 1 Gbit/s`, by
+    /// the clock of the controller that leads. `None` or empty: as fast as links carry.
+    #[cfg_attr(feature = "openapi", schema(max_length = 2048))]
+    pub migration_rate: Option<String>,
     /// How the cluster is optimised.
     pub optimize: OptimizeSettings,
     /// What happens when a host dies.
@@ -24,6 +28,7 @@ impl Default for ClusterSettings {
         ClusterSettings {
             migrations_max: 64,
             host_lease_s: 10,
+            migration_rate: None,
             optimize: OptimizeSettings::default(),
             failover: FailoverSettings::default(),
         }

@@ -30,6 +30,8 @@ pub const NAME_BYTES_MAX: usize = 63;
 /// Bounds a request id: a UUID and what a program puts before it.
 pub const REQUEST_ID_CHARS_MAX: usize = 128;
 
+/// Bounds the seconds for which a host holds a limit of the cluster's: a day.
+const LIMIT_TIME_RANGE_S: RangeInclusive<u64> = 1..=86_400;
 /// Bounds a host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
 /// Bounds the path of a unix socket (`sun_path` of unix(7), without its end).
@@ -104,7 +106,10 @@ impl Request {
                 migration(id)?;
                 rate(*rate_bits_per_s)
             }
-            Request::HostLimit { rate_bits_per_s } => rate(*rate_bits_per_s),
+            Request::HostLimit { rate_bits_per_s, for_s } => {
+                rate(*rate_bits_per_s)?;
+                within("for_s", Some(*for_s), &LIMIT_TIME_RANGE_S)
+            }
             Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),
         }
     }
@@ -331,7 +336,7 @@ mod tests {
         for bits in [0, 1, 7_999_999, u64::MAX] {
             for request in [
                 Request::MigrationLimit { id: "v1".into(), rate_bits_per_s: Some(bits) },
-                Request::HostLimit { rate_bits_per_s: Some(bits) },
+                Request::HostLimit { rate_bits_per_s: Some(bits), for_s: 1 },
                 migrate(MigrateOptions { rate_bits_per_s: Some(bits), ..MigrateOptions::default() }),
             ] {
                 let refusal = request.check().unwrap_err();

@@ -48,8 +48,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationCancel { id: name() },
         Request::MigrationLimit { id: name(), rate_bits_per_s: Some(1_000_000_000) },
         Request::MigrationLimit { id: name(), rate_bits_per_s: None },
-        Request::HostLimit { rate_bits_per_s: Some(8_000_000) },
-        Request::HostLimit { rate_bits_per_s: None },
+        Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },
+        Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
     ]
 }

@@ -129,12 +129,14 @@ pub enum Request {
         #[serde(default)]
         rate_bits_per_s: Option<u64>,
     },
-    /// Limit how fast all migrations from this host together send, until the agent ends or the limit is changed. The
-    /// limit of the host's settings holds beside it. → [`Reply::Done`](super::Reply::Done)
+    /// Limit how fast all migrations from this host together send, for a time. The limit of the host's settings holds
+    /// beside it. → [`Reply::Done`](super::Reply::Done)
     HostLimit {
         /// The bits a second, 8 Mbit/s or more; `None`: there is no such limit any more.
         #[serde(default)]
         rate_bits_per_s: Option<u64>,
+        /// The seconds after which the limit is forgotten.
+        for_s: u64,
     },
     /// Run a guest that is in doubt here, because the other host is off. →
     /// [`Reply::Migration`](super::Reply::Migration)

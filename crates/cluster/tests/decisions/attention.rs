@@ -5,7 +5,7 @@ use skein_api::{Hello, HostReport, Term, VmState, VmView};
 use skein_cluster::{Controller, Input, Now, Settings, Tables};
 
 fn now() -> Now {
-    Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000 }
+    Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000, utc_offset_s: 0 }
 }
 
 fn hello(host: &str) -> Hello {

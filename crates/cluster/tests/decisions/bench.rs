@@ -51,7 +51,7 @@ impl Bench {
     pub fn new(hosts: &[&str]) -> Bench {
         let mut bench = Bench {
             controller: Controller::new(Settings::default()),
-            now: Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000 },
+            now: Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000, utc_offset_s: 0 },
             revision: 1,
             term: 1,
             store: BTreeMap::new(),
@@ -186,6 +186,12 @@ impl Bench {
     pub fn tell(&mut self, host: &str, report: HostReport) {
         let session = self.session(host).expect("it is connected");
         self.input(Input::AgentReport { session, report: Box::new(report) });
+    }
+
+    /// Has a migration from one host to another be under way.
+    pub fn migrates(&mut self, from: &str, to: &str, id: u64) {
+        let migration = Migration::new(MigrationId(id), "web", Role::Source, from, to);
+        self.report(from, &[], vec![migration]);
     }
 
     /// Has a host have a VM in a state, of 1 GiB.

@@ -6,5 +6,6 @@ mod drain;
 mod fence;
 mod fencing;
 mod pace;
+mod rates;
 mod reasons;
 mod remove;

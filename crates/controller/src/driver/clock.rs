@@ -23,5 +23,6 @@ pub fn wall() -> UnixMs {
 
 /// Returns this moment for the core, by a clock that never jumps.
 pub(crate) fn now(boot: &BootClock) -> Now {
-    Now { wall: wall(), mono_ms: u64::try_from(boot().as_millis()).unwrap_or(u64::MAX) }
+    let utc_offset_s = jiff::Zoned::now().offset().seconds();
+    Now { wall: wall(), mono_ms: u64::try_from(boot().as_millis()).unwrap_or(u64::MAX), utc_offset_s }
 }
