@@ -65,6 +65,11 @@ pub(crate) enum AgentEvent {
         /// The fact in words.
         text: String,
     },
+    /// A guest that is held, or is to be, may switch from now on.
+    HoldEnds {
+        /// Why it may.
+        why: String,
+    },
     /// The migration is called off because the agent ends.
     AgentStops,
     /// The migration's QEMU lives on for now.
@@ -135,6 +140,10 @@ impl AgentEvent {
             AgentEvent::CopyNoted { text } => info("copy-noted").line(text).note(text),
             AgentEvent::MinorDifference { text } => info("minor-difference").note(text),
             AgentEvent::TargetNoted { text } => info("target-noted").note(text),
+            AgentEvent::HoldEnds { why } => {
+                let text = format!("the guest may switch: {why}");
+                info("hold-ends").line(&text).note(&text)
+            }
             AgentEvent::AgentStops => info("agent-stops").line("called off, as the agent stops"),
             AgentEvent::QemuNotKilled { error } => {
                 warn("qemu-not-killed").line(format!("QEMU cannot be killed: {error}"))
@@ -199,6 +208,7 @@ mod tests {
             AgentEvent::CopyNoted { text: "built on what hosta kept".into() },
             AgentEvent::MinorDifference { text: "not moved: the clock's drift".into() },
             AgentEvent::TargetNoted { text: "QEMU's last words: no room".into() },
+            AgentEvent::HoldEnds { why: "somebody says so".into() },
             AgentEvent::AgentStops,
             AgentEvent::QemuNotKilled { error: error() },
             AgentEvent::NotWorkedOn { error: error() },

@@ -88,6 +88,7 @@ fn label(action: &Action<Arc<Offer>>) -> Option<(&'static str, &'static str)> {
             "source",
             match order {
                 SourceOrder::Migrate => "order-migrate",
+                SourceOrder::Switch => "order-switch",
                 SourceOrder::Continue => "order-continue",
                 SourceOrder::CancelMigration => "order-cancel",
                 SourceOrder::Resume => "order-resume",

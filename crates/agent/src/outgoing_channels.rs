@@ -1,7 +1,7 @@
 //! Joins the migration connections of a source QEMU to streams.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -125,6 +125,16 @@ impl OutgoingChannels {
     /// other channels is read and dropped: it may wait for that, with the other host out of reach.
     pub fn give_up(&self) {
         self.shared.lock().give_up("the source calls this migration off");
+    }
+
+    /// Writes a word to the first connection, on which QEMU reads what its target says. The target says whole words at
+    /// once, and says nothing between its first word and the end of the copy.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub fn give_word(&self, word: &[u8]) -> io::Result<()> {
+        let main = self.shared.lock().main.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        (&*main).write_all(word)
     }
 
     /// Returns why a connection was not carried, if one was not. The migration is given up then, as by

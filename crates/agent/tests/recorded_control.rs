@@ -59,7 +59,7 @@ impl End {
 
     fn start(&mut self, offer: Offer) {
         let (vm, peer, offer) = ("web1".into(), self.peer(), Arc::new(offer));
-        let new = NewMigration { id: ID, vm, peer, priority: 50, offer, deadline: None };
+        let new = NewMigration { id: ID, vm, peer, priority: 50, offer, deadline: None, hold: None };
         self.manager.start(Duration::ZERO, new).unwrap();
         self.perform();
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use skein_hypervisor::{MigrationSettings, Throttling};
+use skein_hypervisor::{Hold, MigrationSettings, Throttling};
 
 /// A command to a guest: one for each method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +23,7 @@ pub enum Command {
     CancelMigration,
     ForgetMigrationSettings,
     SetSwitchover,
+    LimitRate,
     SetThrottle,
     MeasureDirtyRate,
     DirtyRate,
@@ -48,13 +49,14 @@ pub enum Told {
     PressPowerButton,
     Quit,
     Announce,
-    BeginOutgoing { settings: MigrationSettings, throttling: Throttling, to: PathBuf },
+    BeginOutgoing { settings: MigrationSettings, throttling: Throttling, hold: Hold, to: PathBuf },
     BeginIncoming { settings: MigrationSettings, at: PathBuf },
     ContinueMigration,
     ContinueCancelling,
     CancelMigration,
     ForgetMigrationSettings,
     SetSwitchover { bytes: u64, limit_ms: u64 },
+    LimitRate(Option<u64>),
     SetThrottle(u8),
     MeasureDirtyRate(Duration),
 }

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use serde_json::json;
 use skein_hypervisor::guest::facts::{BlockNode, DeviceSnapshot, ImageSnapshot, InspectedGuest, RamSize};
 use skein_hypervisor::{
-    CompositionError, EventSink, Guest, GuestError, GuestEvent, Inspect, Migrate, MigrationSettings, MigrationState,
-    QemuVersion, Quirks, RunControl, RunState, StopCause, Throttling,
+    CompositionError, EventSink, Guest, GuestError, GuestEvent, Hold, Inspect, Migrate, MigrationSettings,
+    MigrationState, QemuVersion, Quirks, RunControl, RunState, StopCause, Throttling,
 };
 use skein_inventory::Composition;
 use skein_inventory::composition::Drive;
@@ -22,6 +22,9 @@ use crate::machine::{GuestParameters, Machine};
 
 /// Says how long a command waits for its answer unless the caller has another bound: as long as QMP's.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a source that is held waits for.
+const SWITCHOVER_WORD: &[u8] = b"go on";
 
 /// A guest that lives in virtual time. Clones are the same guest, with the same patience.
 #[derive(Clone)]
@@ -105,6 +108,11 @@ impl FakeGuest {
     }
 
     // What a test makes happen.
+
+    /// Gives what runs the guest the word that it may go to the switchover, as from the target.
+    pub fn let_switch(&self) {
+        self.machine(Machine::let_switch);
+    }
 
     /// Makes a command go wrong, the next so many times.
     pub fn fail(&self, command: Command, fault: Fault, times: u32) {
@@ -347,11 +355,12 @@ impl Migrate for FakeGuest {
         &self,
         settings: &MigrationSettings,
         throttling: Throttling,
+        hold: Hold,
         to: &Path,
     ) -> Result<(), GuestError> {
-        let told = Told::BeginOutgoing { settings: *settings, throttling, to: to.to_owned() };
+        let told = Told::BeginOutgoing { settings: *settings, throttling, hold, to: to.to_owned() };
         self.order(Command::BeginOutgoing, told, |machine| {
-            machine.begin_outgoing(settings.downtime_limit_ms, throttling)
+            machine.begin_outgoing(settings.downtime_limit_ms, throttling, hold)
         })
     }
 
@@ -388,6 +397,17 @@ impl Migrate for FakeGuest {
         }
         self.order(Command::SetSwitchover, Told::SetSwitchover { bytes, limit_ms }, |machine| {
             machine.set_switchover(bytes);
+            Ok(())
+        })
+    }
+
+    fn switchover_word(&self) -> Option<&'static [u8]> {
+        self.machine(|machine| machine.parameters.abilities.holds.then_some(SWITCHOVER_WORD))
+    }
+
+    fn limit_rate(&self, bytes_per_s: Option<u64>) -> Result<(), GuestError> {
+        self.order(Command::LimitRate, Told::LimitRate(bytes_per_s), |machine| {
+            machine.limit_rate(bytes_per_s);
             Ok(())
         })
     }

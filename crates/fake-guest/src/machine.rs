@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use skein_hypervisor::{
-    CopyState, EventSink, GuestEvent, MigrationState, MigrationStatus, RunState, StopCause, Throttling,
+    CopyState, EventSink, GuestEvent, Hold, MigrationState, MigrationStatus, RunState, StopCause, Throttling,
 };
 use skein_inventory::Composition;
 use skein_inventory::QemuVersion;
@@ -78,11 +78,13 @@ pub struct Abilities {
     pub throttles: bool,
     /// Whether the hypervisor measures what a guest writes.
     pub samples: bool,
+    /// Whether the hypervisor holds a guest of which nothing is left to copy (QEMU from 8.1 on).
+    pub holds: bool,
 }
 
 impl Default for Abilities {
     fn default() -> Self {
-        Abilities { steers: true, throttles: true, samples: true }
+        Abilities { steers: true, throttles: true, samples: true, holds: true }
     }
 }
 
@@ -144,6 +146,10 @@ pub(crate) struct Machine {
     downtime_limit_ms: u64,
     /// The bytes that may be left at the switchover, if a caller has set them.
     switchover_bytes: Option<u64>,
+    /// Whether the word is waited for that the guest may switch.
+    waits_for_word: bool,
+    /// The most bytes a second, if a caller has set a limit.
+    rate_limit: Option<u64>,
     throttling: Throttling,
     throttle_wanted: u8,
     throttle: u8,
@@ -174,6 +180,8 @@ impl Machine {
             copy: None,
             downtime_limit_ms: 300,
             switchover_bytes: None,
+            waits_for_word: false,
+            rate_limit: None,
             throttling: Throttling::Forbidden,
             throttle_wanted: 0,
             throttle: 0,
@@ -193,7 +201,10 @@ impl Machine {
         let lives = 1.0 - f64::from(self.throttle) / 100.0;
         let runs = matches!(self.run_state, RunState::Running);
         let writes = if runs { self.parameters.writes_bytes_per_s as f64 * lives } else { 0.0 };
-        Rates { link: self.parameters.link_bytes_per_s as f64, writes, hot: self.parameters.hot_bytes as f64 }
+        let link = self
+            .rate_limit
+            .map_or(self.parameters.link_bytes_per_s, |limit| limit.min(self.parameters.link_bytes_per_s));
+        Rates { link: link as f64, writes, hot: self.parameters.hot_bytes as f64 }
     }
 
     /// Returns the bytes that may be left at the switchover.
@@ -265,7 +276,7 @@ impl Machine {
         let threshold = self.threshold();
         let Some(copy) = &mut self.copy else { return };
         copy.next_round();
-        if copy.remaining <= threshold {
+        if copy.remaining <= threshold && !self.waits_for_word {
             self.state_before = std::mem::replace(&mut self.run_state, RunState::FinishMigrate);
             if self.state_before == RunState::Running {
                 self.tell(GuestEvent::Stopped);
@@ -366,12 +377,14 @@ impl Machine {
         matches!(self.phase, Phase::Device { until: None })
     }
 
-    pub(crate) fn begin_outgoing(&mut self, limit_ms: u64, throttling: Throttling) -> Result<(), String> {
+    pub(crate) fn begin_outgoing(&mut self, limit_ms: u64, throttling: Throttling, hold: Hold) -> Result<(), String> {
         if self.holds() {
             return Err("duplicate yank instance".into());
         }
         (self.copy, self.error, self.holds_until, self.switchover_bytes) = (None, None, None, None);
+        self.rate_limit = None;
         (self.throttle, self.throttle_wanted, self.throttling) = (0, 0, throttling);
+        self.waits_for_word = hold == Hold::Held && self.parameters.abilities.holds;
         self.target_is_gone = false;
         self.downtime_limit_ms = limit_ms;
         self.go(Phase::Setup { until: self.now + SETUP_TIME }, MigrationStatus::Setup);
@@ -450,12 +463,20 @@ impl Machine {
         self.switchover_bytes = Some(bytes);
     }
 
+    pub(crate) fn limit_rate(&mut self, bytes_per_s: Option<u64>) {
+        self.rate_limit = bytes_per_s;
+    }
+
+    pub(crate) fn let_switch(&mut self) {
+        self.waits_for_word = false;
+    }
+
     pub(crate) fn set_throttle(&mut self, percent: u8) {
         self.throttle_wanted = percent;
     }
 
     pub(crate) fn forget_settings(&mut self) {
-        (self.switchover_bytes, self.throttle_wanted) = (None, 0);
+        (self.switchover_bytes, self.rate_limit, self.throttle_wanted) = (None, None, 0);
     }
 
     pub(crate) fn measure(&mut self, time: Duration) -> Result<(), String> {

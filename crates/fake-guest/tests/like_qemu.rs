@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use skein_fake_guest::{Command, Events, FakeGuest, Fault, GuestParameters, Oddities, Told, VirtualClock};
 use skein_hypervisor::{
-    Guest, GuestError, GuestEvent, Migrate, MigrationSettings, MigrationStatus, RunControl, RunState, Throttling,
+    Guest, GuestError, GuestEvent, Hold, Migrate, MigrationSettings, MigrationStatus, RunControl, RunState, Throttling,
 };
 
 const SETTINGS: MigrationSettings = MigrationSettings { channels: Some(2), downtime_limit_ms: 300 };
@@ -30,7 +30,7 @@ impl World {
     /// Returns a guest in this state of a migration, with no events before.
     fn at(status: MigrationStatus, oddities: Oddities) -> World {
         let world = World::new(GuestParameters { oddities, ..GuestParameters::default() });
-        world.guest.begin_outgoing(&SETTINGS, Throttling::Allowed, Path::new("/x")).unwrap();
+        world.guest.begin_outgoing(&SETTINGS, Throttling::Allowed, Hold::NotHeld, Path::new("/x")).unwrap();
         world.clock.advance(Duration::from_millis(20));
         if status != MigrationStatus::Active {
             world.clock.advance(Duration::from_secs(2));
@@ -70,7 +70,7 @@ fn status(status: MigrationStatus) -> GuestEvent {
 fn a_guest_is_copied_stopped_and_completed() {
     use MigrationStatus::{Active, Completed, Device, PreSwitchover, Setup};
     let world = World::new(GuestParameters::default());
-    world.guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Path::new("/x")).unwrap();
+    world.guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Hold::NotHeld, Path::new("/x")).unwrap();
     world.clock.advance(Duration::from_secs(5));
     let expected = [status(Setup), status(Active), GuestEvent::Stopped, status(PreSwitchover)];
     assert_eq!((world.heard(), world.guest.run_state().unwrap()), (expected.into(), RunState::FinishMigrate));
@@ -119,7 +119,7 @@ fn what_qemu_7_2_does_at_times() {
     forever.guest.cancel_migration().unwrap();
     forever.clock.advance(Duration::from_secs(3600));
     assert_eq!((forever.status(), forever.guest.run_state().unwrap()), (Cancelling, RunState::Running));
-    assert!(forever.guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Path::new("/x")).is_err());
+    assert!(forever.guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Hold::NotHeld, Path::new("/x")).is_err());
     let stopped = World::at(PreSwitchover, Oddities { cancel_leaves_stopped: true, ..Oddities::default() });
     stopped.guest.cancel_migration().unwrap();
     assert_eq!(stopped.later(), (Failed, RunState::PostMigrate, vec![status(Failed)]));
@@ -185,7 +185,7 @@ fn commands_fail_as_they_are_told_to() {
     assert!(matches!(guest.run_state(), Err(GuestError::Silent(_))), "after a second");
     assert_eq!(guest.run_state().unwrap(), RunState::Running, "after half of one more");
     assert_eq!(world.clock.now(), Duration::from_millis(2500));
-    let begin = || guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Path::new("/x"));
+    let begin = || guest.begin_outgoing(&SETTINGS, Throttling::Forbidden, Hold::NotHeld, Path::new("/x"));
     world.guest.fail(Command::BeginOutgoing, Fault::Unanswered, 1);
     assert!(matches!(begin(), Err(GuestError::Silent(_))));
     assert!(world.guest.holds_migration().unwrap(), "it was done all the same");
@@ -213,7 +213,7 @@ fn events_are_late_or_lost() {
 fn a_hot_guest_ends_when_it_is_throttled() {
     let hot = GuestParameters { writes_bytes_per_s: 2_000_000_000, ..GuestParameters::default() };
     let world = World::new(hot);
-    world.guest.begin_outgoing(&SETTINGS, Throttling::Allowed, Path::new("/x")).unwrap();
+    world.guest.begin_outgoing(&SETTINGS, Throttling::Allowed, Hold::NotHeld, Path::new("/x")).unwrap();
     world.guest.measure_dirty_rate(Duration::from_secs(1), 512).unwrap();
     world.clock.advance(Duration::from_secs(20));
     assert_eq!(world.status(), MigrationStatus::Active);

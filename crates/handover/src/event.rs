@@ -74,6 +74,10 @@ pub struct MigrationSummary {
     pub stage: MigrationPhase,
     /// Priority: greater goes first.
     pub priority: u8,
+    /// Whether the migration was begun as a hold.
+    pub is_hold: bool,
+    /// Whether nobody has said yet that the guest may switch.
+    pub is_to_be_held: bool,
     /// Why the migration was called off. `None`: it was not.
     pub why: Option<FailureReason>,
     /// The same reason in words.

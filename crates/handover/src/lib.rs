@@ -4,6 +4,7 @@
 //! source                                            target
 //! Begin ─ written ──▶ Prepare ── intent Prepare ──▶ Begin ─ written ─▶ Prepare ─ QEMU waits ─▶ Ready
 //!         Precopy  ◀── report Ready ───────────────                                             │
+//!         (Held    the copy goes on, until somebody says that the guest may switch: Precopy)    │
 //!         Switchover   (the guest is stopped)                                             QEMU has it all
 //!         Grant    ◀── report Completed ───────────                                             ▼
 //!         written  ── intent Grant ───────────────▶ Run ─ written, cont ──▶ Running ◀────── Completed
@@ -48,7 +49,10 @@ mod target;
 mod words;
 
 pub use event::{MigrationEvent, MigrationPhase, MigrationSummary};
-pub use manager::{Action, Input, Manager, MigrationLimits, NewMigration, Order, RefusedStart, WaitTimes, WriteResult};
+pub use manager::{
+    Action, HoldLimits, Input, Manager, MigrationLimits, NewMigration, Order, RefusedStart, RefusedSwitch, WaitTimes,
+    WriteResult,
+};
 pub use message::Message;
 pub use record::{JournalledMigration, LastRecord, MigrationId, Record, Role, last_records, needed};
 pub use source::{

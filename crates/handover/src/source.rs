@@ -14,6 +14,8 @@ pub enum SourcePhase {
     Prepare,
     /// Pages are copied while the guest runs.
     Precopy,
+    /// The guest is held: it would switch within its downtime limit, and is kept fresh until somebody says so.
+    Held,
     /// The guest is stopped; the rest of it is copied.
     Switchover,
     /// The guest is the target's, once that is on disk. **From here on the source never resumes the guest by itself.**
@@ -85,6 +87,12 @@ pub enum SourceInput {
     Contact(bool),
     /// This wait is over.
     Elapsed(Wait),
+    /// The copy is as far as it has to be for a hold: the guest would switch within its downtime limit.
+    Converged,
+    /// The hold is over: the guest may switch. A person says so, or the window of the hold has opened.
+    Switch,
+    /// The hold is over, and nothing had the guest switch in time.
+    HoldOver,
     /// A person wants the migration called off.
     Cancel,
     /// One of the two agents cannot read the other's messages.
@@ -96,8 +104,10 @@ pub enum SourceInput {
 /// What the source's QEMU has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum SourceOrder {
-    /// Start to migrate (`migrate`).
+    /// Start to migrate (`migrate`). The hypervisor of a held migration does not go to the switchover by itself.
     Migrate,
+    /// Let a migration that was held go to the switchover as any other.
+    Switch,
     /// Go on to the switchover (`migrate-continue`).
     Continue,
     /// Stop migrating (`migrate_cancel`).
@@ -141,12 +151,31 @@ enum Ending {
     Over,
 }
 
+/// Whether the guest may go to the switchover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Hold {
+    /// The migration is not held.
+    No,
+    /// The migration is held, or is to be as soon as its copy has converged.
+    Until(Freshness),
+    /// The hold is over: the guest may switch.
+    Over,
+}
+
+/// Whether the copy of a migration that is to be held has converged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Freshness {
+    Converges,
+    Converged,
+}
+
 /// The source of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceHandover {
     phase: SourcePhase,
     /// The last record that is on disk.
     written: Option<SourceRecord>,
+    hold: Hold,
     guest: SourceGuest,
     report: Option<Report>,
     contact: bool,
@@ -170,6 +199,7 @@ impl SourceHandover {
         SourceHandover {
             phase: SourcePhase::Begin,
             written: None,
+            hold: Hold::No,
             guest: SourceGuest::Unknown,
             report: None,
             contact: true,
@@ -181,6 +211,12 @@ impl SourceHandover {
             waited: false,
             in_doubt: false,
         }
+    }
+
+    /// Returns the machine of a new migration that is held. Nothing of a hold is on disk: a migration that was not
+    /// granted is called off by an agent that starts again, held or not.
+    pub fn held() -> SourceHandover {
+        SourceHandover { hold: Hold::Until(Freshness::Converges), ..SourceHandover::new() }
     }
 
     /// Returns the machine of a migration that was under way when the agent ended, from the last record on disk.
@@ -235,6 +271,7 @@ impl SourceHandover {
             }
             SourceInput::Elapsed(wait) if self.wants().wait == Some(wait) => match wait {
                 Wait::Abort => self.waited = true,
+                Wait::Hold => self.call_off(FailureReason::HoldOver),
                 Wait::Doubt => self.in_doubt = true,
                 _ => {
                     self.call_off(FailureReason::Deadline);
@@ -243,6 +280,7 @@ impl SourceHandover {
                 }
             },
             SourceInput::Elapsed(_) => {}
+            SourceInput::Converged | SourceInput::Switch | SourceInput::HoldOver => self.handle_hold(input),
             SourceInput::Cancel => self.call_off(FailureReason::Cancelled),
             SourceInput::NotUnderstood => self.call_off(FailureReason::NotUnderstood),
             SourceInput::Proof if matches!(self.phase, SourcePhase::Grant | SourcePhase::Keep) => {
@@ -272,6 +310,20 @@ impl SourceHandover {
         self.in_doubt &= self.over.is_none() && self.wants().order != Some(SourceOrder::Resume);
     }
 
+    /// Takes in what happened to a hold. A hold that is over does not begin again.
+    fn handle_hold(&mut self, input: SourceInput) {
+        let converges = self.hold == Hold::Until(Freshness::Converges);
+        match input {
+            SourceInput::Converged if converges && self.phase == SourcePhase::Precopy => {
+                self.hold = Hold::Until(Freshness::Converged);
+            }
+            SourceInput::Switch if self.is_to_be_held() => self.hold = Hold::Over,
+            // A guest that is stopped for its switchover is moved.
+            SourceInput::HoldOver if self.phase <= SourcePhase::Held => self.call_off(FailureReason::HoldOver),
+            _ => {}
+        }
+    }
+
     /// Returns the next phase, if what the current phase needs has happened.
     fn run(&mut self) -> Option<SourcePhase> {
         use SourceGuest as Guest;
@@ -280,7 +332,9 @@ impl SourceHandover {
             SourcePhase::Begin if self.why.is_some() => (self.is_written(SourceRecord::Begin), SourcePhase::Keep),
             SourcePhase::Begin => (self.is_written(SourceRecord::Begin), SourcePhase::Prepare),
             SourcePhase::Prepare => (self.report >= Some(Report::Ready), SourcePhase::Precopy),
-            SourcePhase::Precopy => (self.is_stopped_or_copied(), SourcePhase::Switchover),
+            SourcePhase::Precopy | SourcePhase::Held if self.is_stopped_or_copied() => (true, SourcePhase::Switchover),
+            SourcePhase::Precopy => (self.hold == Hold::Until(Freshness::Converged), SourcePhase::Held),
+            SourcePhase::Held => (self.hold == Hold::Over, SourcePhase::Precopy),
             SourcePhase::Switchover => (self.completed && self.report == Some(Report::Completed), SourcePhase::Grant),
             SourcePhase::Grant => match self.report {
                 Some(Report::Running) => (self.granted, SourcePhase::Release),
@@ -307,8 +361,16 @@ impl SourceHandover {
             }
             SourcePhase::Precopy => {
                 wants.intent = Some(Intent::Prepare);
-                wants.order = (self.guest == SourceGuest::Running).then_some(SourceOrder::Migrate);
+                wants.order = match self.guest {
+                    SourceGuest::Running => Some(SourceOrder::Migrate),
+                    SourceGuest::Migrating if self.hold == Hold::Over => Some(SourceOrder::Switch),
+                    _ => None,
+                };
                 wants.wait = Some(Wait::Precopy);
+            }
+            SourcePhase::Held => {
+                wants.intent = Some(Intent::Prepare);
+                wants.wait = Some(Wait::Hold);
             }
             SourcePhase::Switchover => {
                 wants.intent = Some(Intent::Prepare);
@@ -347,6 +409,11 @@ impl SourceHandover {
     /// Returns the phase.
     pub fn phase(&self) -> SourcePhase {
         self.phase
+    }
+
+    /// Returns whether the migration is held, or is to be: the guest may not go to the switchover yet.
+    pub fn is_to_be_held(&self) -> bool {
+        matches!(self.hold, Hold::Until(_))
     }
 
     /// Returns why the migration was called off. `None`: it was not.
@@ -403,6 +470,10 @@ impl SourceHandover {
         }
         if begun && self.guest == SourceGuest::Halted {
             self.call_off(FailureReason::GuestChanged);
+        }
+        // Nobody has said that the guest may be moved.
+        if begun && self.is_to_be_held() && self.is_stopped_or_copied() {
+            self.call_off(FailureReason::NotHeld);
         }
         if self.phase == SourcePhase::Switchover && !self.contact {
             self.call_off(FailureReason::ContactLost);
@@ -510,6 +581,68 @@ mod tests {
         ];
         let source = fed(granted(), &rest);
         assert_eq!((source.phase(), source.outcome()), (SourcePhase::Done, Some(Outcome::Moved)));
+    }
+
+    /// Returns a source whose guest is held.
+    fn held() -> SourceHandover {
+        let all = [
+            Guest(Running),
+            Written(SourceRecord::Begin),
+            report_input(Report::Ready),
+            Guest(Migrating),
+            SourceInput::Converged,
+        ];
+        fed(SourceHandover::held(), &all)
+    }
+
+    #[test]
+    fn a_held_guest_switches_when_somebody_says_so_and_not_before() {
+        let source = held();
+        assert_eq!((source.phase(), source.wants().order), (SourcePhase::Held, None));
+        assert_eq!(source.wants().wait, Some(Wait::Hold));
+        let stopped = fed(source.clone(), &[Guest(PreSwitchover)]);
+        assert_eq!((stopped.phase(), stopped.why()), (SourcePhase::Keep, Some(FailureReason::NotHeld)));
+        let switched = fed(source, &[SourceInput::Switch]);
+        assert_eq!((switched.phase(), switched.wants().order), (SourcePhase::Precopy, Some(SourceOrder::Switch)));
+        assert_eq!(switched.wants().wait, Some(Wait::Precopy));
+        // Twice, and whatever the copy says of itself.
+        let again = fed(switched, &[SourceInput::Switch, SourceInput::Converged]);
+        assert_eq!((again.phase(), again.wants().order), (SourcePhase::Precopy, Some(SourceOrder::Switch)));
+        let stopped = fed(again, &[Guest(PreSwitchover)]);
+        assert_eq!((stopped.phase(), stopped.wants().order), (SourcePhase::Switchover, Some(SourceOrder::Continue)));
+        let late = fed(stopped, &[SourceInput::HoldOver]);
+        assert_eq!(late.phase(), SourcePhase::Switchover, "a guest that is stopped is moved");
+    }
+
+    #[test]
+    fn a_migration_that_is_switched_before_it_is_held_is_like_any_other() {
+        let begun = fed(SourceHandover::held(), &[Guest(Running), SourceInput::Switch]);
+        let all = [Written(SourceRecord::Begin), report_input(Report::Ready), Guest(Migrating), Guest(PreSwitchover)];
+        assert_eq!(fed(begun, &all).phase(), SourcePhase::Switchover);
+        let plain = source(&[Guest(Running), Written(SourceRecord::Begin), report_input(Report::Ready)]);
+        let plain = fed(plain, &[Guest(Migrating), SourceInput::Converged, SourceInput::Switch]);
+        assert_eq!((plain.phase(), plain.wants().order), (SourcePhase::Precopy, None));
+    }
+
+    #[test]
+    fn every_hold_ends() {
+        for (input, why) in [
+            (Elapsed(Wait::Hold), FailureReason::HoldOver),
+            (SourceInput::HoldOver, FailureReason::HoldOver),
+            (Cancel, FailureReason::Cancelled),
+            (report_input(Report::Refusing), FailureReason::TargetRefused),
+            (SourceInput::MigrationFailed, FailureReason::MigrationFailed),
+        ] {
+            let source = fed(held(), &[input]);
+            assert_eq!((source.phase(), source.why()), (SourcePhase::Keep, Some(why)), "{input:?}");
+            let late = fed(source, &[SourceInput::Switch]);
+            assert_eq!((late.phase(), late.why()), (SourcePhase::Keep, Some(why)), "a late word changes nothing");
+        }
+        // A hold outlives a loss of contact, as a copy does.
+        assert_eq!(fed(held(), &[Contact(false)]).phase(), SourcePhase::Held);
+        // What an agent that starts again finds is no hold.
+        let back = fed(SourceHandover::recover(SourceRecord::Begin), &[SourceInput::Switch]);
+        assert_eq!((back.phase(), back.why()), (SourcePhase::Keep, Some(FailureReason::AgentRestarted)));
     }
 
     #[test]

@@ -70,6 +70,10 @@ pub enum FailureReason {
     Aborted,
     /// One of the two agents cannot read the other's messages.
     NotUnderstood,
+    /// The hypervisor stopped the guest for its switchover, though the migration is held.
+    NotHeld,
+    /// The migration was held for as long as it may be, and nothing had the guest switch.
+    HoldOver,
     /// A reason that only a newer version knows. The words that come with it explain it.
     #[serde(other)]
     Other,
@@ -92,6 +96,8 @@ impl FailureReason {
             FailureReason::Proof => "the other host is off, by somebody's word",
             FailureReason::Aborted => "the source called it off",
             FailureReason::NotUnderstood => "the two agents do not understand each other",
+            FailureReason::NotHeld => "it could not be held: the guest would have moved before anybody said so",
+            FailureReason::HoldOver => "it was held as long as it may be, and did not switch",
             FailureReason::Other => "for a reason that this version of skein does not know",
         }
     }
@@ -104,6 +110,8 @@ pub enum Wait {
     Prepare,
     /// Until the guest is about to be stopped.
     Precopy,
+    /// Until somebody says that a held guest may switch.
+    Hold,
     /// Until the target has the whole guest; the guest is stopped meanwhile.
     Switchover,
     /// Until the target confirms that the migration is called off; the guest is stopped meanwhile.

@@ -3,10 +3,10 @@
 //! **What is modelled.** The real [`SourceHandover`] and [`TargetHandover`], each in an agent that may crash at any
 //! step and starts again from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the
 //! guest) and what kills them; a network that delivers whatever was ever sent at any time, any number of times, in any
-//! order, or never; hosts that go off and come back with their disk and without their QEMU; people who cancel, and who
-//! vouch for a host that is off. Whatever a state machine wants may be done at once, late, or never; waits may end as
-//! soon as they are wanted. See `model/world/step.rs` for each step, and `model/fair.rs` for what must follow once no
-//! more goes wrong.
+//! order, or never; hosts that go off and come back with their disk and without their QEMU; people who cancel, who have
+//! a guest switch that is held, and who vouch for a host that is off. Whatever a state machine wants may be done at
+//! once, late, or never; waits may end as soon as they are wanted. See `model/world/step.rs` for each step, and
+//! `model/fair.rs` for what must follow once no more goes wrong.
 //!
 //! **What is left out, and why that is sound.** Time: a wait may be over at any moment, so any clock is covered. When a
 //! message is sent: it counts as sent from the moment that a state machine wants it sent, and delivery is never
@@ -67,6 +67,7 @@ impl Model for Handover {
             Property::always(WORD_KEPT, |_, world: &World| world.keeps_its_word()),
             Property::always(ONE_MIND, |_, world: &World| world.is_of_one_mind()),
             Property::always(DOUBT, |_, world: &World| world.doubts_with_reason()),
+            Property::always(HELD, |_, world: &World| world.holds()),
             Property::always(RESTS, |_, world: &World| fair::comes_to_rest(world).is_ok()),
         ]
     }
@@ -78,6 +79,7 @@ const WORD_KEPT: &str =
     "the source never resumes what it called moved, the target never runs what the source called kept";
 const ONE_MIND: &str = "what the source says of the outcome stays true";
 const DOUBT: &str = "in doubt only with the guest paused and nothing to be done about it here";
+const HELD: &str = "a guest that is held goes to its switchover only once somebody has said so";
 const RESTS: &str = "once no more goes wrong, it comes to rest, with the guest where it belongs";
 
 /// Checks all states within the budget. Panics with the trace of every breach of a promise.
@@ -95,7 +97,10 @@ fn check(name: &str, budget: Budget) {
 
 /// Checks that the planted error is found, as a breach of this promise.
 fn finds(error: Error, promise: &'static str) {
-    let budget = Budget { crashes: [1, 1], ..Budget::NONE };
+    finds_within(Budget { crashes: [1, 1], ..Budget::NONE }, error, promise);
+}
+
+fn finds_within(budget: Budget, error: Error, promise: &'static str) {
     let model = Handover { budget, error: Some(error) };
     let checker = model.checker().finish_when(HasDiscoveries::AnyOf([promise].into())).spawn_bfs().join();
     let path = checker.discovery(promise).unwrap_or_else(|| panic!("{error:?} is not found"));
@@ -157,6 +162,15 @@ fn contact_comes_and_goes() {
     check("contact comes and goes, waits end in doubt", Budget { doubt: true, ..Budget::NONE });
 }
 
+/// Whoever says when that a guest which is held may switch, before it is held, twice, too late, or to an agent that was
+/// started again: nothing new comes of that but that the guest is moved only then.
+#[test]
+fn holds() {
+    check("held", Budget { hold: true, ..Budget::NONE });
+    check("held, each agent crashes", Budget { hold: true, crashes: [1, 1], ..Budget::NONE });
+    check("held, the target's QEMU is killed", Budget { hold: true, kills: [0, 1], ..Budget::NONE });
+}
+
 /// Checks that take minutes, with `MODEL=large`.
 #[test]
 fn more_at_once() {
@@ -169,6 +183,8 @@ fn more_at_once() {
     check("crashes and failing disks", Budget { crashes: [1, 1], writes: [1, 1], ..none });
     check("crashes and kills", Budget { crashes: [1, 1], kills: [1, 1], ..none });
     check("crashes and failures", Budget { crashes: [1, 1], failures: [1, 1], ..none });
+    check("held, in every detail", Budget { hold: true, fine: true, ..none });
+    check("held, crashes and kills", Budget { hold: true, crashes: [1, 1], kills: [1, 1], ..none });
     check("crashes and hosts off", Budget { crashes: [1, 1], offs: [1, 1], ..none });
 }
 
@@ -180,4 +196,5 @@ fn planted_errors_are_found() {
     finds(Error::CompletedIsPermission, ONE);
     finds(Error::RunUnwritten, RESTS);
     finds(Error::TargetForgets, ONE);
+    finds_within(Budget { hold: true, ..Budget::NONE }, Error::SwitchUnasked, HELD);
 }

@@ -35,7 +35,7 @@ pub use guest::error::GuestError;
 pub use guest::event::{EventSink, GuestEvent, ShutdownCause, StopCause};
 pub use guest::facts::{DeviceSnapshot, DirtyTracking, ImageSnapshot};
 pub use guest::inspect::{CompositionError, Inspect};
-pub use guest::migrate::{CopyState, Migrate, MigrationSettings, MigrationState, MigrationStatus, Throttling};
+pub use guest::migrate::{CopyState, Hold, Migrate, MigrationSettings, MigrationState, MigrationStatus, Throttling};
 pub use guest::run::{RunControl, RunState};
 pub use guest::{Guest, Quirks};
 pub use hypervisor::{ConnectError, Connected, Hypervisor};

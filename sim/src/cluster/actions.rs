@@ -2,7 +2,7 @@
 
 use skein_handover::{
     FailureReason, MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, Order, Outcome,
-    Role, TargetOrder, WriteResult,
+    Role, SourcePhase, TargetOrder, WriteResult,
 };
 
 use super::index::{HostIx, number};
@@ -11,6 +11,7 @@ use super::plant::Plant;
 use super::qemu::{Qemu, State};
 use super::schedule::{Do, ForAgent};
 use super::state::{Cluster, trace};
+use super::wish::Wish;
 use crate::world::{MS, S, Time};
 
 /// How often an agent looks at its sessions.
@@ -176,6 +177,12 @@ impl Cluster {
                     {
                         self.guest_runs(qemu);
                     }
+                }
+            }
+            MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Switchover) } => {
+                let unasked = |wish: &Wish| wish.id == Some(id) && wish.switch_after.is_some() && !wish.switched;
+                if self.wishes.iter().any(unasked) {
+                    self.fail(format!("h{host} has the guest of {id} switch, which is held"));
                 }
             }
             MigrationEvent::CalledOff {

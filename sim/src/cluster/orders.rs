@@ -71,6 +71,11 @@ impl Cluster {
         }
     }
 
+    /// Returns whether a person wanted the guest of this migration held.
+    fn is_hold(&self, id: MigrationId) -> bool {
+        self.wishes.iter().any(|wish| wish.id == Some(id) && wish.switch_after.is_some())
+    }
+
     fn order_source(&mut self, host: HostIx, id: MigrationId, ix: QemuIx, order: SourceOrder) {
         let state = self.qemus[ix].state;
         match order {
@@ -81,6 +86,7 @@ impl Cluster {
                 // The streams that the guest came over.
                 self.close_streams(ix);
                 self.qemus[ix].begin(channels);
+                self.qemus[ix].holds = self.is_hold(id);
                 self.qemus[ix].outgoing = Some(id);
                 if self.open_streams(host, peer, id, ix) {
                     self.schedule_step(ix, MS);
@@ -88,6 +94,7 @@ impl Cluster {
                     self.qemu_broke(ix);
                 }
             }
+            SourceOrder::Switch => self.qemus[ix].holds = false,
             SourceOrder::Continue if state == State::PreSwitchover => {
                 self.qemus[ix].state = State::Device;
                 self.schedule_step(ix, 200_000);
@@ -135,6 +142,16 @@ impl Cluster {
                 let orders = self.agents[host].order_count(id);
                 self.for_agent(host, delay, ForAgent::Tell(input, id, orders));
             }
+        }
+    }
+
+    /// Reports that a guest which is held would switch.
+    pub(super) fn copy_converged(&mut self, ix: QemuIx) {
+        if let Some(id) = self.qemus[ix].outgoing {
+            let host = self.qemus[ix].host;
+            let delay = self.monitor_delay(ix);
+            let orders = self.agents[host].order_count(id);
+            self.for_agent(host, delay, ForAgent::Tell(Input::Source(id, SourceInput::Converged), id, orders));
         }
     }
 

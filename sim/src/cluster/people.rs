@@ -1,6 +1,6 @@
 //! Does what people do: they start migrations, cancel them, and vouch for hosts that are off.
 
-use skein_handover::{MigrationId, MigrationPhase, NewMigration, SourceInput, TargetInput};
+use skein_handover::{HoldLimits, MigrationId, MigrationPhase, NewMigration, SourceInput, TargetInput};
 
 use super::index::{HostIx, host_name, number, vm_name};
 use super::offer::Input;
@@ -13,7 +13,7 @@ use crate::world::MS;
 impl Cluster {
     /// Starts the migration that a person wants, once that is possible. Cancels it when this is called again.
     pub(super) fn wish(&mut self, ix: usize) {
-        let Wish { vm, to, priority, cancel_after, done, tries, .. } = self.wishes[ix].clone();
+        let Wish { vm, to, priority, cancel_after, switch_after, done, tries, .. } = self.wishes[ix].clone();
         if done {
             if let (Some(id), Some(host)) = (self.wishes[ix].id, self.wishes[ix].from) {
                 self.cancel(host, id);
@@ -35,6 +35,7 @@ impl Cluster {
             priority,
             offer: "a definition".into(),
             deadline: None,
+            hold: switch_after.is_some().then(HoldLimits::default),
         };
         let agent = &mut self.agents[from];
         let now = agent.clock(self.now);
@@ -47,6 +48,7 @@ impl Cluster {
             if let Some(after) = cancel_after {
                 self.after(after, Do::Wish(ix));
             }
+            switch_after.into_iter().flatten().for_each(|after| self.after(after, Do::Switch(ix)));
         } else if tries == 0 || self.vms[vm].lost || from == to {
             self.wishes[ix].done = true;
         } else {
@@ -64,6 +66,23 @@ impl Cluster {
         let now = agent.clock(self.now);
         if agent.manager.as_mut().is_some_and(|manager| manager.cancel(now, id)) {
             trace!(self, "somebody cancels {id} at h{host}");
+            self.perform(host);
+        }
+    }
+
+    /// Has the guest of a wish switch, as a person does at its source.
+    pub(super) fn switch(&mut self, ix: usize) {
+        let (Some(id), Some(host)) = (self.wishes[ix].id, self.wishes[ix].from) else { return };
+        let agent = &mut self.agents[host];
+        if agent.paused > 0 {
+            return;
+        }
+        let now = agent.clock(self.now);
+        let switched = agent.manager.as_mut().is_some_and(|manager| manager.switch(now, id, None).is_ok());
+        if switched {
+            trace!(self, "somebody has {id} switch at h{host}");
+            *self.stats.faults.entry("switch").or_default() += 1;
+            self.wishes[ix].switched = true;
             self.perform(host);
         }
     }

@@ -97,6 +97,8 @@ pub struct Qemu {
     /// The pages to send in this round.
     todo: VecDeque<u32>,
     pub round: u32,
+    /// The QEMU was told not to go to the switchover by itself.
+    pub holds: bool,
     /// A connection broke.
     pub broken: bool,
     /// A source has written all, or a target has read all.
@@ -189,6 +191,7 @@ impl Qemu {
             channels: Vec::new(),
             todo: VecDeque::new(),
             round: 0,
+            holds: false,
             broken: false,
             ended: false,
             shut: false,

@@ -47,6 +47,7 @@ impl Cluster {
             Do::Heal(fault) => self.heal(fault),
             Do::Disarm(host) => self.agents[host].trap = None,
             Do::Wish(wish) => self.wish(wish),
+            Do::Switch(wish) => self.switch(wish),
             Do::Operator => self.operator(),
         }
     }

@@ -77,11 +77,12 @@ fn limits(rng: &mut Rng) -> MigrationLimits {
         outgoing: rng.between(1, 4) as usize,
         incoming: rng.between(1, 4) as usize,
         waits: if usual {
-            WaitTimes::default()
+            WaitTimes { hold: Duration::from_secs(30), ..WaitTimes::default() }
         } else {
             WaitTimes {
                 prepare: time(rng, 10e9, 60e9),
                 precopy: time(rng, 20e9, 60e9),
+                hold: time(rng, 10e9, 40e9),
                 switchover: time(rng, 5e9, 20e9),
                 abandoned: time(rng, 5e9, 60e9),
                 ..WaitTimes::default()
@@ -97,6 +98,10 @@ fn wishes(rng: &mut Rng, cluster: &Cluster, span: Time) -> Vec<Wish> {
     for _ in 0..rng.between(1, 2 + 2 * vms) {
         let mut wish = Wish::new(rng.below(span), rng.below(vms) as usize, rng.below(hosts) as usize);
         wish.priority = rng.below(3) as u8;
+        wish.switch_after = rng.percent(30).then(|| {
+            let switches = rng.between(u64::from(cluster.calm), 3);
+            (0..switches).map(|_| rng.log_between(1e6, 8e9) as Time).collect()
+        });
         wish.cancel_after = (!cluster.calm && rng.percent(15)).then(|| rng.log_between(1e6, 5e9) as Time);
         wishes.push(wish);
     }

@@ -23,6 +23,8 @@ pub enum Do {
     Heal(usize),
     Disarm(HostIx),
     Wish(usize),
+    /// A person has the guest of this wish switch.
+    Switch(usize),
     Operator,
 }
 

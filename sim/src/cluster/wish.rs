@@ -14,6 +14,11 @@ pub struct Wish {
     pub priority: u8,
     /// How long after the start of the migration the person cancels it.
     pub cancel_after: Option<Time>,
+    /// Whether the guest is to be held. If it is, how long after the start of the migration a person has it switch,
+    /// each time.
+    pub switch_after: Option<Vec<Time>>,
+    /// Whether a person had the guest switch.
+    pub switched: bool,
     /// How often a wish that is not possible is tried again.
     pub tries: u32,
     pub done: bool,
@@ -25,6 +30,18 @@ pub struct Wish {
 
 impl Wish {
     pub fn new(at: Time, vm: VmIx, to: HostIx) -> Wish {
-        Wish { at, vm, to, priority: 0, cancel_after: None, tries: 100, done: false, id: None, from: None }
+        Wish {
+            at,
+            vm,
+            to,
+            priority: 0,
+            cancel_after: None,
+            switch_after: None,
+            switched: false,
+            tries: 100,
+            done: false,
+            id: None,
+            from: None,
+        }
     }
 }

@@ -12,7 +12,9 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skein_api::{CheckResult, FailureReason, MigrateOptions, Outcome, Problem, ProblemKind, Refusal, Severity};
+use skein_api::{
+    CheckResult, FailureReason, HoldOptions, MigrateOptions, Outcome, Problem, ProblemKind, Refusal, Severity,
+};
 use skein_handover::MigrationId;
 
 /// Holds the pause before a migration is begun again.
@@ -25,6 +27,9 @@ pub(crate) struct AskedMigration {
     /// The target host.
     pub(crate) to: String,
     pub(crate) options: MigrateOptions,
+    /// How the guest is held; `None`: it is not.
+    #[serde(default)]
+    pub(crate) hold: Option<HoldOptions>,
 }
 
 /// Whether an attempt has shown that the guest's pages have to go through the target's QEMU.
@@ -255,7 +260,9 @@ impl Attempts {
             self.allowed = self.allowed.saturating_add(1);
         }
         let is_cancelled = self.is_cancelled || end.why == Some(FailureReason::Cancelled);
-        let may_pass = end.outcome == Outcome::CalledOff && !is_cancelled;
+        // A hold whose time is over would only begin anew.
+        let is_over = end.why == Some(FailureReason::HoldOver);
+        let may_pass = end.outcome == Outcome::CalledOff && !is_cancelled && !is_over;
         self.state = if may_pass && self.made < self.allowed {
             AttemptState::Waiting { due: now + RETRY_PAUSE }
         } else {
@@ -299,7 +306,7 @@ mod tests {
 
     fn asked(retries: u32) -> AskedMigration {
         let options = MigrateOptions { retries, ..MigrateOptions::default() };
-        AskedMigration { vm: "web1".into(), to: "hostb".into(), options }
+        AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None }
     }
 
     fn running(retries: u32) -> Attempts {

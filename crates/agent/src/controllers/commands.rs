@@ -89,6 +89,9 @@ impl Commands {
                 return refuse("a controller does not watch a migration by a command".into(), "read the reports");
             }
             Request::Migrate { vm, to, options, detach: _ } => Request::Migrate { vm, to, options, detach: true },
+            Request::MigrateHeld { vm, to, options, hold, detach: _ } => {
+                Request::MigrateHeld { vm, to, options, hold, detach: true }
+            }
             other => other,
         };
         let line = RequestLine { api: None, request_id, request };

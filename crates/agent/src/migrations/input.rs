@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
 
-use skein_handover::{MigrationId, Order};
+use skein_handover::{MigrationId, Order, RefusedSwitch};
 use skein_hypervisor::GuestEvent;
 use skein_inventory::facts::MigrationSlots;
 
+use super::hold_terms::{HoldTerms, RefusedTerms};
 use super::offer::Offer;
 use crate::peers::PeerEvent;
 use crate::vms::Killed;
@@ -24,8 +26,10 @@ pub(super) type NewMigration = skein_handover::NewMigration<Arc<Offer>>;
 pub(crate) enum OwnerInput {
     Peer(PeerEvent),
     Inputs(Vec<Input>),
-    Start(Box<NewMigration>, SyncSender<Result<(), StartRefused>>),
+    Start(Box<NewMigration>, Option<HoldTerms>, SyncSender<Result<(), StartRefused>>),
     Cancel(MigrationId, SyncSender<bool>),
+    /// Has a held guest switch, within this time.
+    Switch(MigrationId, Option<Duration>, SyncSender<Result<(), RefusedSwitch>>),
     Capacity(SyncSender<Capacity>),
     /// A guest of this host was killed: its name, and how.
     Killed(String, Killed),
@@ -65,6 +69,8 @@ pub enum StartRefused {
     TooMany,
     #[error("the journal cannot be written: {0}")]
     Journal(String),
+    #[error(transparent)]
+    Hold(#[from] RefusedTerms),
     #[error("the agent stops")]
     Stopping,
 }

@@ -9,6 +9,7 @@
 
 mod context;
 mod guest_watch;
+mod hold_terms;
 mod input;
 mod offer;
 mod owner;
@@ -26,14 +27,18 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::MigrateOptions;
+use skein_api::{HoldOptions, MigrateOptions};
 use skein_dataplane::PathSnapshot;
 use skein_dataplane::source::PackerPool;
-use skein_handover::{MigrationId, MigrationLimits, Record, Role, SourceInput, TargetInput, last_records, needed};
+use skein_handover::{
+    HoldLimits, MigrationId, MigrationLimits, Record, RefusedSwitch, Role, SourceInput, TargetInput, last_records,
+    needed,
+};
 use skein_journal::{Journal, JournalLimits, OpenError};
 use skein_units::Rate;
 
 use self::context::Context;
+use self::hold_terms::HoldTerms;
 use self::input::{NewMigration, OwnerInput};
 use self::owner::Owner;
 pub(crate) use self::rates::MigrationRates;
@@ -164,7 +169,9 @@ impl Migrations {
         to: &str,
         offer: Offer,
         options: &MigrateOptions,
+        hold: Option<&HoldOptions>,
     ) -> Result<(), StartRefused> {
+        let hold = hold.map(|hold| HoldTerms::new(hold, jiff::Timestamp::now())).transpose()?;
         let new = NewMigration {
             id,
             vm: vm.to_owned(),
@@ -172,10 +179,11 @@ impl Migrations {
             priority: options.priority.unwrap_or(offer.priority),
             offer: Arc::new(offer),
             deadline: options.deadline_s.map(Duration::from_secs),
+            hold: hold.as_ref().map(|terms| HoldLimits { longest: Some(terms.longest) }),
         };
         self.context.rates.set_migration(id, options.rate_bits_per_s.and_then(Rate::of_bits_per_s));
         let (reply, answer) = sync_channel(1);
-        let _ = self.context.queue.send(OwnerInput::Start(Box::new(new), reply));
+        let _ = self.context.queue.send(OwnerInput::Start(Box::new(new), hold, reply));
         let begun = answer.recv().unwrap_or(Err(StartRefused::Stopping));
         if begun.is_err() {
             self.context.rates.forget(id);
@@ -193,6 +201,16 @@ impl Migrations {
         let (reply, answer) = sync_channel(1);
         let _ = self.context.queue.send(OwnerInput::Cancel(id, reply));
         answer.recv().unwrap_or(false)
+    }
+
+    /// Has a held guest switch, within `deadline` if there is one.
+    ///
+    /// # Errors
+    /// The migration is not held here, is over, or the agent ends.
+    pub(crate) fn switch(&self, id: MigrationId, deadline: Option<Duration>) -> Result<(), RefusedSwitch> {
+        let (reply, answer) = sync_channel(1);
+        let _ = self.context.queue.send(OwnerInput::Switch(id, deadline, reply));
+        answer.recv().unwrap_or(Err(RefusedSwitch::Unknown))
     }
 
     /// Notes that a person vouches that the other host is off.

@@ -15,6 +15,7 @@ use skein_journal::{Journal, JournalLimits};
 use tracing::{error, warn};
 
 use super::context::Context;
+use super::hold_terms::{HoldTerms, WindowState};
 use super::input::{Action, Capacity, Input, Manager, NewMigration, OwnerInput, StartRefused, WorkerInput};
 use super::offer::Offer;
 use super::source;
@@ -35,6 +36,9 @@ const KILL_TIME: Duration = Duration::from_secs(10);
 /// Bounds the time that an agent that ends waits for its workers.
 const STOP_TIME: Duration = Duration::from_millis(1200);
 
+/// How often it is checked whether a window has opened.
+const WINDOW_CHECK_PERIOD: Duration = Duration::from_secs(1);
+
 /// The thread that obeys a migration's orders.
 struct WorkerHandle {
     jobs: SyncSender<WorkerInput>,
@@ -51,6 +55,8 @@ pub(super) struct Owner {
     records: Vec<Record>,
     workers: BTreeMap<MigrationId, WorkerHandle>,
     limits: MigrationLimits,
+    /// The windows in which held guests switch by themselves.
+    windows: BTreeMap<MigrationId, HoldTerms>,
     /// The guests that run here now, and are not saved yet as VMs of this host.
     arrived: Vec<Arc<Vm>>,
     epoch: Instant,
@@ -73,6 +79,7 @@ impl Owner {
             records,
             workers: BTreeMap::new(),
             limits,
+            windows: BTreeMap::new(),
             arrived: Vec::new(),
             epoch: Instant::now(),
         };
@@ -94,12 +101,17 @@ impl Owner {
         self.perform();
         loop {
             let now = self.epoch.elapsed();
-            let wait = self.manager.next_timeout().map_or(Duration::from_secs(60), |at| at.saturating_sub(now));
+            let mut wait = self.manager.next_timeout().map_or(Duration::from_secs(60), |at| at.saturating_sub(now));
+            if !self.windows.is_empty() {
+                // The host's clock may be set meanwhile.
+                wait = wait.min(WINDOW_CHECK_PERIOD);
+            }
             match items.recv_timeout(wait) {
                 Ok(OwnerInput::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop_workers(),
                 Ok(item) => self.take(item),
                 Err(RecvTimeoutError::Timeout) => self.manager.handle_timeout(self.epoch.elapsed()),
             }
+            self.check_windows(jiff::Timestamp::now());
             self.perform();
         }
     }
@@ -120,11 +132,20 @@ impl Owner {
                 self.manager.handle(now, Input::UnreadableOffer { peer, id, vm, reason });
             }
             OwnerInput::Inputs(inputs) => inputs.into_iter().for_each(|input| self.manager.handle(now, input)),
-            OwnerInput::Start(new, reply) => {
-                let _ = reply.send(self.start(now, *new));
+            OwnerInput::Start(new, hold, reply) => {
+                let _ = reply.send(self.start(now, *new, hold));
             }
             OwnerInput::Cancel(id, reply) => {
                 let _ = reply.send(self.manager.cancel(now, id));
+            }
+            OwnerInput::Switch(id, deadline, reply) => {
+                let switches = self.manager.switch(now, id, deadline);
+                if switches.is_ok() {
+                    // Who says so need not wait for the window, nor end with it.
+                    self.windows.remove(&id);
+                    self.context.view.emit(id, None, &AgentEvent::HoldEnds { why: "somebody says so".into() });
+                }
+                let _ = reply.send(switches);
             }
             OwnerInput::Capacity(reply) => {
                 let _ = reply.send(self.capacity());
@@ -171,7 +192,7 @@ impl Owner {
     ///
     /// # Errors
     /// The journal takes nothing, or the manager refuses the migration.
-    fn start(&mut self, now: Duration, new: NewMigration) -> Result<(), StartRefused> {
+    fn start(&mut self, now: Duration, new: NewMigration, hold: Option<HoldTerms>) -> Result<(), StartRefused> {
         // A migration that is begun must be able to end.
         self.journal_ready().map_err(StartRefused::Journal)?;
         let (id, vm, peer) = (new.id, new.vm.clone(), new.peer.clone());
@@ -186,7 +207,35 @@ impl Owner {
         if let Ok(vm) = self.context.vms.get(&vm) {
             vm.set_involvement(Involvement::Moving(id));
         }
+        if let Some(terms) = hold {
+            self.context.view.set_hold(id, terms.clone());
+            self.windows.insert(id, terms);
+        }
         Ok(())
+    }
+
+    /// Has held guests switch whose window has opened, and calls off those whose window is over.
+    fn check_windows(&mut self, clock: jiff::Timestamp) {
+        let now = self.epoch.elapsed();
+        for (id, terms) in std::mem::take(&mut self.windows) {
+            let Some(summary) = self.manager.summary(id).filter(|summary| summary.outcome.is_none()) else { continue };
+            match terms.window(clock) {
+                None => {}
+                Some(WindowState::Ahead) => drop(self.windows.insert(id, terms)),
+                Some(WindowState::Open) => {
+                    // The end of the window is waited for.
+                    self.windows.insert(id, terms);
+                    if summary.is_to_be_held && self.manager.switch(now, id, None).is_ok() {
+                        let why = "its window has opened".into();
+                        self.context.view.emit(id, None, &AgentEvent::HoldEnds { why });
+                    }
+                }
+                Some(WindowState::Over) => {
+                    self.manager.handle(now, Input::Detail(id, "its window to switch in is over".into()));
+                    self.manager.end_hold(now, id);
+                }
+            }
+        }
     }
 
     /// Checks that the journal and the state directory take what a few more migrations write.
@@ -384,7 +433,10 @@ impl Owner {
     fn stop_workers(&mut self) {
         for (id, worker) in &self.workers {
             let stage = self.manager.summary(*id).map(|summary| summary.stage);
-            if matches!(stage, Some(MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Switchover))) {
+            if matches!(
+                stage,
+                Some(MigrationPhase::Source(SourcePhase::Precopy | SourcePhase::Held | SourcePhase::Switchover))
+            ) {
                 self.context.view.emit(*id, None, &AgentEvent::AgentStops);
                 let _ = worker.jobs.try_send(WorkerInput::Order(Order::Source(SourceOrder::CancelMigration)));
             }

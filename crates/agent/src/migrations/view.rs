@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_api::{CopyProgress, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome};
+use skein_api::{CopyProgress, FailureReason, HoldView, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome};
 use skein_handover::{MigrationId, MigrationPhase, MigrationSummary, Role, SourcePhase};
 use skein_journal::{EVENT_LOGS_KEPT, EventLog};
 use tracing::{Level, error, info, warn};
 
+use super::hold_terms::HoldTerms;
+use super::source::Freshness;
 use crate::events::{AgentEvent, Declaration};
 use crate::to_api::{ToApi, migration_id};
 
@@ -39,6 +41,9 @@ struct ViewedMigration {
     events: Vec<LoggedEvent>,
     summary: Option<MigrationSummary>,
     copy: Option<CopyProgress>,
+    /// How the migration is held, if it is.
+    hold: Option<HoldTerms>,
+    freshness: Option<Freshness>,
     /// When the guest was stopped for the switchover.
     stopped: Option<Instant>,
     /// Counts the changes.
@@ -60,7 +65,16 @@ impl ViewedMigration {
             }
         }
         migration.copy = self.copy.clone().or(migration.copy);
+        migration.hold = self.hold.as_ref().filter(|_| !self.over).map(|hold| self.hold_view(hold));
         Some(migration)
+    }
+
+    fn hold_view(&self, hold: &HoldTerms) -> HoldView {
+        let held = MigrationPhase::Source(SourcePhase::Held);
+        let is_held = self.summary.as_ref().is_some_and(|summary| summary.stage == held);
+        let begins = LogEntry::Handover { event: MigrationEvent::Phase { stage: held.to_api() } };
+        let since = self.events.iter().rev().find(|logged| is_held && logged.event == begins);
+        hold.view(since.map(|logged| &*logged.time), self.freshness.filter(|_| is_held))
     }
 
     fn log(&mut self, event: LogEntry) {
@@ -86,7 +100,17 @@ impl MigrationViews {
         let events = self.read(id).unwrap_or_default();
         let is_new = events.is_empty();
         let log = EventLog::open(&self.dir, &id.to_string()).ok();
-        let entry = ViewedMigration { log, events, summary: None, copy: None, stopped: None, version: 0, over: false };
+        let entry = ViewedMigration {
+            log,
+            events,
+            summary: None,
+            copy: None,
+            hold: None,
+            freshness: None,
+            stopped: None,
+            version: 0,
+            over: false,
+        };
         let mut table = self.table.lock();
         table.entries.insert(id, entry);
         table.begun += 1;
@@ -187,6 +211,16 @@ impl MigrationViews {
     /// Shows how far a copy is.
     pub(super) fn set_progress(&self, id: MigrationId, copy: CopyProgress) {
         self.change(id, |entry| entry.copy = Some(copy));
+    }
+
+    /// Shows how a migration is held.
+    pub(super) fn set_hold(&self, id: MigrationId, hold: HoldTerms) {
+        self.change(id, |entry| entry.hold = Some(hold));
+    }
+
+    /// Shows how fresh the target of a held guest is.
+    pub(super) fn set_freshness(&self, id: MigrationId, freshness: Option<Freshness>) {
+        self.change(id, |entry| entry.freshness = freshness);
     }
 
     /// Shows how far a copy is, and logs it.
@@ -341,6 +375,7 @@ fn migration(id: MigrationId, events: &[LoggedEvent]) -> Option<Migration> {
         paths: Vec::new(),
         rate_limit: None,
         attempt: None,
+        hold: None,
         events: Vec::new(),
     };
     let mut end: Option<(&str, Outcome)> = None;
@@ -384,6 +419,8 @@ mod tests {
             peer: "b".into(),
             stage: MigrationPhase::Source(SourcePhase::Keep),
             priority: 50,
+            is_hold: false,
+            is_to_be_held: false,
             why: Some(skein_handover::FailureReason::TargetRefused),
             detail: detail.into(),
             in_doubt: false,

@@ -91,7 +91,12 @@ impl RequestServer {
 
 /// Returns whether a request is answered only when a migration is over.
 fn follows(request: &Request) -> bool {
-    matches!(request, Request::Migrate { detach: false, .. } | Request::MigrationWatch { .. })
+    matches!(
+        request,
+        Request::Migrate { detach: false, .. }
+            | Request::MigrateHeld { detach: false, .. }
+            | Request::MigrationWatch { .. }
+    )
 }
 
 /// Reads a request. The version comes first: a command of a newer version is told so, whatever it asks.

@@ -30,7 +30,13 @@ impl RequestServer {
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {
                 let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };
-                self.migrate(MigrateRequest { asked: AskedMigration { vm, to, options }, watching, request_id }, say)
+                let asked = AskedMigration { vm, to, options, hold: None };
+                self.migrate(MigrateRequest { asked, watching, request_id }, say)
+            }
+            Request::MigrateHeld { vm, to, options, hold, detach } => {
+                let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };
+                let asked = AskedMigration { vm, to, options, hold: Some(hold) };
+                self.migrate(MigrateRequest { asked, watching, request_id }, say)
             }
             Request::MigrationList => Ok(self.migration_list()),
             Request::MigrationShow { id } => self.migration_show(&id),
@@ -42,6 +48,7 @@ impl RequestServer {
                 self.migrations.rates().set_cluster(limit, Instant::now() + Duration::from_secs(for_s));
                 Ok(Reply::Done)
             }
+            Request::MigrationSwitch { id, deadline_s } => self.migration_switch(&id, deadline_s),
             Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),
         }
     }

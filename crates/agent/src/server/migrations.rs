@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_api::{MigrateOptions, Migration, PathView, Reply};
 use skein_dataplane::PathSnapshot;
-use skein_handover::{MigrationId, Role};
+use skein_handover::{MigrationId, RefusedSwitch, Role};
 use skein_units::Rate;
 
 use super::refusal::{Answered, refusal};
@@ -101,6 +101,31 @@ impl RequestServer {
         }
         self.migrations.rates().set_migration(id, rate_bits_per_s.and_then(Rate::of_bits_per_s));
         Ok(Reply::Migration(Box::new(self.view(id)?)))
+    }
+
+    pub(super) fn migration_switch(&self, id: &str, deadline_s: Option<u64>) -> Answered<Reply> {
+        let migration = self.find(id)?;
+        let id = migration_id(migration.id);
+        self.migrations.switch(id, deadline_s.map(Duration::from_secs)).map_err(|refused| {
+            let id = migration.id;
+            let (message, cure) = match refused {
+                RefusedSwitch::IsTarget => {
+                    let source = &migration.source;
+                    (format!("the source of migration {id} has it switch"), format!("say so on {source}"))
+                }
+                RefusedSwitch::IsNotHeld => {
+                    let cure = "it switches by itself as soon as it may; follow it with `skein migration watch`";
+                    (format!("migration {id} is not held"), cure.into())
+                }
+                RefusedSwitch::IsOver | RefusedSwitch::Unknown => {
+                    let cure = "see `skein migration show`, and `skein migrate --hold` to begin again";
+                    (format!("migration {id} is over, or being called off"), cure.into())
+                }
+            };
+            Box::new(refusal(message, &cure))
+        })?;
+        // How fresh the target was is what the guest's standstill is told from.
+        Ok(Reply::Migration(Box::new(Migration { hold: migration.hold, ..self.view(id)? })))
     }
 
     pub(super) fn migration_resolve(&self, id: &str, other_host_is_off: bool) -> Answered<Reply> {

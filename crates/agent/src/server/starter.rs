@@ -68,7 +68,7 @@ impl Starter for MigrationStarter {
         if let Some(before) = attempt.before {
             events.push(AgentEvent::Retried { number: attempt.number, of: attempt.of, before });
         }
-        let begun = self.migrations.begin(id, &asked.vm, &asked.to, offer, &asked.options);
+        let begun = self.migrations.begin(id, &asked.vm, &asked.to, offer, &asked.options, asked.hold.as_ref());
         begun.map_err(|error| refusal(error_chain(&error), ""))?;
         events.iter().for_each(|event| self.migrations.view().emit(id, Some(&asked.vm), event));
         Ok(placement)

@@ -9,14 +9,16 @@ use super::{ToApi, same_variants};
 
 same_variants!(Role => api::Role { Source, Target });
 same_variants!(Outcome => api::Outcome { Moved, CalledOff, Ended });
-same_variants!(SourcePhase => api::SourcePhase { Begin, Prepare, Precopy, Switchover, Grant, Release, Keep, Done });
+same_variants!(SourcePhase => api::SourcePhase {
+    Begin, Prepare, Precopy, Held, Switchover, Grant, Release, Keep, Done,
+});
 same_variants!(TargetPhase => api::TargetPhase { Begin, Prepare, Ready, Completed, Run, Running, Refuse, Done });
 same_variants!(Report => api::Report {
     Queued, Preparing, Ready, Completed, Run, Refusing, Running, Refused, Settled,
 });
 same_variants!(FailureReason => api::FailureReason {
     Cancelled, Deadline, ContactLost, MigrationFailed, GuestChanged, TargetRefused, QemuEnded, CannotRun, Journal,
-    AgentRestarted, Proof, Aborted, NotUnderstood, Other,
+    AgentRestarted, Proof, Aborted, NotUnderstood, NotHeld, HoldOver, Other,
 });
 
 impl ToApi for MigrationId {
@@ -92,6 +94,8 @@ mod tests {
             FailureReason::Proof,
             FailureReason::Aborted,
             FailureReason::NotUnderstood,
+            FailureReason::NotHeld,
+            FailureReason::HoldOver,
             FailureReason::Other,
         ] {
             assert_eq!(why.to_api().words(), why.words());

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use skein_units::{Rate, RateError};
 
+use super::hold::{HoldOptions, SwitchWindow};
 use super::reply::Refusal;
 use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin};
 
@@ -13,6 +14,8 @@ use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin
 pub const STOP_TIMEOUT_RANGE_S: RangeInclusive<u64> = 0..=86_400;
 /// Bounds the seconds until the guest has to be about to move: 30 days.
 pub const DEADLINE_RANGE_S: RangeInclusive<u64> = 1..=30 * 86_400;
+/// Bounds the seconds for which a guest may be held: 30 days.
+pub const HOLD_RANGE_S: RangeInclusive<u64> = DEADLINE_RANGE_S;
 /// Bounds how often a migration may be begun again.
 pub const RETRIES_RANGE: RangeInclusive<u32> = 0..=1000;
 /// Bounds a migration's priority. A greater priority goes first.
@@ -32,6 +35,8 @@ pub const REQUEST_ID_CHARS_MAX: usize = 128;
 
 /// Bounds the seconds for which a host holds a limit of the cluster's: a day.
 const LIMIT_TIME_RANGE_S: RangeInclusive<u64> = 1..=86_400;
+/// Bounds the moments of a window, in seconds since 1970 began: what a time of day can be made of, up to the year 9999.
+const WINDOW_RANGE_UNIX_S: RangeInclusive<u64> = 0..=253_402_300_799;
 /// Bounds a host name: a certificate's common name (RFC 5280, appendix A.1).
 const HOST_BYTES_MAX: usize = 64;
 /// Bounds the path of a unix socket (`sun_path` of unix(7), without its end).
@@ -68,7 +73,7 @@ impl RequestLine {
 pub(super) fn check_request(id: Option<&str>, request: &Request) -> Result<(), Refusal> {
     if let Some(id) = id {
         request_id(id)?;
-        if !matches!(request, Request::Migrate { .. }) {
+        if !matches!(request, Request::Migrate { .. } | Request::MigrateHeld { .. }) {
             let cure = "leave it out: asked again, such a request does what it says again";
             return refuse("only a migration has a request id".into(), cure);
         }
@@ -97,6 +102,16 @@ impl Request {
                 vm(name)?;
                 host(to)?;
                 options.check()
+            }
+            Request::MigrateHeld { vm: name, to, options, hold, detach: _ } => {
+                vm(name)?;
+                host(to)?;
+                options.check()?;
+                hold.check()
+            }
+            Request::MigrationSwitch { id, deadline_s } => {
+                migration(id)?;
+                within("deadline_s", *deadline_s, &DEADLINE_RANGE_S)
             }
             Request::MigrationShow { id }
             | Request::MigrationWatch { id }
@@ -130,6 +145,26 @@ impl MigrateOptions {
         within("delta_memory", self.delta_memory, &DELTA_MEMORY_PERCENT_RANGE)?;
         rate(self.rate_bits_per_s)?;
         within("retries", Some(self.retries), &RETRIES_RANGE)
+    }
+}
+
+impl HoldOptions {
+    /// Refuses numbers beyond their range, and a window that is over before it opens.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what it may be.
+    pub fn check(&self) -> Result<(), Refusal> {
+        within("longest_s", self.longest_s, &HOLD_RANGE_S)?;
+        let Some(SwitchWindow { from_unix_s: from, until_unix_s: until }) = self.window else { return Ok(()) };
+        within("from_unix_s", Some(from), &WINDOW_RANGE_UNIX_S)?;
+        within("until_unix_s", until, &WINDOW_RANGE_UNIX_S)?;
+        match until {
+            Some(until) if until <= from => {
+                refuse("the window is over before it opens".into(), "until_unix_s has to be greater than from_unix_s")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -349,6 +384,27 @@ mod tests {
             assert_eq!(Request::HostShow { name: Some(good.into()) }.check(), Ok(()));
         }
         assert_eq!(Request::HostShow { name: None }.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_hold_has_its_bounds() {
+        let check = |longest_s, window: Option<(u64, Option<u64>)>| {
+            let window = window.map(|(from_unix_s, until_unix_s)| SwitchWindow { from_unix_s, until_unix_s });
+            let (vm, to, options) = ("v1".into(), "b".into(), MigrateOptions::default());
+            let hold = HoldOptions { longest_s, window };
+            Request::MigrateHeld { vm, to, options, hold, detach: true }.check().map_err(|refusal| refusal.message)
+        };
+        assert_eq!(check(None, None), Ok(()));
+        assert_eq!(check(Some(60), Some((100, Some(101)))), Ok(()));
+        for (longest_s, window, says) in [
+            (Some(0), None, "longest_s cannot be 0"),
+            (None, Some((u64::MAX, None)), "from_unix_s cannot be"),
+            (None, Some((100, Some(100))), "the window is over before it opens"),
+        ] {
+            assert!(check(longest_s, window).unwrap_err().starts_with(says), "{says}");
+        }
+        let switch = |deadline_s| Request::MigrationSwitch { id: "v1".into(), deadline_s }.check();
+        assert!(switch(Some(1)).is_ok() && switch(Some(0)).is_err());
     }
 
     #[test]

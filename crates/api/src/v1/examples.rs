@@ -51,7 +51,21 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
+        held(HoldOptions { longest_s: Some(3600), window: None }),
+        held(HoldOptions { longest_s: None, window: Some(window(None)) }),
+        held(HoldOptions { longest_s: None, window: Some(window(Some(1_795_903_200))) }),
+        Request::MigrationSwitch { id: name(), deadline_s: None },
+        Request::MigrationSwitch { id: name(), deadline_s: Some(60) },
     ]
+}
+
+fn held(hold: HoldOptions) -> Request {
+    let (vm, to, options) = ("web1".into(), "hostb".into(), MigrateOptions::default());
+    Request::MigrateHeld { vm, to, options, hold, detach: false }
+}
+
+fn window(until_unix_s: Option<u64>) -> SwitchWindow {
+    SwitchWindow { from_unix_s: 1_795_899_600, until_unix_s }
 }
 
 /// Returns the requests, with the fields around them.
@@ -368,10 +382,11 @@ fn copies() -> Vec<CopyProgress> {
     ]
 }
 
-const SOURCE_PHASES: [SourcePhase; 8] = [
+const SOURCE_PHASES: [SourcePhase; 9] = [
     SourcePhase::Begin,
     SourcePhase::Prepare,
     SourcePhase::Precopy,
+    SourcePhase::Held,
     SourcePhase::Switchover,
     SourcePhase::Grant,
     SourcePhase::Release,
@@ -402,7 +417,7 @@ const REPORTS: [Report; 9] = [
     Report::Settled,
 ];
 
-const REASONS: [FailureReason; 14] = [
+const REASONS: [FailureReason; 16] = [
     FailureReason::Cancelled,
     FailureReason::Deadline,
     FailureReason::ContactLost,
@@ -416,6 +431,8 @@ const REASONS: [FailureReason; 14] = [
     FailureReason::Proof,
     FailureReason::Aborted,
     FailureReason::NotUnderstood,
+    FailureReason::NotHeld,
+    FailureReason::HoldOver,
     FailureReason::Other,
 ];
 
@@ -466,6 +483,7 @@ fn migration() -> Migration {
         paths: vec![],
         rate_limit: None,
         attempt: None,
+        hold: None,
         events: vec![],
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::copy::{CopyProgress, PathView};
 use super::event::LoggedEvent;
+use super::hold::HoldView;
 use super::phase::{FailureReason, MigrationPhase, Outcome, Role};
 
 /// The id of a migration, chosen at random by its source and never used again. The id has 16 hexadecimal digits.
@@ -91,6 +92,9 @@ pub struct Migration {
     /// target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<Attempt>,
+    /// How the migration is held, if it is held or is to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldView>,
     /// What happened, oldest first; with [`Request::MigrationShow`](super::Request::MigrationShow) only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<LoggedEvent>,
@@ -117,6 +121,7 @@ impl Migration {
             paths: Vec::new(),
             rate_limit: None,
             attempt: None,
+            hold: None,
             events: Vec::new(),
         }
     }

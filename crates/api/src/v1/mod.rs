@@ -13,6 +13,7 @@
 //! | `load`, `controller_link` | how busy hosts and guests are; what an agent and a controller say to each other |
 //! | `controller_bounds` | what an agent and a controller may say to each other |
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
+//! | `hold` | how a migration is held, and how a held migration is |
 
 mod bounds;
 mod check;
@@ -22,6 +23,7 @@ mod copy;
 mod event;
 #[cfg(test)]
 mod examples;
+mod hold;
 mod host;
 mod host_facts;
 mod load;
@@ -34,7 +36,7 @@ mod schema;
 mod vm;
 
 pub use bounds::{
-    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS, HOLD_RANGE_S,
     MULTIFD_CHANNELS_RANGE, NAME_BYTES_MAX, PRIORITY_RANGE, REQUEST_ID_CHARS_MAX, RETRIES_RANGE, STOP_TIMEOUT_RANGE_S,
     check_version, is_vm_name,
 };
@@ -43,6 +45,7 @@ pub use controller_bounds::REPORT_PERIOD_RANGE_MS;
 pub use controller_link::{Hello, HostReport, Term, ToAgent, ToController, Welcome};
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
+pub use hold::{HoldOptions, HoldView, SwitchWindow};
 pub use host::HostView;
 pub use host_facts::{
     Accel, AccelFacts, CpuModel, FileFacts, FileSystem, HostFacts, Hugepages, MachineType, MigrationSlots, NicFacts,

@@ -24,6 +24,8 @@ pub enum SourcePhase {
     Prepare,
     /// Pages are copied while the guest runs.
     Precopy,
+    /// The guest is held: it would switch within its downtime limit, and is kept fresh until somebody says so.
+    Held,
     /// The guest is stopped; the rest of it is copied.
     Switchover,
     /// The guest is the target's, once that is on disk. **From here on the source never resumes the guest by itself.**
@@ -80,6 +82,7 @@ impl MigrationPhase {
             MigrationPhase::Source(SourcePhase::Begin) => ("begin", "beginning"),
             MigrationPhase::Source(SourcePhase::Prepare) => ("prepare", "preparing the target"),
             MigrationPhase::Source(SourcePhase::Precopy) => ("precopy", "copying while it runs"),
+            MigrationPhase::Source(SourcePhase::Held) => ("held", "held, kept fresh until it is to switch"),
             MigrationPhase::Source(SourcePhase::Switchover) => ("switchover", "stopped, copying the rest"),
             MigrationPhase::Source(SourcePhase::Grant) => ("grant", "handing over"),
             MigrationPhase::Source(SourcePhase::Release) => ("release", "runs on the target, clearing up"),
@@ -178,6 +181,10 @@ pub enum FailureReason {
     Aborted,
     /// One of the two agents cannot read what the other says.
     NotUnderstood,
+    /// The hypervisor stopped the guest for its switchover, though the migration is held.
+    NotHeld,
+    /// The migration was held for as long as it may be, and nothing had the guest switch.
+    HoldOver,
     /// A reason that only a newer version knows. The words that come with it say the reason.
     #[serde(other)]
     Other,
@@ -200,6 +207,8 @@ impl FailureReason {
             FailureReason::Proof => "the other host is off, by somebody's word",
             FailureReason::Aborted => "the source called it off",
             FailureReason::NotUnderstood => "the two agents do not understand each other",
+            FailureReason::NotHeld => "it could not be held: the guest would have moved before anybody said so",
+            FailureReason::HoldOver => "it was held as long as it may be, and did not switch",
             FailureReason::Other => "for a reason that this version of skein does not know",
         }
     }

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::hold::HoldOptions;
+
 /// Holds the newest version of the API, which the requests and replies here are of.
 pub const API_VERSION: u32 = 1;
 
@@ -104,6 +106,20 @@ pub enum Request {
         /// Whether to answer as soon as the migration is begun or queued.
         detach: bool,
     },
+    /// Move a VM, and hold it: copy it until it would switch within its downtime limit, and keep the target fresh until
+    /// somebody says that it may switch. An agent that does not hold does not know this request. → as `Migrate`
+    MigrateHeld {
+        /// The VM.
+        vm: String,
+        /// The target host.
+        to: String,
+        /// The options of the migration.
+        options: MigrateOptions,
+        /// How the guest is held.
+        hold: HoldOptions,
+        /// Whether to answer as soon as the migration is begun or queued.
+        detach: bool,
+    },
     /// List the migrations under way on this host, and the last ones. → [`Reply::Migrations`](super::Reply::Migrations)
     MigrationList,
     /// Show a migration with its events. → [`Reply::Migration`](super::Reply::Migration)
@@ -137,6 +153,15 @@ pub enum Request {
         rate_bits_per_s: Option<u64>,
         /// The seconds after which the limit is forgotten.
         for_s: u64,
+    },
+    /// Have a guest switch that is held, or is to be. Saying so twice does no harm. →
+    /// [`Reply::Migration`](super::Reply::Migration)
+    MigrationSwitch {
+        /// The migration, as in `MigrationShow`.
+        id: String,
+        /// The seconds until the guest has to be stopped. After that the migration is called off. `None`: the deadline
+        /// of the copy, once more.
+        deadline_s: Option<u64>,
     },
     /// Run a guest that is in doubt here, because the other host is off. →
     /// [`Reply::Migration`](super::Reply::Migration)

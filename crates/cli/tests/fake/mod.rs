@@ -297,6 +297,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         },
         rate_limit: None,
         attempt: None,
+        hold: None,
         events: vec![],
     }
 }

@@ -24,6 +24,29 @@ pub struct NewMigration<O> {
     /// How long the migration may take until the guest is stopped. `None`: the default,
     /// [`WaitTimes::precopy`](crate::WaitTimes::precopy).
     pub deadline: Option<Duration>,
+    /// The hold. `None`: the guest switches as soon as it may.
+    pub hold: Option<HoldLimits>,
+}
+
+/// How long a migration is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldLimits {
+    /// How long the guest may be held. After that the migration is called off. `None`: the default,
+    /// [`WaitTimes::hold`](crate::WaitTimes::hold).
+    pub longest: Option<Duration>,
+}
+
+/// Why a migration does not switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedSwitch {
+    /// There is no such migration.
+    Unknown,
+    /// The guest comes to this host: its source decides.
+    IsTarget,
+    /// The migration was never held.
+    IsNotHeld,
+    /// The migration is called off, or over.
+    IsOver,
 }
 
 /// Why a migration was not begun.

@@ -27,6 +27,7 @@ impl Default for MigrationLimits {
 pub struct WaitTimes {
     pub prepare: Duration,
     pub precopy: Duration,
+    pub hold: Duration,
     pub switchover: Duration,
     pub abort: Duration,
     pub doubt: Duration,
@@ -39,6 +40,7 @@ impl Default for WaitTimes {
             // Preallocating a terabyte of huge pages takes a minute.
             prepare: Duration::from_secs(120),
             precopy: Duration::from_secs(12 * 3600),
+            hold: Duration::from_secs(24 * 3600),
             // The guest is stopped meanwhile: it is better that the guest goes on here.
             switchover: Duration::from_secs(20),
             abort: Duration::from_secs(1),
@@ -54,6 +56,7 @@ impl WaitTimes {
         match wait {
             Wait::Prepare => self.prepare,
             Wait::Precopy => self.precopy,
+            Wait::Hold => self.hold,
             Wait::Switchover => self.switchover,
             Wait::Abort => self.abort,
             Wait::Doubt => self.doubt,

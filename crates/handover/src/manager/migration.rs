@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::action::{Action, Order};
+use super::action::{Action, HoldLimits, Order};
 use super::repeated::RepeatedWant;
 use crate::event::{MigrationEvent, MigrationPhase, MigrationSummary};
 use crate::message::Message;
@@ -32,6 +32,17 @@ pub(super) struct Begin<O> {
     pub(super) offer: Option<O>,
     /// How long the copy may take until the guest is stopped. `None`: the default.
     pub(super) deadline: Option<Duration>,
+    /// Whether the migration was begun as a hold.
+    pub(super) is_hold: bool,
+    /// How long the guest may be held. `None`: the guest is not held, or not any more.
+    pub(super) hold: Option<HoldLimits>,
+}
+
+impl<O> Begin<O> {
+    /// Returns the facts of a migration of which no more is known.
+    pub(super) fn new(role: Role, vm: String, peer: String) -> Begin<O> {
+        Begin { role, vm, peer, priority: 0, offer: None, deadline: None, is_hold: false, hold: None }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +139,7 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
     }
 
     pub(super) fn wants(&self, id: MigrationId) -> MigrationWants<O> {
-        let Begin { role, vm, peer, priority, offer, deadline: _ } = &self.begin;
+        let Begin { role, vm, peer, priority, offer, .. } = &self.begin;
         let begin = || Record::Begin { id, role: *role, peer: peer.clone(), vm: vm.clone() };
         match &self.half {
             MigrationHalf::Queued => {
@@ -273,6 +284,8 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
             peer: self.begin.peer.clone(),
             stage,
             priority: self.begin.priority,
+            is_hold: self.begin.is_hold,
+            is_to_be_held: self.begin.hold.is_some(),
             why: self.why(),
             detail: if self.detail.is_empty() { self.last_words.clone() } else { self.detail.clone() },
             in_doubt,

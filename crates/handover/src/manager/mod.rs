@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-pub use action::{Action, Input, NewMigration, Order, RefusedStart, WriteResult};
+pub use action::{Action, HoldLimits, Input, NewMigration, Order, RefusedStart, RefusedSwitch, WriteResult};
 pub use limits::{MigrationLimits, WaitTimes};
 use migration::{Begin, ManagedMigration, MigrationHalf, MigrationWants};
 use repeated::{REPEAT_PERIOD, RepeatedWant};
@@ -68,7 +68,7 @@ impl<O: Clone + PartialEq> Manager<O> {
                 LastRecord::Source(last) => (Role::Source, MigrationHalf::Source(SourceHandover::recover(last))),
                 LastRecord::Target(last) => (Role::Target, MigrationHalf::Target(TargetHandover::recover(last))),
             };
-            manager.enter(id, Begin { role, vm, peer, priority: 0, offer: None, deadline: None }, half);
+            manager.enter(id, Begin::new(role, vm, peer), half);
             manager.actions.push_back(Action::Event(id, MigrationEvent::Recovered));
             let contact = false;
             match role {
@@ -87,7 +87,7 @@ impl<O: Clone + PartialEq> Manager<O> {
     /// migrations.
     pub fn start(&mut self, now: Duration, new: NewMigration<O>) -> Result<(), RefusedStart> {
         self.now = now;
-        let NewMigration { id, vm, peer, priority, offer, deadline } = new;
+        let NewMigration { id, vm, peer, priority, offer, deadline, hold } = new;
         let of_this = |entry: &ManagedMigration<O>| entry.begin.vm == vm && entry.outcome().is_none();
         if let Some((id, _)) = self.entries.iter().find(|(_, entry)| of_this(entry)) {
             return Err(RefusedStart::UnderWay(*id));
@@ -95,7 +95,8 @@ impl<O: Clone + PartialEq> Manager<O> {
         if self.entries.len() >= MIGRATIONS_MAX || self.entries.contains_key(&id) {
             return Err(RefusedStart::TooMany);
         }
-        let begin = Begin { role: Role::Source, vm, peer, priority, offer: Some(offer), deadline };
+        let (offer, is_hold) = (Some(offer), hold.is_some());
+        let begin = Begin { priority, offer, deadline, is_hold, hold, ..Begin::new(Role::Source, vm, peer) };
         self.enter(id, begin, MigrationHalf::Queued);
         self.admit();
         self.settle(id);
@@ -106,18 +107,56 @@ impl<O: Clone + PartialEq> Manager<O> {
     pub fn cancel(&mut self, now: Duration, id: MigrationId) -> bool {
         let Some(entry) = self.entries.get(&id) else { return false };
         match (&entry.half, entry.begin.role) {
-            // The migration was never begun: nobody else knows it.
-            (MigrationHalf::Queued, Role::Source) => {
-                self.entries.remove(&id);
-                let over = MigrationEvent::CalledOff { why: FailureReason::Cancelled, detail: String::new() };
-                self.actions.push_back(Action::Event(id, over));
-                self.actions.push_back(Action::Event(id, MigrationEvent::Over { outcome: Outcome::CalledOff }));
-                self.actions.push_back(Action::Forget(id));
-            }
+            (MigrationHalf::Queued, Role::Source) => self.drop_queued(id, FailureReason::Cancelled),
             (_, Role::Source) => self.handle(now, Input::Source(id, SourceInput::Cancel)),
             (_, Role::Target) => self.handle(now, Input::Target(id, TargetInput::Cancel)),
         }
         true
+    }
+
+    /// Ends a hold whose time is over: calls the migration off, unless the guest is stopped for its switchover, or
+    /// somebody has said that the guest may switch.
+    pub fn end_hold(&mut self, now: Duration, id: MigrationId) {
+        let Some(entry) = self.entries.get(&id).filter(|entry| entry.begin.is_hold) else { return };
+        match entry.half {
+            MigrationHalf::Queued => self.drop_queued(id, FailureReason::HoldOver),
+            _ => self.handle(now, Input::Source(id, SourceInput::HoldOver)),
+        }
+    }
+
+    /// Calls off a migration that was never begun: no other host knows the migration.
+    fn drop_queued(&mut self, id: MigrationId, why: FailureReason) {
+        self.entries.remove(&id);
+        let over = MigrationEvent::CalledOff { why, detail: String::new() };
+        self.actions.push_back(Action::Event(id, over));
+        self.actions.push_back(Action::Event(id, MigrationEvent::Over { outcome: Outcome::CalledOff }));
+        self.actions.push_back(Action::Forget(id));
+    }
+
+    /// Has a guest that is held, or is to be, switch. From now on it may take as long as `deadline` says until it is
+    /// stopped; `None`: as long as the copy before. Saying so twice does no harm.
+    ///
+    /// # Errors
+    ///
+    /// The migration is not held here, or is called off or over.
+    pub fn switch(&mut self, now: Duration, id: MigrationId, deadline: Option<Duration>) -> Result<(), RefusedSwitch> {
+        let entry = self.entries.get_mut(&id).ok_or(RefusedSwitch::Unknown)?;
+        match &entry.half {
+            _ if entry.begin.role == Role::Target => return Err(RefusedSwitch::IsTarget),
+            _ if !entry.begin.is_hold => return Err(RefusedSwitch::IsNotHeld),
+            MigrationHalf::Source(source) if source.phase() > SourcePhase::Switchover => {
+                return Err(RefusedSwitch::IsOver);
+            }
+            _ => {}
+        }
+        if deadline.is_some() {
+            entry.begin.deadline = deadline;
+            // The copy before has waited for its own deadline.
+            entry.wait = entry.wait.filter(|(wait, _)| *wait != Wait::Precopy);
+        }
+        entry.begin.hold = None;
+        self.handle(now, Input::Source(id, SourceInput::Switch));
+        Ok(())
     }
 
     /// Takes in what happened.
@@ -154,7 +193,7 @@ impl<O: Clone + PartialEq> Manager<O> {
                 if let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.begin.peer == peer) {
                     entry.take_reason(intent, detail);
                 }
-                let begin = Begin { role: Role::Target, vm, peer: peer.to_owned(), priority, offer, deadline: None };
+                let begin = Begin { priority, offer, ..Begin::new(Role::Target, vm, peer.to_owned()) };
                 self.take_intent(id, intent, begin);
             }
             Message::Report { id, report, why, detail, last_words } => {
@@ -229,7 +268,7 @@ impl<O: Clone + PartialEq> Manager<O> {
 
     /// Refuses a migration whose offer cannot be read. Nothing of its guest is here, and nothing will be.
     fn refuse_unreadable(&mut self, id: MigrationId, peer: String, vm: String, reason: &str) {
-        let begin = Begin { role: Role::Target, vm, peer: peer.clone(), priority: 0, offer: None, deadline: None };
+        let begin = Begin::new(Role::Target, vm, peer.clone());
         if !self.enter_target(id, begin) {
             return;
         }
@@ -370,7 +409,11 @@ impl<O: Clone + PartialEq> Manager<O> {
                 let entry = self.entries.get_mut(&id).expect("just found");
                 entry.half = match role {
                     Role::Source => {
-                        let mut source = SourceHandover::new();
+                        let Begin { is_hold, hold, .. } = &entry.begin;
+                        let mut source = if *is_hold { SourceHandover::held() } else { SourceHandover::new() };
+                        if *is_hold && hold.is_none() {
+                            source.handle(SourceInput::Switch);
+                        }
                         source.handle(SourceInput::Guest(SourceGuest::Running));
                         MigrationHalf::Source(source)
                     }
@@ -397,9 +440,12 @@ impl<O: Clone + PartialEq> Manager<O> {
         let wait = wait.map(|wait| match entry.wait {
             Some((same, end)) if same == wait => (wait, end),
             _ => {
-                let usual = self.limits.waits.of(wait);
-                let time = if wait == Wait::Precopy { entry.begin.deadline.unwrap_or(usual) } else { usual };
-                (wait, now + time)
+                let asked = match wait {
+                    Wait::Precopy => entry.begin.deadline,
+                    Wait::Hold => entry.begin.hold.and_then(|hold| hold.longest),
+                    _ => None,
+                };
+                (wait, now + asked.unwrap_or(self.limits.waits.of(wait)))
             }
         });
         entry.wait = wait;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::event::MigrationPhase;
-use crate::source::SourceRecord;
+use crate::source::{SourceOrder, SourceRecord};
 use crate::target::{TargetGuest, TargetOrder, TargetPhase, TargetRecord};
 
 type Manager = super::Manager<&'static str>;
@@ -161,11 +161,16 @@ fn a_guest_that_may_run_here_stays_whatever_cannot_be_read() {
     assert_eq!((summary.why, summary.stage), (None, MigrationPhase::Target(TargetPhase::Run)));
 }
 
+/// Returns a migration to b that is to begin.
+fn new_migration(hold: Option<HoldLimits>) -> NewMigration<&'static str> {
+    let (vm, peer, offer) = ("v".into(), "b".into(), "how");
+    NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None, hold }
+}
+
 /// Returns an agent whose migration to b waits for b.
 fn sending() -> Manager {
     let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
-    let (vm, peer, offer) = ("v".into(), "b".into(), "how");
-    manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+    manager.start(Duration::ZERO, new_migration(None)).unwrap();
     let written = Input::Source(ID, SourceInput::Written(SourceRecord::Begin));
     fed(&mut manager, [written, Input::Contact("b".into(), true)]);
     manager
@@ -213,8 +218,7 @@ fn of_a_migration_only_its_own_hosts_may_speak() {
     assert_eq!(manager.summary(ID).unwrap().why, None);
 
     let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
-    let (vm, peer, offer) = ("v".into(), "b".into(), "how");
-    manager.start(Duration::ZERO, NewMigration { id: ID, vm, peer, priority: 0, offer, deadline: None }).unwrap();
+    manager.start(Duration::ZERO, new_migration(None)).unwrap();
     manager.handle(Duration::ZERO, Input::Source(ID, SourceInput::Written(SourceRecord::Begin)));
     for (from, phase) in [("c", SourcePhase::Prepare), ("b", SourcePhase::Precopy)] {
         let ready = Message::Report {
@@ -249,4 +253,97 @@ fn after_a_crash_only_the_latest_migration_of_a_vm_gives_orders() {
         manager.handle_timeout(Duration::from_secs(5));
         assert!(!actions(&mut manager).iter().any(|action| matches!(action, Action::Order(..))));
     }
+}
+
+const HOURS: Duration = Duration::from_secs(3600);
+
+fn report_of_b(report: Report) -> Input {
+    let (why, detail, last_words) = (None, String::new(), String::new());
+    Input::Message("b".into(), Message::Report { id: ID, report, why, detail, last_words })
+}
+
+/// Returns an agent whose guest is held, and may be for two hours.
+fn holding() -> Manager {
+    let mut manager = Manager::new(Duration::ZERO, MigrationLimits::default(), &[]);
+    manager.start(Duration::ZERO, new_migration(Some(HoldLimits { longest: Some(2 * HOURS) }))).unwrap();
+    let begun = [
+        Input::Contact("b".into(), true),
+        Input::Source(ID, SourceInput::Written(SourceRecord::Begin)),
+        report_of_b(Report::Ready),
+        Input::Source(ID, SourceInput::Guest(SourceGuest::Migrating)),
+        Input::Source(ID, SourceInput::Converged),
+    ];
+    fed(&mut manager, begun);
+    assert_eq!(manager.summary(ID).unwrap().stage, MigrationPhase::Source(SourcePhase::Held));
+    manager
+}
+
+#[test]
+fn a_hold_lasts_as_long_as_it_may() {
+    let mut manager = holding();
+    manager.handle_timeout(2 * HOURS - Duration::from_secs(1));
+    assert_eq!(manager.summary(ID).unwrap().why, None);
+    manager.handle_timeout(2 * HOURS);
+    assert_eq!(manager.summary(ID).unwrap().why, Some(FailureReason::HoldOver));
+    assert_eq!(manager.switch(2 * HOURS, ID, None), Err(RefusedSwitch::IsOver));
+}
+
+#[test]
+fn a_guest_that_is_to_switch_has_the_time_that_it_was_given() {
+    let mut manager = holding();
+    let minute = Duration::from_secs(60);
+    assert_eq!(manager.switch(HOURS, ID, Some(minute)), Ok(()));
+    let orders = |manager: &mut Manager| {
+        actions(manager).into_iter().filter(|action| matches!(action, Action::Order(..))).collect::<Vec<_>>()
+    };
+    let switch = Action::Order(ID, Order::Source(SourceOrder::Switch));
+    assert_eq!(orders(&mut manager), std::slice::from_ref(&switch));
+    // As long as the guest is not stopped the order is repeated.
+    manager.handle_timeout(HOURS + REPEAT_PERIOD);
+    assert_eq!(orders(&mut manager), [switch]);
+    assert_eq!(manager.switch(HOURS + minute / 2, ID, None), Ok(()), "twice");
+    manager.handle_timeout(HOURS + minute);
+    assert_eq!(manager.summary(ID).unwrap().why, Some(FailureReason::Deadline));
+}
+
+#[test]
+fn only_the_source_of_a_hold_has_it_switch() {
+    assert_eq!(holding().switch(HOURS, MigrationId(2), None), Err(RefusedSwitch::Unknown));
+    assert_eq!(sending().switch(HOURS, ID, None), Err(RefusedSwitch::IsNotHeld));
+    assert_eq!(starting().switch(HOURS, ID, None), Err(RefusedSwitch::IsTarget));
+    let mut cancelled = holding();
+    assert!(cancelled.cancel(HOURS, ID));
+    assert_eq!(cancelled.switch(HOURS, ID, None), Err(RefusedSwitch::IsOver));
+}
+
+#[test]
+fn what_is_to_switch_before_it_begins_is_not_held() {
+    let limits = MigrationLimits { outgoing: 1, ..MigrationLimits::default() };
+    let queued = || {
+        let mut manager = Manager::new(Duration::ZERO, limits, &[]);
+        let first = NewMigration { id: MigrationId(2), vm: "w".into(), ..new_migration(None) };
+        manager.start(Duration::ZERO, first).unwrap();
+        manager.start(Duration::ZERO, new_migration(Some(HoldLimits::default()))).unwrap();
+        assert_eq!(manager.summary(ID).unwrap().stage, MigrationPhase::Queued);
+        manager
+    };
+    let mut manager = queued();
+    manager.switch(HOURS, ID, None).unwrap();
+    let failed = Input::Source(MigrationId(2), SourceInput::WriteFailed(SourceRecord::Begin));
+    fed(&mut manager, [failed, Input::Contact("b".into(), true)]);
+    let begun = [
+        Input::Source(ID, SourceInput::Written(SourceRecord::Begin)),
+        report_of_b(Report::Ready),
+        Input::Source(ID, SourceInput::Guest(SourceGuest::Migrating)),
+    ];
+    // The hypervisor was told to hold.
+    let wanted = fed(&mut manager, begun);
+    assert!(wanted.contains(&Action::Order(ID, Order::Source(SourceOrder::Switch))), "{wanted:?}");
+
+    let mut manager = queued();
+    manager.end_hold(HOURS, ID);
+    assert!(manager.summary(ID).is_none());
+    let mut plain = sending();
+    plain.end_hold(HOURS, ID);
+    assert_eq!(plain.summary(ID).unwrap().why, None, "what is not held has no end of a hold");
 }

@@ -57,6 +57,10 @@ fn round(world: &mut World) -> bool {
     world.go(Step::Contact(S, true));
     world.go(Step::Contact(T, !world.source_is_over()));
     look(world);
+    world.go(Step::Converged);
+    if world.is_held() {
+        world.go(Step::Switch);
+    }
     // No state machine has more records to write at once. A state machine that wants the same again and again shows as
     // unrest.
     for _ in 0..4 {

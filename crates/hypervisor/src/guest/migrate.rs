@@ -24,8 +24,13 @@ pub trait Migrate {
 
     /// Begins to copy the guest into the unix socket `to`. If nobody listens there, [`MigrationStatus::Failed`] tells
     /// that, not this call.
-    fn begin_outgoing(&self, settings: &MigrationSettings, throttling: Throttling, to: &Path)
-    -> Result<(), GuestError>;
+    fn begin_outgoing(
+        &self,
+        settings: &MigrationSettings,
+        throttling: Throttling,
+        hold: Hold,
+        to: &Path,
+    ) -> Result<(), GuestError>;
 
     /// Listens for the guest at the unix socket `at`.
     fn begin_incoming(&self, settings: &MigrationSettings, at: &Path) -> Result<(), GuestError>;
@@ -43,8 +48,8 @@ pub trait Migrate {
     /// Ends a migration, on the source. Nothing happens if there is none or it is over.
     fn cancel_migration(&self) -> Result<(), GuestError>;
 
-    /// Undoes what [`Self::begin_outgoing`], [`Self::set_switchover`] and [`Self::set_throttle`] set, for the next
-    /// migration of this guest, whatever program begins it.
+    /// Undoes what [`Self::begin_outgoing`], [`Self::set_switchover`], [`Self::limit_rate`] and
+    /// [`Self::set_throttle`] set, for the next migration of this guest, whatever program begins it.
     fn forget_migration_settings(&self) -> Result<(), GuestError> {
         Ok(())
     }
@@ -54,6 +59,19 @@ pub trait Migrate {
     fn set_switchover(&self, bytes: u64, limit_ms: u64, socket_mbit_per_s: f64) -> Result<(), GuestError> {
         let _ = (bytes, limit_ms, socket_mbit_per_s);
         Err(GuestError::Unsupported("be told when to switch over"))
+    }
+
+    /// Returns what a source that was begun with [`Hold::Held`] has to read from its target before it goes to the
+    /// switchover. `None`: the source waits for nothing. It goes to the switchover as soon as no more is left than
+    /// [`Self::set_switchover`] says, and as soon as nothing is left, whatever that says.
+    fn switchover_word(&self) -> Option<&'static [u8]> {
+        None
+    }
+
+    /// Has a migration under way send no more than so many bytes a second. `None`: as much as it can.
+    fn limit_rate(&self, bytes_per_s: Option<u64>) -> Result<(), GuestError> {
+        let _ = bytes_per_s;
+        Err(GuestError::Unsupported("send slower"))
     }
 
     /// Throttles the guest by `percent` per cent, at the end of one of the next rounds. With [`Throttling::Allowed`]
@@ -94,6 +112,15 @@ pub enum Throttling {
     Allowed,
     /// Nothing throttles the guest.
     Forbidden,
+}
+
+/// Whether a source goes to the switchover by itself. That has to be known before the copy begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The source goes to the switchover as soon as little enough is left.
+    NotHeld,
+    /// The source waits for [`Migrate::switchover_word`], if there is such a word.
+    Held,
 }
 
 /// The state of a migration.

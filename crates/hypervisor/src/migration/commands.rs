@@ -11,8 +11,8 @@ use crate::guest::migrate::MigrationStatus;
 use crate::guest::run::RunState;
 use crate::migration::info::{MigrationInfo, RamInfo, dirty_rate};
 use crate::migration::tuning::{
-    AVAIL_SWITCHOVER_BANDWIDTH, DOWNTIME_LIMIT, NEW_IN_8_2, SAMPLE_PAGES_MIN, THROTTLE_MAX, Tuning, throttle,
-    throttle_parameters,
+    AVAIL_SWITCHOVER_BANDWIDTH, DOWNTIME_LIMIT, MAX_BANDWIDTH, MAX_BANDWIDTH_NO_LIMIT, NEW_IN_8_2, SAMPLE_PAGES_MIN,
+    SWITCHOVER_ACK, THROTTLE_MAX, Tuning, throttle, throttle_parameters,
 };
 use crate::qmp::error::QmpError;
 use crate::qmp::monitor::Monitor;
@@ -37,13 +37,21 @@ impl Default for Announcement {
     }
 }
 
+/// The least limit of a rate, in bytes a second.
+const RATE_LIMIT_MIN: u64 = 10;
 /// Says how often progress is asked for. Each question takes QEMU's big lock for some microseconds.
 const PROGRESS_POLL_PERIOD: Duration = Duration::from_millis(20);
 
 impl Monitor {
     /// Sets a migration's capabilities and parameters, on the source or on the target.
     pub fn tune(&self, tuning: &Tuning) -> Result<(), QmpError> {
-        self.execute("migrate-set-capabilities", tuning.capabilities())?;
+        let mut capabilities = tuning.capabilities();
+        if !self.is_8_1()
+            && let Some(all) = capabilities["capabilities"].as_array_mut()
+        {
+            all.retain(|one| one["capability"] != SWITCHOVER_ACK);
+        }
+        self.execute("migrate-set-capabilities", capabilities)?;
         let mut parameters = tuning.parameters();
         if !self.is_8_2()
             && let Some(parameters) = parameters.as_object_mut()
@@ -82,12 +90,11 @@ impl Monitor {
         if self.is_8_2() {
             parameters.insert(AVAIL_SWITCHOVER_BANDWIDTH.into(), 0.into());
         }
+        parameters.insert(MAX_BANDWIDTH.into(), MAX_BANDWIDTH_NO_LIMIT.into());
         self.execute("migrate-set-parameters", Value::Object(parameters))?;
-        self.execute(
-            "migrate-set-capabilities",
-            json!({ "capabilities": [{ "capability": "auto-converge", "state": false }] }),
-        )
-        .map(drop)
+        let all = ["auto-converge", SWITCHOVER_ACK].into_iter().take(if self.is_8_1() { 2 } else { 1 });
+        let off: Vec<Value> = all.map(|name| json!({ "capability": name, "state": false })).collect();
+        self.execute("migrate-set-capabilities", json!({ "capabilities": off })).map(drop)
     }
 
     /// Throttles the guest by `percent` per cent, at the end of one of the next rounds: see the [module](super). With
@@ -108,6 +115,26 @@ impl Monitor {
     /// it was written.
     pub fn dirty_rate(&self) -> Result<Option<u64>, QmpError> {
         self.execute("query-dirty-rate", Value::Null).map(|answer| dirty_rate(&answer))
+    }
+
+    /// Has a migration under way send no more than so many bytes a second. `None`: as much as it can. QEMU keeps to the
+    /// limit in each tenth of a second, and sends one page at least, or with multifd as many as a packet has.
+    pub fn limit_rate(&self, bytes_per_s: Option<u64>) -> Result<(), QmpError> {
+        // Less than a byte in a tenth of a second would mean no limit.
+        let most =
+            bytes_per_s.map_or(MAX_BANDWIDTH_NO_LIMIT, |rate| rate.clamp(RATE_LIMIT_MIN, MAX_BANDWIDTH_NO_LIMIT));
+        self.execute("migrate-set-parameters", json!({ MAX_BANDWIDTH: most })).map(drop)
+    }
+
+    /// Returns what a source with [`Tuning::switchover_ack`] has to read on its return path before it goes to the
+    /// switchover: `MIG_RP_MSG_SWITCHOVER_ACK` with no data (`enum mig_rp_message_type` of migration/migration.c).
+    /// `None`: this QEMU does not wait for that.
+    pub fn switchover_ack(&self) -> Option<&'static [u8]> {
+        self.is_8_1().then_some(&[0, 7, 0, 0])
+    }
+
+    fn is_8_1(&self) -> bool {
+        *self.version() >= QemuVersion { major: 8, minor: 1, micro: 0 }
     }
 
     fn is_8_2(&self) -> bool {
@@ -253,6 +280,31 @@ mod tests {
             // Another program may have left cpr-reboot there.
             assert_eq!(parameters["mode"], new("normal".into()), "{version:?}");
             assert_eq!(parameters["avail-switchover-bandwidth"], new(5.into()), "{version:?}");
+        }
+    }
+
+    #[test]
+    fn a_source_waits_for_an_acknowledgement_where_qemu_knows_that() {
+        for (version, knows) in [((7, 2), false), ((8, 0), false), ((8, 1), true), ((10, 0), true)] {
+            let (set, heard) = std::sync::mpsc::sync_channel(9);
+            let monitor = fake_of(version, move |request, id, out| {
+                set.send(request["arguments"].clone()).unwrap();
+                writeln!(out, "{}", json!({ "return": {}, "id": id })).unwrap();
+            });
+            let has = |value: &Value, state: bool| {
+                let all = value["capabilities"].as_array().unwrap();
+                all.iter().any(|one| one["capability"] == "switchover-ack" && one["state"] == state)
+            };
+            monitor.tune(&Tuning { switchover_ack: true, ..Tuning::default() }).unwrap();
+            let (capabilities, _) = (heard.recv().unwrap(), heard.recv().unwrap());
+            assert_eq!((has(&capabilities, true), monitor.switchover_ack().is_some()), (knows, knows), "{version:?}");
+            monitor.forget_tuning().unwrap();
+            assert_eq!(heard.recv().unwrap()["max-bandwidth"], i64::MAX);
+            assert_eq!(has(&heard.recv().unwrap(), false), knows, "{version:?}");
+            for (limit, says) in [(Some(5000), 5000), (Some(0), 10), (None, i64::MAX)] {
+                monitor.limit_rate(limit).unwrap();
+                assert_eq!(heard.recv().unwrap(), json!({ "max-bandwidth": says }));
+            }
         }
     }
 

@@ -13,6 +13,11 @@ pub const SAMPLE_PAGES: u64 = 512;
 pub(super) const SAMPLE_PAGES_MIN: u64 = 128;
 pub(super) const AVAIL_SWITCHOVER_BANDWIDTH: &str = "avail-switchover-bandwidth";
 pub(super) const DOWNTIME_LIMIT: &str = "downtime-limit";
+pub(super) const MAX_BANDWIDTH: &str = "max-bandwidth";
+/// As good as no limit: QEMU keeps rates in signed 64 bits.
+pub(super) const MAX_BANDWIDTH_NO_LIMIT: u64 = i64::MAX as u64;
+/// Names a capability that QEMU knows since 8.1.
+pub(super) const SWITCHOVER_ACK: &str = "switchover-ack";
 const MODE_PARAMETER: &str = "mode";
 /// Holds the threshold at which no round passes without throttling.
 const THROTTLE_THRESHOLD: u8 = 1;
@@ -61,6 +66,10 @@ pub struct Tuning {
     /// Whether [`Monitor::set_throttle`](crate::Monitor::set_throttle) may slow the guest down. Until that call QEMU
     /// takes 1 % at most.
     pub throttle: bool,
+    /// Whether the source goes to the switchover only once its target has acknowledged that. Only QEMU 8.1 and later
+    /// know this capability; [`Monitor::tune`](crate::Monitor::tune) leaves it out elsewhere. A target that does not
+    /// have the capability never acknowledges.
+    pub switchover_ack: bool,
     /// The most bytes a second. QEMU's default is 128 MiB/s. [`u64::MAX`] is as good as no limit, and what the field
     /// compares with.
     pub max_bandwidth: u64,
@@ -88,6 +97,7 @@ impl Default for Tuning {
             pause_before_switchover: false,
             events: false,
             throttle: false,
+            switchover_ack: false,
             max_bandwidth: u64::MAX,
             downtime_limit_ms: 300,
             avail_switchover_bandwidth: None,
@@ -108,6 +118,7 @@ impl Tuning {
             ("pause-before-switchover", self.pause_before_switchover),
             ("events", self.events),
             ("auto-converge", self.throttle),
+            (SWITCHOVER_ACK, self.switchover_ack),
         ];
         let more = self.capabilities.iter().map(|(name, on)| (name.as_str(), *on));
         let all: Vec<Value> =
@@ -119,8 +130,7 @@ impl Tuning {
     /// does not know.
     pub fn parameters(&self) -> Value {
         let mut all = Map::new();
-        // QEMU keeps rates in signed 64 bits.
-        all.insert("max-bandwidth".into(), self.max_bandwidth.min(i64::MAX as u64).into());
+        all.insert(MAX_BANDWIDTH.into(), self.max_bandwidth.min(MAX_BANDWIDTH_NO_LIMIT).into());
         all.insert(DOWNTIME_LIMIT.into(), self.downtime_limit_ms.into());
         // Another program may have left another mode. In cpr-reboot the guest stands still for the whole copy.
         all.insert(MODE_PARAMETER.into(), "normal".into());

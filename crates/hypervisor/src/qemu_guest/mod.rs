@@ -16,7 +16,7 @@ use crate::guest::error::GuestError;
 use crate::guest::event::{EventSink, GuestEvent};
 use crate::guest::facts::{Accel, BlockNode, DeviceSnapshot, DirtyTracking, ImageSnapshot, InspectedGuest, RamSize};
 use crate::guest::inspect::{CompositionError, Inspect};
-use crate::guest::migrate::{CopyState, Migrate, MigrationSettings, MigrationState, Throttling};
+use crate::guest::migrate::{CopyState, Hold, Migrate, MigrationSettings, MigrationState, Throttling};
 use crate::guest::run::{RunControl, RunState};
 use crate::guest::{Guest, Quirks};
 use crate::inspect::{accel, block_nodes};
@@ -130,6 +130,7 @@ impl Migrate for Monitor {
         &self,
         settings: &MigrationSettings,
         throttling: Throttling,
+        hold: Hold,
         to: &Path,
     ) -> Result<(), GuestError> {
         self.tune(&Tuning {
@@ -137,6 +138,7 @@ impl Migrate for Monitor {
             // Nothing is left of the switchover's rate of an earlier migration.
             avail_switchover_bandwidth: Some(0),
             throttle: throttling == Throttling::Allowed,
+            switchover_ack: hold == Hold::Held,
             ..tuning(settings)
         })?;
         Ok(self.migrate(&format!("unix:{}", to.display()))?)
@@ -166,6 +168,14 @@ impl Migrate for Monitor {
     fn set_switchover(&self, bytes: u64, limit_ms: u64, socket_mbit_per_s: f64) -> Result<(), GuestError> {
         let ram = RamInfo { mbit_per_s: socket_mbit_per_s, ..RamInfo::default() };
         Ok(Monitor::set_switchover(self, bytes, limit_ms, &ram)?)
+    }
+
+    fn switchover_word(&self) -> Option<&'static [u8]> {
+        self.switchover_ack()
+    }
+
+    fn limit_rate(&self, bytes_per_s: Option<u64>) -> Result<(), GuestError> {
+        Ok(Monitor::limit_rate(self, bytes_per_s)?)
     }
 
     fn set_throttle(&self, percent: u8) -> Result<(), GuestError> {
@@ -322,7 +332,7 @@ mod tests {
     fn a_source_stops_before_the_switchover_and_is_tuned_for_no_other_migration() {
         let (guest, heard) = guest((10, 0));
         let settings = MigrationSettings { channels: Some(4), downtime_limit_ms: 50 };
-        guest.begin_outgoing(&settings, Throttling::Allowed, Path::new("/run/x")).unwrap();
+        guest.begin_outgoing(&settings, Throttling::Allowed, Hold::NotHeld, Path::new("/run/x")).unwrap();
         let told: Vec<(String, Value)> = heard.try_iter().collect();
         let commands: Vec<&str> = told.iter().map(|(command, _)| &**command).collect();
         assert_eq!(commands, ["migrate-set-capabilities", "migrate-set-parameters", "migrate"]);

@@ -1,6 +1,7 @@
 //! Connects a source's worker to its agent and its host.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use skein_inventory::Composition;
 use skein_units::{about_bytes, exact_time};
 
 use super::environment::{CopiedPages, OpenChannelsError, SourceEnvironment};
+use super::hold::Freshness;
 use super::links::PathSample;
 use crate::events::AgentEvent;
 use crate::guest_ram;
@@ -175,6 +177,13 @@ impl SourceEnvironment for AgentEnvironment {
         skein_host::raise_thread_priority();
     }
 
+    fn give_word(&self, word: &[u8]) -> io::Result<()> {
+        match &self.outgoing {
+            Some(outgoing) => outgoing.give_word(word),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
     fn paths(&self) -> Vec<PathSample> {
         self.context.paths(&self.peer, |paths, meter| {
             let sample = |path: &skein_dataplane::PathSnapshot| PathSample {
@@ -217,6 +226,10 @@ impl SourceEnvironment for AgentEnvironment {
 
     fn show_progress(&self, copy: CopyProgress) {
         self.context.view.set_progress(self.id, copy);
+    }
+
+    fn show_freshness(&self, freshness: Option<Freshness>) {
+        self.context.view.set_freshness(self.id, freshness);
     }
 
     fn log_progress(&self, copy: CopyProgress) {

@@ -5,12 +5,13 @@ use std::time::Duration;
 use skein_forecast::Convergence;
 use skein_forecast::CopySample;
 use skein_handover::{MigrationId, SourceInput};
-use skein_hypervisor::{CopyState, Guest, MigrationState, MigrationStatus};
+use skein_hypervisor::{CopyState, Guest, GuestError, MigrationState, MigrationStatus};
 use tracing::info;
 
 use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy, ConvergenceVerdict, Slowest};
 use super::dirty_rate::{DirtyRateSampler, Measurement, SAMPLE_TIME};
 use super::environment::SourceEnvironment;
+use super::hold::{HELD_SWITCHOVER_BYTES, HoldDecision, HoldDriver, HoldSample, RateLimit};
 use super::links::LinkWatch;
 use super::outage::{OutageSample, OutageWatch};
 use super::progress::{Logged, ProgressWatch, page_figures, progress, throttle_percent};
@@ -28,10 +29,27 @@ pub(super) struct GuestCopy {
     pub(super) guest: GuestWatch,
     steering: SwitchoverSteering,
     convergence: ConvergenceDriver,
+    /// What is decided about a copy that is held; `None`: the guest may switch.
+    hold: Option<HoldDriver>,
+    /// The rounds and the bytes of pages that were over when the guest was last let go: a copy begins anew then.
+    before: (u64, u64),
     sampler: DirtyRateSampler,
     links: LinkWatch,
     outage: OutageWatch,
     progress: ProgressWatch,
+}
+
+/// The reason why a guest that is held was not let go.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LetGoError {
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+    #[error("its main channel is gone")]
+    Channel(#[from] std::io::Error),
+}
+
+fn policy(offer: &Offer) -> ConvergencePolicy {
+    ConvergencePolicy { allow_throttle: offer.allow_throttle, has_deadline: offer.has_deadline }
 }
 
 /// What a copy is checked with.
@@ -45,8 +63,14 @@ pub(super) struct CopyLook<'a> {
 
 impl GuestCopy {
     /// Returns a copy that begins now.
-    pub(super) fn new(id: MigrationId, offer: Offer, guest: GuestWatch, now: Duration) -> GuestCopy {
-        let policy = ConvergencePolicy { allow_throttle: offer.allow_throttle, has_deadline: offer.has_deadline };
+    pub(super) fn new(
+        id: MigrationId,
+        offer: Offer,
+        guest: GuestWatch,
+        hold: Option<HoldDriver>,
+        now: Duration,
+    ) -> GuestCopy {
+        let policy = policy(&offer);
         GuestCopy {
             id,
             offer,
@@ -54,6 +78,8 @@ impl GuestCopy {
             guest,
             steering: SwitchoverSteering::default(),
             convergence: ConvergenceDriver::new(policy),
+            hold,
+            before: (0, 0),
             sampler: DirtyRateSampler::default(),
             links: LinkWatch::default(),
             outage: OutageWatch::new(now),
@@ -69,6 +95,38 @@ impl GuestCopy {
     /// Returns why a copy did not end that is called off before its end, by what was last seen of the copy.
     pub(super) fn why_unfinished(&self) -> Option<String> {
         self.convergence.why_unfinished()
+    }
+
+    /// Returns whether the guest may not switch yet.
+    pub(super) fn is_to_be_held(&self) -> bool {
+        self.hold.is_some()
+    }
+
+    /// Lets go of a guest that is held: the copy converges as any other from here on.
+    ///
+    /// # Errors
+    /// The hypervisor does not do its part. This may be tried again.
+    pub(super) fn let_go(&mut self, look: &CopyLook<'_>) -> Result<(), LetGoError> {
+        if self.hold.is_none() {
+            return Ok(());
+        }
+        match look.guest.limit_rate(None) {
+            Ok(()) | Err(GuestError::Unsupported(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let copy = look.guest.migration()?.copy.unwrap_or_default();
+        if let Some(word) = look.guest.switchover_word() {
+            look.environment.give_word(word)?;
+        }
+        self.hold = None;
+        // What was seen of a copy that was slowed down says nothing.
+        self.before = (copy.round.saturating_sub(1), copy.sent_page_bytes);
+        let note = self.convergence.note_throttle(look.now, 0);
+        note.into_iter().for_each(|text| look.environment.note(text));
+        self.convergence = ConvergenceDriver::new(policy(&self.offer));
+        self.steering.forget_told();
+        look.environment.show_freshness(None);
+        Ok(())
     }
 
     /// Notes that the guest stands still for the switchover: the copy has converged.
@@ -108,7 +166,18 @@ impl GuestCopy {
         let converges = match state.status {
             MigrationStatus::Active => {
                 let fits = self.steer(look, copy);
-                self.drive(look, copy, fits, state.throttle_percent.unwrap_or(0))
+                let throttle = state.throttle_percent.unwrap_or(0);
+                match self.is_held() {
+                    true => {
+                        self.hold_on(look, copy, fits, throttle);
+                        None
+                    }
+                    false => {
+                        let converges = self.drive(look, copy, fits, throttle);
+                        self.hold_on(look, copy, fits, throttle);
+                        converges
+                    }
+                }
             }
             _ => None,
         };
@@ -143,7 +212,8 @@ impl GuestCopy {
         let decision = self.steering.decide(&sample, self.convergence.watch());
         pages.iter().for_each(|pages| pages.set_held_bytes_max(decision.held_bytes_max));
         if let Some(limit) = decision.limit {
-            match look.guest.set_switchover(limit.bytes, self.offer.downtime_limit_ms, limit.socket_mbit_per_s) {
+            let bytes = if self.hold.is_some() { HELD_SWITCHOVER_BYTES } else { limit.bytes };
+            match look.guest.set_switchover(bytes, self.offer.downtime_limit_ms, limit.socket_mbit_per_s) {
                 Ok(()) => self.steering.note_told(limit),
                 Err(error) => info!(id = %self.id, "QEMU: {error}"),
             }
@@ -160,8 +230,8 @@ impl GuestCopy {
         let could_use_more = self.offer.transport.uses_all_nics() && links.is_full;
         let sample = CopySample {
             at: look.now.saturating_sub(self.begun),
-            round: copy.round,
-            sent: copy.sent_page_bytes,
+            round: copy.round.saturating_sub(self.before.0),
+            sent: copy.sent_page_bytes.saturating_sub(self.before.1),
             remaining: copy.remaining_bytes,
             fits,
             throttle,
@@ -183,6 +253,45 @@ impl GuestCopy {
         };
         self.carry_out_at(look, actions);
         decision.converges
+    }
+
+    /// Returns whether the guest is held: its copy has converged, and it may not switch yet.
+    fn is_held(&self) -> bool {
+        self.hold.as_ref().is_some_and(HoldDriver::has_converged)
+    }
+
+    /// Does what a hold needs: tells when the copy has converged, slows the copy down from then on, and shows how fresh
+    /// the target is. A guest that is held is not throttled.
+    fn hold_on(&mut self, look: &CopyLook<'_>, copy: &CopyState, fits: u64, throttle: u8) {
+        let sample = HoldSample {
+            now: look.now,
+            round: copy.round,
+            sent: copy.sent_page_bytes,
+            remaining: copy.remaining_bytes,
+            fits,
+            moves: self.convergence.watch().moves(),
+        };
+        let Some(hold) = &mut self.hold else { return };
+        let HoldDecision { has_converged, freshness, rate } = hold.decide(&sample);
+        if let Some(rate) = rate {
+            let bytes_per_s = match rate {
+                RateLimit::None => None,
+                RateLimit::BytesPerS(rate) => Some(rate),
+            };
+            match look.guest.limit_rate(bytes_per_s) {
+                Ok(()) | Err(GuestError::Unsupported(_)) => hold.note_told(rate),
+                Err(error) => info!(id = %self.id, "QEMU: {error}"),
+            }
+        }
+        if has_converged {
+            let mut actions = self.convergence.converges_again();
+            actions.extend((throttle > 0).then_some(ConvergenceAction::Throttle(0)));
+            self.carry_out_at(look, actions);
+            look.environment.tell(vec![Input::Source(self.id, SourceInput::Converged)]);
+        }
+        if freshness.is_some() {
+            look.environment.show_freshness(freshness);
+        }
     }
 
     /// Returns the bytes that the guest was last seen to write in a second, if the decision needs them. Has the

@@ -1,6 +1,7 @@
 //! Declares what a source's worker needs of its agent and its host.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use skein_hypervisor::Guest;
 use skein_inventory::Composition;
 use skein_pages::PageCounts;
 
+use super::hold::Freshness;
 use super::links::PathSample;
 use crate::migrations::input::Input;
 use crate::own_socket::SocketError;
@@ -71,6 +73,13 @@ pub(super) trait SourceEnvironment: Send {
     /// Has this thread run before others, because a guest stands still.
     fn raise_priority(&self);
 
+    /// Gives the hypervisor a word on its main channel, as if from the target. Nothing but whole words of the target
+    /// may have been written there so far.
+    ///
+    /// # Errors
+    /// The channel is gone.
+    fn give_word(&self, word: &[u8]) -> io::Result<()>;
+
     // The paths to the target.
 
     /// Returns the paths as they are now.
@@ -98,6 +107,9 @@ pub(super) trait SourceEnvironment: Send {
 
     /// Shows how far the copy is.
     fn show_progress(&self, copy: CopyProgress);
+
+    /// Shows how fresh the target of a held guest is; `None`: the guest is not held any more.
+    fn show_freshness(&self, freshness: Option<Freshness>);
 
     /// Shows how far the copy is, and adds that to the event log.
     fn log_progress(&self, copy: CopyProgress);

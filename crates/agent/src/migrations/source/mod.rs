@@ -9,6 +9,7 @@
 //! | [`standing`] | keeps whether the migration stands, and lets only the first reason against it count |
 //! | [`switchover`] | decides what may be left when the guest is stopped |
 //! | [`convergence`], [`dirty_rate`], [`links`] | decide what is done for the copy to converge |
+//! | [`hold`] | decides about a copy that is held: how fast it goes, how fresh the target is |
 //! | [`outage`] | decides whether a throttled guest waits for the network |
 //! | [`progress`] | says how far the copy is |
 //! | [`environment`], [`agent_environment`] | what the worker and the copy need of their agent and host |
@@ -22,6 +23,7 @@ mod copy;
 mod dirty_rate;
 mod environment;
 mod guest_state;
+mod hold;
 mod hypervisor_watch;
 mod links;
 mod outage;
@@ -38,6 +40,7 @@ use std::sync::mpsc::SyncSender;
 use skein_handover::MigrationSummary;
 
 use self::agent_environment::AgentEnvironment;
+pub(super) use self::hold::Freshness;
 pub(super) use self::worker::SourceWorker;
 use super::context::Context;
 use super::input::WorkerInput;

@@ -21,7 +21,7 @@ const PACKING_RATIO_DROP_MAX: f64 = 10.0;
 const PACKING_RATIO_BYTES_MIN: u64 = 1 << 20;
 /// The part of the downtime limit that the handover takes, and comparing what both ends hold. At most half of the
 /// limit.
-const HANDOVER_TIME_RESERVED: Duration = Duration::from_millis(25);
+pub(super) const HANDOVER_TIME_RESERVED: Duration = Duration::from_millis(25);
 /// How many samples count as recent: those of a second.
 const RECENT_SAMPLES: usize = 10;
 /// A change is worth a command to the hypervisor if it is more than the limit divided by this.
@@ -131,6 +131,11 @@ impl SwitchoverSteering {
         let next = SwitchoverLimit { bytes, socket_mbit_per_s };
         let is_news = !self.told.is_some_and(|told| told.is_near(&next));
         SwitchoverDecision { fits_bytes: fits, held_bytes_max, limit: is_news.then_some(next) }
+    }
+
+    /// Has the hypervisor told again what may be left.
+    pub(super) fn forget_told(&mut self) {
+        self.told = None;
     }
 
     /// Notes that the hypervisor has taken this limit.

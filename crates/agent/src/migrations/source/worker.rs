@@ -8,13 +8,15 @@ use skein_handover::{
     MigrationId, MigrationPhase, MigrationSummary, Order, SourceGuest, SourceInput, SourceOrder, SourcePhase,
 };
 use skein_hypervisor::{
-    Guest, GuestError, GuestEvent, MigrationState, MigrationStatus, RunState, StopCause, Throttling,
+    Guest, GuestError, GuestEvent, Hold, MigrationSettings, MigrationState, MigrationStatus, RunState, StopCause,
+    Throttling,
 };
 use tracing::{info, warn};
 
-use super::copy::{CopyLook, GuestCopy};
+use super::copy::{CopyLook, GuestCopy, LetGoError};
 use super::environment::{OpenChannelsError, SourceEnvironment};
 use super::guest_state::{guest, without_migration};
+use super::hold::HoldDriver;
 use super::hypervisor_watch::{HypervisorWatch, LetGo};
 use super::outage::THROTTLED_OUTAGE_TIME;
 use super::standing::Standing;
@@ -44,6 +46,8 @@ pub(in crate::migrations) struct SourceWorker {
     /// The name of the target's host.
     peer: String,
     offer: Option<Offer>,
+    /// Whether the migration was begun as a hold: only an order has the guest switch.
+    is_hold: bool,
     clock: Arc<dyn Clock>,
     environment: Box<dyn SourceEnvironment>,
     hypervisor: HypervisorWatch,
@@ -82,6 +86,8 @@ enum OrderError {
     #[error("{0}")]
     Changed(String),
     #[error(transparent)]
+    NotLetGo(#[from] LetGoError),
+    #[error(transparent)]
     Channels(#[from] OpenChannelsError),
     #[error(transparent)]
     Guest(#[from] GuestError),
@@ -100,6 +106,7 @@ impl SourceWorker {
             id: summary.id,
             peer: summary.peer,
             offer,
+            is_hold: summary.is_hold,
             clock,
             environment,
             hypervisor: HypervisorWatch::new(jobs),
@@ -189,6 +196,7 @@ impl SourceWorker {
                 Ok(()) => self.migrate(&guest),
                 Err(why) => return self.refuse_copy(why),
             },
+            SourceOrder::Switch => self.let_go_of_hold(&*guest),
             SourceOrder::Continue => self.go_on(&*guest),
             SourceOrder::CancelMigration => self.cancel(&*guest),
             SourceOrder::Resume => guest.resume().map_err(OrderError::from),
@@ -253,9 +261,28 @@ impl SourceWorker {
         let watch = GuestWatch::begin(now, &**guest, promised).map_err(OrderError::Changed)?;
         let path = self.environment.open_channels(&**guest)?;
         let throttling = if offer.allow_throttle.is_some() { Throttling::Allowed } else { Throttling::Forbidden };
-        guest.begin_outgoing(&offer.migration_settings(), throttling, &path)?;
-        self.copy = Some(GuestCopy::new(self.id, offer, watch, now));
+        let slips = guest.switchover_word().is_none();
+        let hold = self.is_hold.then(|| HoldDriver::new(offer.downtime_limit_ms, slips));
+        let settings = match (self.is_hold, offer.migration_settings()) {
+            // Such a hypervisor may get to the switchover before it can be told what may be left.
+            (true, settings) if slips => MigrationSettings { downtime_limit_ms: 1, ..settings },
+            (_, settings) => settings,
+        };
+        let held = if self.is_hold { Hold::Held } else { Hold::NotHeld };
+        guest.begin_outgoing(&settings, throttling, held, &path)?;
+        self.copy = Some(GuestCopy::new(self.id, offer, watch, hold, now));
         Ok(())
+    }
+
+    /// Lets go of a guest that is held.
+    ///
+    /// # Errors
+    /// The hypervisor does not do its part. The order is repeated.
+    fn let_go_of_hold(&mut self, guest: &dyn Guest) -> Result<(), OrderError> {
+        let guest = guest.with_patience(ANSWER_TIME);
+        let Some(copy) = &mut self.copy else { return Ok(()) };
+        let (now, environment) = (self.clock.now(), &*self.environment);
+        Ok(copy.let_go(&CopyLook { now, environment, guest: &*guest, peer: &self.peer })?)
     }
 
     /// Has the hypervisor continue a migration that is at its switchover. Does not wait long for the answer: a QEMU may
@@ -510,6 +537,14 @@ impl SourceWorker {
 
     /// Reports that the guest stands still for the switchover. A guest that changed does not go on.
     fn report_stopped(&mut self) {
+        if self.copy.as_ref().is_some_and(GuestCopy::is_to_be_held) && self.standing.become_first(Standing::CalledOff) {
+            let program = self.environment.guest().map_or_else(|| "its hypervisor".into(), |guest| guest.program());
+            let why = format!(
+                "{program} stops a guest of which nothing is left to copy, whatever it is told; QEMU from 8.1 on waits \
+                 for a word"
+            );
+            self.environment.tell(vec![Input::Detail(self.id, why)]);
+        }
         if !self.standing.has_changed() {
             self.report_guest(SourceGuest::PreSwitchover);
         }

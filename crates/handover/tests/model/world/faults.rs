@@ -15,6 +15,8 @@ pub struct Budget {
     pub offs: [u8; 2],
     /// Contact comes and goes, and waits end in doubt: see [`World::steps`].
     pub doubt: bool,
+    /// The migration is held, and people say at any time that the guest may switch.
+    pub hold: bool,
     /// Steps are taken in every detail: see [`World::steps`].
     pub fine: bool,
 }
@@ -27,6 +29,7 @@ impl Budget {
         failures: [0, 0],
         offs: [0, 0],
         doubt: false,
+        hold: false,
         fine: false,
     };
 }
@@ -44,4 +47,6 @@ pub enum Error {
     RunUnwritten,
     /// The target's disk is lost with a crash.
     TargetForgets,
+    /// A guest that is held switches though nobody said so.
+    SwitchUnasked,
 }

@@ -1,6 +1,6 @@
 //! What the checks ask of a state.
 
-use skein_handover::{Outcome, SourceHandover, SourceOrder, TargetHandover, TargetPhase};
+use skein_handover::{Outcome, SourceHandover, SourceOrder, SourcePhase, TargetHandover, TargetPhase};
 
 use super::state::{Agent, SourceQemu, TargetQemu, World};
 
@@ -50,6 +50,19 @@ impl World {
             .filter(|target| target.is_in_doubt())
             .is_none_or(|target| matches!(target.phase(), TargetPhase::Completed | TargetPhase::Run));
         source_ok && target_ok
+    }
+
+    /// Returns whether a guest that is held goes to its switchover only once somebody has said so.
+    pub fn holds(&self) -> bool {
+        let goes = |source: &SourceHandover| {
+            matches!(source.phase(), SourcePhase::Switchover | SourcePhase::Grant | SourcePhase::Release)
+        };
+        !self.budget.hold || self.switched || !self.source.machine().is_some_and(goes)
+    }
+
+    /// Returns whether the guest is held, and nobody has said yet that it may switch.
+    pub fn is_held(&self) -> bool {
+        self.source.machine().is_some_and(SourceHandover::is_to_be_held)
     }
 
     pub fn hosts_are_on(&self) -> bool {

@@ -1,6 +1,6 @@
 //! The errors that are planted.
 
-use skein_handover::{Intent, SourceOrder, SourcePhase, TargetInput, TargetPhase, TargetRecord};
+use skein_handover::{Intent, SourceInput, SourceOrder, SourcePhase, TargetInput, TargetPhase, TargetRecord};
 
 use super::faults::Error;
 use super::state::World;
@@ -24,6 +24,7 @@ impl World {
                 let unwritten = self.target_write() == Some(TargetRecord::Run);
                 unwritten.then(|| self.tell_target(TargetInput::Written(TargetRecord::Run)))?
             }
+            Error::SwitchUnasked => self.tell_source(SourceInput::Switch),
             // This error acts at the crash.
             Error::TargetForgets => None,
         }

@@ -44,6 +44,10 @@ impl World {
             if doubt {
                 steps.extend([Step::Contact(S, true), Step::Contact(S, false)]);
             }
+            if budget.hold {
+                // Also before the copy has begun, twice, and after the migration was called off or restarted.
+                steps.extend([Step::Converged, Step::Switch, Step::HoldOver]);
+            }
             if fine || source.phase() == SourcePhase::Begin {
                 steps.push(Step::Cancel(S));
             }

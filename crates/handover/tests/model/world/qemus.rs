@@ -146,6 +146,8 @@ impl World {
     pub(super) fn migration_goes_on(&mut self) -> Option<()> {
         match self.source_qemu {
             SourceQemu::Migrating | SourceQemu::HaltedMigrating if !self.stream_broken => {
+                // Some QEMUs do not hold a guest of which nothing is left to copy.
+                self.disturbed |= self.is_held();
                 self.source_qemu = SourceQemu::PreSwitchover
             }
             SourceQemu::Device => self.source_qemu = SourceQemu::Completed,

@@ -101,6 +101,8 @@ pub struct World {
     pub(super) said_kept: bool,
     pub(super) broke_word: bool,
     pub(super) changed_its_mind: bool,
+    /// Whether somebody said that the guest, which is held, may switch.
+    pub(super) switched: bool,
     /// Whether a QEMU that held the guest was killed.
     pub(super) killed: bool,
     /// Whether something went wrong, or was called off.
@@ -109,7 +111,7 @@ pub struct World {
 
 impl World {
     pub fn new(budget: Budget, error: Option<Error>) -> World {
-        let mut source = SourceHandover::new();
+        let mut source = if budget.hold { SourceHandover::held() } else { SourceHandover::new() };
         source.handle(SourceInput::Guest(SourceGuest::Running));
         World {
             budget,
@@ -142,6 +144,7 @@ impl World {
             said_kept: false,
             broke_word: false,
             changed_its_mind: false,
+            switched: false,
             killed: false,
             disturbed: false,
         }

@@ -29,6 +29,12 @@ pub enum Step {
     SourceGuest,
     TargetGuest(TargetGuest),
     MigrationFailed,
+    /// The source's agent has seen that the copy has converged.
+    Converged,
+    /// A person says that the guest may switch, or the window of the hold opens.
+    Switch,
+    /// The window of the hold is over.
+    HoldOver,
     Elapsed(End, Wait),
     Cancel(End),
     /// A proof is given to this end.

@@ -39,6 +39,18 @@ impl World {
             Step::SourceGuest => self.ask_source_guest()?,
             Step::TargetGuest(guest) => self.ask_target_guest(guest)?,
             Step::MigrationFailed => self.tell_migration_failed()?,
+            Step::Converged => {
+                matches!(self.source_qemu, SourceQemu::Migrating).then_some(())?;
+                self.tell_source(SourceInput::Converged)?;
+            }
+            Step::Switch => {
+                self.tell_source(SourceInput::Switch)?;
+                self.switched = true;
+            }
+            Step::HoldOver => {
+                self.tell_source(SourceInput::HoldOver)?;
+                self.disturbed = true;
+            }
             Step::Elapsed(end, wait) => {
                 self.tell(end, SourceInput::Elapsed(wait), TargetInput::Elapsed(wait))?;
                 self.disturbed = true;

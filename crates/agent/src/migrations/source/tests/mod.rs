@@ -2,5 +2,6 @@
 //! copy.
 
 mod copies;
+mod holds;
 mod orders;
 mod world;

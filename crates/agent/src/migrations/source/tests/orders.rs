@@ -52,6 +52,7 @@ const ALL: [Wrong; 12] = [
 fn command(order: SourceOrder) -> Command {
     match order {
         SourceOrder::Migrate => Command::BeginOutgoing,
+        SourceOrder::Switch => Command::LimitRate,
         SourceOrder::Continue => Command::ContinueMigration,
         SourceOrder::CancelMigration => Command::CancelMigration,
         SourceOrder::Resume => Command::Resume,

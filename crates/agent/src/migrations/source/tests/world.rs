@@ -1,6 +1,7 @@
 //! Connects a worker to a guest in virtual time, and to an agent that notes what it is told.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -12,13 +13,14 @@ use skein_fake_guest::{FakeGuest, GuestParameters, Told, VirtualClock};
 use skein_handover::{
     MigrationId, MigrationPhase, MigrationSummary, Order, Role, SourceInput, SourceOrder, SourcePhase,
 };
-use skein_hypervisor::{Guest, MigrationStatus};
+use skein_hypervisor::{Guest, Migrate, MigrationStatus};
 use skein_inventory::Composition;
 use skein_pages::PageCounts;
 
 use crate::migrations::input::{Input, WorkerInput};
 use crate::migrations::offer::Offer;
 use crate::migrations::source::environment::{CopiedPages, OpenChannelsError, SourceEnvironment};
+use crate::migrations::source::hold::Freshness;
 use crate::migrations::source::links::PathSample;
 use crate::migrations::source::worker::{PROGRESS_PERIOD, SourceWorker, Work};
 use crate::migrations::test_parts::{TestClock, offer};
@@ -120,6 +122,7 @@ pub(super) struct AgentState {
     pub(super) done: BTreeSet<String>,
     pub(super) progress: Vec<CopyProgress>,
     pub(super) logged: usize,
+    pub(super) freshness: Option<Freshness>,
 }
 
 /// An agent that has one guest.
@@ -189,6 +192,12 @@ impl SourceEnvironment for FakeEnvironment {
     fn raise_priority(&self) {
         self.note_done("hurried");
     }
+    fn give_word(&self, word: &[u8]) -> io::Result<()> {
+        assert_eq!(Some(word), self.guest.switchover_word());
+        self.guest.let_switch();
+        self.note_done("gave the word");
+        Ok(())
+    }
     fn paths(&self) -> Vec<PathSample> {
         self.agent.lock().paths.clone()
     }
@@ -212,6 +221,9 @@ impl SourceEnvironment for FakeEnvironment {
     }
     fn show_progress(&self, copy: CopyProgress) {
         self.agent.lock().progress.push(copy);
+    }
+    fn show_freshness(&self, freshness: Option<Freshness>) {
+        self.agent.lock().freshness = freshness;
     }
     fn log_progress(&self, copy: CopyProgress) {
         let mut agent = self.agent.lock();
@@ -243,7 +255,15 @@ impl World {
         let clock = VirtualClock::new();
         let promised = Some(parameters.composition.clone());
         let guest = FakeGuest::running(&clock, parameters);
-        World::of(clock, guest, promised, offer, phase)
+        World::of(clock, guest, promised, offer, phase, false)
+    }
+
+    /// Returns a migration that is prepared and is to be held.
+    pub(super) fn to_hold(parameters: GuestParameters, offer: Offer) -> World {
+        let clock = VirtualClock::new();
+        let promised = Some(parameters.composition.clone());
+        let guest = FakeGuest::running(&clock, parameters);
+        World::of(clock, guest, promised, Some(offer), SourcePhase::Prepare, true)
     }
 
     fn of(
@@ -252,6 +272,7 @@ impl World {
         promised: Option<Composition>,
         offer: Option<Offer>,
         phase: SourcePhase,
+        is_hold: bool,
     ) -> World {
         let agent = Arc::new(Mutex::new(AgentState { promised, copies: 1, ..AgentState::default() }));
         let environment = FakeEnvironment { guest: guest.clone(), agent: agent.clone(), are_open: false };
@@ -262,6 +283,8 @@ impl World {
             peer: "b".into(),
             stage: MigrationPhase::Source(phase),
             priority: 50,
+            is_hold,
+            is_to_be_held: is_hold,
             why: None,
             detail: String::new(),
             in_doubt: false,
@@ -277,7 +300,7 @@ impl World {
     /// Starts the agent again. Its new worker knows only the phase of the migration.
     pub(super) fn restarted(self, phase: SourcePhase) -> World {
         let told_guest = self.guest.told().len();
-        World { told_guest, ..World::of(self.clock, self.guest, None, None, phase) }
+        World { told_guest, ..World::of(self.clock, self.guest, None, None, phase, false) }
     }
 
     /// Returns a migration whose copy has come this far. What the owner was told up to there is taken.
@@ -383,6 +406,7 @@ fn brief(input: &Input) -> String {
         Input::Source(ID, SourceInput::Guest(guest)) => format!("{guest:?}"),
         Input::Source(ID, SourceInput::MigrationFailed) => "failed".into(),
         Input::Source(ID, SourceInput::GuestChanged) => "changed".into(),
+        Input::Source(ID, SourceInput::Converged) => "converged".into(),
         Input::Detail(ID, why) => format!("detail {why:?}"),
         Input::LastWords(ID, words) => format!("words {words:?}"),
         other => panic!("the worker has nothing to say of this: {other:?}"),
@@ -399,6 +423,7 @@ fn told_briefly(told: &Told) -> String {
         Told::Resume => "resume".into(),
         Told::SetThrottle(percent) => format!("throttle {percent}"),
         Told::SetSwitchover { .. } => "switchover".into(),
+        Told::LimitRate(rate) => format!("rate {rate:?}"),
         Told::MeasureDirtyRate(_) => "measure".into(),
         other => format!("{other:?}"),
     }
