@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use skein_api::{
-    Convergence, FailureReason, LogEntry, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request,
+    Convergence, FailureReason, HoldOptions, LogEntry, MigrateOptions, Migration, MigrationId, MigrationPhase, Outcome,
+    Reply, Request, SourcePhase,
 };
 use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
@@ -67,6 +68,68 @@ fn a_throttled_guest_does_not_wait_for_the_network() {
     cluster.wait_clean(DEADLINE);
     assert!(notes(&cluster, id).iter().any(|note| note.starts_with("the guest was throttled by up to ")));
     assert!(cluster.verify(VM).is_good());
+    cluster.check();
+}
+
+/// Returns a guest that fits into its downtime limit, held at a, with this hold.
+fn held(cluster: &Cluster, hold: HoldOptions) -> MigrationId {
+    let options = MigrateOptions { downtime_limit_ms: Some(1500), ..MigrateOptions::default() };
+    let id = cluster.begin_held(VM, "a", "b", options, hold).id;
+    let is_held = || {
+        let now = cluster.migration("a", id);
+        assert_eq!(now.outcome, None, "{now:?}");
+        now.stage == Some(MigrationPhase::Source(SourcePhase::Held))
+    };
+    cluster.wait(DEADLINE, "it is held", is_held);
+    id
+}
+
+#[test]
+fn a_guest_is_held_and_kept_fresh_until_it_is_to_switch() {
+    let rates = vec![Some(4 * RATE)];
+    let mut cluster = Cluster::up(Settings { nics: 2, rates, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) });
+    // The guest writes 2 MB/s to 4 MB.
+    let params = Params { fill_mb: 24, compressible: 0, rewrite_mb: 4, rate: 500, ..Params::default() };
+    let definition = cluster.working(VM, &params);
+    cluster.start_vm("a", &definition);
+    cluster.wait_working(VM);
+
+    let id = held(&cluster, HoldOptions::default());
+    let rounds = || cluster.migration("a", id).copy.map_or(0, |copy| copy.round);
+    let first = rounds();
+    cluster.wait(DEADLINE, "the target is kept fresh", || rounds() >= first + 3);
+    let now = cluster.migration("a", id);
+    let hold = now.hold.clone().expect("it is held");
+    eprintln!("{hold:?}, {:?}", now.copy);
+    assert!(hold.dirty_bytes.is_some_and(|bytes| bytes < 12_000_000) && hold.since.is_some(), "{hold:?}");
+    assert!(hold.downtime_ms.is_some_and(|ms| ms <= 1500) && hold.called_off_at.is_some(), "{hold:?}");
+    assert!(cluster.where_runs(VM) == ["a"]);
+    let refused = cluster.refused("b", &Request::MigrationSwitch { id: id.to_string(), deadline_s: None });
+    assert!(refused.contains("the source of migration"), "{refused}");
+
+    // Called off while it is held, it runs on as before.
+    cluster.asked("a", &Request::MigrationCancel { id: id.to_string() });
+    assert_eq!(cluster.watched("a", id).outcome, Some(Outcome::CalledOff));
+    cluster.wait_clean(DEADLINE);
+
+    // An agent that is killed calls it off, as every migration, and says so.
+    let id = held(&cluster, HoldOptions::default());
+    cluster.kill("a");
+    cluster.start("a");
+    let is_over = || cluster.migration("a", id).outcome == Some(Outcome::CalledOff);
+    cluster.wait(DEADLINE, "it is called off", is_over);
+    assert_eq!(cluster.migration("a", id).why, Some(FailureReason::AgentRestarted));
+    cluster.wait_clean(DEADLINE);
+
+    let id = held(&cluster, HoldOptions::default());
+    let switched = Request::MigrationSwitch { id: id.to_string(), deadline_s: Some(DEADLINE.as_secs()) };
+    cluster.asked("a", &switched);
+    let moved = cluster.watched("a", id);
+    assert_eq!(moved.outcome, Some(Outcome::Moved), "{moved:?}");
+    eprintln!("moved, {} ms stopped: {:#?}", moved.downtime_ms.unwrap_or(0), notes(&cluster, id));
+    assert!(notes(&cluster, id).contains(&"the guest may switch: somebody says so".to_owned()));
+    assert!(cluster.verify(VM).is_good());
+    cluster.wait_clean(DEADLINE);
     cluster.check();
 }
 

@@ -32,7 +32,9 @@ use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
-use skein_api::{CheckResult, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, VmOrigin, VmView};
+use skein_api::{
+    CheckResult, HoldOptions, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, VmOrigin, VmView,
+};
 use skein_client::{CallError, Client};
 use skein_handover::{Record, needed};
 use skein_identity::{ClusterCa, Validity};
@@ -375,6 +377,13 @@ impl Cluster {
     #[track_caller]
     pub fn begin(&self, vm: &str, from: &str, to: &str, options: MigrateOptions) -> Migration {
         migration(self.wanted(from, &Request::Migrate { vm: vm.into(), to: to.into(), options, detach: true }))
+    }
+
+    /// Begins a migration that is held.
+    #[track_caller]
+    pub fn begin_held(&self, vm: &str, from: &str, to: &str, options: MigrateOptions, hold: HoldOptions) -> Migration {
+        let (vm, to) = (vm.into(), to.into());
+        migration(self.wanted(from, &Request::MigrateHeld { vm, to, options, hold, detach: true }))
     }
 
     /// Makes a request for a migration, and returns the last reply. Warnings on the way are ignored.

@@ -13,6 +13,7 @@ use skein_client::{CallError, Client, Conversation};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
+use super::hold::{held_text, hold_words};
 use super::local::{
     AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code,
     other_host, reason, unexpected,
@@ -80,15 +81,24 @@ impl Opening {
     }
 }
 
-/// Asks for a migration, to begin or to watch it, and shows it until it is over.
-pub fn follow(client: &Client, opening: Opening, json: bool) -> anyhow::Result<ExitCode> {
-    Follower::new(client, opening, json, FOLLOW_TIMES)?.run()
+/// Until when a migration is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    Over,
+    /// Until its guest is held, or it is over.
+    Held,
+}
+
+/// Asks for a migration, to begin or to watch it, and shows it until it is over, or held.
+pub fn follow(client: &Client, opening: Opening, until: Until, json: bool) -> anyhow::Result<ExitCode> {
+    Follower::new(client, opening, until, json, FOLLOW_TIMES)?.run()
 }
 
 /// A follower of one migration.
 struct Follower<'a> {
     client: &'a Client,
     opening: Opening,
+    until: Until,
     json: bool,
     waits: FollowTimes,
     screen: Screen,
@@ -106,10 +116,28 @@ struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    fn new(client: &'a Client, opening: Opening, json: bool, waits: FollowTimes) -> Result<Follower<'a>, CallError> {
+    fn new(
+        client: &'a Client,
+        opening: Opening,
+        until: Until,
+        json: bool,
+        waits: FollowTimes,
+    ) -> Result<Follower<'a>, CallError> {
         let (screen, conversation) = (Screen::new(json), Some(opening.ask(client)?));
         let (lost, known, doubt) = (None, None, None);
-        Ok(Follower { client, opening, json, waits, screen, conversation, heard: Instant::now(), lost, known, doubt })
+        Ok(Follower {
+            client,
+            opening,
+            until,
+            json,
+            waits,
+            screen,
+            conversation,
+            heard: Instant::now(),
+            lost,
+            known,
+            doubt,
+        })
     }
 
     fn run(mut self) -> anyhow::Result<ExitCode> {
@@ -253,6 +281,13 @@ impl<'a> Follower<'a> {
         }
         match reply {
             Reply::Progress(migration) => {
+                if self.until == Until::Held && is_held(&migration) {
+                    self.screen.close();
+                    if !self.json {
+                        print(&held_text(&migration))?;
+                    }
+                    return Ok(Some(ExitCode::SUCCESS));
+                }
                 self.progress(migration)?;
                 Ok(None)
             }
@@ -370,11 +405,16 @@ pub fn attempt_words(migration: &Migration) -> Option<String> {
     Some(format!("attempt {} of {}{not_begun}", attempt.number, attempt.of))
 }
 
+fn is_held(migration: &Migration) -> bool {
+    migration.stage == Some(MigrationPhase::Source(SourcePhase::Held)) && migration.outcome.is_none()
+}
+
 /// Returns whether the figures of the copy mean something now.
 fn copies(migration: &Migration) -> bool {
     use MigrationPhase::{Source, Target};
     let stage = migration.stage;
-    matches!(stage, Some(Source(SourcePhase::Precopy | SourcePhase::Switchover) | Target(TargetPhase::Ready)))
+    use SourcePhase::{Held, Precopy, Switchover};
+    matches!(stage, Some(Source(Precopy | Held | Switchover) | Target(TargetPhase::Ready)))
 }
 
 /// Returns `round 2, 1.2 GiB of 4 GiB left`.
@@ -461,6 +501,7 @@ fn progress_line(migration: &Migration) -> String {
         None => "beginning".to_owned(),
     }];
     words.extend(attempt_words(migration));
+    words.extend(migration.hold.iter().filter(|_| is_held(migration)).flat_map(hold_words));
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
         let stopped = migration.stage == Some(MigrationPhase::Source(SourcePhase::Switchover));
         let limit = migration.rate_limit.as_ref();
@@ -602,7 +643,8 @@ impl Bars {
             if let Some(words) = kinds_words(copy) {
                 self.pages.get_or_insert_with(|| line("  pages {wide_msg}")).set_message(words);
             }
-            let words = if copies(migration) { copy_words(copy) } else { Vec::new() };
+            let mut words = if copies(migration) { copy_words(copy) } else { Vec::new() };
+            words.extend(migration.hold.iter().filter(|_| is_held(migration)).flat_map(hold_words));
             if !words.is_empty() || self.forecast.is_some() {
                 self.forecast.get_or_insert_with(|| line("        {wide_msg}")).set_message(words.join(", "));
             }
@@ -707,7 +749,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let client = agent(dir.path(), script, stays);
         let request = Request::MigrationWatch { id: "web1".into() };
-        Follower::new(&client, Opening::Watch(request), true, waits)?.run()
+        Follower::new(&client, Opening::Watch(request), Until::Over, true, waits)?.run()
     }
 
     #[test]

@@ -12,7 +12,8 @@ use skein_units::{Rate, parse_millis};
 use super::cluster::access::ControllerArgs;
 use super::cluster::moves::{self, Then};
 use super::cluster::output::Output;
-use super::follow::{Opening, follow};
+use super::follow::{Opening, Until, follow};
+use super::hold::HoldArgs;
 use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
 use super::session_options::transport;
 use super::text::{print, print_json};
@@ -37,6 +38,10 @@ Examples:
       stop it for 100 ms at most; call it off if that cannot be had in ten minutes; then try again, three times
   skein migrate db1 --to hostb --allow-throttle 60
       slow it down, by 60 % at most and no more than needed, if it writes faster than the links carry
+  skein migrate db1 --to hostb --hold
+      copy it, and keep hostb fresh until `skein migration switch db1`
+  skein migrate db1 --to hostb --hold --switch-between 22:00-23:00 --detach
+      the same, and have it switch by itself tonight
   skein migrate web1 --to hostb --transport multichannel
       use all NICs, and leave this host's CPU alone
   skein migrate web1 --to hostb --rate 500Mbit/s
@@ -89,6 +94,8 @@ pub struct Args {
     /// How often to begin again after a failure, whether this command watches or not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
+    #[command(flatten)]
+    hold: HoldArgs,
     /// Return as soon as it is begun or queued
     #[arg(long)]
     detach: bool,
@@ -150,6 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         rate_bits_per_s: args.rate.map(Rate::bits_per_s),
         retries: args.retries,
     };
+    let hold = args.hold.options()?;
     let vm = args.vm;
     // Where there is no agent, as on a desk, the controller does what it can.
     let has_agent =
@@ -157,7 +165,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let to = match args.to {
         Some(to) if has_agent => to,
         to => {
-            if options != MigrateOptions::default() {
+            if options != MigrateOptions::default() || hold.is_some() {
                 bail!(
                     "a controller's migration has no options of its own: leave them out, or give --to on the VM's host"
                 );
@@ -173,8 +181,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     if !args.check {
-        let request = Request::Migrate { vm, to, options, detach: args.detach };
-        return follow(&args.local.client(), Opening::begin(request), args.json);
+        let (request, until) = match hold {
+            None => (Request::Migrate { vm, to, options, detach: args.detach }, Until::Over),
+            Some(hold) => (Request::MigrateHeld { vm, to, options, hold, detach: args.detach }, Until::Held),
+        };
+        return follow(&args.local.client(), Opening::begin(request), until, args.json);
     }
     let check = match args.local.call(&Request::Check { vm, to, options })? {
         Reply::Check(check) => check,

@@ -8,7 +8,8 @@ use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageF
 use skein_units::measured::bps;
 use skein_units::{Rate, RateError, about_bytes, duration};
 
-use super::follow::{Opening, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
+use super::follow::{Opening, Until, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
+use super::hold::{hold_words, parse_seconds, switch_text};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
@@ -52,6 +53,25 @@ Examples:
         /// The beginning of its id, or a VM's name
         id: String,
         /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have one that is held switch now
+    ///
+    /// Says how long the guest is expected to stand still, and returns; said before it is held, the guest switches as
+    /// soon as it may. If the guest writes too much by now, its copy converges again first, as any other. On the
+    /// source's host only.
+    #[command(after_help = "\
+Examples:
+  skein migration switch db1            have db1 switch
+  skein migration switch db1 --by 5m    call it off if it has not in five minutes")]
+    Switch {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// Call it off if the guest is not about to move after so long, such as 5m [default: --deadline, once more]
+        #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+        by: Option<u64>,
+        /// The migration as JSON
         #[arg(long)]
         json: bool,
     },
@@ -144,7 +164,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
         }
         Command::Watch { id, json } => {
-            return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), json);
+            return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), Until::Over, json);
+        }
+        Command::Switch { id, by, json } => {
+            let migration = ask(local, &Request::MigrationSwitch { id, deadline_s: by })?;
+            if json { print_json(&migration)? } else { print(&switch_text(&migration))? }
         }
         Command::Cancel { id, json } => {
             let migration = ask(local, &Request::MigrationCancel { id })?;
@@ -292,6 +316,7 @@ fn shown(migration: &Migration, events: bool) -> String {
         ("to", migration.target.clone()),
         ("this host", format!("is the {}", role(migration.role))),
         ("state", state.to_owned()),
+        ("hold", migration.hold.as_ref().map(|hold| hold_words(hold).join(", ")).unwrap_or_default()),
         ("attempt", attempt(migration)),
         ("why", reason(migration)),
         ("begun", moment(&migration.begun) + " UTC"),

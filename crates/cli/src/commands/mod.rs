@@ -8,6 +8,7 @@ mod console;
 
 pub mod doctor;
 mod follow;
+mod hold;
 pub mod host;
 mod local;
 pub mod man;
