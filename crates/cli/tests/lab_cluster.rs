@@ -9,17 +9,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-use skein_lab_cluster::{GUEST_TIME, Settings, until};
+use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, until};
 
-use controlled::{DEADLINE, FENCE_AGENT, World, done};
+use controlled::{DEADLINE, FENCE_AGENT, done};
 
 /// The host where the controller runs, beside an agent.
 const CONTROLLER_HOST: &str = "a";
 
 /// Makes a cluster by `skein-controller init`, starts the controller and agents on four hosts, and logs in.
-fn up() -> World {
+fn up() -> Controlled {
     let settings = Settings { hosts: 4, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) };
-    let mut world = World::new(settings, CONTROLLER_HOST);
+    let mut world = controlled::hosts(settings, CONTROLLER_HOST);
     world.add_controller(CONTROLLER_HOST, None, &[]);
     world.start_agents(CONTROLLER_HOST);
     world.start_controller(CONTROLLER_HOST);

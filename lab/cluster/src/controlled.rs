@@ -1,10 +1,13 @@
-//! A cluster with a controller, made and asked as people do it: `skein-controller init`, `skein login`, commands.
+//! Hosts with agents and controllers, set up and asked as people do it: `skein-controller init`, `skein login`, commands.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use skein_client::{ControllerClient, Credentials, Login};
 
@@ -13,77 +16,159 @@ use crate::{Cluster, Settings, until};
 /// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(90);
 
-/// A cluster and its controller, with the store in SQLite. Somebody has logged in beside the controller.
-pub struct Controlled {
-    cluster: Cluster,
-    /// The host that the controller is on, beside an agent.
-    at: String,
-    program: PathBuf,
-    controller: Option<Child>,
+/// A controller of a host, which may run.
+struct Controller {
+    /// The files of the controller.
     dir: PathBuf,
+    address: String,
+    process: Option<Child>,
+}
+
+/// A cluster with its controllers.
+pub struct Controlled {
+    /// The hosts, agents and guests.
+    pub cluster: Cluster,
+    controllers: BTreeMap<String, Controller>,
+    dir: PathBuf,
+    /// The host on which commands are given.
+    seat: String,
+    /// `skein-controller`.
+    program: PathBuf,
 }
 
 impl Controlled {
-    /// Makes a cluster whose controller, of this program, is on a host; starts all agents, and logs in.
-    pub fn up(settings: Settings, program: &Path, at: &str) -> Controlled {
-        let mut cluster = Cluster::idle(settings);
-        let dir = cluster.dir().join("controller");
+    /// Makes hosts, of which none has an agent or a controller. `program` is `skein-controller`. Commands are given on
+    /// the host `seat`.
+    pub fn new(settings: Settings, program: &Path, seat: &str) -> Controlled {
+        let cluster = Cluster::idle(settings);
+        let dir = cluster.dir().join("controllers");
         fs::create_dir(&dir).expect("a directory can be made");
-        cluster.ca().save(&dir.join("ca")).expect("a CA can be saved");
-        let address = cluster.lab().ip(at, 0).expect("the host has an address");
+        Controlled { cluster, controllers: BTreeMap::new(), dir, seat: seat.to_owned(), program: program.to_owned() }
+    }
+
+    /// Makes hosts with agents, and one controller on the host `seat`, with the store in SQLite. Somebody has logged in
+    /// there.
+    pub fn up(settings: Settings, program: &Path, seat: &str) -> Controlled {
+        let mut controlled = Controlled::new(settings, program, seat);
+        controlled.add_controller(seat, None, &[]);
+        controlled.start_agents(seat);
+        controlled.start_controller(seat);
+        controlled.log_in(seat);
+        controlled
+    }
+
+    /// Makes a controller on a host by `skein-controller init`, with the cluster's CA and a store, and further options.
+    pub fn add_controller(&mut self, host: &str, store: Option<&str>, options: &[&str]) {
+        let dir = self.dir.join(host);
+        fs::create_dir(&dir).expect("a directory can be made");
+        self.cluster.ca().save(&dir.join("ca")).expect("a CA can be saved");
+        let ip = self.cluster.lab().ip(host, 0).expect("the host has an address").to_string();
+        let address = format!("{ip}:7443");
         let path = |name: &str| dir.join(name).display().to_string();
-        let mut init = Command::new(program);
-        init.args(["init", "--name", "lab", "--controller", "ctl1", "--address", &address.to_string()]);
-        init.args(["--listen", &format!("{address}:7443"), "--store", &format!("sqlite:{}", path("store/c.db"))]);
-        init.args(["--ca", &path("ca"), "--identity", &path("identity"), "--config", &path("controller.toml")]);
-        done(&init.output().unwrap_or_else(|error| panic!("{}: {error}", program.display())), "init");
-        let contact = format!("controllers = [\"{address}:7443\"]\n");
-        fs::write(cluster.dir().join("controllers.toml"), contact).expect("a file can be written");
-        for host in cluster.hosts() {
-            cluster.start(&host);
+        let own = format!("sqlite:{}", path("store/c.db"));
+        let mut init = self.cluster.lab().command(host, &self.program).expect("the host is there");
+        init.args(["init", "--name", "lab", "--controller", &format!("ctl-{host}"), "--address", &ip]);
+        init.args(["--listen", &address, "--store", store.unwrap_or(&own), "--ca", &path("ca")]).args(options);
+        init.args(["--identity", &path("identity"), "--config", &path("controller.toml")]);
+        done(&init.output().expect("skein-controller can be run"), "skein-controller init");
+        self.controllers.insert(host.to_owned(), Controller { dir, address, process: None });
+    }
+
+    /// Has agents on all hosts, which know this host's controller only, as those of hosts that joined by it.
+    pub fn start_agents(&mut self, controller: &str) {
+        let text = format!("controllers = [\"{}\"]\n", self.controllers[controller].address);
+        fs::write(self.cluster.dir().join("controllers.toml"), text).expect("a file can be written");
+        for host in self.cluster.hosts() {
+            self.cluster.start(&host);
         }
-        let mut world = Controlled { cluster, at: at.to_owned(), program: program.to_owned(), controller: None, dir };
-        world.start_controller();
-        let (token, ca) = (path_of(&world.dir, "identity/admin.token"), path_of(&world.dir, "ca/ca.pem"));
-        let login = ["login", &format!("https://{address}:7443"), "--token-file", &token, "--ca", &ca];
-        assert!(until(DEADLINE, || world.skein(&login).status.success()), "{:?}", world.skein(&login));
-        world
     }
 
-    /// Returns the hosts, agents and guests.
-    pub fn cluster(&mut self) -> &mut Cluster {
-        &mut self.cluster
+    /// Logs in to the controllers that run, by this host's.
+    pub fn log_in(&self, controller: &str) {
+        let of = &self.controllers[controller];
+        let (token, ca) = (of.dir.join("identity/admin.token"), of.dir.join("ca/ca.pem"));
+        let url = format!("https://{}", of.address);
+        let login = [
+            "login",
+            &url,
+            "--token-file",
+            token.to_str().expect("the path is text"),
+            "--ca",
+            ca.to_str().expect("the path is text"),
+        ];
+        let is_in = || self.skein(&login).status.success();
+        assert!(until(DEADLINE, is_in), "{:?}", self.skein(&login));
     }
 
-    /// Starts the controller.
-    pub fn start_controller(&mut self) {
-        let mut run = self.cluster.lab().command(&self.at, &self.program).expect("the host is there");
-        run.args(["run", "--config"]).arg(self.dir.join("controller.toml"));
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.dir.join("log"));
+    /// Returns the directory of a controller's files.
+    pub fn files_of(&self, host: &str) -> &Path {
+        &self.controllers[host].dir
+    }
+
+    /// Returns where a controller listens.
+    pub fn address_of(&self, host: &str) -> &str {
+        &self.controllers[host].address
+    }
+
+    /// Adds a section to a controller's configuration, which counts from its next start on.
+    pub fn configure(&self, host: &str, section: &str) {
+        let config = self.controllers[host].dir.join("controller.toml");
+        let text = fs::read_to_string(&config).expect("it was written");
+        fs::write(&config, text + section).expect("a file can be written");
+    }
+
+    /// Starts a host's controller.
+    pub fn start_controller(&mut self, host: &str) {
+        let mut run = self.cluster.lab().command(host, &self.program).expect("the host is there");
+        let controller = self.controllers.get_mut(host).expect("the host has a controller");
+        run.args(["run", "--config"]).arg(controller.dir.join("controller.toml"));
+        let log = fs::OpenOptions::new().create(true).append(true).open(controller.dir.join("log"));
         let log = log.expect("a log can be written");
         run.stdin(Stdio::null()).stdout(log.try_clone().expect("a descriptor can be had twice")).stderr(log);
-        self.controller = Some(run.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.program.display())));
+        controller.process = Some(run.spawn().expect("skein-controller can be run"));
     }
 
-    /// Returns a command of `skein` beside the controller, as somebody who has logged in.
+    /// Kills a controller (SIGKILL).
+    pub fn kill_controller(&mut self, host: &str) {
+        let controller = self.controllers.get_mut(host).expect("the host has a controller");
+        let mut process = controller.process.take().expect("it runs");
+        process.kill().expect("it can be killed");
+        process.wait().expect("it can be waited for");
+    }
+
+    /// Sends a controller a signal, such as SIGSTOP.
+    pub fn signal_controller(&self, host: &str, signal: Signal) {
+        let process = self.controllers[host].process.as_ref().expect("it runs");
+        let pid = i32::try_from(process.id()).expect("it is a pid");
+        kill(Pid::from_raw(pid), signal).expect("it can be sent signals");
+    }
+
+    /// Returns what a controller has logged.
+    pub fn log(&self, host: &str) -> String {
+        fs::read_to_string(self.controllers[host].dir.join("log")).unwrap_or_default()
+    }
+
+    /// Returns `skein` on the seat's host, for somebody who has logged in.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.cluster.lab().command(&self.at, &self.cluster.settings.program).expect("it is there");
+        let mut command = self.cluster.lab().command(&self.seat, &self.cluster.settings.program).expect("it is there");
         command.args(args).env("SKEIN_LOGIN", self.dir.join("login.toml")).stdin(Stdio::null());
         command
     }
 
-    /// Runs that command.
+    /// Runs `skein`.
     pub fn skein(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("skein can be run")
     }
 
-    /// Runs that command, which has to succeed.
+    /// Runs `skein`, which has to succeed.
     #[track_caller]
-    pub fn did(&self, args: &[&str]) {
-        done(&self.skein(args), &args.join(" "));
+    pub fn does(&self, args: &[&str]) -> String {
+        let output = self.skein(args);
+        done(&output, &args.join(" "));
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs that command and returns the JSON that it prints.
+    /// Runs `skein` and returns the JSON that it prints.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         let output = self.skein(args);
@@ -95,10 +180,28 @@ impl Controlled {
         let login = Login::load(&self.dir.join("login.toml")).expect("it can be read").expect("somebody has logged in");
         let credentials = Credentials::Token { ca: login.ca, secret: login.token };
         let client = ControllerClient::new(login.controllers, &credentials).expect("they are the cluster's");
-        self.cluster.lab().enter(&self.at, || ask(&client)).expect("the host is there")
+        self.cluster.lab().enter(&self.seat, || ask(&client)).expect("the host is there")
     }
 
-    /// Waits until the controller has these guests run on a host.
+    /// Returns what the controllers say of a host.
+    pub fn host(&self, name: &str) -> Value {
+        let hosts = self.json(&["host", "list", "--cluster", "--json"]);
+        let found = hosts.as_array().and_then(|all| all.iter().find(|host| host["name"] == name));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Waits for what has to happen. If it does not, shows what controllers and agents have logged.
+    #[track_caller]
+    pub fn waits(&self, what: &str, is: impl FnMut() -> bool) {
+        if !until(DEADLINE, is) {
+            let logs = self.controllers.keys().map(|host| format!("---- controller of {host}\n{}\n", self.log(host)));
+            let (logs, operations) = (logs.collect::<String>(), self.skein(&["operation", "list", "--json"]));
+            let operations = String::from_utf8_lossy(&operations.stdout).into_owned();
+            panic!("not in time: {what}\n{operations}\n{logs}\n{}", self.cluster.report());
+        }
+    }
+
+    /// Waits until the controllers have these guests run on a host.
     #[track_caller]
     pub fn sees(&self, vms: &[String], host: &str) {
         self.waits(&format!("{vms:?} run on {host}"), || {
@@ -111,31 +214,24 @@ impl Controlled {
         });
     }
 
-    /// Waits for what has to happen, and shows the controller's log if it does not.
-    #[track_caller]
-    pub fn waits(&self, what: &str, is: impl FnMut() -> bool) {
-        if !until(DEADLINE, is) {
-            let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-            panic!("not in time: {what}\n{log}");
-        }
+    /// Returns the host where each guest runs, by its QEMUs' word.
+    pub fn places(&self, vms: &[String]) -> Vec<String> {
+        vms.iter().flat_map(|vm| self.cluster.where_runs(vm)).collect()
     }
 }
 
 impl Drop for Controlled {
     fn drop(&mut self) {
-        if let Some(mut controller) = self.controller.take() {
-            let _ = controller.kill();
-            let _ = controller.wait();
+        for process in self.controllers.values_mut().filter_map(|controller| controller.process.as_mut()) {
+            let _ = process.kill();
+            let _ = process.wait();
         }
     }
 }
 
-fn path_of(dir: &Path, name: &str) -> String {
-    dir.join(name).display().to_string()
-}
-
+/// Fails with what a program said, unless it succeeded.
 #[track_caller]
-fn done(output: &Output, what: &str) {
+pub fn done(output: &Output, what: &str) {
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}: {text}");
 }

@@ -45,7 +45,7 @@ use tempfile::TempDir;
 
 use agent_process::AgentProcess;
 pub use agent_process::Start;
-pub use controlled::Controlled;
+pub use controlled::{Controlled, done};
 pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
 /// An agent answers a request within this time. It may have to start a QEMU, and another host's agent may have to, too.

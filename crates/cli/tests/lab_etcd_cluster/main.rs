@@ -22,12 +22,12 @@ use serde_json::Value;
 use skein_api::{Request, Term};
 use skein_fake_controller::FakeController;
 use skein_identity::ControllerIdentity;
-use skein_lab_cluster::Settings;
+use skein_lab_cluster::{Controlled, Settings};
 use skein_lab_hosts::Cut;
 use skein_store::election::{TermBase, guarded, is_deposed, leader_key, leadership};
 use skein_store::{Entry, Key, Operation, Outcome, Revision, Store, Transaction, Value as Stored, read_one};
 
-use controlled::{DEADLINE, FENCE_AGENT, World};
+use controlled::{DEADLINE, FENCE_AGENT};
 use etcd::Etcd;
 
 /// The hosts with a controller, a member of etcd and an agent.
@@ -40,7 +40,7 @@ const SHORT_TIMES: [&str; 2] = ["host_lease_s=5", "failover.grace_s=3"];
 
 /// A cluster with three controllers, and what the test knows of it.
 struct Trio {
-    world: World,
+    world: Controlled,
     etcd: Etcd,
     etcd_program: PathBuf,
     vms: Vec<String>,
@@ -52,7 +52,7 @@ impl Trio {
         let etcd_program = etcd::program()?;
         // One migration from a host at a time, so that a drain has a middle.
         let settings = Settings { hosts: 4, outgoing: 1, ..Settings::new(env!("CARGO_BIN_EXE_skein").into()) };
-        let world = World::new(settings, HOME);
+        let world = controlled::hosts(settings, HOME);
         let etcd = Etcd::start(&etcd_program, &world.cluster, &CONTROLLERS);
         let mut trio = Trio { world, etcd, etcd_program, vms: Vec::new() };
         trio.init("a");
@@ -311,14 +311,14 @@ impl Trio {
 struct Watch(Child);
 
 impl Watch {
-    fn begin(world: &World, id: &str) -> Watch {
+    fn begin(world: &Controlled, id: &str) -> Watch {
         let mut command = world.command(&["operation", "watch", id]);
         Watch(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
     /// Waits until the command has ended, with the code for an operation that is done.
     #[track_caller]
-    fn ends(mut self, world: &World) {
+    fn ends(mut self, world: &Controlled) {
         let mut status = None;
         world.waits("the command that follows ends", || {
             status = self.0.try_wait().unwrap();

@@ -59,22 +59,22 @@ fn rounds(options: &ClusterOptions, controller: &Path, tell: &dyn Fn(String)) ->
     for vm in &vms {
         options.check_interrupt()?;
         let params = Params { fill_mb: FILL_MB, compressible: 0, beat_ms: BEAT_MS, ..Params::default() };
-        let definition = world.cluster().working(vm, &params);
-        world.cluster().start_vm(HOST, &definition);
+        let definition = world.cluster.working(vm, &params);
+        world.cluster.start_vm(HOST, &definition);
     }
-    vms.iter().for_each(|vm| world.cluster().wait_working(vm));
+    vms.iter().for_each(|vm| world.cluster.wait_working(vm));
     world.sees(&vms, HOST);
     let rules = [
         ("licence", format!("owners: {{of: {{guests: [{}]}}, within: {{hosts: [b, c]}}}}", vms[..2].join(", "))),
         ("pair", format!("together: {{of: {{guests: [{}]}}, force: hard}}", vms[2..4].join(", "))),
     ];
-    rules.iter().for_each(|(name, rule)| world.did(&["rule", "add", name, rule]));
+    rules.iter().for_each(|(name, rule)| drop(world.does(&["rule", "add", name, rule])));
     let mut seen = Vec::new();
     for round in 1..=options.runs.unwrap_or(rounds) {
         options.check_interrupt()?;
         let drained = drain(&mut world, &vms, round, tell);
         seen.push(drained);
-        world.did(&["host", "resume", HOST, "--bring-home"]);
+        world.does(&["host", "resume", HOST, "--bring-home"]);
         world.sees(&vms, HOST);
     }
     Ok(seen)
@@ -94,8 +94,8 @@ fn drain(world: &mut Controlled, vms: &[String], round: u32, tell: &dyn Fn(Strin
     let after = wire(world);
     let bound_s = bound_s(&before, &after);
     let intact = vms.iter().filter(|vm| {
-        let places = world.cluster().where_runs(vm);
-        places.len() == 1 && places[0] != HOST && world.cluster().verify(vm).is_good()
+        let places = world.cluster.where_runs(vm);
+        places.len() == 1 && places[0] != HOST && world.cluster.verify(vm).is_good()
     });
     let intact = intact.count();
     let drained = Drained {
@@ -134,10 +134,10 @@ fn broken(world: &Controlled) -> usize {
 }
 
 /// Returns what each host's NIC has sent and received, in bytes.
-fn wire(world: &mut Controlled) -> Vec<[u64; 2]> {
-    let hosts = world.cluster().hosts();
+fn wire(world: &Controlled) -> Vec<[u64; 2]> {
+    let hosts = world.cluster.hosts();
     let counted = hosts.iter().map(|host| {
-        let counters = world.cluster().lab().counters(host).expect("the host is there");
+        let counters = world.cluster.lab().counters(host).expect("the host is there");
         let of = counters.get("nic0").expect("each host has a NIC");
         [of.tx_bytes, of.rx_bytes]
     });
