@@ -1,4 +1,5 @@
-//! Hosts with agents and controllers, set up and asked as people do it: `skein-controller init`, `skein login`, commands.
+//! Hosts with agents and controllers, set up and asked as people do it: `skein-controller init`, `skein login`,
+//! commands.
 
 use std::collections::BTreeMap;
 use std::fs;
