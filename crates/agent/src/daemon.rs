@@ -25,6 +25,7 @@ use crate::attempts::{AttemptTable, RequestStore};
 use crate::controllers::{Controllers, ControllersError};
 use crate::dirs::Dirs;
 use crate::migrations::{Inquiry, Migrations, open_journal};
+use crate::named_starts::NamedStarts;
 use crate::own_socket::{OwnSocket, SocketError};
 use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
 use crate::room::HostRoom;
@@ -235,6 +236,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let rooms = HostRoom::new(name.clone(), known.clone());
     let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu: vms.qemu.clone() };
     let store = RequestStore::new(vms.dirs.attempts());
+    let named_starts = NamedStarts::new(vms.dirs.starts());
     let migrations = Migrations::start(
         vms.dirs,
         journal,
@@ -266,6 +268,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         clients: Arc::default(),
         followers: Arc::default(),
         attempts,
+        named_starts,
     });
     let own = server.clone();
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;

@@ -18,6 +18,7 @@ use skein_handover::MigrationId;
 /// state/own/NAME/            what is kept for a guest and moves with it: UEFI's variables, its TPM
 /// state/migrations/ID.jsonl  what happened in a migration
 /// state/attempts/ID.json     a migration that was asked for, by the first attempt's id, and its attempts
+/// state/starts/NAME.json     what came of a start that a controller asked for under a name
 /// state/term                 the highest term of a controller that led
 /// state/hosts.json           where controllers said that hosts are
 /// run/agent.sock             commands
@@ -41,7 +42,8 @@ impl Default for Dirs {
 impl Dirs {
     /// Makes the directories, for their owner alone.
     pub fn create(&self) -> io::Result<()> {
-        for dir in [self.vms(), self.migrations(), self.attempts(), self.run.join("vms"), self.run.join("migrations")] {
+        let (vms, migrations) = (self.run.join("vms"), self.run.join("migrations"));
+        for dir in [self.vms(), self.migrations(), self.attempts(), self.starts(), vms, migrations] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", dir.display())))?;
         }
@@ -107,6 +109,11 @@ impl Dirs {
     /// Returns the directory of the requested migrations, with their attempts.
     pub(crate) fn attempts(&self) -> PathBuf {
         self.state.join("attempts")
+    }
+
+    /// Returns the directory of the starts that were asked for under names.
+    pub(crate) fn starts(&self) -> PathBuf {
+        self.state.join("starts")
     }
 
     /// Returns the path of the file with the highest term of a controller.

@@ -57,6 +57,7 @@ mod incoming_channels;
 mod kept_ram;
 mod launch;
 mod migrations;
+mod named_starts;
 mod outgoing_channels;
 mod own_socket;
 mod own_state;

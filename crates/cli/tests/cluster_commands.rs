@@ -602,3 +602,49 @@ fn a_fencing_device_is_set_shown_tried_and_removed() {
     set(&[]).exits(2);
     set(&["--redfish", "https://a", "--agent", "fence_b"]).exits(2);
 }
+
+/// Returns the operation that a VM's life is asked for by.
+fn step(kind: &Value, state: &str, message: &str, moves: Vec<Value>) -> Operation {
+    typed(json!({
+        "id": "life-1", "kind": kind, "state": state, "by": "anna", "created": 1000,
+        "ended": if state == "running" { Value::Null } else { json!(3000) }, "cancelled": false, "message": message,
+        "moves": moves, "progress": {"moves": 1, "moves_done": 1}, "version": 9,
+    }))
+}
+
+#[test]
+fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
+    let start = json!({"kind": "start", "vm": "web1", "on": null});
+    let moved = json!({"vm": "web1", "from": "", "to": "hostb", "reason": "the best", "state": "done"});
+    let stay = json!({"vm": "web1", "from": "", "to": null, "reason": "hosta: it has no bridge br7", "state": "left"});
+    let stop = json!({"kind": "stop", "vm": "web1", "timeout_s": 5, "force": true});
+    let user = User::logged_in(move |asked, _| match asked.what.as_str() {
+        "POST /api/v1/vms" if asked.body.contains("br7") => {
+            Answer::ok(&step(&start, "planning", "", vec![stay.clone()]))
+        }
+        "POST /api/v1/vms" if asked.body.contains("\"start\":false") => Answer::Json(204, String::new()),
+        "POST /api/v1/vms" | "POST /api/v1/vms/web1/start" => {
+            Answer::ok(&step(&start, "done", "", vec![moved.clone()]))
+        }
+        "POST /api/v1/vms/web1/stop" => Answer::ok(&step(&stop, "failed", "'web1' did not shut down", vec![])),
+        "DELETE /api/v1/vms/web1" => Answer::ok(&step(&json!({"kind": "delete", "vm": "web1"}), "done", "", vec![])),
+        other => panic!("{other}"),
+    });
+    std::fs::write(user.path("web1.toml"), "name = 'web1'\nmemory = '64 MiB'\n").unwrap();
+    std::fs::write(user.path("br7.toml"), "name = 'web1'\nmemory = '64 MiB'\n[[nic]]\nbridge = 'br7'\n").unwrap();
+
+    let started = user.run(&["vm", "start", "web1.toml", "--cluster"]).exits(0);
+    started.says("web1: hostb").says("start of web1 is done").says("1 of 1 VM started").says("the best");
+    // On a desk there is no agent to ask.
+    user.run(&["vm", "start", "web1", "--socket", "/nowhere/agent.sock"]).exits(0).says("start of web1 is done");
+    let nowhere = user.run(&["vm", "start", "br7.toml", "--cluster", "--dry-run"]).exits(3);
+    nowhere.says("cannot start").says("no bridge br7");
+    user.run(&["vm", "create", "web1.toml"]).exits(0).says("skein vm start web1 --cluster");
+    let stopped = user.run(&["vm", "stop", "web1", "--cluster", "--timeout", "5", "--force"]).exits(1);
+    stopped.says("stop of web1 failed").says("'web1' did not shut down");
+    // In a pipe nobody is asked whether they are sure.
+    user.run(&["vm", "delete", "web1"]).exits(0).says("its disks, its UEFI variables and its TPM are where they were");
+
+    user.run(&["vm", "start", "web1", "--local", "--on", "hosta"]).exits(1).complains("add --cluster");
+    user.run(&["vm", "start", "web1", "--cluster", "--overcommit"]).exits(1).complains("no --overcommit");
+}

@@ -9,7 +9,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
-use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, until};
+use serde_json::Value;
+use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, until};
 
 use controlled::{DEADLINE, FENCE_AGENT, done};
 
@@ -142,5 +143,63 @@ fn a_lost_host_is_switched_off_and_its_guests_start_elsewhere() {
     let operations = world.json(&["operation", "list", "--json"]);
     let fencing = operations.as_array().unwrap().iter().find(|of| of["kind"]["kind"] == "fence").cloned().unwrap();
     assert_eq!((&fencing["state"], &fencing["fencing"]["attempts"]), (&"done".into(), &2.into()), "{fencing}");
+    world.cluster.check();
+}
+
+/// Starts a program that sees another id of the kernel's boot.
+const OTHER_BOOT: &str = r#"#!/bin/sh
+exec unshare --mount --propagation private sh -c '
+    mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"
+' "$(dirname "$0")/boot-id" PROGRAM "$@"
+"#;
+
+#[test]
+fn a_vm_is_created_stopped_started_and_deleted_and_starts_again_after_its_hosts_boot() {
+    let mut world = up();
+    let dir = world.files_of(CONTROLLER_HOST).to_owned();
+    let file = dir.join("v1.toml");
+    fs::write(&file, world.cluster.bare("v1")).unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    let would = world.skein(&["vm", "start", &file, "--cluster", "--check"]);
+    done(&would, "skein vm start --check");
+    assert!(String::from_utf8_lossy(&would.stdout).contains("of 4 hosts that can take it"), "{would:?}");
+    assert!(world.cluster.where_runs("v1").is_empty());
+
+    done(&world.skein(&["vm", "start", &file, "--cluster"]), "skein vm start FILE");
+    let places = world.cluster.where_runs("v1");
+    let [host] = &places[..] else { panic!("{places:?}") };
+    world.sees(&["v1".to_owned()], host);
+    let stop = ["vm", "stop", "v1", "--cluster", "--timeout", "1", "--force"];
+    done(&world.skein(&stop), "skein vm stop");
+    assert!(world.cluster.where_runs("v1").is_empty());
+    done(&world.skein(&["vm", "start", "v1", "--cluster"]), "skein vm start NAME");
+    assert_eq!(world.cluster.where_runs("v1"), std::slice::from_ref(host), "on the host that has it");
+
+    // Its host is booted: the guest is gone, and so is another that is not to start by itself.
+    let definition = world.cluster.bare("v2");
+    world.cluster.start_vm(host, &definition);
+    world.sees(&["v1".to_owned(), "v2".to_owned()], host);
+    done(&world.skein(&["property", "set", "vm", "v1", "autostart=yes"]), "skein property set");
+    world.cluster.kill(host);
+    ["v1", "v2"].iter().for_each(|vm| assert!(world.cluster.kill_qemu(vm, host)));
+    let program = dir.join("other-boot");
+    fs::write(dir.join("boot-id"), "11111111-2222-4333-8444-555555555555\n").unwrap();
+    fs::write(&program, OTHER_BOOT.replace("PROGRAM", env!("CARGO_BIN_EXE_skein"))).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    world.cluster.start_as(host, &Start { program: Some(program), ..Start::default() });
+    world.waits("v1 runs again", || world.cluster.where_runs("v1") == std::slice::from_ref(host));
+    world.sees(&["v1".to_owned()], host);
+    let operations = world.json(&["operation", "list", "--json"]);
+    let starts = operations.as_array().unwrap().iter().filter(|of| of["kind"]["kind"] == "autostart");
+    let starts: Vec<&Value> = starts.collect();
+    let [start] = &starts[..] else { panic!("{operations}") };
+    assert_eq!((&start["state"], &start["kind"]["vms"]), (&"done".into(), &serde_json::json!(["v1"])), "{start}");
+    assert!(world.cluster.where_runs("v2").is_empty());
+
+    done(&world.skein(&stop), "skein vm stop");
+    done(&world.skein(&["vm", "delete", "v1", "--yes"]), "skein vm delete");
+    let all = world.json(&["vm", "list", "--cluster", "--json"]);
+    assert!(all.as_array().unwrap().iter().all(|vm| vm["name"] != "v1"), "{all}");
+    assert!(world.cluster.vms(host).iter().all(|vm| vm.name != "v1"));
     world.cluster.check();
 }

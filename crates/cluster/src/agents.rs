@@ -108,6 +108,7 @@ impl Controller {
         self.commands.remove(&command);
         match outstanding.purpose {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
+            CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
             // An agent that does not know limits sends as fast as before.
             CommandPurpose::Limit => {}
@@ -137,8 +138,15 @@ impl Controller {
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);
         }
-        if before.as_ref() != Some(&host) {
+        let is_changed = before.as_ref() != Some(&host);
+        let boot = host.boot_id.clone();
+        if is_changed {
             self.tables.put(name, host);
+        }
+        if let Some(before) =
+            before.filter(|before| before.boot_id.is_some() && boot.is_some() && before.boot_id != boot)
+        {
+            self.host_booted(now, name, &before);
         }
     }
 
@@ -161,7 +169,8 @@ impl Controller {
         }
     }
 
-    fn note_vm(&mut self, now: Now, host: &str, vm: &VmView) {
+    /// Takes over what a host says of a VM that it has.
+    pub(crate) fn note_vm(&mut self, now: Now, host: &str, vm: &VmView) {
         let Some(state) = run_state(vm.state) else { return };
         let before = self.tables.vms.get(&vm.name).map(|found| found.value.clone());
         let mut record = before.clone().unwrap_or_default();
@@ -191,6 +200,10 @@ impl Controller {
             adopted: vm.adopted,
             definition: vm.definition.clone().or(record.definition),
             note: vm.note.clone(),
+            // A host that dies while it starts a VM has not got it afterwards.
+            is_claimed: record.is_claimed && state == VmRunState::Starting,
+            // Somebody has started it on its host.
+            stop_asked: record.stop_asked && (state, record.state) != (VmRunState::Running, VmRunState::Stopped),
             ..record
         };
         let has_come = before.as_ref().is_none_or(|before| before.host != record.host);
@@ -213,9 +226,19 @@ impl Controller {
         let mut others = self.observed.keys().filter(|other| *other != host && self.said_of(other, name).is_some());
         match others.next().cloned().map(|other| (other.clone(), self.observed[&other].vms[name].clone())) {
             Some((other, vm)) => self.note_vm(now, &other, &vm),
+            None if let Some(found) = self.claimed(name) => {
+                // It was to be started there, and never came to be: only the cluster knows it.
+                let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
+                self.tables.put(name, VmRecord { is_claimed: false, ..record });
+            }
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
             None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
         }
+    }
+
+    /// Returns a VM that is a host's which has not had it yet.
+    fn claimed(&self, name: &str) -> Option<VmRecord> {
+        self.tables.vms.get(name).map(|found| found.value.clone()).filter(|vm| vm.is_claimed)
     }
 
     /// Forgets VMs that no host has had for a while, if no host is silent that might have them.
@@ -240,7 +263,7 @@ impl Controller {
     }
 
     /// Returns whether a host that reports does not have a VM.
-    fn has_not(&self, host: &str, vm: &str) -> bool {
+    pub(crate) fn has_not(&self, host: &str, vm: &str) -> bool {
         let found = self.reporting(host);
         found.is_some_and(|observed| !observed.vms.contains_key(vm)) || !self.tables.hosts.contains_key(host)
     }

@@ -1,8 +1,8 @@
 //! What people and programs ask of a controller, and its answers, as values.
 
 use skein_api::cluster::{
-    ClusterSettings, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation, OptimizeRequest,
-    PowerReading, ResumeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, CreateVmRequest, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation,
+    OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -34,6 +34,14 @@ pub enum Ask {
     ReadPower { host: String },
     /// Let a host take guests again.
     Resume { host: String, request: ResumeRequest },
+    /// Create a VM from its definition, and start it if that is asked for.
+    CreateVm { request: Box<CreateVmRequest> },
+    /// Start a VM that is off.
+    StartVm { vm: String, request: StartVmRequest },
+    /// Stop a VM.
+    StopVm { vm: String, request: StopVmRequest },
+    /// Forget a VM that is off.
+    DeleteVm { vm: String },
     /// Move a VM.
     Migrate { vm: String, request: MigrateRequest },
     /// Move guests where less is broken, or load is better spread.

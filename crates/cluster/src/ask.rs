@@ -34,7 +34,7 @@ pub(crate) fn no_host(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
 }
 
-fn no_vm(name: &str) -> Answer {
+pub(crate) fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
 
@@ -59,6 +59,10 @@ impl Controller {
                 self.read_power(&host, Asked { ask, ..asked })
             }
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
+            Ask::CreateVm { request } => self.create_vm(now, &request, asked.id, &asked.by),
+            Ask::StartVm { vm, request } => self.start_vm(now, &vm, &request, asked.id, &asked.by),
+            Ask::StopVm { vm, request } => Some(self.stop_vm(now, &vm, &request, &asked.by)),
+            Ask::DeleteVm { vm } => Some(self.delete_vm(now, &vm, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
             Ask::SetSettings { settings, version } => Some(self.set_settings(*settings, version)),
@@ -210,7 +214,7 @@ impl Controller {
     fn migrate(&mut self, now: Now, vm: &str, request: &MigrateRequest, asked: u64, by: &str) -> Option<Answer> {
         let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return Some(no_vm(vm)) };
         if let Some(operation) = self.operation_of(vm) {
-            let message = format!("'{vm}' is being moved already, by operation {operation}");
+            let message = format!("'{vm}' is in an operation already: {operation}");
             return Some(Answer::conflict(message, format!("follow it: skein operation watch {operation}")));
         }
         let Some(from) = found.host.filter(|_| is_guest(found.state)) else {

@@ -65,6 +65,14 @@ impl Controller {
             guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
             cluster.guests.push(guest);
         }
+        // A VM that is to be started counts as where it will be.
+        for (name, to) in self.pending_starts().filter(|(_, to)| online.contains(*to)) {
+            let is_new = !cluster.guests.iter().any(|of| of.name == name);
+            let Some(stored) = self.tables.vms.get(name).filter(|_| is_new) else { continue };
+            let mut guest = self.guest(name, &stored.value, &known, excluded.get(name), None);
+            (guest.host, guest.optimize) = (Some(to.to_owned()), false);
+            cluster.guests.push(guest);
+        }
         self.add_rules(&mut cluster);
         cluster
     }
@@ -99,12 +107,22 @@ impl Controller {
     }
 
     /// Adds guests that run nowhere.
-    pub(crate) fn add_unplaced(&self, cluster: &mut Cluster, vms: &[String], excluded: &Excluded) {
+    pub(crate) fn add_unplaced<'a>(
+        &self,
+        cluster: &mut Cluster,
+        vms: impl IntoIterator<Item = (&'a str, &'a VmRecord)>,
+        excluded: &Excluded,
+    ) {
         let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
-        for name in vms {
-            if let Some(vm) = self.tables.vms.get(name).filter(|_| !cluster.guests.iter().any(|of| of.name == *name)) {
-                let mut guest = self.guest(name, &vm.value, &known, excluded.get(name), None);
+        for (name, vm) in vms {
+            if !cluster.guests.iter().any(|of| of.name == *name) {
+                let mut guest = self.guest(name, vm, &known, excluded.get(name), None);
                 guest.optimize = true;
+                // The host that has it knows it, and needs not forget it.
+                if let Some(home) = vm.host.as_ref().filter(|home| known.contains(*home)) {
+                    guest.preferred.retain(|host| host != home);
+                    guest.preferred.insert(0, home.clone());
+                }
                 cluster.guests.push(guest);
             }
         }

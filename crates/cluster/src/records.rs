@@ -116,6 +116,12 @@ pub struct VmRecord {
     /// What people have set.
     #[serde(default)]
     pub settings: VmSettings,
+    /// Whether the VM is its host's by the controller's decision, and the host has not had it yet.
+    #[serde(default)]
+    pub is_claimed: bool,
+    /// Whether the cluster was asked to stop the VM, which is not started by itself then.
+    #[serde(default)]
+    pub stop_asked: bool,
 }
 
 /// A token, by which a caller of the API is known.

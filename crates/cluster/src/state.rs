@@ -63,6 +63,8 @@ pub enum Planted {
     EarlyReadingTrusted,
     /// A host that reports again is switched off all the same.
     ReturnForgotten,
+    /// A start that an agent has not said to be refused for good counts as refused.
+    AnyErrorTrusted,
     /// A plan is kept, though rules have changed since it was made.
     PlanKept,
 }
@@ -160,6 +162,8 @@ pub(crate) enum CommandPurpose {
     CallOff { operation: String, index: usize },
     /// To settle a migration in doubt whose other host is off.
     Settle { host: String, migration: MigrationId },
+    /// To do what an operation is for that has no moves.
+    Operate { operation: String },
     /// To have a host forget a VM that runs elsewhere.
     Forget { host: String, vm: String },
     /// To limit how fast a host's migrations send.

@@ -1,13 +1,15 @@
 //! What an agent does. Who runs a guest is settled here at once and always rightly: agents that settle it
 //! are tried in [`crate::cluster`].
 
+use skein_api::cluster::VmRunState;
 use skein_api::{
     CheckResult, FailureReason, Hello, HostLoad, HostReport, Migration, MigrationId, MigrationPhase, Outcome, Problem,
     ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, ToAgent, ToController, VmOrigin,
 };
+use skein_cluster::VmRecord;
 
 use super::event::{Event, Session};
-use super::host::{Flight, Guest, Ms, Sent};
+use super::host::{Flight, Guest, Ms, Sent, Start};
 use super::world::World;
 
 /// How often an agent reports.
@@ -32,6 +34,12 @@ pub fn stop(world: &mut World, host: usize) {
     world.agents[host].is_up = false;
     world.agents[host].life += 1;
     end_sessions(world, host);
+    // What was being started runs, or does not, and the agent wrote nothing down of that.
+    for vm in std::mem::take(&mut world.agents[host].starting).into_keys() {
+        if world.rng.percent(50) {
+            run_guest(world, host, &vm);
+        }
+    }
     let flights: Vec<u64> = flights_of(world, host);
     for id in flights {
         if world.rng.percent(50)
@@ -44,6 +52,7 @@ pub fn stop(world: &mut World, host: usize) {
 
 /// Switches a host off: its guests end.
 pub fn switch_off(world: &mut World, host: usize) {
+    note_autostarts(world, host);
     stop(world, host);
     let name = world.agents[host].name.clone();
     world.say(|| format!("{name} is off"));
@@ -56,6 +65,23 @@ pub fn switch_off(world: &mut World, host: usize) {
         let flight = world.migrations.remove(&id).expect("it is under way");
         let outcome = if flight.from == host { Outcome::Ended } else { Outcome::CalledOff };
         over(world, id, &flight, outcome, Some(FailureReason::ContactLost));
+    }
+}
+
+/// Notes which guests are to be started again once the host is on.
+fn note_autostarts(world: &mut World, host: usize) {
+    let agent = &world.agents[host];
+    let calm = agent.guests.iter().filter(|(_, guest)| guest.runs && guest.migration.is_none());
+    let names: Vec<String> = calm.map(|(name, _)| name.clone()).collect();
+    let host = agent.name.clone();
+    for name in names {
+        let record = world.value(&format!("vm/{name}")).and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
+        let is_known = |record: &VmRecord| {
+            record.host.as_ref() == Some(&host) && record.state == VmRunState::Running && record.settings.autostart
+        };
+        if record.is_some_and(|record| is_known(&record) && !record.stop_asked) {
+            world.check.autostarts.insert(name);
+        }
     }
 }
 
@@ -162,8 +188,9 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
                 return world.send_to_controller(session, ToController::Deposed { command, highest });
             }
             world.agents[host].highest = term;
-            let reply = Box::new(obey(world, host, request_id, *request));
-            world.send_to_controller(session, ToController::Reply { command, reply });
+            if let Some(reply) = obey(world, host, (session, command), request_id, *request) {
+                world.send_to_controller(session, ToController::Reply { command, reply: Box::new(reply) });
+            }
             report_all(world, host);
         }
         ToAgent::Welcome(_)
@@ -178,50 +205,136 @@ fn refused(message: &str) -> Reply {
     Reply::Error(Refusal { message: message.to_owned(), cure: String::new() })
 }
 
-fn obey(world: &mut World, host: usize, request_id: Option<String>, request: Request) -> Reply {
-    match request {
+fn obey(
+    world: &mut World,
+    host: usize,
+    from_whom: (u64, u64),
+    request_id: Option<String>,
+    request: Request,
+) -> Option<Reply> {
+    Some(match request {
         Request::Migrate { vm, to, .. } => migrate(world, host, request_id, &vm, &to),
         Request::MigrationCancel { id } => {
             let found = u64::from_str_radix(&id, 16).ok();
             let Some(flight) = found.and_then(|id| world.migrations.get_mut(&id)) else {
-                return refused("no such migration is under way");
+                return Some(refused("no such migration is under way"));
             };
             flight.called_off = Some(FailureReason::Cancelled);
             Reply::Done
         }
-        Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } => {
-            start_vm(world, host, file.trim_end_matches(".toml"))
+        Request::VmStart { from, .. } => {
+            let (vm, is_defined) = match &from {
+                VmOrigin::Definition { file, .. } => (file.trim_end_matches(".toml"), false),
+                VmOrigin::Name(name) => (name.as_str(), true),
+            };
+            return start_vm(world, host, from_whom, request_id, vm, is_defined);
         }
+        Request::VmStop { name, force, .. } => stop_vm(world, host, &name, force),
         Request::VmForget { name } => {
-            let guests = &mut world.agents[host].guests;
-            if guests.get(&name).is_some_and(|guest| guest.runs) {
-                return refused("it runs");
+            let agent = &mut world.agents[host];
+            if agent.starting.contains_key(&name) || agent.guests.get(&name).is_some_and(|guest| guest.runs) {
+                return Some(refused("it runs"));
             }
-            guests.remove(&name);
+            agent.guests.remove(&name);
+            world.say(|| format!("{name} is forgotten by host {host}"));
             Reply::Done
         }
         _ => refused("the simulated agent does not do that"),
+    })
+}
+
+/// Begins a start that has a name. `None`: the reply comes when the guest runs.
+fn start_vm(
+    world: &mut World,
+    host: usize,
+    (session, command): (u64, u64),
+    name: Option<String>,
+    vm: &str,
+    is_defined: bool,
+) -> Option<Reply> {
+    let Some(name) = name else { return Some(refused("a start has a name")) };
+    let agent = &world.agents[host];
+    let runs = agent.incoming.contains_key(vm) || agent.guests.get(vm).is_some_and(|guest| guest.runs);
+    let known = match agent.starts.get(&name) {
+        Some(Start::Begun) if agent.starting.contains_key(vm) => return Some(refused("it is still being started")),
+        // The agent ended meanwhile: what came of the start is what is there.
+        Some(Start::Begun) => Some(if runs { Start::Started } else { Start::NotStarted }),
+        Some(known) => Some(known.clone()),
+        None if world.rng.percent(5) => return Some(refused("too many commands are under way")),
+        None => None,
+    };
+    let agent = &world.agents[host];
+    let has_no_room = agent.ram_used_mb() + world.guests[vm] > agent.ram_mb;
+    let is_unknown = is_defined && !agent.guests.contains_key(vm);
+    let cannot = agent.refuses.contains(vm) || agent.starting.contains_key(vm) || has_no_room || is_unknown;
+    let outcome = match known {
+        Some(known) => known,
+        None if runs => Start::Started,
+        None if cannot || world.rng.percent(10) => Start::NotStarted,
+        None => Start::Begun,
+    };
+    world.agents[host].starts.insert(name.clone(), outcome.clone());
+    match outcome {
+        Start::Begun => {
+            world.say(|| format!("{vm} is being started on host {host}"));
+            let ram_mb = world.guests[vm];
+            world.agents[host].starting.insert(vm.to_owned(), ram_mb);
+            let ms = if world.rng.percent(10) { world.rng.between(2000, 9000) } else { world.rng.between(10, 800) };
+            let (life, vm) = (world.agents[host].life, vm.to_owned());
+            world.after(ms, Event::Started { host, life, session, command, name, vm });
+            // An error says nothing of a start that goes on.
+            world.rng.percent(15).then(|| refused("it takes long: ask again"))
+        }
+        Start::Started => Some(started_reply(world, host, vm)),
+        Start::NotStarted => {
+            Some(Reply::NotStarted(Refusal { message: "it cannot be started here".into(), cure: String::new() }))
+        }
     }
 }
 
-fn start_vm(world: &mut World, host: usize, vm: &str) -> Reply {
-    let ram_mb = world.guests[vm];
-    let agent = &world.agents[host];
-    if agent.incoming.contains_key(vm) || agent.guests.get(vm).is_some_and(|guest| guest.runs) {
-        return refused("it runs already");
-    }
-    if agent.refuses.contains(vm) || agent.ram_used_mb() + ram_mb > agent.ram_mb || world.rng.percent(10) {
-        return refused("it cannot be started here");
-    }
+fn started_reply(world: &World, host: usize, vm: &str) -> Reply {
+    world.agents[host].views().get(vm).map_or(Reply::Done, |view| Reply::Vm(Box::new(view.clone())))
+}
+
+/// Has a guest run that was started.
+fn run_guest(world: &mut World, host: usize, vm: &str) {
     world.say(|| format!("{vm} starts on host {host}"));
     if let Some(other) = world.agents.iter().find(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs)) {
         let what = format!("{vm} is started on host {host}, and runs on {}", other.name);
         world.check.broken(world.now, what);
     }
-    world.agents[host].guests.insert(vm.to_owned(), Guest { ram_mb, runs: true, migration: None });
+    let guest = Guest { ram_mb: world.guests[vm], runs: true, migration: None };
+    world.agents[host].guests.insert(vm.to_owned(), guest);
     world.check.stats.started += 1;
-    let agent = &world.agents[host];
-    Reply::Vm(Box::new(agent.views()[vm].clone()))
+}
+
+/// Brings a start to its end.
+pub fn started(world: &mut World, host: usize, (session, command): (u64, u64), name: &str, vm: &str) {
+    if world.agents[host].starting.remove(vm).is_none() {
+        return;
+    }
+    run_guest(world, host, vm);
+    world.agents[host].starts.insert(name.to_owned(), Start::Started);
+    let reply = Box::new(started_reply(world, host, vm));
+    world.send_to_controller(session, ToController::Reply { command, reply });
+    report_all(world, host);
+}
+
+fn stop_vm(world: &mut World, host: usize, vm: &str, force: bool) -> Reply {
+    let heeds = force || !world.rng.percent(20);
+    let Some(guest) = world.agents[host].guests.get_mut(vm).filter(|guest| guest.runs) else {
+        return refused("it does not run");
+    };
+    if guest.migration.is_some() {
+        return refused("it is in a migration");
+    }
+    if !heeds {
+        return refused("it did not shut down");
+    }
+    guest.runs = false;
+    world.check.stats.stopped += 1;
+    world.say(|| format!("{vm} is stopped on host {host}"));
+    started_reply(world, host, vm)
 }
 
 fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str, to: &str) -> Reply {

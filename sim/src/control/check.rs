@@ -19,6 +19,10 @@ pub struct Stats {
     pub operations: u64,
     pub moved: u64,
     pub started: u64,
+    pub stopped: u64,
+    /// Guests that were started again, or were to be, after their host died or was booted.
+    pub autostarted: u64,
+    pub created: u64,
     pub deposed: u64,
     /// Hosts that a fencing device has switched off, and those of them whose guests ran.
     pub switched_off: u64,
@@ -33,6 +37,9 @@ impl Stats {
         self.operations += other.operations;
         self.moved += other.moved;
         self.started += other.started;
+        self.stopped += other.stopped;
+        self.autostarted += other.autostarted;
+        self.created += other.created;
         self.deposed += other.deposed;
         self.switched_off += other.switched_off;
         self.switched_off_alive += other.switched_off_alive;
@@ -57,6 +64,13 @@ pub struct Checker {
     /// The settings of VMs that were asked for, by request, and those that were answered as done.
     pub settings: BTreeMap<u64, (String, VmSettings)>,
     pub set: BTreeMap<String, VmSettings>,
+    /// The VMs whose creation was asked for, by request, and those that were answered.
+    creations: BTreeMap<u64, String>,
+    pub created: BTreeSet<String>,
+    /// The VMs that somebody wanted deleted at any time.
+    pub deleted: BTreeSet<String>,
+    /// The guests that ended with their host and are to be started again, or be told of.
+    pub autostarts: BTreeSet<String>,
     /// The sessions that their controller knows to be over.
     ended: BTreeSet<u64>,
 }
@@ -77,8 +91,24 @@ impl Checker {
             Ask::Drain { request, .. } => request.dry_run,
             Ask::Migrate { request, .. } => request.dry_run,
             Ask::Optimize { request } => !request.apply,
+            Ask::CreateVm { request } => request.dry_run,
+            Ask::StartVm { request, .. } => request.dry_run,
             _ => false,
         };
+        match &asked.ask {
+            Ask::CreateVm { request } if !request.dry_run => {
+                let name = request.definition.split('\'').nth(1).unwrap_or_default().to_owned();
+                self.autostarts.remove(&name);
+                self.creations.insert(asked.id, name);
+            }
+            Ask::DeleteVm { vm } => drop(self.deleted.insert(vm.clone())),
+            _ => {}
+        }
+        if let Ask::SetVm { vm, .. } | Ask::StartVm { vm, .. } | Ask::StopVm { vm, .. } | Ask::DeleteVm { vm } =
+            &asked.ask
+        {
+            self.autostarts.remove(vm);
+        }
         if is_preview {
             self.previews.insert(asked.id);
         }
@@ -98,6 +128,10 @@ impl Checker {
             && answer == Answer::Done
         {
             self.set.insert(vm, settings);
+        }
+        if let (Some(vm), Answer::Done | Answer::Operation(_)) = (self.creations.remove(&asked), &answer) {
+            self.stats.created += 1;
+            self.created.insert(vm);
         }
         if let Answer::Operation(operation) = answer
             && !self.is_preview(asked)
@@ -210,7 +244,11 @@ impl Checker {
         let mut used: BTreeMap<(String, bool), u32> = BTreeMap::new();
         for operation in all.values().filter_map(|value| serde_json::from_slice::<Operation>(value).ok()) {
             for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun) {
-                if !matches!(operation.kind, OperationKind::Failover { .. }) {
+                let is_start = matches!(
+                    operation.kind,
+                    OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. }
+                );
+                if !is_start {
                     *used.entry((of.from.clone(), false)).or_default() += 1;
                 }
                 *used.entry((of.to.clone().unwrap_or_default(), true)).or_default() += 1;
@@ -267,7 +305,7 @@ impl Checker {
 
 /// Returns whether the controller picks the targets of an operation.
 fn is_picked(operation: &Operation) -> bool {
-    !matches!(operation.kind, OperationKind::Migrate { to: Some(_), .. })
+    !matches!(operation.kind, OperationKind::Migrate { to: Some(_), .. } | OperationKind::Start { on: Some(_), .. })
 }
 
 fn is_running(vm: &VmRecord) -> bool {

@@ -25,6 +25,8 @@ pub enum Event {
     Dial { host: usize, life: u64, node: usize },
     /// An agent reports.
     Report { host: usize, life: u64, session: u64 },
+    /// A guest runs that was being started, as a command of this session asked.
+    Started { host: usize, life: u64, session: u64, command: u64, name: String, vm: String },
     /// A migration comes to its end.
     Migrated { id: u64 },
     /// One end of a session notices that it is over.

@@ -19,6 +19,14 @@ pub struct Guest {
     pub migration: Option<u64>,
 }
 
+/// What an agent has written down of a start that has a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    Begun,
+    Started,
+    NotStarted,
+}
+
 /// A migration under way.
 #[derive(Clone, Debug)]
 pub struct Flight {
@@ -52,8 +60,12 @@ pub struct Agent {
     pub guests: BTreeMap<String, Guest>,
     /// Guests on their way here: how much memory each takes.
     pub incoming: BTreeMap<String, u64>,
+    /// Guests that are being started, and how much memory each takes.
+    pub starting: BTreeMap<String, u64>,
     /// What the agent has on its disk: requests that it knows, migrations, the highest term.
     pub requests: BTreeMap<String, u64>,
+    /// What came of named starts.
+    pub starts: BTreeMap<String, Start>,
     pub migrations: BTreeMap<u64, Migration>,
     pub highest: Term,
     /// Guests that the host cannot run.
@@ -74,7 +86,9 @@ impl Agent {
             ram_mb,
             guests: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            starting: BTreeMap::new(),
             requests: BTreeMap::new(),
+            starts: BTreeMap::new(),
             migrations: BTreeMap::new(),
             highest: Term(0),
             refuses: BTreeSet::new(),
@@ -85,7 +99,7 @@ impl Agent {
 
     pub fn ram_used_mb(&self) -> u64 {
         let own = self.guests.values().filter(|guest| guest.runs).map(|guest| guest.ram_mb);
-        own.sum::<u64>() + self.incoming.values().sum::<u64>()
+        own.sum::<u64>() + self.incoming.values().chain(self.starting.values()).sum::<u64>()
     }
 
     pub fn facts(&self) -> HostFacts {
@@ -130,7 +144,9 @@ impl Agent {
         });
         let comes =
             self.incoming.iter().map(|(name, ram_mb)| (name.clone(), view(name, *ram_mb, VmState::Incoming, None)));
-        comes.chain(own).collect()
+        let starts =
+            self.starting.iter().map(|(name, ram_mb)| (name.clone(), view(name, *ram_mb, VmState::Starting, None)));
+        comes.chain(own).chain(starts).collect()
     }
 }
 

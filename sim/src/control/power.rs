@@ -48,6 +48,10 @@ pub fn take(world: &mut World, (node, life, job): (usize, u64, u64), host: usize
         _ if world.bmcs[host].silent_until > now => {
             let is_refused = world.rng.percent(50);
             let why = "it does not answer".to_owned();
+            if action == PowerAction::Off && !is_refused {
+                // The word may have come to it: from here on it does not lie.
+                (world.bmcs[host].says_off_until, world.bmcs[host].is_ordered) = (0, true);
+            }
             if is_refused { PowerResult::Refused(why) } else { PowerResult::Unknown(why) }
         }
         PowerAction::Off => switch(world, host),

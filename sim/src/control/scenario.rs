@@ -2,8 +2,8 @@
 
 use serde_json::json;
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest, MoveState, Operation,
-    OperationKind, OptimizeRequest, OptimizeSettings, ResumeRequest, VmSettings,
+    ClusterSettings, Contact, CreateVmRequest, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest,
+    OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, VmSettings,
 };
 use skein_cluster::{Ask, Asked, Settings};
 
@@ -17,13 +17,13 @@ use super::{agent, node, power};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 150_000;
-/// When people mend what keeps a start from being done: one that may have been done is asked of one host for good.
-const MEND_MS: u64 = 100_000;
 /// When people stop to ask for things.
 const PEOPLE_MS: u64 = 40_000;
 /// How often it is seen whether all is settled, in milliseconds.
 const LOOK_MS: u64 = 2_500;
 const CONTROLLERS: usize = 3;
+/// How many VMs people create.
+const CREATED: u64 = 3;
 
 /// Runs a seed.
 ///
@@ -49,15 +49,11 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
         let ms = world.rng.between(500, PEOPLE_MS);
         world.after(ms, Event::People);
     }
-    let (mut look_ms, mut is_mended) = (PEOPLE_MS + LOOK_MS, false);
+    let mut look_ms = PEOPLE_MS + LOOK_MS;
     while let Some(event) = world.next() {
         world.check.stats.events += 1;
         if world.now > CALM_MS && !world.is_calm {
             calm(&mut world);
-        }
-        if world.now > MEND_MS && !is_mended {
-            is_mended = true;
-            mend(&mut world);
         }
         take(&mut world, event);
         if world.check.failure.is_some() || world.now > END_MS {
@@ -91,6 +87,10 @@ fn populate(world: &mut World) {
             world.agents[refuses].refuses.insert(name);
         }
     }
+    for vm in 0..CREATED {
+        let ram_mb = 512 * world.rng.between(1, 4);
+        world.guests.insert(format!("n{vm}"), ram_mb);
+    }
 }
 
 /// Ends what is wrong, but for what mends itself later.
@@ -98,20 +98,6 @@ fn calm(world: &mut World) {
     world.is_calm = true;
     world.cut.clear();
     world.store_silent_until = 0;
-}
-
-/// Lets hosts do the starts that are asked of them again and again.
-fn mend(world: &mut World) {
-    let (_, entries) = world.all();
-    let all = entries.iter().filter(|entry| entry.key.as_str().starts_with("operation/"));
-    let all = all.filter_map(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
-    let starts = all.filter(|found| matches!(found.kind, OperationKind::Failover { .. }) && !found.state.is_over());
-    for of in starts.flat_map(|found| found.moves).filter(|of| of.state == MoveState::Begun && of.attempts > 1) {
-        if let Some(agent) = world.agents.iter_mut().find(|agent| Some(&agent.name) == of.to.as_ref()) {
-            agent.ram_mb *= 10;
-            agent.refuses.remove(&of.vm);
-        }
-    }
 }
 
 fn take(world: &mut World, event: Event) {
@@ -139,6 +125,9 @@ fn take(world: &mut World, event: Event) {
         Event::Dial { host, life, node } if world.agents[host].life == life => agent::dial(world, host, node),
         Event::Report { host, life, session } if world.agents[host].life == life => {
             agent::report_again(world, host, life, session);
+        }
+        Event::Started { host, life, session, command, name, vm } if world.agents[host].life == life => {
+            agent::started(world, host, (session, command), &name, &vm);
         }
         Event::Migrated { id } => agent::migrated(world, id),
         Event::Broken { session, at_node: true } => {
@@ -181,9 +170,12 @@ fn people(world: &mut World) {
         return world.after(700, Event::People);
     };
     let host = world.agents[world.rng.below(world.agents.len() as u64) as usize].name.clone();
-    let vm = format!("v{}", world.rng.below(10));
+    let vm = match world.rng.percent(20) {
+        true => format!("n{}", world.rng.below(CREATED)),
+        false => format!("v{}", world.rng.below(10)),
+    };
     let dry_run = world.rng.percent(10);
-    let ask = match world.rng.below(14) {
+    let ask = match world.rng.below(20) {
         0..=3 => {
             let deadline_s = world.rng.percent(20).then(|| world.rng.between(1, 20));
             let evacuate = world.rng.percent(20);
@@ -195,8 +187,9 @@ fn people(world: &mut World) {
             Ask::Migrate { vm, request: MigrateRequest { to, dry_run } }
         }
         7 => {
-            let owners = world.rng.percent(70).then(|| vec![host]);
-            Ask::SetVm { vm, settings: VmSettings { owners, ..VmSettings::default() }, version: None }
+            let owners = world.rng.percent(50).then(|| vec![host]);
+            let autostart = world.rng.percent(60);
+            Ask::SetVm { vm, settings: VmSettings { owners, autostart, ..VmSettings::default() }, version: None }
         }
         8 => Ask::Optimize {
             request: OptimizeRequest { apply: !dry_run, aggressiveness: Some(world.rng.between(1, 5) as u8) },
@@ -211,6 +204,19 @@ fn people(world: &mut World) {
             let rule = json!({"apart": {"of": {"guests": ["v0", "v1"]}, "force": "hard"}});
             Ask::SetRule { name: APART.into(), rule, version: None }
         }
+        11..=13 => {
+            let name = format!("n{}", world.rng.below(CREATED));
+            let definition = format!("name = '{name}'\nmemory = '{} MiB'\n", world.guests[&name]);
+            let on = world.rng.percent(20).then_some(host);
+            let start = world.rng.percent(80);
+            Ask::CreateVm { request: Box::new(CreateVmRequest { definition, start, on, dry_run }) }
+        }
+        14..=15 => {
+            let on = world.rng.percent(20).then_some(host);
+            Ask::StartVm { vm, request: StartVmRequest { on, dry_run } }
+        }
+        16..=17 => Ask::StopVm { vm, request: StopVmRequest { timeout_s: 10, force: world.rng.percent(50) } },
+        18 => Ask::DeleteVm { vm },
         _ => match world.nodes[node].controller.operations("", 1).first() {
             Some(newest) => Ask::Cancel { operation: newest.id.clone() },
             None => Ask::Drain { host, request: DrainRequest::default() },

@@ -1,8 +1,8 @@
 //! What must hold once all has been calm for long.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{Contact, HostMode, Operation, VmRunState};
+use skein_api::cluster::{Contact, HostMode, Operation, OperationKind, VmRunState};
 use skein_cluster::{HostRecord, VmRecord};
 
 use super::world::World;
@@ -14,13 +14,18 @@ pub fn settled(world: &mut World) -> Result<(), String> {
     }
     let (_, entries) = world.all();
     let mut hosts: BTreeMap<String, HostRecord> = BTreeMap::new();
-    let mut open = Vec::new();
+    let (mut open, mut started) = (Vec::new(), BTreeSet::new());
     for entry in &entries {
         let (key, value) = (entry.key.as_str(), entry.value.as_bytes());
         if let Some(name) = key.strip_prefix("host/") {
             hosts.insert(name.to_owned(), serde_json::from_slice(value).map_err(|error| error.to_string())?);
         } else if let Some(id) = key.strip_prefix("operation/") {
             let operation: Operation = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+            match &operation.kind {
+                OperationKind::Autostart { vms, .. } => started.extend(vms.iter().cloned()),
+                OperationKind::Failover { .. } => started.extend(operation.moves.iter().map(|of| of.vm.clone())),
+                _ => {}
+            }
             if !operation.state.is_over() {
                 open.push(format!("{id}: {operation:#?}"));
             }
@@ -64,6 +69,14 @@ pub fn settled(world: &mut World) -> Result<(), String> {
     if let Some((vm, host, guest)) = all.find(|(vm, ..)| !known(vm)) {
         return Err(format!("{vm} is on {host}: {guest:?}, and the store does not know it"));
     }
+    if let Some(vm) = world.check.created.iter().find(|vm| !world.check.deleted.contains(*vm) && !known(vm)) {
+        return Err(format!("{vm} was created, and is forgotten"));
+    }
+    let runs = |vm: &String| world.agents.iter().any(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs));
+    if let Some(vm) = world.check.autostarts.iter().find(|vm| !runs(vm) && !started.contains(*vm)) {
+        return Err(format!("{vm} ended with its host, and was to be started again"));
+    }
+    world.check.stats.autostarted = started.len() as u64;
     // A host that was back forgets the guests that were started elsewhere.
     let twice = world.guests.keys().find(|vm| world.agents.iter().filter(|of| of.guests.contains_key(*vm)).count() > 1);
     twice.map_or(Ok(()), |vm| Err(format!("{vm} is known to two hosts")))

@@ -18,7 +18,7 @@ impl RequestServer {
             Request::Version => {
                 Ok(Reply::Version(VersionView { release: env!("CARGO_PKG_VERSION").into(), api: API_VERSION }))
             }
-            Request::VmStart { from, options } => self.vm_start(from, options),
+            Request::VmStart { from, options } => self.vm_start(from, options, request_id),
             Request::VmAdopt { qmp, name } => self.vm_adopt(&qmp, name),
             Request::VmList => Ok(self.vm_list()),
             Request::VmShow { name } => self.vm_show(&name),

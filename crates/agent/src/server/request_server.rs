@@ -9,6 +9,7 @@ use skein_api::Reply;
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
 use crate::migrations::Migrations;
+use crate::named_starts::NamedStarts;
 use crate::room::HostRoom;
 use crate::vms::Vms;
 
@@ -19,6 +20,7 @@ pub(crate) struct RequestServer {
     pub(crate) rooms: Arc<HostRoom>,
     pub(crate) starter: Arc<MigrationStarter>,
     pub(crate) attempts: AttemptTable<MigrationStarter>,
+    pub(crate) named_starts: NamedStarts,
     /// The addresses at which this host's agent listens.
     pub(crate) addresses: Vec<String>,
     pub(crate) stopping: AtomicBool,

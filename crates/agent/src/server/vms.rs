@@ -5,18 +5,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skein_api::{Reply, StartOptions, VmOrigin};
+use skein_inventory::definition::Definition;
 
 use super::refusal::{Answered, is_socket, unadopted};
 use super::request_server::RequestServer;
+use crate::named_starts::StartOutcome;
 use crate::vms::Vm;
+
+/// Bounds the wait for the same start that another thread is at. Whoever asked asks again.
+const START_WAIT_TIME: Duration = Duration::from_secs(60);
 
 fn shown(vm: &Arc<Vm>) -> Reply {
     Reply::Vm(Box::new(vm.show()))
 }
 
 impl RequestServer {
-    pub(super) fn vm_start(&self, from: VmOrigin, options: StartOptions) -> Answered<Reply> {
-        Ok(shown(&self.start_vm(from, options)?))
+    pub(super) fn vm_start(&self, from: VmOrigin, options: StartOptions, id: Option<&str>) -> Answered<Reply> {
+        let Some(id) = id else { return Ok(shown(&self.start_vm(from, options)?)) };
+        let name = match &from {
+            VmOrigin::Name(name) => Some(name.clone()),
+            VmOrigin::Definition { file, text } => Definition::parse(text, file).ok().map(|defined| defined.name),
+        };
+        let vm = || self.vms.get(name.as_deref()?).ok();
+        let runs = || vm().is_some_and(|vm| vm.any_process().is_some());
+        let start = || self.start_vm(from.clone(), options).map(drop).map_err(|refusal| *refusal);
+        match self.named_starts.once(id, START_WAIT_TIME, runs, start)? {
+            // The guest may have ended since.
+            StartOutcome::Started => Ok(vm().map_or(Reply::Done, |vm| shown(&vm))),
+            StartOutcome::NotStarted(why) => Ok(Reply::NotStarted(why)),
+        }
     }
 
     pub(super) fn vm_adopt(&self, qmp: &Path, name: Option<String>) -> Answered<Reply> {

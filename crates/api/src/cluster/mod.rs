@@ -6,6 +6,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
+//! | `life` | a VM is created, started, stopped |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
 //! | `fencing` | what switches a host off, and proves that it is off |
 //! | `rule` | rules, what is broken, and why a VM can or cannot be on a host |
@@ -19,6 +20,7 @@ mod access;
 mod event;
 mod fencing;
 mod host;
+mod life;
 mod operation;
 mod problem;
 mod rule;
@@ -30,6 +32,7 @@ pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, Ne
 pub use event::{ChangedObject, Event};
 pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
 pub use host::{Contact, Host, HostMode, HostSettings};
+pub use life::{CreateVmRequest, StartVmRequest, StopVmRequest};
 pub use operation::{
     DrainRequest, FenceRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress,
     ResumeRequest,

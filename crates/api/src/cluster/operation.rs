@@ -72,6 +72,37 @@ pub enum OperationKind {
         /// The host, which is proven to be off.
         host: String,
     },
+    /// Starts a VM that runs nowhere.
+    Start {
+        /// The VM.
+        vm: String,
+        /// The host that was asked for. `None`: the controller picks the host.
+        on: Option<String>,
+        /// The definition to start the VM from, as TOML, if that is a new one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        definition: Option<String>,
+    },
+    /// Stops a VM: presses its power button, waits, and pulls the plug if `force` says so.
+    Stop {
+        /// The VM.
+        vm: String,
+        /// The seconds until the VM has to be off.
+        timeout_s: u64,
+        /// Whether to kill the VM's QEMU after that, instead of giving up.
+        force: bool,
+    },
+    /// Has a VM's host and the cluster forget a VM that is off. Its disks stay.
+    Delete {
+        /// The VM.
+        vm: String,
+    },
+    /// Starts VMs again whose guests ended when their host was booted.
+    Autostart {
+        /// The host.
+        host: String,
+        /// The VMs.
+        vms: Vec<String>,
+    },
     /// Switches a lost host off by its fencing device, which proves that it is off.
     Fence {
         /// The host.
@@ -114,13 +145,13 @@ impl OperationState {
     }
 }
 
-/// The move of a VM from one host to another.
+/// The move of a VM from one host to another, or its start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Move {
     /// The VM.
     pub vm: String,
-    /// The host where the VM is at the beginning.
+    /// The host where the VM is at the beginning. Empty: no host has it.
     pub from: String,
     /// The host where the VM goes. `None`: there is none, and `reason` says why.
     pub to: Option<String>,
@@ -191,7 +222,7 @@ impl Move {
 pub enum MoveState {
     /// The move waits for other moves, or for a free slot of a host.
     Waiting,
-    /// The source's agent is asked for a migration.
+    /// The source's agent is asked for a migration, or the target's for a start.
     Begun,
     /// The VM is where it was to go.
     Done,

@@ -86,4 +86,6 @@ pub struct VmSettings {
     pub priority: Option<u8>,
     /// Whether the optimisation and drains leave the VM where it is.
     pub pinned: bool,
+    /// Whether the VM is started again when its host was booted and the guest ended with that.
+    pub autostart: bool,
 }

@@ -73,9 +73,11 @@ impl RequestLine {
 pub(super) fn check_request(id: Option<&str>, request: &Request) -> Result<(), Refusal> {
     if let Some(id) = id {
         request_id(id)?;
-        if !matches!(request, Request::Migrate { .. } | Request::MigrateHeld { .. }) {
+        let may_have_id =
+            matches!(request, Request::Migrate { .. } | Request::MigrateHeld { .. } | Request::VmStart { .. });
+        if !may_have_id {
             let cure = "leave it out: asked again, such a request does what it says again";
-            return refuse("only a migration has a request id".into(), cure);
+            return refuse("only a migration or a start has a request id".into(), cure);
         }
     }
     request.check()
@@ -408,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_of_a_version_that_is_known_and_only_a_migration_has_a_request_id() {
+    fn a_line_is_of_a_version_that_is_known_and_only_migrations_and_starts_have_request_ids() {
         let line = |api, request_id: Option<&str>, request| RequestLine {
             api,
             request_id: request_id.map(str::to_owned),
@@ -427,7 +429,10 @@ mod tests {
             assert!(refused(line(None, Some(id), good())).contains("is no request id"), "{id:?}");
         }
         let stop = Request::VmStop { name: "v1".into(), timeout_s: 1, force: false };
-        assert!(refused(line(None, Some("1"), stop)).contains("only a migration"));
+        assert!(refused(line(None, Some("1"), stop)).contains("only a migration or a start"));
+        let from = VmOrigin::Name("v1".into());
+        let start = Request::VmStart { from, options: Default::default() };
+        assert_eq!(line(None, Some("1"), start).check(), Ok(()));
         assert!(
             refused(line(None, Some("1"), migrate(MigrateOptions { retries: 1001, ..Default::default() })))
                 .contains("retries cannot be 1001")

@@ -526,6 +526,7 @@ pub(crate) fn replies() -> Vec<Reply> {
     let mut replies = vec![
         Reply::Done,
         Reply::Error(Refusal { message: "it cannot be done".into(), cure: "do this".into() }),
+        Reply::NotStarted(Refusal { message: "it was not started".into(), cure: "see why".into() }),
         Reply::Vms { vms: vec![] },
         Reply::Vms { vms: [vec![bare_vm()], VM_STATES.map(vm).to_vec()].concat() },
         Reply::Vm(Box::new(vm(VmState::Running))),

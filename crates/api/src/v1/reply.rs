@@ -20,6 +20,9 @@ pub enum Reply {
     Error(Refusal),
     /// A VM.
     Vm(Box<VmView>),
+    /// The VM was not started by the request of this id, and will not be: the agent remembers that. Only for
+    /// [`Request::VmStart`](super::Request::VmStart) with a request id.
+    NotStarted(Refusal),
     /// The VMs, by name.
     Vms {
         /// The VMs of this host.

@@ -18,10 +18,10 @@ pub struct RequestLine {
     /// The version of the API that the request is of; `None`: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<u32>,
-    /// A name that the caller chose for a migration, at random or by its purpose. The same name again means the same
-    /// migration, with all its attempts. The migration is then followed and not begun anew, for instance after an
-    /// answer was lost. The agent remembers the name for a day, also when it is started again. With
-    /// [`Request::Migrate`] only.
+    /// A name that the caller chose for a migration or a start, at random or by its purpose. The same name again means
+    /// the same migration, with all its attempts, or the same start. It is then followed and not begun anew, for
+    /// instance after an answer was lost. The agent remembers the name of a migration for a day, that of a start for a
+    /// week, also when it is started again. With [`Request::Migrate`] and [`Request::VmStart`] only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The request itself.
@@ -34,7 +34,9 @@ pub struct RequestLine {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "request")]
 pub enum Request {
-    /// Start a VM from its definition, or a stopped VM by its name. → [`Reply::Vm`](super::Reply::Vm)
+    /// Start a VM from its definition, or a stopped VM by its name. → [`Reply::Vm`](super::Reply::Vm); with a request
+    /// id [`Reply::Vm`](super::Reply::Vm) if the VM was started by this request, now or before, or runs;
+    /// [`Reply::NotStarted`](super::Reply::NotStarted) if it was not and never will be; an error says nothing of that.
     VmStart {
         /// A definition, as TOML, and the file that holds it; or a name.
         from: VmOrigin,

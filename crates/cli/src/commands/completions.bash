@@ -7,11 +7,11 @@ _skein_names() {
         "3 operation show" | "3 operation watch" | "3 operation cancel") named=operations ;;
         "3 rule show" | "3 rule remove") named=rules ;;
         "3 rule explain") named=vms ;;
-        "2 migrate "*) named=vms ;;
+        "2 migrate "* | "3 vm start" | "3 vm stop" | "3 vm delete" | "3 vm show") named=vms ;;
     esac
     [ "${COMP_WORDS[1]} ${COMP_WORDS[2]}" = "host group" ] && [ "$COMP_CWORD" -gt 3 ] && named=hosts
     case "${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}" in
-        "migrate --to") named=hosts ;;
+        "migrate --to" | "vm --on") named=hosts ;;
         "property host") named=hosts ;;
         "property vm") named=vms ;;
     esac

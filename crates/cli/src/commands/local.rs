@@ -64,6 +64,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Done => "done",
         Reply::Error(_) => "an error",
         Reply::Vm(_) => "a VM",
+        Reply::NotStarted(_) => "that it was not started",
         Reply::Vms { .. } => "VMs",
         Reply::Host(_) => "a host",
         Reply::Hosts { .. } => "hosts",

@@ -172,11 +172,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             let client =
                 args.controllers.client().with_context(|| format!("nobody picks a host for {vm}: give --to HOST"));
-            let then = match (args.check, args.detach) {
-                (true, _) => Then::Check,
-                (false, true) => Then::Detach,
-                (false, false) => Then::Follow,
-            };
+            let then = Then::of(args.check, args.detach);
             return moves::migrate(&client?, &vm, to, then, Output::of(args.json));
         }
     };

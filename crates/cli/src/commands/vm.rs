@@ -6,12 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use skein_api::cluster::StopVmRequest;
 use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView, is_vm_name};
 use skein_client::ControllerClient;
 use skein_inventory::definition::Definition;
 use skein_units::about_bytes;
 
-use super::cluster::access::ViewArgs;
+use super::cluster::access::{ControllerArgs, ViewArgs};
+use super::cluster::life;
+use super::cluster::moves::Then;
 use super::cluster::output::Output;
 use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
 use super::text::{clean, clean_line, fields, print, print_json, table};
@@ -30,7 +33,8 @@ enum Command {
     /// Start a VM from its file, or a stopped one by its name
     ///
     /// The file is checked here first: everything that is wrong with it is told at once, with its line. The VM is then
-    /// known on this host by the name in the file; it outlives the agent.
+    /// known on this host by the name in the file; it outlives the agent. With --cluster a controller picks the host,
+    /// and says why: by rules, room, bridges and KVM; of a VM that is off, its own host if that can.
     ///
     /// A VM that ran here before gets the images that it last had open: after a live snapshot the overlay, and not what
     /// its file or command line names. Where the host has no room for its RAM, it is not started.
@@ -39,6 +43,9 @@ Examples:
   skein vm start web1.toml
   skein vm start web1             one that was stopped, as it was last defined
   skein vm start - <web1.toml     from standard input
+  skein vm start web1.toml --cluster --check     where a controller would start it, and why
+  skein vm start web1.toml --cluster             there, or on another host if that refuses
+  skein vm start web1 --cluster --on hostb
 
 The smallest file:
   name = \"web1\"
@@ -50,6 +57,17 @@ The smallest file:
         /// A TOML file (with a '/' or ending in .toml; - is standard input), or a name
         #[arg(value_name = "FILE|NAME")]
         from: String,
+        #[command(flatten)]
+        view: ViewArgs,
+        /// With --cluster: the host [default: the controller picks it, and says why]
+        #[arg(long, value_name = "HOST")]
+        on: Option<String>,
+        /// With --cluster: only say where it would start, why, and why not elsewhere; exit code 3 if nowhere
+        #[arg(long, visible_alias = "dry-run", conflicts_with = "detach")]
+        check: bool,
+        /// With --cluster: return as soon as the start is begun
+        #[arg(long)]
+        detach: bool,
         /// Start it though the host has no room for all of its RAM: the kernel may kill it for that, or another guest
         #[arg(long)]
         overcommit: bool,
@@ -60,6 +78,35 @@ The smallest file:
         #[arg(long)]
         new_state: bool,
         /// The VM as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have the cluster know a VM by its file, without starting it
+    #[command(after_help = "\
+Examples:
+  skein vm create web1.toml
+  skein vm start web1 --cluster")]
+    Create {
+        #[command(flatten)]
+        controllers: ControllerArgs,
+        /// A TOML file; - is standard input
+        #[arg(value_name = "FILE")]
+        from: String,
+    },
+    /// Have a VM that is off forgotten by its host and the cluster; its disks stay
+    #[command(after_help = "\
+Examples:
+  skein vm delete web1
+  skein vm delete web1 --yes      in a script that has a terminal")]
+    Delete {
+        #[command(flatten)]
+        controllers: ControllerArgs,
+        /// Its name
+        name: String,
+        /// Do not ask again
+        #[arg(long)]
+        yes: bool,
+        /// A line of JSON for each step
         #[arg(long)]
         json: bool,
     },
@@ -109,10 +156,16 @@ Examples:
     #[command(after_help = "\
 Examples:
   skein vm stop web1
-  skein vm stop web1 --timeout 10 --force     after ten seconds, pull the plug")]
+  skein vm stop web1 --timeout 10 --force     after ten seconds, pull the plug
+  skein vm stop web1 --cluster                wherever it runs")]
     Stop {
+        #[command(flatten)]
+        view: ViewArgs,
         /// Its name
         name: String,
+        /// With --cluster: return as soon as the stop is begun
+        #[arg(long)]
+        detach: bool,
         /// How long the guest has to shut down, in seconds
         #[arg(long, value_name = "S", default_value_t = 60)]
         #[arg(value_parser = clap::value_parser!(u64).range(STOP_TIMEOUT_RANGE_S))]
@@ -158,9 +211,23 @@ Examples:
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
-        Command::Start { from, overcommit, as_defined, new_state, json } => {
+        Command::Start { from, view, on, check, detach, overcommit, as_defined, new_state, json } => {
             let options = StartOptions { overcommit, as_defined, new_state };
+            if asks_cluster(local, &view)? {
+                let then = Then::of(check, detach);
+                return start_in_cluster(&view, &from, options, on, then, Output::of(json));
+            }
+            if on.is_some() || check || detach {
+                bail!("--on, --check and --detach are for a start by the cluster's controller: add --cluster");
+            }
             started(local, &Request::VmStart { from: vm_origin(&from)?, options }, json)?;
+        }
+        Command::Create { controllers, from } => {
+            let VmOrigin::Definition { file, text } = vm_origin(&from)? else { bail!("'{from}' is no file") };
+            life::create(&controllers.client()?, &Definition::parse(&text, &file)?.name, text)?;
+        }
+        Command::Delete { controllers, name, yes, json } => {
+            return life::delete(&controllers.client()?, &name, yes, Output::of(json));
         }
         Command::Adopt { qmp, name, json } => {
             // The agent's working directory is another one.
@@ -178,13 +245,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let vm = ask(local, &Request::VmShow { name })?;
             if json { print_json(&vm)? } else { print(&shown(&vm))? }
         }
-        Command::Stop { name, timeout, force, json } => {
-            let request = Request::VmStop { name, timeout_s: timeout, force };
-            let vm = match local.client().call(&request, Duration::from_secs(timeout) + AGENT_ANSWER_TIME)? {
-                Reply::Vm(vm) => vm,
-                reply => return Err(unexpected(&reply).into()),
-            };
-            if json { print_json(&vm)? } else { print(&sentence(&vm))? }
+        Command::Stop { view, name, detach, timeout, force, json } => {
+            let request = StopVmRequest { timeout_s: timeout, force };
+            return stop(local, &view, name, request, detach, Output::of(json));
         }
         Command::Resume { name, json } => {
             let vm = ask(local, &Request::VmResume { name })?;
@@ -210,6 +273,57 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a VM where a controller picks.
+fn start_in_cluster(
+    view: &ViewArgs,
+    from: &str,
+    options: StartOptions,
+    on: Option<String>,
+    then: Then,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    if options != StartOptions::default() {
+        bail!("a controller's start has no --overcommit, --as-defined or --new-state: start it on its host");
+    }
+    life::start(&view.controllers.client()?, vm_origin(from)?, on, then, output)
+}
+
+/// Stops a VM of this host, or of the cluster.
+fn stop(
+    local: &LocalAgent,
+    view: &ViewArgs,
+    name: String,
+    request: StopVmRequest,
+    detach: bool,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    if asks_cluster(local, view)? {
+        return life::stop(&view.controllers.client()?, &name, &request, Then::of(false, detach), output);
+    }
+    if detach {
+        bail!("--detach is for a stop by the cluster's controller: add --cluster");
+    }
+    let StopVmRequest { timeout_s, force } = request;
+    let request = Request::VmStop { name, timeout_s, force };
+    let vm = match local.client().call(&request, Duration::from_secs(timeout_s) + AGENT_ANSWER_TIME)? {
+        Reply::Vm(vm) => vm,
+        reply => return Err(unexpected(&reply).into()),
+    };
+    if output == Output::Json {
+        print_json(&vm)?
+    } else {
+        print(&sentence(&vm))?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns whether a controller is to do what changes a VM: if it was asked for, or where there is no agent, as on a
+/// desk.
+fn asks_cluster(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
+    let is_desk = || Ok::<_, anyhow::Error>(!local.socket.exists() && view.controllers.access()?.is_some());
+    Ok(view.names_cluster() || !view.local && is_desk()?)
 }
 
 fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<VmView>> {

@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skein_api::cluster::{
-    AuditRecord, ClusterSettings, ClusterStatus, Complaint, DrainRequest, Explanation, FenceRequest, Host,
-    HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, PowerReading,
-    ResumeRequest, Rule, Token, TokenSecret, Vm, VmSettings,
+    AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
+    Host, HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, PowerReading,
+    ResumeRequest, Rule, StartVmRequest, StopVmRequest, Token, TokenSecret, Vm, VmSettings,
 };
 use ureq::http::Method;
 use ureq::http::header::ETAG;
@@ -200,6 +200,27 @@ impl ControllerClient {
     pub fn remove_host(&self, host: &str, force: bool) -> Result<(), ControllerError> {
         let path = format!("/hosts/{}{}", encoded(host), if force { "?force=true" } else { "" });
         self.delete(path)
+    }
+
+    /// Creates a VM. Returns the operation that starts it, or would, if that was asked for.
+    pub fn create_vm(&self, request: &CreateVmRequest) -> Result<Option<Operation>, ControllerError> {
+        json(self.sender.send(&Ask::post("/vms", Some(plain(request))))?)
+    }
+
+    /// Starts a VM that is off, or says what would be done.
+    pub fn start_vm(&self, vm: &str, request: &StartVmRequest) -> Result<Operation, ControllerError> {
+        self.change(&format!("/vms/{}/start", encoded(vm)), Some(request))
+    }
+
+    /// Stops a VM.
+    pub fn stop_vm(&self, vm: &str, request: &StopVmRequest) -> Result<Operation, ControllerError> {
+        self.change(&format!("/vms/{}/stop", encoded(vm)), Some(request))
+    }
+
+    /// Has a VM that is off forgotten by its host and the cluster.
+    pub fn delete_vm(&self, vm: &str) -> Result<Operation, ControllerError> {
+        let path = format!("/vms/{}", encoded(vm));
+        self.sender.whole(&Ask { method: Method::DELETE, ..Ask::post(path, None) })
     }
 
     /// Moves a VM, or says what would be done.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
+use super::life::is_command;
 use super::record::starts;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
@@ -31,6 +32,7 @@ impl Controller {
                 _ if matches!(operation.kind, OperationKind::Fence { .. }) && !operation.state.is_over() => {
                     self.advance_fence(now, operation);
                 }
+                _ if is_command(&operation.kind) && !operation.state.is_over() => self.advance_command(now, operation),
                 OperationState::Planning => self.plan_operation(now, operation),
                 OperationState::Running => self.advance_running(now, operation),
                 OperationState::Cancelling => self.advance_cancelling(now, operation),
@@ -66,13 +68,37 @@ impl Controller {
         }
     }
 
-    fn plan_operation(&mut self, now: Now, operation: Operation) {
+    fn plan_operation(&mut self, now: Now, mut operation: Operation) {
+        if starts(&operation.kind) {
+            // What was begun is seen to also while the rest is planned.
+            let before = operation.clone();
+            for index in 0..operation.moves.len() {
+                if operation.moves[index].state == MoveState::Begun {
+                    self.look_at_begun_start(now, &mut operation, index);
+                }
+            }
+            if operation != before {
+                self.save_operation(now, operation.clone());
+            }
+        }
         let Some(run) = self.runs.get(&operation.id) else { return };
         let is_soon = run.plan_failed_ms.is_some_and(|failed| now.ms_since(failed) < REPLAN_MS);
         // One plan at a time: each goes by what those before it are going to do.
         let is_other = self.plans.values().any(|purpose| matches!(purpose, PlanPurpose::Operation { .. }));
         if run.plan.is_some() || is_other || is_soon || !self.may_plan(now, &operation) {
             return;
+        }
+        if starts(&operation.kind) {
+            if self.waits_for_facts(&operation) {
+                return;
+            }
+            if self.left_to_start(&operation).is_empty() {
+                if operation.moves.iter().all(|of| of.state.is_over()) {
+                    return self.end_starts(now, operation);
+                }
+                operation.state = OperationState::Running;
+                return self.save_operation(now, operation);
+            }
         }
         let (want, excluded) = self.want(now, &operation);
         let plan =
@@ -111,7 +137,9 @@ impl Controller {
         let starts = starts(&operation.kind);
         for index in 0..operation.moves.len() {
             match operation.moves[index].state {
-                MoveState::Waiting if starts => self.look_at_waiting_start(now, &mut operation.moves[index]),
+                MoveState::Waiting if starts => {
+                    self.look_at_waiting_start(now, &operation.kind, &mut operation.moves[index]);
+                }
                 MoveState::Begun if starts => self.look_at_begun_start(now, &mut operation, index),
                 MoveState::Waiting => self.look_at_waiting(now, &mut operation, index),
                 MoveState::Begun => self.look_at_begun(now, &mut operation, index),
@@ -126,10 +154,23 @@ impl Controller {
         }
     }
 
+    /// Ends an operation of which nothing is left to be started.
+    fn end_starts(&mut self, now: Now, mut operation: Operation) {
+        self.all_starts_over(&mut operation);
+        if let (OperationKind::Start { vm, .. }, true) = (&operation.kind, operation.moves.is_empty()) {
+            operation.message = self.unstartable(vm).unwrap_or_default();
+            operation.state = OperationState::Failed;
+        }
+        self.save_operation(now, operation);
+    }
+
     /// Returns whether rules or guests have changed since an operation was planned, and some of its moves wait. What is
     /// under way goes on. A new leader does not know, and plans again.
     fn is_obsolete(&self, operation: &Operation) -> bool {
-        let is_chosen = matches!(operation.kind, OperationKind::Migrate { to: Some(_), .. });
+        let is_chosen = matches!(
+            operation.kind,
+            OperationKind::Migrate { to: Some(_), .. } | OperationKind::Start { on: Some(_), .. }
+        );
         let waits = operation.moves.iter().any(|of| of.state == MoveState::Waiting);
         let epoch = self.runs.get(&operation.id).and_then(|run| run.epoch);
         waits && !is_chosen && epoch != Some(self.epoch) && !self.has(Planted::PlanKept)
@@ -147,23 +188,11 @@ impl Controller {
                     _ => (operation.state, operation.message) = (OperationState::Failed, why),
                 }
             }
-            OperationKind::Failover { host } => {
-                let left = self.lost_guests(host);
-                let settled = |vm: &String| {
-                    let last = operation.moves.iter().rfind(|of| of.vm == *vm);
-                    last.is_some_and(|of| of.state == MoveState::Left && of.to.is_none())
-                };
-                if left.iter().any(|vm| !settled(vm)) {
-                    operation.state = OperationState::Planning;
-                } else if left.is_empty() {
-                    operation.state = OperationState::Done;
-                } else {
-                    operation.state = OperationState::Failed;
-                    operation.message = format!("{} cannot be started elsewhere: {}", left.len(), left.join(", "));
-                }
+            OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. } => {
+                self.all_starts_over(operation);
             }
-            // It has no moves, and ends by itself.
-            OperationKind::Fence { .. } => {}
+            // They have no moves, and end by themselves.
+            OperationKind::Fence { .. } | OperationKind::Stop { .. } | OperationKind::Delete { .. } => {}
             OperationKind::Drain { host, .. } => {
                 let host = host.clone();
                 self.drained(operation, &host);
@@ -177,8 +206,18 @@ impl Controller {
                 operation.state = if failed == 0 { OperationState::Done } else { OperationState::Failed };
                 if failed > 0 {
                     operation.message = format!("{failed} of {all} VMs were not moved");
+                    self.remember_drain(operation);
                 }
             }
+        }
+    }
+
+    /// Remembers whose guests a homecoming did not bring home, so that they may be asked for again.
+    fn remember_drain(&mut self, operation: &Operation) {
+        let OperationKind::Resume { host, drain } = &operation.kind else { return };
+        let of = self.tables.hosts.get(host).map(|found| found.value.clone());
+        if let Some(of) = of.filter(|of| of.drain.is_none()) {
+            self.tables.put(host, HostRecord { drain: Some(drain.clone()), ..of });
         }
     }
 
@@ -277,6 +316,7 @@ impl Controller {
 
     fn cancelled(&mut self, operation: &mut Operation) {
         operation.state = if operation.cancelled { OperationState::Cancelled } else { OperationState::Failed };
+        self.remember_drain(operation);
         let OperationKind::Drain { host, .. } = &operation.kind else { return };
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
         let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) else { return };

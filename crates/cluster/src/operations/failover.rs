@@ -1,15 +1,8 @@
 //! A host that died: its guests start elsewhere, at most once, and only with proof that the host is off.
-//!
-//! A start has no name by which an agent knows that it was asked before. So a VM is first written down as its new
-//! host's, and is from then on started there and nowhere else, until that agent has refused a start that was asked for
-//! once, and does not have the VM.
 
-use skein_api::cluster::{Contact, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
-use skein_api::{Migration, Reply, Request, Role, StartOptions, VmOrigin, VmState};
+use skein_api::cluster::{Contact, Move, Operation, OperationKind, OperationState};
+use skein_api::{Migration, Request, Role, VmState};
 
-use super::record::starts;
-use crate::planner::Want;
-use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
 use crate::view::is_guest;
@@ -34,13 +27,14 @@ impl Controller {
 
     /// Returns the VMs whose guests ended with a host: those that it had, and that no other host has, or is to get.
     pub(crate) fn lost_guests(&self, host: &str) -> Vec<String> {
-        let here = self.guests_on(host).into_iter();
+        let is_wanted = |vm: &String| self.tables.vms.get(vm).is_some_and(|vm| !vm.value.stop_asked);
+        let here = self.guests_on(host).into_iter().filter(is_wanted);
         here.filter(|vm| !self.is_elsewhere(host, vm)).collect()
     }
 
     /// Returns whether a host that is not the dead one has a VM, in whatever state, or may have: a migration to it was
     /// begun, and it has not reported since that it does not.
-    fn is_elsewhere(&self, dead: &str, vm: &str) -> bool {
+    pub(super) fn is_elsewhere(&self, dead: &str, vm: &str) -> bool {
         let other = |(name, observed): (&String, &crate::observed::Observed)| {
             name != dead && observed.vms.get(vm).is_some_and(|vm| vm.state != VmState::Stopped)
         };
@@ -49,11 +43,6 @@ impl Controller {
         // Where it is being started it will be, or be given back.
         let is_claimed = self.claimed_by(vm).is_some_and(|claimed| claimed != dead);
         is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
-    }
-
-    /// Returns what a failover wants planned: places for the VMs that have none yet.
-    pub(crate) fn want_starts(&self, host: &str) -> Want {
-        Want::Start { vms: self.lost_guests(host) }
     }
 
     /// Returns whether another host has a migration in doubt that only this host, or its end, can settle.
@@ -84,109 +73,27 @@ impl Controller {
         }
     }
 
-    /// Returns the host where a VM is being started.
-    pub(crate) fn claimed_by(&self, vm: &str) -> Option<&str> {
-        let mut moves = self.open_operations().filter(|found| starts(&found.kind)).flat_map(|found| &found.moves);
-        moves.find(|of| of.vm == vm && of.state == MoveState::Begun)?.to.as_deref()
+    /// Says why a VM that waits for its start is not to be started any more.
+    pub(super) fn is_not_lost(&self, of: &Move) -> Option<String> {
+        if !self.is_lost(of) || self.is_elsewhere(&of.from, &of.vm) {
+            return Some("it is not lost any more".to_owned());
+        }
+        (!self.is_off(&of.from)).then(|| format!("{} is not off any more", of.from))
     }
 
-    /// Begins the start of a VM: it is its new host's from now on.
-    pub(crate) fn claim(&mut self, now: Now, of: &Move) {
-        let Some(found) = self.tables.vms.get(&of.vm).map(|found| found.value.clone()) else { return };
-        let claimed = VmRecord { host: of.to.clone(), state: VmRunState::Starting, since: now.wall, ..found };
-        self.tables.put(&of.vm, claimed);
-        self.epoch += 1;
+    /// Returns whether a host is proven to be off.
+    pub(super) fn is_off(&self, host: &str) -> bool {
+        self.tables.hosts.get(host).is_some_and(|host| host.value.contact == Contact::Off)
     }
 
-    /// Asks a host's agent to start a VM.
-    pub(crate) fn send_start(&mut self, operation: &Operation, index: usize) {
-        let of = &operation.moves[index];
-        let Some(session) = of.to.as_deref().and_then(|to| self.session_of(to)) else { return };
-        let Some(text) = self.tables.vms.get(&of.vm).and_then(|vm| vm.value.definition.clone()) else { return };
-        let from = VmOrigin::Definition { file: format!("{}.toml", of.vm), text };
-        let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
-        self.send(session, purpose, None, Request::VmStart { from, options: StartOptions::default() });
-    }
-
-    /// Sees whether a VM that waits for its start still has none, and may be started there.
-    pub(crate) fn look_at_waiting_start(&self, now: Now, of: &mut Move) {
+    /// Returns whether a VM's guest ended with its host, and the VM is still that host's.
+    pub(super) fn is_lost(&self, of: &Move) -> bool {
         let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
-        let is_lost = vm.is_some_and(|vm| vm.host.as_deref() == Some(&of.from) && is_guest(vm.state));
-        let is_off = self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact == Contact::Off);
-        let why = if !is_lost || self.is_elsewhere(&of.from, &of.vm) {
-            "it is not lost any more".to_owned()
-        } else if !is_off {
-            format!("{} is not off any more", of.from)
-        } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
-            why
-        } else {
-            return;
-        };
-        (of.state, of.detail, of.ended) = (MoveState::Left, why, Some(now.wall));
+        vm.is_some_and(|vm| vm.host.as_deref() == Some(&of.from) && is_guest(vm.state))
     }
 
-    /// Sees whether a VM runs that was started.
-    pub(crate) fn look_at_begun_start(&mut self, now: Now, operation: &mut Operation, index: usize) {
-        let of = operation.moves[index].clone();
-        let Some(to) = of.to.clone() else { return };
-        if self.tables.hosts.get(&to).is_some_and(|host| host.value.contact == Contact::Off) {
-            // The VM is that host's, and is lost with it.
-            let own = &mut operation.moves[index];
-            (own.state, own.ended, own.detail) = (MoveState::Failed, Some(now.wall), format!("{to} is off"));
-            return;
-        }
-        let Some(observed) = self.reporting(&to) else { return };
-        let state = observed.vms.get(&of.vm).map(|vm| vm.state);
-        let own = &mut operation.moves[index];
-        match state {
-            Some(VmState::Running | VmState::Paused) => {
-                (own.state, own.ended) = (MoveState::Done, Some(now.wall));
-                own.detail.clear();
-            }
-            Some(VmState::Starting | VmState::Unresponsive) => {}
-            _ => {
-                let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
-                let is_asked = self.is_asked(&purpose);
-                if !is_asked && own.not_before.is_none_or(|time| now.wall >= time) {
-                    own.attempts += 1;
-                    own.not_before = Some(now.in_ms(self.settings.retry_ms));
-                    // The attempt is counted before the start is asked for.
-                    self.save_operation(now, operation.clone());
-                    self.send_start(operation, index);
-                }
-            }
-        }
-    }
-
-    /// Takes the answer to a start. A start that was asked for once and refused did not happen.
-    pub(crate) fn started(&mut self, now: Now, operation: &mut Operation, index: usize, reply: Reply) {
-        let of = &mut operation.moves[index];
-        match reply {
-            Reply::Vm(_) => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
-            Reply::Error(refusal) => {
-                let has = of
-                    .to
-                    .as_deref()
-                    .and_then(|to| self.observed.get(to))
-                    .is_some_and(|observed| observed.vms.contains_key(&of.vm));
-                of.detail = refusal.message;
-                if of.attempts == 1 && !has {
-                    (of.state, of.ended) = (MoveState::Failed, Some(now.wall));
-                    self.release(now, &of.vm.clone(), &of.from.clone());
-                }
-            }
-            _ => of.detail = "its agent answered something else than was asked".into(),
-        }
-    }
-
-    /// Gives a VM back to the host that died, so that another place is looked for.
-    fn release(&mut self, now: Now, vm: &str, from: &str) {
-        let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return };
-        let host = Some(from.to_owned());
-        self.tables.put(vm, VmRecord { host, state: VmRunState::Running, since: now.wall, ..found });
-    }
-
-    /// Has a host that is back forget the VMs that run elsewhere by now.
+    /// Has a host forget VMs that are off there: those that another host has by now, and those that are started
+    /// elsewhere once this host has not got them any more.
     pub(crate) fn forget_elsewhere(&mut self, host: &str) {
         let Some(observed) = self.reporting(host) else { return };
         let Some(session) = observed.session else { return };
@@ -194,10 +101,11 @@ impl Controller {
         let elsewhere = stopped.filter(|vm| {
             let record = self.tables.vms.get(&vm.name).map(|found| &found.value);
             let other = record.and_then(|record| record.host.as_deref()).filter(|other| *other != host);
-            other.is_some_and(|other| {
+            let is_there = other.is_some_and(|other| {
                 let there = self.observed.get(other).filter(|of| of.session.is_some());
                 there.is_some_and(|there| there.vms.contains_key(&vm.name))
-            })
+            });
+            is_there || self.leaves(host, &vm.name)
         });
         let names: Vec<String> = elsewhere.map(|vm| vm.name.clone()).collect();
         for name in names {

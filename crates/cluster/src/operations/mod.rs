@@ -2,7 +2,8 @@
 //!
 //! All that is to be known of an operation is in its record, so that it goes on when another controller takes the lead.
 //! A move is begun by a request to the source's agent under a name that is made of the operation, the move and the
-//! attempt. The agent knows the name for a day, so the same request may be sent any number of times.
+//! attempt. The agent knows the name for a day, so the same request may be sent any number of times. A start is asked
+//! for in the same way.
 //!
 //! | module | what |
 //! |---|---|
@@ -10,6 +11,8 @@
 //! | `advance` | where an operation goes from where it is |
 //! | `fence` | a lost host is switched off, and proven off |
 //! | `failover` | guests of a host that died |
+//! | `start` | VMs are started, each on one host and once |
+//! | `life` | VMs are created, stopped, deleted |
 //! | `moves` | which moves begin, and what becomes of them |
 //! | `left` | how much is left of moves, and how long that takes |
 //! | `plans` | which plans are asked for, and what is done with them |
@@ -18,8 +21,10 @@ mod advance;
 mod failover;
 mod fence;
 mod left;
+mod life;
 mod moves;
 mod plans;
 mod record;
+mod start;
 
 pub(crate) use record::is_owner;

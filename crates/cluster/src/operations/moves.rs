@@ -72,7 +72,8 @@ impl Controller {
         let mut before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
         let leaves = |other: &Move| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm);
         let is_free = before.all(|before| before.state.is_over()) && !self.open_moves().any(leaves);
-        let is_here = self.tables.vms.get(&of.vm).is_some_and(|vm| vm.value.host.as_ref() == Some(&of.from));
+        let host = self.tables.vms.get(&of.vm).map(|vm| vm.value.host.as_deref().unwrap_or_default());
+        let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(operation, of));
         is_free && is_here && of.not_before.is_none_or(|time| now.wall >= time)
     }
 
@@ -84,6 +85,9 @@ impl Controller {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
         };
+        if starts(&operation.kind) && self.claimed_by(&of.vm).is_some() {
+            return false;
+        }
         let leaves = || is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1;
         (starts(&operation.kind) || leaves()) && is_online(to) && self.slots_used(to).0 < self.slots(to).0
     }
@@ -114,7 +118,8 @@ impl Controller {
             if let Some(run) = self.runs.get_mut(id).filter(|run| run.epoch == Some(before)) {
                 run.epoch = Some(self.epoch);
             }
-            self.send_start(&operation, index);
+            // The agent is asked when it is seen that no other host has the VM.
+            self.look_at_begun_start(now, &mut operation, index);
         } else {
             self.send_begin(&operation, index);
         }
@@ -188,7 +193,7 @@ impl Controller {
             }
             _ => self.attempt_failed(now, of, "its agent answered something else than was asked".into()),
         }
-        if of.state != MoveState::Begun {
+        if !matches!(of.state, MoveState::Begun | MoveState::Waiting) {
             self.epoch += 1;
         }
         self.save_operation(now, operation);
@@ -276,8 +281,8 @@ impl Controller {
             }
             (None, _) => self.look_for_guest(now, own, &to),
         }
-        if !matches!(operation.moves[index].state, MoveState::Begun | MoveState::Done) {
-            // Others were planned as if the guest had gone.
+        if !matches!(operation.moves[index].state, MoveState::Begun | MoveState::Done | MoveState::Waiting) {
+            // Others were planned as if the guest had gone. A guest that waits for another attempt still goes.
             self.epoch += 1;
         }
     }
@@ -352,7 +357,7 @@ fn fail(now: Now, of: &mut Move, why: String) {
     end(now, of, MoveState::Failed, why);
 }
 
-/// Returns the name of the request for a move's migration. The same name is the same migration.
-fn request_name(operation: &str, index: usize, attempt: u32) -> String {
+/// Returns the name of the request for a move's migration or start. The same name is the same migration or start.
+pub(super) fn request_name(operation: &str, index: usize, attempt: u32) -> String {
     format!("{operation}.{index}.{attempt}")
 }

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
+use skein_placement_model::cluster::model::Cluster;
 
 use super::advance::double_words;
-use super::record::refusals;
+use super::record::{refusals, starts};
 use crate::answer::Answer;
 use crate::error_chain;
 use crate::live::Excluded;
@@ -18,7 +19,6 @@ use crate::time::Now;
 impl Controller {
     /// Asks for a plan.
     pub(crate) fn ask_plan(&mut self, purpose: PlanPurpose, want: Want, excluded: &Excluded) -> u64 {
-        let plan = self.number();
         let mut cluster = self.model(excluded);
         if let Want::Empty { host } = &want
             && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
@@ -27,8 +27,15 @@ impl Controller {
             found.state = skein_placement_model::cluster::model::HostState::Maintenance;
         }
         if let Want::Start { vms } = &want {
-            self.add_unplaced(&mut cluster, vms, excluded);
+            let records = vms.iter().filter_map(|vm| Some((vm.as_str(), &self.tables.vms.get(vm)?.value)));
+            self.add_unplaced(&mut cluster, records, excluded);
         }
+        self.ask_plan_of(purpose, want, cluster)
+    }
+
+    /// Asks for a plan of a cluster.
+    pub(crate) fn ask_plan_of(&mut self, purpose: PlanPurpose, want: Want, cluster: Cluster) -> u64 {
+        let plan = self.number();
         let limits = cluster.hosts.iter().map(|host| {
             let (incoming, outgoing) = self.slots(&host.name);
             (host.name.clone(), ConcurrencyLimits { incoming, outgoing, total: incoming.saturating_add(outgoing) })
@@ -60,6 +67,7 @@ impl Controller {
                     Ok(planned) => {
                         take_over(&mut operation, planned);
                         self.tell_doubles(&mut operation);
+                        self.tell_starts(&mut operation, 0);
                         operation.message = "nothing was begun: this is what would be done".into();
                         if let OperationKind::Drain { host, .. } = &operation.kind
                             && let Some(off) = self.off_words(host)
@@ -104,28 +112,24 @@ impl Controller {
                 let first = operation.moves.len();
                 take_over(&mut operation, planned);
                 self.tell_doubles(&mut operation);
+                let leaving = |of: &Move| (of.from.clone(), of.vm.clone());
                 let leaving: Vec<(String, String)> =
-                    self.open_moves().map(|of| (of.from.clone(), of.vm.clone())).collect();
+                    self.open_moves().filter(|of| of.to.as_ref() != Some(&of.from)).map(leaving).collect();
                 for of in &mut operation.moves[first..] {
                     let from_there = leaving.iter().filter(|(from, vm)| Some(from) == of.to.as_ref() && *vm != of.vm);
                     of.after = from_there.map(|(_, vm)| vm.clone()).collect();
                 }
-                if let OperationKind::Failover { host } = &operation.kind {
-                    for of in operation.moves.iter_mut().filter(|of| of.from.is_empty()) {
-                        of.from.clone_from(host);
-                        let vm = self.tables.vms.get(&of.vm);
-                        if vm.is_none_or(|vm| vm.value.definition.is_none()) {
-                            (of.to, of.state) = (None, MoveState::Left);
-                            of.reason = "nobody knows its definition: another program had started it".into();
-                        }
-                    }
-                }
+                self.tell_starts(&mut operation, first);
                 (operation.state, operation.message) = (OperationState::Running, String::new());
             }
             Err(error) => {
                 run.plan_failed_ms = Some(now.mono_ms);
                 operation.message = error_chain(&error);
-                if !matches!(operation.kind, OperationKind::Drain { .. } | OperationKind::Failover { .. }) {
+                let goes_on = matches!(
+                    operation.kind,
+                    OperationKind::Drain { .. } | OperationKind::Failover { .. } | OperationKind::Autostart { .. }
+                );
+                if !goes_on {
                     operation.state = OperationState::Failed;
                 }
             }
@@ -168,9 +172,7 @@ impl Controller {
         let want = match &operation.kind {
             OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
-            OperationKind::Failover { host } => self.want_starts(host),
-            // It is never planned.
-            OperationKind::Fence { .. } => Want::Start { vms: Vec::new() },
+            kind if starts(kind) => return (self.want_starts(operation), self.excluded_of(operation)),
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));
@@ -180,6 +182,8 @@ impl Controller {
                 let away: BTreeSet<&str> = left.map(|of| of.vm.as_str()).filter(is_away).collect();
                 Want::At { places: away.into_iter().map(|vm| (vm.to_owned(), host.clone())).collect() }
             }
+            // They are never planned.
+            _ => Want::Start { vms: Vec::new() },
         };
         let is_forgotten = self.has(Planted::RefusalForgotten);
         (want, if is_forgotten { Excluded::new() } else { refusals(operation) })

@@ -40,10 +40,16 @@ impl Controller {
         self.tables.operations.get(id).is_some_and(|found| !found.value.state.is_over())
     }
 
-    /// Returns the operation that is to move a VM.
+    /// Returns the operation that is to move, start, stop or delete a VM.
     pub(crate) fn operation_of(&self, vm: &str) -> Option<&str> {
         let moves = |found: &&Operation| {
-            let is_asked = matches!(&found.kind, OperationKind::Migrate { vm: asked, .. } if asked == vm);
+            let is_asked = match &found.kind {
+                OperationKind::Migrate { vm: asked, .. }
+                | OperationKind::Start { vm: asked, .. }
+                | OperationKind::Stop { vm: asked, .. }
+                | OperationKind::Delete { vm: asked } => asked == vm,
+                _ => false,
+            };
             is_asked || found.moves.iter().any(|of| of.vm == vm && !of.state.is_over())
         };
         self.open_operations().find(moves).map(|found| found.id.as_str())
@@ -70,6 +76,12 @@ impl Controller {
     /// Returns the moves that wait, or are under way.
     pub(crate) fn open_moves(&self) -> impl Iterator<Item = &Move> {
         self.open_operations().flat_map(|found| &found.moves).filter(|of| !of.state.is_over())
+    }
+
+    /// Returns the VMs that are to be started, and where.
+    pub(crate) fn pending_starts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let moves = self.open_operations().filter(|found| starts(&found.kind)).flat_map(|found| &found.moves);
+        moves.filter(|of| !of.state.is_over()).filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?)))
     }
 
     /// Returns the operations that are under way, the oldest first.
@@ -165,7 +177,7 @@ impl Controller {
 
 /// Returns whether an operation starts guests that run nowhere, and does not move any.
 pub(super) fn starts(kind: &OperationKind) -> bool {
-    matches!(kind, OperationKind::Failover { .. })
+    matches!(kind, OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. })
 }
 
 /// Returns how much of an operation is done, and how long the rest takes: as long as its forecast says, corrected by

@@ -20,6 +20,7 @@ pub const GIB: u64 = 1 << 30;
 pub struct Sent {
     pub host: String,
     pub command: u64,
+    pub request_id: Option<String>,
     pub request: Request,
 }
 
@@ -44,6 +45,8 @@ pub struct Bench {
     pub refusals: Vec<(String, Refusal)>,
     /// How many plans were made.
     pub plans: u32,
+    /// Counts the boots of a host, from 1 on.
+    boots: BTreeMap<String, u32>,
 }
 
 impl Bench {
@@ -64,6 +67,7 @@ impl Bench {
             certificates: BTreeMap::new(),
             refusals: Vec::new(),
             plans: 0,
+            boots: BTreeMap::new(),
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
         hosts.iter().for_each(|host| bench.connect(host));
@@ -105,9 +109,9 @@ impl Bench {
                 self.plans += 1;
                 return Some(Input::Planned { plan: number, result: plan(&request) });
             }
-            Output::Command { session, command, request, .. } => {
+            Output::Command { session, command, request_id, request, .. } => {
                 let host = self.sessions[&session].clone();
-                self.sent.push(Sent { host, command, request: *request });
+                self.sent.push(Sent { host, command, request_id, request: *request });
             }
             Output::Power { job, host, action, .. } => self.powers.push((job, host, action)),
             Output::HangUp { session, .. } => {
@@ -150,7 +154,7 @@ impl Bench {
             release: "test".into(),
             api: 1,
             instance: 1,
-            boot_id: None,
+            boot_id: Some(format!("boot {}", self.boots.get(host).copied().unwrap_or(1))),
             addresses: Vec::new(),
             highest_term: Term(0),
         };
@@ -222,7 +226,7 @@ impl Bench {
         if self.sent.is_empty() {
             return false;
         }
-        let Sent { host, command, request } = self.sent.remove(0);
+        let Sent { host, command, request, .. } = self.sent.remove(0);
         let Some(session) = self.session(&host) else { return true };
         match request {
             Request::Migrate { vm, to, .. } => {
@@ -236,11 +240,23 @@ impl Bench {
                 self.report(&host, &[&vm], vec![migration(Role::Source, Some(Outcome::Moved))]);
                 self.report(&to, &[&vm], vec![migration(Role::Target, Some(Outcome::Moved))]);
             }
-            Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } => {
-                let vm = file.trim_end_matches(".toml").to_owned();
+            Request::VmStart { from, .. } => {
+                let vm = match from {
+                    VmOrigin::Definition { file, .. } => file.trim_end_matches(".toml").to_owned(),
+                    VmOrigin::Name(name) => name,
+                };
                 self.run_vm(&host, &vm);
                 let reply = Reply::Vm(Box::new(self.vms[&host][&vm].clone()));
                 self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+            }
+            Request::VmStop { name, .. } => {
+                self.set_vm(&host, &name, VmState::Stopped);
+                let reply = Reply::Vm(Box::new(self.vms[&host][&name].clone()));
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+            }
+            Request::VmForget { name } => {
+                self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });
+                self.end_vm(&host, &name);
             }
             other => {
                 let refusal = Refusal { message: format!("not here: {other:?}"), cure: String::new() };
@@ -248,6 +264,25 @@ impl Bench {
             }
         }
         true
+    }
+
+    /// Answers the oldest command, which is not carried out.
+    pub fn reply(&mut self, reply: Reply) {
+        let Sent { host, command, .. } = self.sent.remove(0);
+        let session = self.session(&host).expect("it is connected");
+        self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+    }
+
+    /// Says that the oldest start was not done and will not be.
+    pub fn not_started(&mut self, why: &str) {
+        self.reply(Reply::NotStarted(Refusal { message: why.into(), cure: String::new() }));
+    }
+
+    /// Boots a host whose agent is gone: its guests end, and its agent reports again.
+    pub fn boot(&mut self, host: &str) {
+        *self.boots.entry(host.to_owned()).or_insert(1) += 1;
+        self.vms.entry(host.to_owned()).or_default().values_mut().for_each(|vm| vm.state = VmState::Stopped);
+        self.connect(host);
     }
 
     /// Carries out commands until there are none.

@@ -6,7 +6,7 @@
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
 //! | `problem` | RFC 9457, and which refusals a route documents |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `operations`, `rules`, `events`, `access`, `join`, `backup` | the routes |
+//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `rules`, `events`, `access`, `join`, `backup` | the routes |
 
 mod access;
 mod answer;
@@ -18,6 +18,7 @@ mod events;
 mod guard;
 mod hosts;
 mod join;
+mod life;
 mod operations;
 mod origin;
 mod page;
@@ -136,8 +137,10 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(hosts::fence_host))
         .routes(routes!(hosts::test_fencing))
         .routes(routes!(hosts::resume_host))
-        .routes(routes!(vms::list_vms))
-        .routes(routes!(vms::get_vm))
+        .routes(routes!(vms::list_vms, life::create_vm))
+        .routes(routes!(vms::get_vm, life::delete_vm))
+        .routes(routes!(life::start_vm))
+        .routes(routes!(life::stop_vm))
         .routes(routes!(vms::set_vm))
         .routes(routes!(vms::migrate_vm))
         .routes(routes!(operations::list_operations))

@@ -112,10 +112,26 @@ impl World {
         }
         state.highest = term;
         let refused = |message: &str| Ok(Reply::Error(Refusal { message: message.into(), cure: String::new() }));
-        if let Request::VmStart { from: VmOrigin::Definition { file, .. }, .. } = &request {
-            let vm = vm_view(file.trim_end_matches(".toml"), VmState::Running);
-            state.vms.insert(vm.name.clone(), vm.clone());
-            return Ok(Reply::Vm(Box::new(vm)));
+        match &request {
+            Request::VmStart { from, .. } => {
+                let name = match from {
+                    VmOrigin::Definition { file, .. } => file.trim_end_matches(".toml"),
+                    VmOrigin::Name(name) => name,
+                };
+                let vm = vm_view(name, VmState::Running);
+                state.vms.insert(vm.name.clone(), vm.clone());
+                return Ok(if id.is_some() { Reply::Vm(Box::new(vm)) } else { Reply::Done });
+            }
+            Request::VmStop { name, .. } => {
+                let Some(vm) = state.vms.get_mut(name) else { return refused("there is no such VM here") };
+                vm.state = VmState::Stopped;
+                return Ok(Reply::Vm(Box::new(vm.clone())));
+            }
+            Request::VmForget { name } => {
+                state.vms.remove(name);
+                return Ok(Reply::Done);
+            }
+            _ => {}
         }
         let Request::Migrate { vm, to, detach: true, .. } = request else { return refused("not here") };
         let Some(name) = id else { return refused("it has no name") };

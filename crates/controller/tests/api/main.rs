@@ -7,4 +7,5 @@ mod failover;
 mod fake_agent;
 mod fake_devices;
 mod fencing;
+mod life;
 mod setup;

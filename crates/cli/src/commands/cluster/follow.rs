@@ -13,7 +13,7 @@ use skein_units::duration;
 
 use super::output::Output;
 use super::plan::moves_from;
-use super::words::{kind, made, move_state, progress, way};
+use super::words::{is_moveless, kind, made, move_state, progress, way};
 use crate::commands::local::{EXIT_CALLED_OFF, EXIT_INTERRUPTED};
 use crate::commands::text::{clean_line, print};
 
@@ -102,9 +102,7 @@ pub fn end_text(operation: &Operation) -> String {
     let message = clean_line(&operation.message);
     let message = if message.is_empty() { String::new() } else { format!(": {message}") };
     let mut text = match operation.state {
-        OperationState::Done | OperationState::Failed | OperationState::Cancelled
-            if matches!(operation.kind, OperationKind::Fence { .. }) =>
-        {
+        OperationState::Done | OperationState::Failed | OperationState::Cancelled if is_moveless(&operation.kind) => {
             let end = match operation.state {
                 OperationState::Done => "is done",
                 OperationState::Failed => "failed",
@@ -206,7 +204,7 @@ impl Screen {
             return Ok(());
         }
         // What a fencing says is a step of it, and no figure.
-        let is_step = matches!(operation.kind, OperationKind::Fence { .. });
+        let is_step = is_moveless(&operation.kind);
         let is_due = |at: &Instant| is_step || at.elapsed() >= LINE_PERIOD;
         let is_due = self.last.as_ref().is_none_or(|(last, at)| *last != head && is_due(at));
         if is_due || !lines.is_empty() {

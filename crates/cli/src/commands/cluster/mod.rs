@@ -17,6 +17,7 @@ pub mod fencing;
 pub mod follow;
 pub mod hosts;
 pub mod join;
+pub mod life;
 pub mod login;
 pub mod moves;
 pub mod names;

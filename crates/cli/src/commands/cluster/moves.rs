@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use skein_api::cluster::MigrateRequest;
+use skein_api::cluster::{MigrateRequest, Operation};
 use skein_client::ControllerClient;
 
 use super::follow::{exit_code, follow, hints};
@@ -23,6 +23,17 @@ pub enum Then {
     Follow,
 }
 
+impl Then {
+    /// Returns what options ask for.
+    pub fn of(check: bool, detach: bool) -> Then {
+        match (check, detach) {
+            (true, _) => Then::Check,
+            (false, true) => Then::Detach,
+            (false, false) => Then::Follow,
+        }
+    }
+}
+
 /// Moves a VM of the cluster.
 pub fn migrate(
     client: &ControllerClient,
@@ -32,6 +43,11 @@ pub fn migrate(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let operation = client.migrate(vm, &MigrateRequest { to, dry_run: then == Then::Check })?;
+    go_on(client, operation, then, output)
+}
+
+/// Shows or follows an operation that was begun, or would be.
+pub fn go_on(client: &ControllerClient, operation: Operation, then: Then, output: Output) -> anyhow::Result<ExitCode> {
     if then == Then::Check {
         match output {
             Output::Json => print_json(&operation)?,

@@ -56,6 +56,7 @@ Settings of a VM:
   priority=7     0 to 100: greater is moved first in a drain, and started first after a host died; none counts as 0
   pinned=yes     neither the optimisation nor a drain moves it: a drain tells that it stays. skein migrate moves it, and
                  it is started elsewhere when its host died
+  autostart=yes  it is started again when its host was booted and the guest ended with that
 
 Examples:
   skein property set host hosta group=web area.rack=r1
@@ -135,11 +136,12 @@ fn set_vm(settings: &mut VmSettings, key: &str, value: &str) -> anyhow::Result<(
         "tags" => settings.tags = list(value),
         "priority" => settings.priority = number(key, value, PRIORITY_RANGE)?,
         "pinned" => settings.pinned = yes(key, value)?,
+        "autostart" => settings.autostart = yes(key, value)?,
         _ => match key.split_once('.') {
             Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
             _ => bail!(
                 "a VM has no setting '{key}': it may be tenant, availability-set, owners, preferred, tags, priority, \
-                 pinned or property.NAME"
+                 pinned, autostart or property.NAME"
             ),
         },
     }
@@ -200,13 +202,16 @@ mod tests {
         };
         assert_eq!(host, expected);
         let mut vm = VmSettings::default();
-        for (key, value) in [("owners", "a, b"), ("priority", "7"), ("pinned", "yes"), ("tags", "x,,y")] {
+        for (key, value) in
+            [("owners", "a, b"), ("priority", "7"), ("pinned", "yes"), ("autostart", "yes"), ("tags", "x,,y")]
+        {
             set_vm(&mut vm, key, value).unwrap();
         }
         let expected = VmSettings {
             owners: Some(vec!["a".into(), "b".into()]),
             priority: Some(7),
             pinned: true,
+            autostart: true,
             tags: vec!["x".into(), "y".into()],
             ..VmSettings::default()
         };

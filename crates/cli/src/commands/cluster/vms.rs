@@ -16,7 +16,7 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
         return print_json(&vms);
     }
     if vms.is_empty() {
-        return print("there is no VM in the cluster; `skein vm start FILE` on a host starts one\n");
+        return print("there is no VM in the cluster; `skein vm start FILE --cluster` starts one\n");
     }
     let rows: Vec<_> = vms
         .into_iter()
@@ -55,6 +55,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("cpu", vm.load.map(|load| format!("{} %", load.cpu_millicores / 10)).unwrap_or_default()),
         ("priority", set.priority.map(|priority| priority.to_string()).unwrap_or_default()),
         ("pinned", if set.pinned { "neither optimisation nor a drain moves it" } else { "" }.to_owned()),
+        ("autostart", if set.autostart { "it starts again after its host's boot" } else { "" }.to_owned()),
         ("owners", set.owners.iter().flatten().cloned().collect::<Vec<_>>().join(" ")),
         ("preferred", set.preferred.join(" ")),
         ("tags", set.tags.join(" ")),

@@ -55,12 +55,15 @@ pub fn operation_state(state: OperationState) -> &'static str {
 
 /// Returns the word for how far a move is.
 pub fn move_state(kind: &OperationKind, of: &Move) -> &'static str {
-    let starts = matches!(kind, OperationKind::Failover { .. });
+    let starts = starts(kind);
+    let is_failover = matches!(kind, OperationKind::Failover { .. });
     match of.state {
+        _ if of.to.is_none() && starts => "cannot start",
         _ if of.to.is_none() => "stays",
         MoveState::Waiting => "waits",
         MoveState::Begun if starts => "starting",
-        MoveState::Done if starts => "started elsewhere",
+        MoveState::Done if is_failover => "started elsewhere",
+        MoveState::Done if starts => "started",
         MoveState::Begun => "moving",
         MoveState::Done => "moved",
         MoveState::Failed => "FAILED",
@@ -80,12 +83,30 @@ pub fn kind(kind: &OperationKind) -> String {
         OperationKind::Optimize { .. } => "optimisation".to_owned(),
         OperationKind::Fence { host, .. } => format!("fencing of {}", clean_line(host)),
         OperationKind::Failover { host } => format!("failover of {}", clean_line(host)),
+        OperationKind::Start { vm, on: None, .. } => format!("start of {}", clean_line(vm)),
+        OperationKind::Start { vm, on: Some(on), .. } => format!("start of {} on {}", clean_line(vm), clean_line(on)),
+        OperationKind::Stop { vm, .. } => format!("stop of {}", clean_line(vm)),
+        OperationKind::Delete { vm } => format!("deletion of {}", clean_line(vm)),
+        OperationKind::Autostart { host, .. } => format!("start after the boot of {}", clean_line(host)),
         OperationKind::Resume { host, .. } => format!("homecoming to {}", clean_line(host)),
     }
 }
 
-/// Returns a move, as `web1: hosta -> hostb`.
+/// Returns whether an operation starts VMs, and moves none.
+fn starts(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. })
+}
+
+/// Returns whether an operation has no moves, and says itself how far it is.
+pub fn is_moveless(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Fence { .. } | OperationKind::Stop { .. } | OperationKind::Delete { .. })
+}
+
+/// Returns a move, as `web1: hosta -> hostb`; a start where no other host had the VM, as `web1: hostb`.
 pub fn way(of: &Move) -> String {
+    if let Some(to) = of.to.as_deref().filter(|to| of.from.is_empty() || of.from == **to) {
+        return format!("{}: {}", clean_line(&of.vm), clean_line(to));
+    }
     let to = of.to.as_deref().map(|to| format!(" -> {}", clean_line(to))).unwrap_or_default();
     format!("{}: {}{to}", clean_line(&of.vm), clean_line(&of.from))
 }
@@ -95,6 +116,7 @@ pub fn made(operation: &Operation) -> String {
     let (done, all) = (operation.progress.moves_done, operation.progress.moves as usize);
     match &operation.kind {
         OperationKind::Failover { .. } => format!("{done} of {} started elsewhere", count(all, "VM")),
+        kind if starts(kind) => format!("{done} of {} started", count(all, "VM")),
         _ => format!("{done} of {} made", count(all, "move")),
     }
 }
@@ -105,12 +127,12 @@ pub fn progress(operation: &Operation) -> String {
     if operation.state == OperationState::Planning {
         return "its moves are being planned".to_owned();
     }
-    if matches!(operation.kind, OperationKind::Fence { .. }) {
+    if is_moveless(&operation.kind) {
         // It has no moves, and says itself how far it is.
         let message = if operation.message.is_empty() { "it begins" } else { &operation.message };
         return clean_line(message);
     }
-    let what = if matches!(operation.kind, OperationKind::Failover { .. }) { "start" } else { "move" };
+    let what = if starts(&operation.kind) { "start" } else { "move" };
     let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, what))];
     if of.moves_running > 0 {
         words.push(format!("{} under way", of.moves_running));

@@ -1,0 +1,337 @@
+//! A VM's life: VMs are created, started, stopped and deleted by the cluster.
+//!
+//! A VM that no host has is a record with a definition. Stopping and forgetting are commands that may be carried out
+//! twice: an operation asks for them again until the host says that they are done, or that they cannot be.
+
+use skein_api::cluster::{
+    Contact, CreateVmRequest, HostMode, Move, Operation, OperationKind, OperationState, StartVmRequest, StopVmRequest,
+    VmRunState,
+};
+use skein_api::{Reply, Request, STOP_TIMEOUT_RANGE_S, VmState, VmView};
+use skein_inventory::definition::Definition;
+
+use super::record::is_owner;
+use crate::answer::{Answer, RefusedKind};
+use crate::ask::{no_host, no_vm};
+use crate::live::Excluded;
+use crate::planner::Want;
+use crate::records::VmRecord;
+use crate::state::{CommandPurpose, Controller, PlanPurpose};
+use crate::time::Now;
+use crate::view::is_guest;
+
+impl Controller {
+    // ---- what is asked ----
+
+    /// Creates a VM, or starts one that is off from another definition. `None`: the answer takes a plan.
+    pub(crate) fn create_vm(&mut self, now: Now, request: &CreateVmRequest, asked: u64, by: &str) -> Option<Answer> {
+        let definition = match Definition::parse(&request.definition, "definition") {
+            Ok(definition) => definition,
+            Err(error) => return Some(Answer::refused(RefusedKind::Invalid, error.to_string(), "mend it")),
+        };
+        let name = definition.name.clone();
+        let before = self.tables.vms.get(&name).map(|found| found.value.clone());
+        let record = VmRecord {
+            ram_bytes: definition.memory_bytes,
+            cpus: definition.cpus,
+            adopted: false,
+            definition: Some(definition.to_toml()),
+            ..before.clone().unwrap_or(VmRecord { since: now.wall, ..VmRecord::default() })
+        };
+        if before.is_some()
+            && let Some(refusal) = self.not_off(&name)
+        {
+            return Some(refusal);
+        }
+        let is_new = record.host.is_none();
+        if !request.start && !is_new {
+            let host = record.host.unwrap_or_default();
+            let cure = format!("start it from the new file, or delete it first: skein vm delete {name} --cluster");
+            return Some(Answer::conflict(format!("'{name}' is a VM already, which is off on '{host}'"), cure));
+        }
+        if let Some(refusal) = request.on.as_deref().and_then(|on| self.takes_none(&name, &record, on)) {
+            return Some(refusal);
+        }
+        let kind = OperationKind::Start {
+            vm: name.clone(),
+            on: request.on.clone(),
+            definition: record.definition.clone().filter(|_| !is_new),
+        };
+        if request.dry_run {
+            return self.preview_start(now, kind, &name, &record, asked, by);
+        }
+        if is_new {
+            self.tables.put(&name, record);
+        }
+        Some(if request.start { self.begin_start(now, kind, &name, by) } else { Answer::Done })
+    }
+
+    /// Starts a VM that is off. `None`: the answer takes a plan.
+    pub(crate) fn start_vm(
+        &mut self,
+        now: Now,
+        vm: &str,
+        request: &StartVmRequest,
+        asked: u64,
+        by: &str,
+    ) -> Option<Answer> {
+        let Some(record) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return Some(no_vm(vm)) };
+        if let Some(refusal) = self.not_off(vm) {
+            return Some(refusal);
+        }
+        let home = record.host.clone();
+        // Another program had started it: only the host that had it knows how.
+        let on = request.on.clone().or_else(|| home.filter(|_| record.definition.is_none()));
+        if let Some(refusal) = on.as_deref().and_then(|on| self.takes_none(vm, &record, on)) {
+            return Some(refusal);
+        }
+        let kind = OperationKind::Start { vm: vm.to_owned(), on, definition: None };
+        if request.dry_run {
+            return self.preview_start(now, kind, vm, &record, asked, by);
+        }
+        Some(self.begin_start(now, kind, vm, by))
+    }
+
+    /// Refuses what is for a VM that is off, if it is not, or if it is not known whether it is.
+    fn not_off(&self, vm: &str) -> Option<Answer> {
+        if let Some(operation) = self.operation_of(vm) {
+            let message = format!("'{vm}' is in an operation already: {operation}");
+            return Some(Answer::conflict(message, format!("follow it: skein operation watch {operation}")));
+        }
+        let record = self.tables.vms.get(vm).map(|found| &found.value)?;
+        let host = record.host.as_deref().unwrap_or_default();
+        let contact = self.tables.hosts.get(host).map(|found| found.value.contact);
+        if is_guest(record.state) && contact != Some(Contact::Off) {
+            let cure = format!("stop it first: skein vm stop {vm} --cluster");
+            return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
+        }
+        if matches!(contact, Some(Contact::Lost | Contact::Joined)) {
+            let message = format!("'{vm}' is of '{host}', which does not report: it may have been started there");
+            let cure = format!("see that '{host}' is on, or say that it is off: skein host fence {host} --is-off");
+            return Some(Answer::conflict(message, cure));
+        }
+        let why = self.unstartable(vm)?;
+        Some(Answer::conflict(format!("'{vm}' cannot be started: {why}"), "see skein vm list on the hosts"))
+    }
+
+    /// Refuses a host that somebody chose for a start, if it takes none, or not this VM.
+    fn takes_none(&self, vm: &str, record: &VmRecord, on: &str) -> Option<Answer> {
+        let Some(host) = self.tables.hosts.get(on).map(|found| &found.value) else { return Some(no_host(on)) };
+        if host.mode != HostMode::Active {
+            let message = format!("'{on}' takes no guests: it is in maintenance, or being drained");
+            return Some(Answer::conflict(message, format!("skein host resume {on}")));
+        }
+        if host.contact != Contact::Online {
+            let cure = "choose another host, or see that its agent runs";
+            return Some(Answer::conflict(format!("'{on}' does not report"), cure));
+        }
+        if !is_owner(Some(record), Some(on)) {
+            let message = format!("'{on}' is none of the possible owners of '{vm}'");
+            return Some(Answer::conflict(message, "change its settings first, or choose another host"));
+        }
+        if record.definition.is_none() && record.host.as_deref() != Some(on) {
+            let message = format!("nobody knows the definition of '{vm}': another program had started it");
+            return Some(Answer::conflict(message, "start it from a file: skein vm start FILE --cluster"));
+        }
+        let why = self.unsuited(record.definition.as_deref(), record.host.as_deref()).remove(on)?;
+        Some(Answer::conflict(format!("'{on}' cannot run '{vm}': {why}"), "mend that, or choose another host"))
+    }
+
+    fn begin_start(&mut self, now: Now, kind: OperationKind, vm: &str, by: &str) -> Answer {
+        let operation = match self.asked_move(&kind, vm) {
+            None => self.begin_operation(now, kind, OperationState::Planning, by),
+            Some(of) => {
+                let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
+                operation.moves.push(of);
+                self.keep_operation(now, operation.clone());
+                operation
+            }
+        };
+        Answer::Operation(Box::new(operation))
+    }
+
+    /// Returns the start on the host that somebody chose.
+    fn asked_move(&self, kind: &OperationKind, vm: &str) -> Option<Move> {
+        let OperationKind::Start { on: Some(on), .. } = kind else { return None };
+        let from = self.tables.vms.get(vm).and_then(|found| found.value.host.clone()).unwrap_or_default();
+        Some(Move::new(vm, &from, Some(on), "asked for"))
+    }
+
+    fn preview_start(
+        &mut self,
+        now: Now,
+        kind: OperationKind,
+        vm: &str,
+        record: &VmRecord,
+        asked: u64,
+        by: &str,
+    ) -> Option<Answer> {
+        let mut kind = kind;
+        if let OperationKind::Start { definition, .. } = &mut kind {
+            // The cluster may not know it yet.
+            definition.clone_from(&record.definition);
+        }
+        let mut operation = self.unsaved_operation(now, kind.clone(), OperationState::Planning, by);
+        if let Some(of) = self.asked_move(&kind, vm) {
+            operation.moves.push(of);
+            operation.message = "nothing was begun: this is what would be done".into();
+            return Some(Answer::Operation(Box::new(operation)));
+        }
+        let unsuited = self.unsuited(record.definition.as_deref(), record.host.as_deref()).into_keys().collect();
+        let excluded = Excluded::from([(vm.to_owned(), unsuited)]);
+        let mut cluster = self.model(&Excluded::new());
+        self.add_unplaced(&mut cluster, [(vm, record)], &excluded);
+        let purpose = PlanPurpose::Preview { asked, operation: Box::new(operation) };
+        self.ask_plan_of(purpose, Want::Start { vms: vec![vm.to_owned()] }, cluster);
+        None
+    }
+
+    /// Stops a VM.
+    pub(crate) fn stop_vm(&mut self, now: Now, vm: &str, request: &StopVmRequest, by: &str) -> Answer {
+        let Some(record) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return no_vm(vm) };
+        if !STOP_TIMEOUT_RANGE_S.contains(&request.timeout_s) {
+            let most = STOP_TIMEOUT_RANGE_S.end();
+            return Answer::refused(RefusedKind::Invalid, format!("timeout_s is at most {most}"), "");
+        }
+        if let Some(operation) = self.operation_of(vm) {
+            let message = format!("'{vm}' is in an operation already: {operation}");
+            let cure = format!("follow it, or call it off: skein operation cancel {operation}");
+            return Answer::conflict(message, cure);
+        }
+        if !is_guest(record.state) {
+            return Answer::conflict(format!("'{vm}' is off already"), "");
+        }
+        let StopVmRequest { timeout_s, force } = *request;
+        let kind = OperationKind::Stop { vm: vm.to_owned(), timeout_s, force };
+        let operation = self.begin_operation(now, kind, OperationState::Running, by);
+        self.tables.put(vm, VmRecord { stop_asked: true, ..record });
+        Answer::Operation(Box::new(operation))
+    }
+
+    /// Forgets a VM that is off.
+    pub(crate) fn delete_vm(&mut self, now: Now, vm: &str, by: &str) -> Answer {
+        let Some(record) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return no_vm(vm) };
+        if let Some(refusal) = self.not_off(vm) {
+            return refusal;
+        }
+        let host = record.host.unwrap_or_default();
+        if self.tables.hosts.get(&host).is_some_and(|found| found.value.contact == Contact::Off) {
+            let cure =
+                format!("delete it when '{host}' is back, or remove that host: skein host remove {host} --force");
+            return Answer::conflict(format!("'{host}' is off, and would still know '{vm}'"), cure);
+        }
+        let operation =
+            self.begin_operation(now, OperationKind::Delete { vm: vm.to_owned() }, OperationState::Running, by);
+        Answer::Operation(Box::new(operation))
+    }
+
+    // ---- what becomes of it ----
+
+    /// Sees how far a stop or a deletion is.
+    pub(crate) fn advance_command(&mut self, now: Now, mut operation: Operation) {
+        if operation.state == OperationState::Cancelling {
+            operation.state = OperationState::Cancelled;
+            operation.message = "what its host was asked for is not taken back".into();
+            return self.save_operation(now, operation);
+        }
+        let (OperationKind::Stop { vm, .. } | OperationKind::Delete { vm }) = operation.kind.clone() else { return };
+        let is_stop = matches!(operation.kind, OperationKind::Stop { .. });
+        let Some(record) = self.tables.vms.get(&vm).map(|found| found.value.clone()) else {
+            let state = if is_stop { OperationState::Failed } else { OperationState::Done };
+            return self.end_command(now, operation, state, "the cluster does not know it any more");
+        };
+        let host = record.host.clone().unwrap_or_default();
+        let contact = self.tables.hosts.get(&host).map(|found| found.value.contact);
+        if is_stop && contact == Some(Contact::Off) {
+            self.tables.put(&vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..record });
+            return self.end_command(
+                now,
+                operation,
+                OperationState::Done,
+                &format!("{host} is off, and it ended with it"),
+            );
+        }
+        if !is_stop && contact.is_none() {
+            self.tables.delete::<VmRecord>(&vm);
+            return self.end_command(now, operation, OperationState::Done, "");
+        }
+        let Some(observed) = self.reporting(&host) else { return };
+        let session = observed.session;
+        let is_there = record.is_claimed
+            || match observed.vms.get(&vm).map(|view| view.state) {
+                None => false,
+                Some(VmState::Stopped) => !is_stop,
+                Some(_) => true,
+            };
+        if !is_there {
+            if !is_stop {
+                self.missing.remove(&vm);
+                self.tables.delete::<VmRecord>(&vm);
+            }
+            return self.end_command(now, operation, OperationState::Done, "");
+        }
+        let purpose = CommandPurpose::Operate { operation: operation.id.clone() };
+        let request = match operation.kind {
+            OperationKind::Stop { timeout_s, force, .. } => Request::VmStop { name: vm, timeout_s, force },
+            _ => Request::VmForget { name: vm },
+        };
+        if let Some(session) = session.filter(|_| !self.is_asked(&purpose)) {
+            self.send(session, purpose, None, request);
+        }
+    }
+
+    /// Takes the answer to a stop or to a deletion.
+    pub(crate) fn commanded(&mut self, now: Now, id: &str, reply: Reply) {
+        let Some(operation) = self.operation(id).filter(|found| !found.state.is_over()) else { return };
+        match (&operation.kind, reply) {
+            (OperationKind::Stop { vm, .. }, Reply::Vm(view)) => {
+                self.saw(&view);
+                if let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) {
+                    self.tables.put(vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..found });
+                }
+                self.end_command(now, operation, OperationState::Done, "");
+            }
+            (OperationKind::Delete { vm }, Reply::Done) => {
+                let host = self.tables.vms.get(vm).and_then(|found| found.value.host.clone()).unwrap_or_default();
+                self.observed.get_mut(&host).map(|observed| observed.vms.remove(vm));
+                self.missing.remove(vm);
+                self.tables.delete::<VmRecord>(vm);
+                self.end_command(now, operation, OperationState::Done, "");
+            }
+            (_, Reply::Error(refusal)) => {
+                let words = match refusal.cure.as_str() {
+                    "" => refusal.message,
+                    cure => format!("{}: {cure}", refusal.message),
+                };
+                self.end_command(now, operation, OperationState::Failed, &words);
+            }
+            (_, _) => {
+                let words = "its agent answered something else than was asked";
+                self.end_command(now, operation, OperationState::Failed, words);
+            }
+        }
+    }
+
+    /// Takes over what the host of a VM has just answered: the host's next report may be a while off.
+    pub(crate) fn saw(&mut self, view: &VmView) {
+        let host = self.tables.vms.get(&view.name).and_then(|found| found.value.host.clone()).unwrap_or_default();
+        if let Some(observed) = self.observed.get_mut(&host) {
+            observed.vms.insert(view.name.clone(), view.clone());
+        }
+    }
+
+    fn end_command(&mut self, now: Now, mut operation: Operation, state: OperationState, why: &str) {
+        if let (OperationKind::Stop { vm, .. }, OperationState::Failed) = (&operation.kind, state)
+            && let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone())
+        {
+            self.tables.put(vm, VmRecord { stop_asked: false, ..found });
+        }
+        (operation.state, operation.message) = (state, why.to_owned());
+        self.save_operation(now, operation);
+    }
+}
+
+/// Returns whether an operation is one command to a host, and has no moves.
+pub(super) fn is_command(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Stop { .. } | OperationKind::Delete { .. })
+}

@@ -1,0 +1,259 @@
+//! VMs are created, started, stopped and deleted.
+
+use skein_api::cluster::{
+    CreateVmRequest, DrainRequest, FenceRequest, MoveState, OperationState, StartVmRequest, StopVmRequest, VmRunState,
+    VmSettings,
+};
+use skein_api::{Refusal, Reply, Request, VmOrigin, VmState};
+use skein_cluster::{Answer, Ask};
+
+use crate::bench::{Bench, Sent};
+
+const FILE: &str = "name = 'web'\nmemory = '1 GiB'\ncpus = 2\n";
+
+fn request() -> CreateVmRequest {
+    CreateVmRequest { definition: FILE.into(), start: true, on: None, dry_run: false }
+}
+
+fn create(request: CreateVmRequest) -> Ask {
+    Ask::CreateVm { request: Box::new(request) }
+}
+
+fn start(on: Option<&str>) -> Ask {
+    let on = on.map(str::to_owned);
+    Ask::StartVm { vm: "web".into(), request: StartVmRequest { on, dry_run: false } }
+}
+
+fn stop() -> Ask {
+    Ask::StopVm { vm: "web".into(), request: StopVmRequest { timeout_s: 30, force: true } }
+}
+
+fn delete() -> Ask {
+    Ask::DeleteVm { vm: "web".into() }
+}
+
+/// Returns two hosts; the VM is off on alpha.
+fn off() -> Bench {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    bench
+}
+
+fn state(bench: &Bench) -> (VmRunState, Option<String>) {
+    let vm = bench.controller.vm("web").expect("the cluster knows it");
+    (vm.state, vm.host)
+}
+
+#[test]
+fn a_vm_is_created_where_the_controller_picks_and_it_is_said_why() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    let would = bench.begin(create(CreateVmRequest { dry_run: true, ..request() }));
+    assert!(would.moves[0].reason.contains("of 2 hosts that can take it"), "{would:?}");
+    assert_eq!((bench.controller.vm("web"), bench.sent.len()), (None, 0), "nothing is done");
+
+    let begun = bench.begin(create(request()));
+    let vm = bench.controller.vm("web").unwrap();
+    assert_eq!((vm.state, vm.ram_bytes, vm.cpus), (VmRunState::Starting, 1 << 30, 2), "it is written down first");
+    let Request::VmStart { from: VmOrigin::Definition { text, .. }, .. } = &bench.sent[0].request else { panic!() };
+    assert!(text.contains("web"), "{text}");
+    bench.obey_all();
+    bench.wait_s(1);
+    let over = bench.now(&begun);
+    assert_eq!((over.state, over.moves[0].state), (OperationState::Done, MoveState::Done));
+    assert_eq!(state(&bench), (VmRunState::Running, over.moves[0].to.clone()));
+    assert!(bench.refused(create(request())).message.contains("is not off"));
+}
+
+#[test]
+fn a_host_that_refuses_is_told_and_another_is_taken_and_then_none() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    let begun = bench.begin(create(request()));
+    bench.not_started("no such file: /srv/web.qcow2");
+    bench.wait_s(1);
+    bench.not_started("no room");
+    bench.wait_s(1);
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Failed);
+    for word in ["alpha refused: ", "beta refused: ", "no room", "/srv/web.qcow2"] {
+        assert!(over.message.contains(word), "{word}: {}", over.message);
+    }
+    assert_eq!(state(&bench), (VmRunState::Stopped, None), "the cluster still knows it");
+    bench.begin(start(None));
+    bench.obey_all();
+    assert_eq!(state(&bench).0, VmRunState::Running);
+}
+
+#[test]
+fn hosts_that_lack_what_a_definition_needs_are_not_tried() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    let definition = format!("{FILE}accel = 'kvm'\n[[nic]]\nbridge = 'br7'\n");
+    let would = bench.begin(create(CreateVmRequest { definition: definition.clone(), dry_run: true, ..request() }));
+    assert_eq!(would.moves[0].to, None);
+    assert!(would.moves[0].reason.contains("alpha: it has no bridge br7"), "{would:?}");
+    let on = CreateVmRequest { definition, on: Some("beta".into()), ..request() };
+    assert!(bench.refused(create(on)).message.contains("it has no bridge br7"));
+}
+
+#[test]
+fn a_vm_with_a_tpm_starts_where_that_is_kept() {
+    let mut bench = off();
+    bench.drain("alpha");
+    let definition = format!("{FILE}[firmware]\ntype = 'uefi'\n");
+    let begun = bench.begin(create(CreateVmRequest { definition: definition.clone(), ..request() }));
+    let over = bench.now(&begun);
+    assert_eq!((over.state, bench.sent.len()), (OperationState::Failed, 0), "alpha takes no guests");
+    assert!(over.message.contains("beta: its UEFI variables or its TPM are on alpha"), "{over:?}");
+    let on = CreateVmRequest { definition, on: Some("beta".into()), ..request() };
+    assert!(bench.refused(create(on)).message.contains("are on alpha"));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    let odd = CreateVmRequest { definition: "name = 'web'\nmemory = 7\n".into(), ..request() };
+    assert!(bench.refused(create(odd)).message.contains("memory"));
+    let nowhere = CreateVmRequest { on: Some("omega".into()), ..request() };
+    assert!(bench.refused(create(nowhere)).message.contains("no host 'omega'"));
+    for ask in [start(None), stop(), delete()] {
+        assert!(bench.refused(ask).message.contains("no VM 'web'"));
+    }
+    bench.ask(Ask::Drain { host: "beta".into(), request: DrainRequest::default() });
+    let drained = CreateVmRequest { on: Some("beta".into()), ..request() };
+    assert!(bench.refused(create(drained)).message.contains("takes no guests"));
+    bench.run_vm("alpha", "web");
+    for ask in [start(None), delete()] {
+        assert!(bench.refused(ask).message.contains("is not off"));
+    }
+}
+
+#[test]
+fn a_vm_may_be_known_to_the_cluster_alone() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    assert_eq!(bench.ask(create(CreateVmRequest { start: false, ..request() })), Answer::Done);
+    assert_eq!((state(&bench), bench.sent.len()), ((VmRunState::Stopped, None), 0));
+    bench.wait_s(120);
+    assert_eq!(state(&bench).0, VmRunState::Stopped, "it is not forgotten");
+    let begun = bench.begin(start(Some("beta")));
+    assert_eq!(bench.sent[0].host, "beta");
+    bench.obey_all();
+    bench.wait_s(1);
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
+    assert_eq!(state(&bench), (VmRunState::Running, Some("beta".into())));
+}
+
+#[test]
+fn a_vm_that_is_off_starts_on_its_host_and_elsewhere_if_that_takes_none() {
+    let mut bench = off();
+    let would = Ask::StartVm { vm: "web".into(), request: StartVmRequest { on: None, dry_run: true } };
+    let would = bench.begin(would);
+    assert_eq!((would.moves[0].from.as_str(), would.moves[0].to.as_deref()), ("alpha", Some("alpha")));
+    bench.begin(start(None));
+    let by_name = VmOrigin::Name("web".into());
+    let is_name = |sent: &Sent| matches!(&sent.request, Request::VmStart { from, .. } if *from == by_name);
+    assert!(bench.sent[0].host == "alpha" && is_name(&bench.sent[0]), "{:?}", bench.sent);
+    bench.obey_all();
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    bench.drain("alpha");
+    let begun = bench.begin(start(None));
+    for _ in 0..3 {
+        bench.wait_s(1);
+        bench.obey_all();
+    }
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
+    assert_eq!((bench.has("alpha"), bench.has("beta")), (vec![], vec!["web"]));
+}
+
+#[test]
+fn a_vm_of_a_host_that_is_lost_is_not_started_and_of_one_that_is_off_it_is() {
+    let mut bench = off();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let refused = bench.refused(start(None));
+    assert!(refused.message.contains("may have been started there"), "{refused:?}");
+    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.begin(start(None));
+    bench.obey_all();
+    assert_eq!(state(&bench), (VmRunState::Running, Some("beta".into())));
+    bench.boot("alpha");
+    bench.wait_s(1);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), Vec::<&str>::new(), "it forgets what runs elsewhere");
+}
+
+#[test]
+fn a_vm_is_started_from_another_definition_than_its_host_has() {
+    let mut bench = off();
+    let known = bench.refused(create(CreateVmRequest { start: false, ..request() }));
+    assert!(known.message.contains("off on 'alpha'"), "{known:?}");
+    bench.begin(create(request()));
+    let Request::VmStart { from: VmOrigin::Definition { text, .. }, .. } = &bench.sent[0].request else { panic!() };
+    assert!(text.contains("cpus = 2"), "{text}");
+}
+
+#[test]
+fn a_vm_is_stopped_once_and_a_lost_answer_is_asked_for_again() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let begun = bench.begin(stop());
+    let request = Request::VmStop { name: "web".into(), timeout_s: 30, force: true };
+    assert_eq!(bench.sent[0].request, request);
+    assert!(bench.refused(stop()).message.contains("is in an operation already"));
+    bench.sent.clear();
+    bench.disconnect("alpha");
+    bench.connect("alpha");
+    assert_eq!(bench.sent[0].request, request);
+    bench.obey_all();
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
+    assert_eq!(state(&bench), (VmRunState::Stopped, Some("alpha".into())));
+    assert!(bench.refused(stop()).message.contains("is off already"));
+    bench.begin(start(None));
+    bench.obey_all();
+    let begun = bench.begin(stop());
+    bench.reply(Reply::Error(Refusal { message: "it did not shut down".into(), cure: "--force".into() }));
+    let over = bench.now(&begun);
+    assert_eq!((over.state, over.message.as_str()), (OperationState::Failed, "it did not shut down: --force"));
+}
+
+#[test]
+fn a_guest_that_was_to_be_stopped_is_not_started_elsewhere() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let begun = bench.begin(stop());
+    bench.sent.clear();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.wait_s(5);
+    assert_eq!((bench.now(&begun).state, bench.sent.len()), (OperationState::Done, 0));
+    assert_eq!(state(&bench).0, VmRunState::Stopped);
+}
+
+#[test]
+fn a_vm_is_forgotten_by_its_host_and_the_cluster() {
+    let mut bench = off();
+    let settings = VmSettings { priority: Some(7), ..VmSettings::default() };
+    bench.ask(Ask::SetVm { vm: "web".into(), settings, version: None });
+    let begun = bench.begin(delete());
+    assert_eq!(bench.sent[0].request, Request::VmForget { name: "web".into() });
+    assert!(bench.controller.vm("web").is_some(), "its host may still have it");
+    // The answer is lost, and another leader goes on.
+    bench.sent.clear();
+    bench.change_leader();
+    ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+    bench.obey_all();
+    assert_eq!((bench.now(&begun).state, bench.controller.vm("web")), (OperationState::Done, None));
+    bench.ask(create(CreateVmRequest { start: false, ..request() }));
+    assert_eq!(bench.controller.vm("web").unwrap().settings, VmSettings::default(), "it is another VM");
+    let begun = bench.begin(delete());
+    assert_eq!((bench.now(&begun).state, bench.controller.vm("web")), (OperationState::Done, None));
+}
+
+#[test]
+fn a_vm_whose_host_is_off_is_not_deleted_behind_its_back() {
+    let mut bench = off();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    assert!(bench.refused(delete()).message.contains("would still know 'web'"));
+}

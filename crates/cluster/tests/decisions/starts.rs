@@ -1,0 +1,235 @@
+//! Starts: each is done once or never, and guests are started again after their host's boot.
+
+use skein_api::cluster::{
+    Contact, FenceRequest, MoveState, Operation, OperationKind, OperationState, ResumeRequest, StopVmRequest,
+    VmRunState, VmSettings,
+};
+use skein_api::{Refusal, Reply, Request, VmOrigin, VmState};
+use skein_cluster::{Answer, Ask};
+
+use crate::bench::Bench;
+
+fn is_off(host: &str) -> Ask {
+    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
+}
+
+/// Returns three hosts, of which alpha has died with a guest, and the failover.
+fn dead() -> (Bench, Operation) {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let failover = bench.begin(is_off("alpha"));
+    (bench, failover)
+}
+
+fn newest(bench: &Bench, is: impl Fn(&OperationKind) -> bool) -> Option<Operation> {
+    bench.controller.operations("", 20).into_iter().find(|found| is(&found.kind))
+}
+
+fn autostart(bench: &Bench) -> Option<Operation> {
+    newest(bench, |kind| matches!(kind, OperationKind::Autostart { .. }))
+}
+
+/// Has a VM started again after its host's boot.
+fn set_autostart(bench: &mut Bench, vm: &str) {
+    let settings = VmSettings { autostart: true, ..VmSettings::default() };
+    assert_eq!(bench.ask(Ask::SetVm { vm: vm.into(), settings, version: None }), Answer::Done);
+}
+
+#[test]
+fn a_start_without_an_answer_is_asked_for_under_the_same_name() {
+    let (mut bench, failover) = dead();
+    let (host, name) = (bench.sent[0].host.clone(), bench.sent[0].request_id.clone().unwrap());
+    assert_eq!(name, format!("{}.0.1", failover.id));
+    // The answer is lost with the connection.
+    bench.sent.clear();
+    bench.disconnect(&host);
+    bench.connect(&host);
+    bench.wait_s(6);
+    assert_eq!(bench.sent.len(), 1);
+    assert_eq!((bench.sent[0].host.as_str(), bench.sent[0].request_id.as_ref()), (host.as_str(), Some(&name)));
+    // And another leader asks in the same way.
+    bench.sent.clear();
+    bench.change_leader();
+    ["beta", "gamma"].iter().for_each(|host| bench.connect(host));
+    bench.wait_s(6);
+    assert_eq!((bench.sent.len(), bench.sent[0].request_id.as_ref()), (1, Some(&name)));
+    // That it was not done and will not be sends it elsewhere, however often it was asked for.
+    bench.not_started("no such disk");
+    bench.wait_s(1);
+    assert_ne!(bench.sent[0].host, host);
+    assert_ne!(bench.sent[0].request_id, Some(name));
+    bench.obey_all();
+    bench.wait_s(1);
+    let over = bench.now(&failover);
+    assert_eq!(over.state, OperationState::Done, "{over:?}");
+    assert_eq!(over.moves[0].detail, "no such disk");
+}
+
+#[test]
+fn an_error_says_nothing_of_a_start() {
+    let (mut bench, failover) = dead();
+    let host = bench.sent[0].host.clone();
+    let busy = Refusal { message: "too many commands are under way".into(), cure: String::new() };
+    for _ in 0..3 {
+        bench.reply(Reply::Error(busy.clone()));
+        assert_eq!(bench.now(&failover).moves[0].state, MoveState::Begun);
+        bench.wait_s(6);
+        assert_eq!((bench.sent.len(), &bench.sent[0].host), (1, &host), "the same host is asked again");
+    }
+}
+
+#[test]
+fn a_guest_that_ended_with_its_hosts_boot_is_started_there_again_once() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    ["web", "db"].iter().for_each(|vm| bench.run_vm("alpha", vm));
+    set_autostart(&mut bench, "web");
+    bench.disconnect("alpha");
+    bench.boot("alpha");
+    assert_eq!(bench.sent.len(), 1, "db is not to be started again");
+    let Request::VmStart { from: VmOrigin::Name(name), .. } = &bench.sent[0].request else {
+        panic!("{:?}: its host knows what it last had open", bench.sent);
+    };
+    assert_eq!((bench.sent[0].host.as_str(), name.as_str()), ("alpha", "web"));
+    bench.obey_all();
+    bench.wait_s(1);
+    let begun = autostart(&bench).unwrap();
+    assert_eq!((begun.state, begun.by.as_str()), (OperationState::Done, "the controller"), "{begun:?}");
+    // It ends by itself: that is no boot.
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    bench.disconnect("alpha");
+    bench.connect("alpha");
+    bench.wait_s(20);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    assert_eq!(autostart(&bench).unwrap().id, begun.id);
+}
+
+#[test]
+fn what_was_shut_down_with_its_host_counts_and_what_was_stopped_before_does_not() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    for vm in ["early", "asked", "late"] {
+        bench.run_vm("alpha", vm);
+        set_autostart(&mut bench, vm);
+    }
+    bench.set_vm("alpha", "early", VmState::Stopped);
+    bench.wait_s(70);
+    bench.begin(Ask::StopVm { vm: "asked".into(), request: StopVmRequest::default() });
+    bench.obey_all();
+    bench.set_vm("alpha", "late", VmState::Stopped);
+    bench.disconnect("alpha");
+    // It takes a while to boot, and is lost meanwhile.
+    bench.wait_s(40);
+    assert_eq!(bench.host("alpha").contact, Contact::Lost);
+    bench.boot("alpha");
+    bench.obey_all();
+    let begun = autostart(&bench).unwrap();
+    let OperationKind::Autostart { vms, .. } = &begun.kind else { panic!() };
+    assert_eq!(vms, &["late"]);
+    assert_eq!(bench.controller.vm("late").unwrap().state, VmRunState::Running);
+    assert_eq!(bench.controller.vm("asked").unwrap().state, VmRunState::Stopped);
+}
+
+#[test]
+fn a_guest_that_does_not_fit_on_its_host_any_more_is_started_elsewhere_and_forgotten_there_first() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    set_autostart(&mut bench, "web");
+    bench.disconnect("alpha");
+    bench.boot("alpha");
+    bench.not_started("no room");
+    bench.wait_s(1);
+    let forget = Request::VmForget { name: "web".into() };
+    let asked: Vec<_> = bench.sent.iter().map(|sent| (sent.host.as_str(), &sent.request)).collect();
+    assert_eq!(asked, [("alpha", &forget)], "it is started on beta once alpha cannot start it");
+    bench.obey_all();
+    bench.wait_s(1);
+    bench.obey_all();
+    assert_eq!((bench.has("alpha"), bench.has("beta")), (vec![], vec!["web"]));
+    bench.wait_s(1);
+    assert_eq!(autostart(&bench).unwrap().state, OperationState::Done);
+}
+
+#[test]
+fn guests_that_a_failover_has_started_elsewhere_are_not_started_at_home() {
+    let (mut bench, _) = dead();
+    set_autostart(&mut bench, "web");
+    let to = bench.sent[0].host.clone();
+    // The start is under way when the host is back.
+    bench.boot("alpha");
+    bench.wait_s(1);
+    assert!(bench.sent.iter().all(|sent| sent.host == to), "{:?}", bench.sent);
+    bench.obey_all();
+    bench.wait_s(1);
+    assert_eq!((bench.has(&to), autostart(&bench)), (vec!["web"], None));
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), Vec::<&str>::new(), "it has forgotten it");
+}
+
+#[test]
+fn guests_of_a_dead_host_that_found_no_place_are_started_when_it_is_back() {
+    let mut bench = Bench::new(&["alpha"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let failover = bench.begin(is_off("alpha"));
+    bench.wait_s(12);
+    assert_eq!(bench.now(&failover).state, OperationState::Failed);
+    bench.boot("alpha");
+    bench.obey_all();
+    bench.wait_s(1);
+    assert_eq!(bench.controller.vm("web").unwrap().state, VmRunState::Running);
+    assert_eq!(autostart(&bench).unwrap().state, OperationState::Done);
+}
+
+#[test]
+fn a_boot_that_a_leader_did_not_see_is_seen_by_the_next() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    set_autostart(&mut bench, "web");
+    bench.change_leader();
+    bench.connect("beta");
+    bench.boot("alpha");
+    assert_eq!(bench.sent.len(), 1);
+    // The leader dies before the answer, and the next goes on: once.
+    let name = bench.sent[0].request_id.clone();
+    bench.sent.clear();
+    bench.change_leader();
+    ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+    bench.wait_s(6);
+    assert_eq!((bench.sent.len(), &bench.sent[0].request_id), (1, &name));
+}
+
+#[test]
+fn guests_that_did_not_come_home_may_be_asked_for_again() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.drain("alpha");
+    bench.obey_all();
+    let home = Ask::Resume { host: "alpha".into(), request: ResumeRequest { bring_home: true } };
+    let begun = bench.begin(home.clone());
+    for _ in 0..20 {
+        if !bench.sent.is_empty() {
+            bench.reply(Reply::Error(Refusal { message: "not now".into(), cure: String::new() }));
+        }
+        bench.wait_s(10);
+    }
+    assert_eq!(bench.now(&begun).state, OperationState::Failed);
+    let again = bench.begin(home);
+    bench.obey_all();
+    assert_eq!((bench.now(&again).state, bench.has("alpha")), (OperationState::Done, vec!["web"]));
+}
+
+#[test]
+fn a_guest_that_found_no_place_elsewhere_before_its_host_was_back_starts_there() {
+    let (mut bench, failover) = dead();
+    bench.boot("alpha");
+    bench.not_started("no room");
+    bench.wait_s(1);
+    bench.obey_all();
+    bench.wait_s(1);
+    assert_eq!(bench.now(&failover).state, OperationState::Done);
+    let vm = bench.controller.vm("web").unwrap();
+    assert_eq!((vm.state, vm.host.as_deref()), (VmRunState::Running, Some("alpha")));
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
