@@ -57,6 +57,8 @@ fn migration(stage: Option<SourcePhase>, elapsed_ms: u64) -> Migration {
             sent_bytes: 1_200_000_000,
             bits_per_s: 940_000_000,
         }],
+        rate_limit: None,
+        hold: None,
         attempt: Some(Attempt { number: 1, of: 3, not_begun: None, next_in_ms: None }),
         events: vec![],
     }
