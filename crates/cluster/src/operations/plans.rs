@@ -67,7 +67,7 @@ impl Controller {
                     Ok(planned) => {
                         take_over(&mut operation, planned);
                         self.tell_doubles(&mut operation);
-                        self.tell_starts(&mut operation, 0);
+                        self.tell_exclusions(&mut operation, 0);
                         operation.message = "nothing was begun: this is what would be done".into();
                         if let OperationKind::Drain { host, .. } = &operation.kind
                             && let Some(off) = self.off_words(host)
@@ -119,7 +119,7 @@ impl Controller {
                     let from_there = leaving.iter().filter(|(from, vm)| Some(from) == of.to.as_ref() && *vm != of.vm);
                     of.after = from_there.map(|(_, vm)| vm.clone()).collect();
                 }
-                self.tell_starts(&mut operation, first);
+                self.tell_exclusions(&mut operation, first);
                 (operation.state, operation.message) = (OperationState::Running, String::new());
             }
             Err(error) => {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Contact, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
-use skein_api::{Migration, Reply, Request, StartOptions, VmOrigin, VmState};
+use skein_api::{Migration, Reply, Request, StartOptions, VmOrigin, VmState, VmView};
 use skein_inventory::Attachment;
 use skein_inventory::definition::{Accel, Definition, Firmware, FirmwareKind};
 
@@ -107,6 +107,10 @@ impl Controller {
             return Startable::NotYet;
         }
         let home = record.host.as_deref().unwrap_or_default();
+        let has_starting = |view: Option<&VmView>| view.is_some_and(|view| view.state == VmState::Starting);
+        if self.observed.values().any(|observed| has_starting(observed.vms.get(vm))) {
+            return Startable::NotYet;
+        }
         if self.is_elsewhere(home, vm) {
             return Startable::No("another host has it".into());
         }
@@ -195,17 +199,25 @@ impl Controller {
         new.or_else(|| self.tables.vms.get(vm)?.value.definition.as_deref())
     }
 
-    /// Says of moves that were planned which hosts could not be chosen, and why, and where the VMs are now.
-    pub(crate) fn tell_starts(&self, operation: &mut Operation, first: usize) {
-        if !starts(&operation.kind) {
-            return;
-        }
+    /// Says of moves that were planned why hosts could not be chosen that were tried before, and of starts which hosts
+    /// lack something, and where the VMs are now.
+    pub(crate) fn tell_exclusions(&self, operation: &mut Operation, first: usize) {
         let refused: Vec<(String, String, String)> = operation
             .moves
             .iter()
             .filter(|of| of.state == MoveState::Failed)
             .filter_map(|of| Some((of.vm.clone(), of.to.clone()?, of.detail.clone())))
             .collect();
+        for of in operation.moves.iter_mut().skip(first) {
+            for (vm, host, why) in refused.iter().filter(|(vm, ..)| *vm == of.vm) {
+                // The plan only knows that these hosts are excluded.
+                let excluded = format!("'{host}' is not among the possible owners of '{vm}'");
+                of.reason = of.reason.replace(&excluded, &format!("it was tried: {why}"));
+            }
+        }
+        if !starts(&operation.kind) {
+            return;
+        }
         for index in first..operation.moves.len() {
             let vm = operation.moves[index].vm.clone();
             let unsuited = self.unsuited(self.definition_of(operation, &vm), self.home_of(&vm));
@@ -217,7 +229,6 @@ impl Controller {
             let of = &mut operation.moves[index];
             of.from = record.and_then(|record| record.host.clone()).unwrap_or_default();
             if !against.is_empty() {
-                // The plan only knows that these hosts are excluded.
                 let is_said = |part: &&str| !against.iter().any(|(host, _)| part.starts_with(&format!("{host}: ")));
                 let planned = of.reason.split("; ").filter(is_said).map(str::to_owned);
                 let mut words: Vec<String> = planned.collect();
@@ -370,8 +381,14 @@ impl Controller {
         let Some(found) = self.tables.vms.get(&of.vm).map(|found| found.value.clone()) else { return };
         let (vm, home) = (of.vm.clone(), of.from.clone());
         let from = Some(home.clone()).filter(|from| !from.is_empty());
-        // A start that was cut short may have left the VM there, off.
-        let there = of.to.clone().filter(|to| self.reporting(to).is_some_and(|at| at.vms.contains_key(&vm)));
+        // A start that was cut short may have left the VM there, off. What a host that had not had it said of its start
+        // is over.
+        let to = of.to.clone();
+        let came = to.as_ref().filter(|to| **to != home);
+        if let Some(observed) = came.and_then(|to| self.observed.get_mut(to)) {
+            observed.vms.retain(|name, view| *name != vm || view.state == VmState::Stopped);
+        }
+        let there = to.filter(|to| self.reporting(to).is_some_and(|at| at.vms.contains_key(&vm)));
         let is_failover = matches!(operation.kind, OperationKind::Failover { .. });
         let (host, state) = match is_failover {
             // It is lost with its host, as before.
@@ -380,7 +397,9 @@ impl Controller {
             // The host that it left for this has forgotten it.
             false => (there.or(from.filter(|from| !self.has_not(from, &vm))), VmRunState::Stopped),
         };
-        self.tables.put(&vm, VmRecord { host, state, since: now.wall, is_claimed: false, ..found });
+        // Only the cluster knows a VM that no host has, also if a report that is still on its way says otherwise.
+        let is_claimed = host.is_none();
+        self.tables.put(&vm, VmRecord { host, state, since: now.wall, is_claimed, ..found });
         self.epoch += 1;
         if is_failover && !self.is_off(&home) {
             // Its host is back meanwhile.

@@ -109,6 +109,52 @@ fn a_vm_with_a_tpm_starts_where_that_is_kept() {
 }
 
 #[test]
+fn a_vm_that_its_own_host_could_not_start_stays_there_until_it_starts_elsewhere() {
+    let mut bench = off();
+    bench.begin(start(None));
+    assert_eq!(bench.sent[0].host, "alpha");
+    bench.set_vm("alpha", "web", VmState::Starting);
+    bench.not_started("no room");
+    assert_eq!(state(&bench), (VmRunState::Stopped, Some("alpha".into())), "it has what belongs to the VM");
+    bench.wait_s(6);
+    assert!(bench.sent.is_empty(), "alpha has not said yet that its start is over: {:?}", bench.sent);
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    bench.wait_s(1);
+    assert!(matches!(&bench.sent[0], Sent { host, request: Request::VmForget { .. }, .. } if host == "alpha"));
+}
+
+/// Agents report a VM while they start it, and have it no more when that fails.
+#[test]
+fn a_vm_whose_start_failed_everywhere_stays_with_the_cluster() {
+    for late in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        let begun = bench.begin(create(CreateVmRequest { start: true, ..request() }));
+        let mut asked = Vec::new();
+        while let Some(sent) = bench.sent.first() {
+            let host = sent.host.clone();
+            asked.push(host.clone());
+            bench.set_vm(&host, "web", VmState::Starting);
+            bench.not_started("/srv/web.qcow2 is not there");
+            if late {
+                // This report was made before the answer.
+                bench.set_vm(&host, "web", VmState::Starting);
+            }
+            bench.end_vm(&host, "web");
+            bench.wait_s(6);
+        }
+        assert_eq!(asked.len(), 3, "each host was asked once: {asked:?}");
+        assert_eq!(bench.now(&begun).state, OperationState::Failed);
+        bench.wait_s(200);
+        let vm = bench.controller.vm("web").expect("the cluster knows it, whoever could not start it");
+        assert_eq!((vm.host, vm.state), (None, VmRunState::Stopped));
+        let again = bench.begin(start(None));
+        bench.obey_all();
+        bench.wait_s(1);
+        assert_eq!(bench.now(&again).state, OperationState::Done, "{:?}", bench.now(&again));
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused() {
     let mut bench = Bench::new(&["alpha", "beta"]);
     let odd = CreateVmRequest { definition: "name = 'web'\nmemory = 7\n".into(), ..request() };

@@ -1,6 +1,7 @@
 //! Why a guest goes where it goes, and why another stays.
 
 use skein_api::cluster::{MoveState, OperationState, VmSettings};
+use skein_api::{Refusal, Reply};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, preview};
@@ -94,4 +95,24 @@ fn a_failover_is_planned_once() {
     let states: Vec<MoveState> = over.moves.iter().map(|of| of.state).collect();
     assert_eq!(states, [MoveState::Done; 4], "{over:?}");
     assert_eq!(bench.plans, 1);
+}
+
+#[test]
+fn a_host_that_was_tried_is_told_with_what_came_of_it() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let begun = bench.drain("alpha");
+    for _ in 0..100 {
+        match bench.sent.is_empty() {
+            true => bench.wait_s(10),
+            false => {
+                let held = Refusal { message: "web is being moved already".into(), cure: String::new() };
+                bench.reply(Reply::Error(held));
+            }
+        }
+    }
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Failed, "{over:?}");
+    let reason = &over.moves.last().unwrap().reason;
+    assert!(reason.contains("it was tried: web is being moved already") && !reason.contains("owners"), "{reason}");
 }
