@@ -81,7 +81,7 @@ impl Controller {
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }
-            Ask::RemoveToken { name } => Some(self.remove_token(&name)),
+            Ask::RemoveToken { name } => Some(self.remove_token(now, &name)),
             Ask::Refused { status, detail } => Some(Answer::refused(RefusedKind::Other(status), detail, String::new())),
         };
         if is_new_rule && !matches!(answer, Some(Answer::Refused(_))) {
@@ -462,9 +462,15 @@ impl Controller {
         Answer::Token(token)
     }
 
-    fn remove_token(&mut self, name: &str) -> Answer {
+    fn remove_token(&mut self, now: Now, name: &str) -> Answer {
         if !self.tables.tokens.contains_key(name) {
             return Answer::refused(RefusedKind::NotFound, format!("there is no token '{name}'"), "");
+        }
+        let is_admin = |token: &Token| token.role == Role::Admin && token.expires.is_none_or(|end| now.wall <= end);
+        let mut admins = self.tables.tokens.iter().filter(|(_, found)| is_admin(&found.value.token));
+        if admins.next().is_some_and(|(first, _)| first == name) && admins.next().is_none() {
+            let message = format!("'{name}' is the last token of an admin: nobody could make another");
+            return Answer::conflict(message, "make another first: skein token create NAME --role admin");
         }
         self.tables.delete::<TokenRecord>(name);
         Answer::Done

@@ -1,7 +1,7 @@
 //! A host is taken out of the cluster, and joins anew.
 
 use skein_api::VmState;
-use skein_api::cluster::{Contact, FenceRequest, HostMode};
+use skein_api::cluster::{Contact, FenceRequest, HostMode, Role};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::Bench;
@@ -111,4 +111,27 @@ fn a_host_that_is_lost_may_have_guests_that_run() {
     // Nobody else takes it: it is forgotten with its host only by force.
     assert!(matches!(bench.ask(remove("alpha", false)), Answer::Refused(_)));
     assert_eq!(bench.ask(remove("alpha", true)), Answer::Done);
+}
+
+#[test]
+fn the_last_token_of_an_admin_stays() {
+    let mut bench = Bench::new(&["alpha"]);
+    let token = |name: &str, role, expires_s| {
+        let secret_sha256 = name.to_owned();
+        Ask::NewToken { name: name.into(), role, expires_s, secret_sha256 }
+    };
+    let removal = |name: &str| Ask::RemoveToken { name: name.into() };
+    for (name, role, expires_s) in
+        [("first", Role::Admin, None), ("old", Role::Admin, Some(60)), ("anna", Role::Operator, None)]
+    {
+        assert!(matches!(bench.ask(token(name, role, expires_s)), Answer::Token(_)), "{name}");
+    }
+    bench.wait_s(61);
+    let refused = bench.refused(removal("first"));
+    assert!(refused.message.contains("last token of an admin"), "{refused:?}");
+    assert!(matches!(bench.ask(token("second", Role::Admin, None)), Answer::Token(_)));
+    for name in ["first", "old", "anna"] {
+        assert_eq!(bench.ask(removal(name)), Answer::Done, "{name}");
+    }
+    bench.refused(removal("second"));
 }
