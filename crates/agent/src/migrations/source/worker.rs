@@ -578,8 +578,12 @@ impl SourceWorker {
     fn report_gone(&mut self) {
         // A hypervisor that was killed because its guest runs at the target has no reason to tell.
         if let Some(copy) = self.copy.as_ref().filter(|_| self.reported_guest != Some(SourceGuest::Gone)) {
-            let words = self.environment.last_words().map(|words| format!("its QEMU said: {words}"));
             let reason = copy.guest.ended();
+            // One that let go of its guest has done its work: it may be killed before the order to end it is seen here,
+            // and what it said last may be of an earlier migration.
+            let has_let_go = self.reported_guest == Some(SourceGuest::Completed) && reason.is_none();
+            let words = self.environment.last_words().filter(|_| !has_let_go);
+            let words = words.map(|words| format!("its QEMU said: {words}"));
             reason.iter().for_each(|reason| self.environment.explain_end(reason));
             let why: Vec<String> = reason.into_iter().chain(words).collect();
             if !why.is_empty() && self.standing.is_open() {

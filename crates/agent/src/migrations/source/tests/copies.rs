@@ -206,6 +206,18 @@ fn a_guest_that_ends_says_why() {
     assert!(world.has_done("explained: the guest shut down"));
 }
 
+/// The owner's kill may come before the worker sees the order to end the hypervisor.
+#[test]
+fn a_hypervisor_that_let_go_of_its_guest_and_is_killed_has_no_reason_to_tell() {
+    let mut world = World::at(MigrationStatus::Completed, small());
+    world.agent.lock().last_words = Some("of an earlier migration".into());
+    world.pass(Duration::from_millis(300));
+    world.take_told();
+    world.guest.end();
+    world.pass(Duration::from_millis(300));
+    assert_eq!((world.take_told(), world.notes()), (vec!["Gone".into()], Vec::<String>::new()));
+}
+
 #[test]
 fn pages_that_cannot_be_mended_are_the_reason_whoever_was_first() {
     const WHY: &str = "could not be mended";
