@@ -10,9 +10,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use serde_json::Value;
-use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, until};
+use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, until};
 
-use controlled::{DEADLINE, FENCE_AGENT, done};
+use controlled::{DEADLINE, FENCE_AGENT};
 
 /// The host where the controller runs, beside an agent.
 const CONTROLLER_HOST: &str = "a";

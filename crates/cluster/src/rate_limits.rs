@@ -4,6 +4,8 @@
 //! guest leaves it, too. A host forgets its part after [`HOLDS_S`], so a part that nobody repeats holds nobody back for
 //! ever.
 
+use std::collections::BTreeSet;
+
 use skein_api::{Request, Role};
 use skein_units::{ClockTime, Rate, RatePlan};
 
@@ -20,16 +22,19 @@ impl Controller {
     /// Tells hosts what has changed of their parts, or has to be repeated.
     pub(crate) fn tick_rate_limits(&mut self, now: Now) {
         let plan = self.tables.settings.value.migration_rate.as_deref().map(str::parse::<RatePlan>);
-        let rate = plan.and_then(Result::ok).zip(now.clock_time()).and_then(|(plan, time)| plan.at(time));
-        let senders = self.sessions.values().filter(|host| self.is_sender(host)).count();
-        let part = rate.map(|rate| part(rate, senders));
-        let mut told = std::mem::take(&mut self.limits_told);
-        told.retain(|session, _| self.sessions.contains_key(session));
+        let rate = plan.and_then(Result::ok).and_then(|plan| plan.at(now.clock_time()));
+        if rate.is_none() && self.limits_told.is_empty() {
+            return;
+        }
+        let senders: BTreeSet<&String> = self.sessions.values().filter(|host| self.is_sender(host)).collect();
+        let part = rate.map(|rate| part(rate, senders.len()));
         let sessions: Vec<(SessionId, Option<Rate>)> = self
             .sessions
             .iter()
-            .map(|(session, host)| (*session, if self.is_sender(host) { part } else { rate }))
+            .map(|(session, host)| (*session, if senders.contains(host) { part } else { rate }))
             .collect();
+        let mut told = std::mem::take(&mut self.limits_told);
+        told.retain(|session, _| self.sessions.contains_key(session));
         for (session, limit) in sessions {
             let before = told.get(&session).copied();
             let is_due = match (limit, before) {
@@ -65,13 +70,8 @@ fn part(rate: Rate, senders: usize) -> Rate {
 
 impl Now {
     /// Returns the minute of the week, by the local clock.
-    fn clock_time(self) -> Option<ClockTime> {
-        const DAY_S: i64 = 86_400;
-        let seconds = i64::try_from(self.wall.0 / 1000).ok()?.checked_add(i64::from(self.utc_offset_s))?;
-        // 1970-01-01 was a Thursday.
-        let day = (seconds.div_euclid(DAY_S) + 3).rem_euclid(7);
-        let minute = seconds.rem_euclid(DAY_S) / 60;
-        ClockTime::new(u8::try_from(day).ok()?, u16::try_from(minute).ok()?)
+    fn clock_time(self) -> ClockTime {
+        ClockTime::of_unix(i64::try_from(self.wall.0 / 1000).unwrap_or(i64::MAX), self.utc_offset_s)
     }
 }
 
@@ -86,10 +86,10 @@ mod tests {
         // `date -ud 2026-11-29T23:30:00` is a Sunday.
         let wall = UnixMs(1_795_995_000_000);
         let at = |utc_offset_s| Now { wall, utc_offset_s, mono_ms: 0 }.clock_time();
-        assert_eq!(at(0), ClockTime::new(6, 23 * 60 + 30));
-        assert_eq!(at(3600), ClockTime::new(0, 30));
-        assert_eq!(at(-86_400), ClockTime::new(5, 23 * 60 + 30));
-        assert_eq!(Now::default().clock_time(), ClockTime::new(3, 0));
+        assert_eq!(Some(at(0)), ClockTime::new(6, 23 * 60 + 30));
+        assert_eq!(Some(at(3600)), ClockTime::new(0, 30));
+        assert_eq!(Some(at(-86_400)), ClockTime::new(5, 23 * 60 + 30));
+        assert_eq!(Some(Now::default().clock_time()), ClockTime::new(3, 0));
     }
 
     #[test]

@@ -2,6 +2,16 @@
 
 use std::error::Error;
 
+use skein_api::Refusal;
+
+/// Returns what an agent refused, with what to do about it, in one line.
+pub(crate) fn refusal_words(refusal: Refusal) -> String {
+    match refusal.cure.as_str() {
+        "" => refusal.message,
+        cure => format!("{}: {cure}", refusal.message),
+    }
+}
+
 /// Returns an error with its causes, in one line.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut words = error.to_string();

@@ -22,6 +22,16 @@ impl ClockTime {
     pub fn new(day: u8, minute: u16) -> Option<ClockTime> {
         (day < 7 && minute < MINUTES_OF_DAY).then_some(ClockTime { day, minute })
     }
+
+    /// Returns the minute at so many seconds since 1970 by UTC, of a clock that is so many seconds ahead of UTC.
+    pub fn of_unix(seconds: i64, utc_offset_s: i32) -> ClockTime {
+        const DAY_S: i64 = 86_400;
+        let local = seconds.saturating_add(i64::from(utc_offset_s));
+        // 1970-01-01 was a Thursday. Both remainders are within their types.
+        let day = (local.div_euclid(DAY_S) + 3).rem_euclid(7) as u8;
+        let minute = (local.rem_euclid(DAY_S) / 60) as u16;
+        ClockTime { day, minute }
+    }
 }
 
 /// Times of some days: `mon-fri 08:00-18:00`, `sat,sun`, `22:00-06:00`. A window whose end is not after its beginning

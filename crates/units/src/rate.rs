@@ -135,11 +135,6 @@ impl RatePlan {
             None => self.usual,
         }
     }
-
-    /// Returns whether nothing is limited at any time.
-    pub fn is_unlimited(&self) -> bool {
-        self.usual.is_none() && self.windows.iter().all(|(_, rate)| rate.is_none())
-    }
 }
 
 impl fmt::Display for RatePlan {
@@ -258,7 +253,8 @@ mod tests {
         assert_eq!(at(6, 9), None);
         let plan: RatePlan = "mon 8:00-9:00 1 Gbit/s".parse().unwrap();
         assert_eq!(plan.at(ClockTime::new(1, 500).unwrap()), None);
-        assert!(!plan.is_unlimited() && "unlimited".parse::<RatePlan>().unwrap().is_unlimited());
+        assert_eq!(plan.at(ClockTime::new(0, 500).unwrap()), Some(rate("1 Gbit/s")));
+        assert_eq!("unlimited".parse::<RatePlan>().unwrap().at(ClockTime::new(1, 500).unwrap()), None);
     }
 
     #[test]

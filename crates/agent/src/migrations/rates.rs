@@ -83,7 +83,7 @@ impl MigrationRates {
         let total = limits.total();
         if total != before {
             self.limiter
-                .set_total(total.map(|limit| limit.bits_per_s).and_then(Rate::of_bits_per_s).map(Rate::bytes_per_s));
+                .set_total(total.and_then(|limit| Rate::of_bits_per_s(limit.bits_per_s)).map(Rate::bytes_per_s));
             match total {
                 Some(RateLimit { bits_per_s, .. }) => {
                     let rate = skein_units::decimal(bits_per_s as f64, "bit");
@@ -164,11 +164,7 @@ pub(super) fn keep_host_limit(
 
 /// Returns the minute of the week, by the host's clock and time zone.
 fn clock_time(now: &Zoned) -> ClockTime {
-    let day = now.weekday().to_monday_zero_offset();
-    let minute = i16::from(now.hour()) * 60 + i16::from(now.minute());
-    let time =
-        u8::try_from(day).ok().zip(u16::try_from(minute).ok()).and_then(|(day, minute)| ClockTime::new(day, minute));
-    time.expect("a time of day is within the day")
+    ClockTime::of_unix(now.timestamp().as_second(), now.offset().seconds())
 }
 
 #[cfg(test)]

@@ -1,14 +1,9 @@
 //! Sets the lab's hosts up with the programs that were built.
 
-// Each test program uses only a part of this module.
-#![allow(dead_code, unused_imports)]
-
 use std::path::Path;
 use std::time::Duration;
 
 use skein_lab_cluster::{Controlled, Settings};
-
-pub use skein_lab_cluster::done;
 
 /// The time for anything that has to happen at all.
 pub const DEADLINE: Duration = Duration::from_secs(90);

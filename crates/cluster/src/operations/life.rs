@@ -19,6 +19,7 @@ use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
+use crate::words::refusal_words;
 
 impl Controller {
     // ---- what is asked ----
@@ -299,10 +300,7 @@ impl Controller {
                 self.end_command(now, operation, OperationState::Done, "");
             }
             (_, Reply::Error(refusal)) => {
-                let words = match refusal.cure.as_str() {
-                    "" => refusal.message,
-                    cure => format!("{}: {cure}", refusal.message),
-                };
+                let words = refusal_words(refusal);
                 self.end_command(now, operation, OperationState::Failed, &words);
             }
             (_, _) => {

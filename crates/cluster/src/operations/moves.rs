@@ -10,6 +10,7 @@ use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
+use crate::words::refusal_words;
 
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
@@ -185,10 +186,7 @@ impl Controller {
                 fail(now, of, words.join("; "));
             }
             Reply::Error(refusal) => {
-                let words = match refusal.cure.as_str() {
-                    "" => refusal.message,
-                    cure => format!("{}: {cure}", refusal.message),
-                };
+                let words = refusal_words(refusal);
                 self.attempt_failed(now, of, words);
             }
             _ => self.attempt_failed(now, of, "its agent answered something else than was asked".into()),

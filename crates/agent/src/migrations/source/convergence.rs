@@ -61,8 +61,8 @@ pub(super) enum Slowest {
 
 impl Slowest {
     /// Returns what is the slowest. `limit` is in bytes a second.
-    pub(super) fn of(limit: Option<f64>, carried_bits_per_s: u64, are_links_full: bool) -> Slowest {
-        let is_used = |limit: f64| carried_bits_per_s as f64 / 8.0 >= limit * LIMIT_USED_SHARE;
+    pub(super) fn of(limit: Option<f64>, carried_bits_per_s: impl Fn() -> u64, are_links_full: bool) -> Slowest {
+        let is_used = |limit: f64| carried_bits_per_s() as f64 / 8.0 >= limit * LIMIT_USED_SHARE;
         match limit {
             Some(limit) if is_used(limit) => Slowest::Limit,
             _ if are_links_full => Slowest::Links,
@@ -286,10 +286,10 @@ mod tests {
     #[test]
     fn what_is_the_slowest_is_told() {
         let limit = Some(12_500_000.0);
-        assert_eq!(Slowest::of(limit, 95_000_000, false), Slowest::Limit);
-        assert_eq!(Slowest::of(limit, 50_000_000, true), Slowest::Links);
+        assert_eq!(Slowest::of(limit, || 95_000_000, false), Slowest::Limit);
+        assert_eq!(Slowest::of(limit, || 50_000_000, true), Slowest::Links);
         assert_eq!(
-            (Slowest::of(limit, 50_000_000, false), Slowest::of(None, 0, true)),
+            (Slowest::of(limit, || 50_000_000, false), Slowest::of(None, || 0, true)),
             (Slowest::Hosts, Slowest::Links)
         );
     }

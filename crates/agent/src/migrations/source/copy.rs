@@ -239,7 +239,7 @@ impl GuestCopy {
             nics: if could_use_more { links.nics } else { 0 },
         };
         let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
-        let slowest = Slowest::of(limit, look.environment.carried_bits_per_s(), links.is_full);
+        let slowest = Slowest::of(limit, || look.environment.carried_bits_per_s(), links.is_full);
         let decision = self.convergence.decide(&sample, slowest);
         let actions = match decision.verdict {
             ConvergenceVerdict::GoOn(actions) => actions,
