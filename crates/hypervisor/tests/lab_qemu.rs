@@ -27,6 +27,12 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Says how many checks in a row of a halted CPU, and with what time between, show that its guest has come to rest.
 const HALTED_LOOKS: u32 = 10;
 const HALTED_LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Says how many looks in a row at threads that all sleep show that a QEMU has read what was sent to it.
+const ASLEEP_LOOKS: u32 = 5;
+const ASLEEP_LOOK_PERIOD: Duration = Duration::from_millis(20);
+/// The rate, in bytes a second, and the milliseconds by which a switchover begins only when less is left than a socket
+/// holds: 50 kB.
+const SMALL_SWITCHOVER: (u64, u64) = (50_000_000, 1);
 /// Says in what time something that must not happen would have happened.
 const A_WHILE: Duration = Duration::from_millis(400);
 
@@ -94,6 +100,26 @@ impl Vm {
             let registers = self.monitor.execute("human-monitor-command", json!({ "command-line": "info registers" }));
             halted = if registers.unwrap().as_str().unwrap().contains("HLT=1") { halted + 1 } else { 0 };
             std::thread::sleep(HALTED_LOOK_PERIOD);
+        }
+    }
+
+    /// Waits until this target has read all that was sent so far: a thread that has something to read is runnable, also
+    /// on a busy machine.
+    fn await_all_read(&self) {
+        let tasks = format!("/proc/{}/task", self.process.0.id().pid);
+        let asleep = || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                // The state follows the name, which is in parentheses.
+                std::fs::read_to_string(task.unwrap().path().join("stat"))
+                    .is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+            })
+        };
+        let end = Instant::now() + DEADLINE;
+        let mut looks = 0;
+        while looks < ASLEEP_LOOKS {
+            assert!(Instant::now() < end, "the target does not come to the end of what was sent");
+            looks = if asleep() { looks + 1 } else { 0 };
+            std::thread::sleep(ASLEEP_LOOK_PERIOD);
         }
     }
 
@@ -185,13 +211,19 @@ fn migrate_over(
     if phase == Phase::Device {
         source.await_rest();
     }
+    let defaults = Tuning::default();
+    // What is left has to fit into the sockets of a target that does not read: a source that waits for room holds what
+    // its monitor needs, and does not answer.
+    let (switchover_rate, downtime_limit_ms) =
+        if phase == Phase::Device { SMALL_SWITCHOVER } else { (1 << 30, defaults.downtime_limit_ms) };
     let tuning = Tuning {
         multifd: multifd.then_some(2),
         pause_before_switchover: true,
         events: true,
         max_bandwidth: if phase == Phase::Active { 100_000 } else { u64::MAX },
-        avail_switchover_bandwidth: (phase != Phase::Active).then_some(1 << 30),
-        ..Tuning::default()
+        downtime_limit_ms,
+        avail_switchover_bandwidth: (phase != Phase::Active).then_some(switchover_rate),
+        ..defaults
     };
     source.monitor.tune(&tuning).unwrap();
     target.monitor.tune(&Tuning { pause_before_switchover: false, ..tuning }).unwrap();
@@ -210,6 +242,7 @@ fn migrate_over(
         return (source, target);
     }
     if phase == Phase::Device {
+        target.await_all_read();
         target.signal(Signal::SIGSTOP);
     }
     source.monitor.migrate_continue().unwrap();
