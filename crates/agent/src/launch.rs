@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use skein_hypervisor::{
     Boot, Bus, Cdrom, Config, Disk, DiskCache, DiskFormat, DiskOptions, Display, HugePages, Incoming, MemoryBackend,
     Nic, NicBackend, Serial, Tpm,
@@ -43,6 +43,29 @@ pub struct Defined {
     /// code that does not forget. Tried with 7.2: 3 of some 40 migrations of a rewriting guest broke it without this,
     /// none of 120 with it.
     pub odd_ram: bool,
+    /// The CPU model that stands for [`CPU_BASELINE`](definition::CPU_BASELINE) in the definition, if that is there.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "read_cpu_model")]
+    pub cpu_model: Option<String>,
+}
+
+/// Reads a CPU model, which another host may have said.
+fn read_cpu_model<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let model = Option::<String>::deserialize(from)?;
+    match model.as_ref().is_none_or(|model| Definition::is_cpu_model(model)) {
+        true => Ok(model),
+        false => Err(serde::de::Error::custom("no CPU model")),
+    }
+}
+
+impl Defined {
+    /// Returns QEMU's `-cpu`.
+    pub(crate) fn cpu(&self) -> String {
+        let cpu = self.definition.cpu_for(self.definition.accel);
+        match (&self.cpu_model, self.definition.baseline_flags()) {
+            (Some(model), Some(flags)) => format!("{model}{flags}"),
+            _ => cpu.to_owned(),
+        }
+    }
 }
 
 /// Holds the additional bytes: see [`Defined::odd_ram`].
@@ -261,7 +284,7 @@ pub(crate) fn config(
     memory: MemoryBackend,
     incoming: Incoming,
 ) -> Config {
-    let Defined { definition, odd_ram } = defined;
+    let Defined { definition, odd_ram, .. } = defined;
     let accel = definition.accel;
     let memory_bytes = definition.memory_bytes + if *odd_ram { ODD_BYTES } else { 0 };
     let mut config = Config::new(&definition.name, memory_bytes >> 10, dir.join("qmp"));
@@ -269,7 +292,7 @@ pub(crate) fn config(
     config.binary = definition.qemu.binary.clone().or_else(|| default.map(Path::to_owned));
     config.machine.clone_from(&definition.machine);
     config.accel = if accel == Accel::Kvm { "kvm" } else { "tcg" }.into();
-    config.cpu = definition.cpu_for(accel).to_owned();
+    config.cpu = defined.cpu();
     config.cpus = definition.cpus;
     config.hugepages = definition.hugepages.map(|bytes| match bytes {
         0x20_0000 => HugePages::Size2M,
@@ -419,7 +442,7 @@ mod tests {
     fn a_definition_becomes_a_command_line() {
         let text = "name = \"a\"\nmemory = \"64 MiB\"\ncpus = 1\nmachine = \"q35\"\n[[nic]]\nbridge = \"br0\"\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
-        let defined = Defined { definition, odd_ram: true };
+        let defined = Defined { definition, odd_ram: true, cpu_model: None };
         let own = OwnState::new(Path::new("/var/lib/skein"), "a");
         let config =
             config(&defined, None, Path::new("/run/skein/vms/a"), &own, MemoryBackend::Private, Incoming::Defer);
@@ -454,7 +477,7 @@ mod tests {
                     [[disk]]\npath = '/d'\nformat = 'qcow2'\n[[nic]]\ntap = 't0'\nmac = '52:54:00:00:00:01'\n\
                     [qemu]\nargs = ['-device', 'virtio-rng-pci']\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
-        let defined = Defined { definition, odd_ram: true };
+        let defined = Defined { definition, odd_ram: true, cpu_model: None };
         let own = OwnState::new(Path::new("/s"), "a");
         let config = config(&defined, None, Path::new("/r"), &own, MemoryBackend::Memfd, Incoming::No);
         let line: Vec<String> = config.arguments().iter().map(|word| word.to_string_lossy().into_owned()).collect();
@@ -485,7 +508,7 @@ mod tests {
         let definition = Definition::parse(text, "a.toml").unwrap();
         let own = OwnState::new(Path::new("/s"), "a");
         let config = config(
-            &Defined { definition, odd_ram: false },
+            &Defined { definition, odd_ram: false, cpu_model: None },
             None,
             Path::new("/r"),
             &own,

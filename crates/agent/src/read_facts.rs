@@ -288,8 +288,11 @@ fn accel(accel: facts::Accel) -> Accel {
 }
 
 fn accel_facts(program: &QemuProgram) -> AccelFacts {
-    let model =
-        |model: &qemu::CpuModel| CpuModel { name: model.name.clone(), missing: model.unavailable_features.clone() };
+    let model = |model: &qemu::CpuModel| CpuModel {
+        name: model.name.clone(),
+        missing: model.unavailable_features.clone(),
+        feature_count: model.feature_count,
+    };
     AccelFacts {
         accel: accel(program.accel),
         cpu_models: program.cpu_models.iter().map(model).collect(),
@@ -320,7 +323,7 @@ pub(crate) fn guest(vm: &Vm) -> Result<GuestFacts, VmError> {
             disks.retain(|disk| Some(&disk.path) != image.as_ref() && !disk.path.starts_with(vm.own().dir()));
             let place = |disk: &GuestDisk| definition.disks.iter().position(|other| other.path == disk.path);
             disks.sort_by_key(|disk| place(disk).unwrap_or(usize::MAX));
-            (definition.cpu_for(accel).to_owned(), plugged(definition))
+            (defined.cpu(), plugged(definition))
         }
         Launch::CommandLine(line) => {
             let cpu = options(&line.args, &["cpu"]).last();

@@ -69,7 +69,7 @@ fn vms_are_started_stopped_and_forgotten() {
             Request::VmStart { from: VmOrigin::Name("web1".into()), options: Default::default() },
             Request::VmStart {
                 from: VmOrigin::Name("web1".into()),
-                options: StartOptions { overcommit: true, as_defined: true, new_state: true }
+                options: StartOptions { overcommit: true, as_defined: true, new_state: true, cpu_model: None }
             },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
             Request::VmStop { name: "web1".into(), timeout_s: 5, force: true },

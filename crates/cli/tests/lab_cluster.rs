@@ -153,27 +153,50 @@ exec unshare --mount --propagation private sh -c '
 ' "$(dirname "$0")/boot-id" PROGRAM "$@"
 "#;
 
+/// Returns the CPU that a VM's QEMU was told to give its guest.
+fn cpu_of(world: &Controlled, vm: &str, host: &str) -> String {
+    let qemus = world.cluster.qemus(host);
+    let qemu = qemus.iter().find(|qemu| qemu.vm.as_deref() == Some(vm)).expect("it has a QEMU");
+    let line = fs::read_to_string(format!("/proc/{}/cmdline", qemu.pid)).unwrap();
+    line.split('\0').skip_while(|word| *word != "-cpu").nth(1).expect("-cpu").to_owned()
+}
+
 #[test]
 fn a_vm_is_created_stopped_started_and_deleted_and_starts_again_after_its_hosts_boot() {
     let mut world = up();
     let dir = world.files_of(CONTROLLER_HOST).to_owned();
     let file = dir.join("v1.toml");
-    fs::write(&file, world.cluster.bare("v1")).unwrap();
+    fs::write(&file, format!("cpu = 'baseline'\n{}", world.cluster.bare("v1"))).unwrap();
     let file = file.to_str().unwrap().to_owned();
-    let would = world.skein(&["vm", "start", &file, "--cluster", "--check"]);
-    done(&would, "skein vm start --check");
-    assert!(String::from_utf8_lossy(&would.stdout).contains("of 4 hosts that can take it"), "{would:?}");
+    // Each agent has to have told its CPU models.
+    let all = "the best that all 4 hosts without a group have";
+    world.waits("a plan with a CPU model of all hosts", || {
+        let would = world.skein(&["vm", "start", &file, "--cluster", "--check"]);
+        done(&would, "skein vm start --check");
+        let said = String::from_utf8_lossy(&would.stdout);
+        said.contains("of 4 hosts that can take it") && said.contains(all) && !said.contains("not counted")
+    });
     assert!(world.cluster.where_runs("v1").is_empty());
 
-    done(&world.skein(&["vm", "start", &file, "--cluster"]), "skein vm start FILE");
+    let started = world.skein(&["vm", "start", &file, "--cluster"]);
+    done(&started, "skein vm start FILE");
+    let said = String::from_utf8_lossy(&started.stdout);
+    let model = said.split("its CPU model is ").nth(1).and_then(|rest| rest.split(',').next()).expect("it is told");
     let places = world.cluster.where_runs("v1");
     let [host] = &places[..] else { panic!("{places:?}") };
+    assert_eq!(cpu_of(&world, "v1", host), model);
     world.sees(&["v1".to_owned()], host);
     let stop = ["vm", "stop", "v1", "--cluster", "--timeout", "1", "--force"];
     done(&world.skein(&stop), "skein vm stop");
     assert!(world.cluster.where_runs("v1").is_empty());
     done(&world.skein(&["vm", "start", "v1", "--cluster"]), "skein vm start NAME");
     assert_eq!(world.cluster.where_runs("v1"), std::slice::from_ref(host), "on the host that has it");
+    // It takes its CPU model along.
+    done(&world.skein(&["migrate", "v1"]), "skein migrate v1");
+    let places = world.cluster.where_runs("v1");
+    let [host] = &places[..] else { panic!("{places:?}") };
+    assert_eq!(cpu_of(&world, "v1", host), model);
+    world.sees(&["v1".to_owned()], host);
 
     // Its host is booted: the guest is gone, and so is another that is not to start by itself.
     let definition = world.cluster.bare("v2");

@@ -125,7 +125,11 @@ impl Controller {
     pub(crate) fn note_host(&mut self, now: Now, name: &str) {
         let Some(observed) = self.observed.get(name).filter(|observed| observed.session.is_some()) else { return };
         let hello = observed.hello.as_ref();
-        let before = self.tables.hosts.get(name).map(|found| found.value.clone());
+        let stored = self.tables.hosts.get(name).map(|found| &found.value);
+        if stored.is_some_and(|stored| stored.contact == Contact::Online && observed.is_as_in(stored)) {
+            return;
+        }
+        let before = stored.cloned();
         // A host with a certificate of the cluster's CA is one of its hosts, also if it never joined by a ticket.
         let new = || HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
         let mut host = before.clone().unwrap_or_else(new);
@@ -137,6 +141,9 @@ impl Controller {
         if let Some(hello) = hello {
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);
+        }
+        if let Some(models) = &observed.cpu_models {
+            host.cpu_models.clone_from(models);
         }
         let is_changed = before.as_ref() != Some(&host);
         let boot = host.boot_id.clone();

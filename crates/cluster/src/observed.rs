@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
 
+use crate::cpu_baseline::cpu_models;
+use crate::records::{HostCpuModels, HostRecord};
+
 /// Counts the connections of agents to a controller.
 pub type SessionId = u64;
 
@@ -27,6 +30,8 @@ pub struct Observed {
     pub is_whole: bool,
     /// What the host is.
     pub facts: Option<HostFacts>,
+    /// The CPU models of these facts, if they tell any.
+    pub(crate) cpu_models: Option<HostCpuModels>,
     /// How busy the host is.
     pub load: Option<HostLoad>,
     /// The VMs.
@@ -45,6 +50,14 @@ impl Observed {
         self.certificate = certificate;
         self.heard_ms = Some(now_ms);
         self.is_whole = false;
+    }
+
+    /// Returns whether a host's record has all that the agent said which is kept.
+    pub(crate) fn is_as_in(&self, stored: &HostRecord) -> bool {
+        let has_hello = |hello: &Hello| (&hello.addresses, &hello.boot_id) == (&stored.addresses, &stored.boot_id);
+        stored.certificates.last() == Some(&self.certificate)
+            && self.hello.as_ref().is_none_or(has_hello)
+            && self.cpu_models.as_ref().is_none_or(|models| *models == stored.cpu_models)
     }
 
     /// Takes a report over. Returns the names of VMs that have changed or are gone.
@@ -68,6 +81,7 @@ impl Observed {
             self.vms.insert(vm.name.clone(), vm);
         }
         if let Some(facts) = report.facts {
+            self.cpu_models = cpu_models(&facts).or(self.cpu_models.take());
             self.facts = Some(*facts);
         }
         self.load = report.load.or(self.load);

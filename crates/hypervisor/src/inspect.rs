@@ -58,6 +58,17 @@ pub struct CpuModel {
     /// Whether the model goes away in a later QEMU.
     #[serde(default)]
     pub deprecated: bool,
+    /// How many features the model has. Known only of models that are whole here, and the same in every version of
+    /// QEMU.
+    #[serde(default)]
+    pub feature_count: Option<u32>,
+}
+
+impl CpuModel {
+    /// Returns whether the model is whole here, and what its name means is the same everywhere: no alias, not `max`.
+    fn is_whole_and_fixed(&self) -> bool {
+        self.unavailable_features.is_empty() && self.migration_safe && self.alias_of.is_none()
+    }
 }
 
 /// What one QEMU program can do on this host.
@@ -88,12 +99,18 @@ impl QemuProgram {
         }
         let capabilities: Vec<Capability> = ask(monitor, "query-migrate-capabilities", Value::Null)?;
         let parameters: serde_json::Map<String, Value> = ask(monitor, "query-migrate-parameters", Value::Null)?;
+        let mut cpu_models: Vec<CpuModel> = ask(monitor, "query-cpu-definitions", Value::Null)?;
+        for model in cpu_models.iter_mut().filter(|model| model.is_whole_and_fixed()) {
+            let features = features_of(monitor, &model.name)?;
+            model.feature_count = features.iter().filter(|(_, has)| *has).count().try_into().ok();
+        }
+        let all = features_of(monitor, "max")?;
         Ok(Self {
             version: *monitor.version(),
             accel: accel(monitor)?,
             machines: ask(monitor, "query-machines", Value::Null)?,
-            cpu_models: ask(monitor, "query-cpu-definitions", Value::Null)?,
-            cpu_features: max_features(monitor)?.into_iter().filter_map(|(name, has)| has.then_some(name)).collect(),
+            cpu_models,
+            cpu_features: all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect(),
             migration_capabilities: capabilities.into_iter().map(|c| c.capability).collect(),
             migration_parameters: parameters.into_iter().map(|(name, _)| name).collect(),
         })
@@ -154,7 +171,7 @@ impl InspectedGuest {
         let first = cpus.first().map(|cpu| cpu.qom_path.as_str());
         let first = first.ok_or_else(|| malformed("query-cpus-fast: no CPU; is there a guest?", &Value::Null))?;
         let mut cpu_features = BTreeSet::new();
-        for (name, _) in max_features(monitor)? {
+        for (name, _) in features_of(monitor, "max")? {
             if name != HYPERTHREADING_FLAG && property::<bool>(monitor, first, &name)? {
                 cpu_features.insert(name);
             }
@@ -233,9 +250,9 @@ pub fn accel(monitor: &Monitor) -> Result<Accel, QmpError> {
     Ok(if ask::<Kvm>(monitor, "query-kvm", Value::Null)?.enabled { Accel::Kvm } else { Accel::Tcg })
 }
 
-/// Returns all features of CPUs by name, and whether `max` has each feature, which says whether a guest can have it.
-/// The static expansion names features only; the full expansion has other properties, too.
-fn max_features(monitor: &Monitor) -> Result<Vec<(String, bool)>, QmpError> {
+/// Returns all features of CPUs by name, and whether a CPU model has each feature. What `max` has a guest can have. The
+/// static expansion names features only; the full expansion has other properties, too.
+fn features_of(monitor: &Monitor, model: &str) -> Result<Vec<(String, bool)>, QmpError> {
     #[derive(Deserialize)]
     struct Expansion {
         model: Model,
@@ -245,7 +262,7 @@ fn max_features(monitor: &Monitor) -> Result<Vec<(String, bool)>, QmpError> {
         #[serde(default)]
         props: serde_json::Map<String, Value>,
     }
-    let arguments = json!({ "type": "static", "model": { "name": "max" } });
+    let arguments = json!({ "type": "static", "model": { "name": model } });
     let expansion: Expansion = ask(monitor, "query-cpu-model-expansion", arguments)?;
     Ok(expansion.model.props.into_iter().filter_map(|(name, value)| Some((name, value.as_bool()?))).collect())
 }

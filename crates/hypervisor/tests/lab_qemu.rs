@@ -573,6 +573,10 @@ fn facts_of_a_program_and_of_a_guest() {
     assert!(model("max").unavailable_features.is_empty() && !model("max").migration_safe);
     assert!(model("Skylake-Server").unavailable_features.contains(&"avx512f".into()));
     assert_eq!(model("Haswell").alias_of.as_deref(), Some("Haswell-v1"));
+    // Each of these CPUs was made after the one before, and has more features.
+    let counts = ["Conroe-v1", "Penryn-v1", "Nehalem-v1", "Westmere-v1"].map(|of| model(of).feature_count);
+    assert!(counts[0].is_some() && counts.is_sorted_by(|fewer, more| fewer < more), "{counts:?}");
+    assert!(["max", "host", "Skylake-Server-v1", "Westmere"].iter().all(|of| model(of).feature_count.is_none()));
     assert_eq!(model("host").unavailable_features, ["kvm"]);
     assert!(facts.cpu_features.contains("aes") && !facts.cpu_features.contains("avx512f"));
     assert!(facts.migration_capabilities.contains("multifd"));

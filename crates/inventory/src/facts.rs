@@ -164,6 +164,10 @@ pub struct CpuModel {
     /// `unavailable-features`: the features of the model that this host cannot give. Empty: the model can be used.
     #[serde(deserialize_with = "claim")]
     pub missing: Vec<String>,
+    /// How many features the model has; `None`: the model lacks some here, its name does not mean the same everywhere
+    /// (an alias, `max`), or the host's agent does not tell.
+    #[serde(default)]
+    pub feature_count: Option<u32>,
 }
 
 /// A VM that a host knows.

@@ -27,6 +27,7 @@ mod claim;
 pub mod command_line;
 pub mod composition;
 mod controllers_file;
+mod cpu_baseline;
 pub mod definition;
 pub mod facts;
 mod file_facts;
@@ -41,6 +42,7 @@ pub use check::{NoRoom, TargetLaunch, check, refusal, refused_copy};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
 pub use controllers_file::{CONTROLLERS_MAX, ControllersFile};
+pub use cpu_baseline::{CpuModels, cpu_baseline};
 pub use definition::{Accel, Attachment, Cache, Definition, Disk, DiskFormat, MacAddress, Migration, Nic, Qemu};
 pub use facts::{
     AccelFacts, CpuModel, FileFacts, FileSystem, GuestDisk, GuestFacts, GuestNic, HostFacts, Hugepages, MachineType,

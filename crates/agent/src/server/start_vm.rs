@@ -23,7 +23,7 @@ const OTHERS_TIME: Duration = Duration::from_secs(2);
 impl RequestServer {
     /// Starts a VM from its file, or a stopped one by its name.
     pub(crate) fn start_vm(&self, from: VmOrigin, options: StartOptions) -> Answered<Arc<Vm>> {
-        let planned = match from {
+        let mut planned = match from {
             VmOrigin::Definition { file, text } => {
                 let definition = Definition::parse(&text, &file).map_err(|error| {
                     Box::new(Refusal { message: error.to_string(), cure: "mend it and start it again".into() })
@@ -32,6 +32,7 @@ impl RequestServer {
             }
             VmOrigin::Name(name) => self.vms.plan_again(&name, options.as_defined)?,
         };
+        planned.settle_cpu(options.cpu_model)?;
         if !options.new_state && self.vms.has_new_state(&planned) {
             self.refuse_new_state(&planned.name)?;
         }

@@ -28,7 +28,7 @@ impl RequestServer {
         };
         let vm = || self.vms.get(name.as_deref()?).ok();
         let runs = || vm().is_some_and(|vm| vm.any_process().is_some());
-        let start = || self.start_vm(from.clone(), options).map(drop).map_err(|refusal| *refusal);
+        let start = || self.start_vm(from.clone(), options.clone()).map(drop).map_err(|refusal| *refusal);
         match self.named_starts.once(id, START_WAIT_TIME, runs, start)? {
             // The guest may have ended since.
             StartOutcome::Started => Ok(vm().map_or(Reply::Done, |vm| shown(&vm))),

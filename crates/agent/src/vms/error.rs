@@ -70,6 +70,10 @@ pub enum VmError {
     NoSwtpm,
     #[error("there is no UEFI on this host for '{0}'")]
     NoFirmware(String),
+    #[error("the CPU model of '{0}' is \"baseline\", which a controller has to find")]
+    NoBaseline(String),
+    #[error("'{0}' is no CPU model")]
+    BadCpuModel(String),
     #[error("'{name}' could never be moved: {why}")]
     Unmovable { name: String, why: String },
     #[error("{what}")]
@@ -122,6 +126,8 @@ impl VmError {
                 "install ovmf, or say where its image and template are: image = \"...\" and template = \"...\" in \
                  [firmware]"
             }
+            VmError::NoBaseline(_) => "start it with --cluster, or name a CPU model in its definition",
+            VmError::BadCpuModel(_) => "see that the controller and this host's QEMU know the same CPU models",
             VmError::Unmovable { .. } => {
                 "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
                  allowed = false"

@@ -37,6 +37,24 @@ pub(crate) struct Planned {
     pub(super) left: BTreeMap<String, String>,
 }
 
+impl Planned {
+    /// Settles which CPU model stands for `baseline` in the definition: what a controller found, else what stood for it
+    /// when the VM was last started.
+    pub(crate) fn settle_cpu(&mut self, found: Option<String>) -> Result<(), VmError> {
+        let Launch::Definition(defined) = &mut self.launch else { return Ok(()) };
+        if defined.definition.baseline_flags().is_none() {
+            return Ok(());
+        }
+        if let Some(model) = found {
+            if !Definition::is_cpu_model(&model) {
+                return Err(VmError::BadCpuModel(model));
+            }
+            defined.cpu_model = Some(model);
+        }
+        defined.cpu_model.is_some().then_some(()).ok_or_else(|| VmError::NoBaseline(self.name.clone()))
+    }
+}
+
 impl Vms {
     /// Returns whether a VM that is to be started would have new UEFI variables or a new TPM.
     pub(crate) fn has_new_state(&self, planned: &Planned) -> bool {
@@ -273,6 +291,36 @@ mod tests {
     use super::*;
     use crate::launch::{CommandLine, Defined};
 
+    #[test]
+    fn a_controller_says_what_stands_for_baseline() {
+        let planned = |cpu: &str| {
+            let text = format!("name = 'a'\nmemory = '64 MiB'\naccel = 'tcg'\n{cpu}");
+            let definition = Definition::parse(&text, "a.toml").unwrap();
+            let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false, cpu_model: None }));
+            Planned { name: "a".into(), launch, need: None, left: BTreeMap::new() }
+        };
+        let cpu = |planned: &Planned| match &planned.launch {
+            Launch::Definition(defined) => defined.cpu(),
+            Launch::CommandLine(_) => panic!("it has a definition"),
+        };
+        let mut named = planned("cpu = 'baselined'");
+        named.settle_cpu(Some("EPYC-v4".into())).unwrap();
+        assert_eq!(cpu(&named), "baselined");
+        let mut baseline = planned("cpu = 'baseline,-svm'");
+        assert!(matches!(baseline.settle_cpu(None), Err(VmError::NoBaseline(_))));
+        for bad in ["", "EPYC,+avx512f", "a b", "baseline"] {
+            assert!(matches!(baseline.settle_cpu(Some(bad.into())), Err(VmError::BadCpuModel(_))), "{bad}");
+        }
+        baseline.settle_cpu(Some("EPYC-v4".into())).unwrap();
+        assert_eq!(cpu(&baseline), "EPYC-v4,-svm");
+        // Started again without a controller, it has what it had, also when another host says so.
+        baseline.settle_cpu(None).unwrap();
+        let told = serde_json::to_string(&baseline.launch).unwrap();
+        let heard: Launch = serde_json::from_str(&told).unwrap();
+        assert_eq!(heard, baseline.launch);
+        assert!(serde_json::from_str::<Launch>(&told.replace("\"EPYC-v4\"", "\"EPYC-v4,+x\"")).is_err());
+    }
+
     fn drive(device: &str, name: &str, chain: &[&str]) -> Drive {
         let image = |name: &&str| Image { format: "qcow2".into(), filename: (*name).into(), virtual_bytes: 1 };
         let chain: Vec<Image> = chain.iter().map(image).collect();
@@ -297,7 +345,7 @@ mod tests {
         std::fs::write(&over, "").unwrap();
         let text = "name = 'a'\nmemory = '64 MiB'\n[[disk]]\npath = '/s/base'\nformat = 'qcow2'\n";
         let definition = Definition::parse(text, "a.toml").unwrap();
-        let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
+        let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false, cpu_model: None }));
         let launched = Composition { drives: vec![drive("d", "", &["/s/base"])], ..Composition::default() };
         let last = seen(&[drive("d", "", &[&over, "/s/base"])]);
         let again = as_last("a", &launch, &last, Some(&launched)).unwrap();
@@ -319,7 +367,7 @@ mod tests {
             let disk = format!("[[disk]]\npath = '{path}'\nformat = 'qcow2'\n");
             let text = format!("name = 'a'\nmemory = '64 MiB'\n{disk}[qemu]\nargs = [{args}]\n");
             let definition = Definition::parse(&text, "a.toml").unwrap();
-            Launch::Definition(Box::new(Defined { definition, odd_ram: false }))
+            Launch::Definition(Box::new(Defined { definition, odd_ram: false, cpu_model: None }))
         };
         let last = [drive("d", "", &["/s/over", "/s/base"]), drive("cd", "cd0", &[])];
         let kept = SavedVm {

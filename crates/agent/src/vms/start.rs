@@ -86,7 +86,7 @@ impl Vms {
         // With huge pages the RAM cannot be odd.
         let odd_ram = definition.accel == Accel::Tcg && definition.hugepages.is_none() && forgets();
         resolve_firmware(&mut definition)?;
-        Ok(Defined { definition, odd_ram })
+        Ok(Defined { definition, odd_ram, cpu_model: None })
     }
 
     /// Starts QEMU, and waits until it answers.

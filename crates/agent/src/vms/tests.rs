@@ -25,7 +25,7 @@ fn dirs(dir: &Path) -> Dirs {
 
 fn known(vms: &Vms, name: &str) -> Arc<Vm> {
     let definition = Definition::parse(&format!("name = '{name}'\nmemory = '64 MiB'\n"), "a.toml").unwrap();
-    let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false }));
+    let launch = Launch::Definition(Box::new(Defined { definition, odd_ram: false, cpu_model: None }));
     let vm = vms.new_vm(name, SavedVm::new(launch));
     fs::create_dir_all(&vm.dir).unwrap();
     vms.save(&vm).unwrap();

@@ -23,7 +23,7 @@ fn options() -> MigrateOptions {
 
 pub(crate) fn requests() -> Vec<Request> {
     let name = || "web1".to_owned();
-    let start = StartOptions { overcommit: true, as_defined: true, new_state: true };
+    let start = StartOptions { overcommit: true, as_defined: true, new_state: true, cpu_model: Some("EPYC-v4".into()) };
     let definition = VmOrigin::Definition { file: "web1.toml".into(), text: "name = \"web1\"\n".into() };
     let migrate = |options, detach| Request::Migrate { vm: name(), to: "hostb".into(), options, detach };
     vec![
@@ -173,8 +173,8 @@ fn file(file_system: FileSystem, has_all: bool) -> FileFacts {
 
 fn accels() -> Vec<AccelFacts> {
     let models = vec![
-        CpuModel { name: "EPYC-v4".into(), missing: vec!["avx512f".into()] },
-        CpuModel { name: "qemu64-v1".into(), missing: vec![] },
+        CpuModel { name: "EPYC-v4".into(), missing: vec!["avx512f".into()], feature_count: None },
+        CpuModel { name: "qemu64-v1".into(), missing: vec![], feature_count: Some(28) },
     ];
     vec![
         AccelFacts { accel: Accel::Kvm, cpu_models: models, features: Some(["avx2".to_owned()].into()) },

@@ -150,6 +150,10 @@ pub struct CpuModel {
     pub name: String,
     /// The features of the model that this host cannot give, by `unavailable-features`. Empty: the model can be used.
     pub missing: Vec<String>,
+    /// How many features the model has; `None`: the model lacks some here, its name does not mean the same everywhere
+    /// (an alias, `max`), or the agent's version does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feature_count: Option<u32>,
 }
 
 /// A VM that a host knows.

@@ -194,8 +194,9 @@ pub enum VmOrigin {
     Name(String),
 }
 
-/// What a start is refused for unless it is wanted all the same. An agent that does not know a field ignores it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// How a VM is started: what a start is refused for unless it is wanted all the same, and what a controller found. An
+/// agent that does not know a field ignores it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StartOptions {
@@ -206,6 +207,9 @@ pub struct StartOptions {
     pub as_defined: bool,
     /// Start the VM with new UEFI variables and a new TPM, though another host keeps those of a VM of that name.
     pub new_state: bool,
+    /// The CPU model in place of `baseline` in the VM's definition, which a controller found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
 }
 
 /// The options of a migration.

@@ -212,7 +212,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
         Command::Start { from, view, on, check, detach, overcommit, as_defined, new_state, json } => {
-            let options = StartOptions { overcommit, as_defined, new_state };
+            let options = StartOptions { overcommit, as_defined, new_state, cpu_model: None };
             if asks_cluster(local, &view)? {
                 let then = Then::of(check, detach);
                 return start_in_cluster(&view, &from, options, on, then, Output::of(json));

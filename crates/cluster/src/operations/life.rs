@@ -153,9 +153,12 @@ impl Controller {
 
     /// Returns the start on the host that somebody chose.
     fn asked_move(&self, kind: &OperationKind, vm: &str) -> Option<Move> {
-        let OperationKind::Start { on: Some(on), .. } = kind else { return None };
-        let from = self.tables.vms.get(vm).and_then(|found| found.value.host.clone()).unwrap_or_default();
-        Some(Move::new(vm, &from, Some(on), "asked for"))
+        let OperationKind::Start { on: Some(on), definition, .. } = kind else { return None };
+        let record = self.tables.vms.get(vm).map(|found| &found.value);
+        let from = record.and_then(|record| record.host.clone()).unwrap_or_default();
+        let definition = definition.as_deref().or(record.and_then(|record| record.definition.as_deref()));
+        let baseline = self.cpu_baseline_of(definition, on).map(|baseline| format!("; {baseline}"));
+        Some(Move::new(vm, &from, Some(on), &format!("asked for{}", baseline.unwrap_or_default())))
     }
 
     fn preview_start(

@@ -167,6 +167,7 @@ impl Controller {
             if let Some(keeper) = keeper.filter(|keeper| keeper != name) {
                 lacks.push(format!("its UEFI variables or its TPM are on {keeper}"));
             }
+            lacks.extend(self.cpu_baseline(&definition, name).and_then(Result::err));
             if !lacks.is_empty() {
                 found.insert(name.clone(), lacks.join(", "));
             }
@@ -226,6 +227,8 @@ impl Controller {
             let of_vm = refused.iter().filter(|(of, ..)| *of == vm);
             against.extend(of_vm.map(|(_, host, why)| (host.clone(), format!("{host} refused: {why}"))));
             let record = self.tables.vms.get(&vm).map(|found| &found.value);
+            let to = operation.moves[index].to.as_deref();
+            let baseline = to.and_then(|to| self.cpu_baseline_of(self.definition_of(operation, &vm), to));
             let of = &mut operation.moves[index];
             of.from = record.and_then(|record| record.host.clone()).unwrap_or_default();
             if !against.is_empty() {
@@ -235,6 +238,7 @@ impl Controller {
                 words.extend(against.iter().map(|(_, why)| why.clone()));
                 of.reason = words.join("; ");
             }
+            of.reason.extend(baseline.map(|baseline| format!("; {baseline}")));
             let is_known =
                 record.is_none_or(|record| record.definition.is_some() || of.to.as_deref() == Some(&of.from));
             if !is_known {
@@ -272,9 +276,12 @@ impl Controller {
     fn send_start(&mut self, operation: &Operation, index: usize) {
         let of = &operation.moves[index];
         let Some(session) = of.to.as_deref().and_then(|to| self.session_of(to)) else { return };
+        let definition = self.definition_of(operation, &of.vm);
+        let baseline = of.to.as_deref().and_then(|to| self.cpu_baseline_of(definition, to));
+        let options = StartOptions { cpu_model: baseline.map(|found| found.model), ..StartOptions::default() };
         let is_new = matches!(&operation.kind, OperationKind::Start { definition: Some(_), .. });
         let is_there = of.to.as_deref().and_then(|to| self.reporting(to)).is_some_and(|to| to.vms.contains_key(&of.vm));
-        let from = match self.definition_of(operation, &of.vm) {
+        let from = match definition {
             // A host that has it knows what its guest last had open.
             _ if is_there && !is_new => VmOrigin::Name(of.vm.clone()),
             Some(text) => VmOrigin::Definition { file: format!("{}.toml", of.vm), text: text.to_owned() },
@@ -282,7 +289,7 @@ impl Controller {
         };
         let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
         let name = request_name(&operation.id, index, of.attempts);
-        self.send(session, purpose, Some(name), Request::VmStart { from, options: StartOptions::default() });
+        self.send(session, purpose, Some(name), Request::VmStart { from, options });
     }
 
     /// Sees whether a VM that waits for its start still has none, and may be started there.

@@ -200,7 +200,12 @@ impl Bench {
 
     /// Has a host have a VM in a state, of 1 GiB.
     pub fn set_vm(&mut self, host: &str, vm: &str, state: VmState) {
-        let definition = Some(format!("name = \"{vm}\"\n"));
+        self.set_vm_file(host, vm, state, &format!("name = \"{vm}\"\n"));
+    }
+
+    /// Has a host have a VM of a definition in a state, of 1 GiB.
+    pub fn set_vm_file(&mut self, host: &str, vm: &str, state: VmState, definition: &str) {
+        let definition = Some(definition.to_owned());
         let view = VmView { memory_bytes: GIB, definition, ..VmView::new(vm, state) };
         self.vms.entry(host.to_owned()).or_default().insert(vm.to_owned(), view);
         self.report(host, &[vm], Vec::new());
@@ -294,7 +299,10 @@ impl Bench {
 
     /// Gives a host a device, by its settings.
     pub fn set_device(&mut self, host: &str) {
-        let settings = HostSettings { fencing: Some(device(host)), ..HostSettings::default() };
+        self.set_host(host, HostSettings { fencing: Some(device(host)), ..HostSettings::default() });
+    }
+
+    pub fn set_host(&mut self, host: &str, settings: HostSettings) {
         assert_eq!(self.ask(Ask::SetHost { host: host.into(), settings, version: None }), Answer::Done);
     }
 

@@ -2,6 +2,7 @@
 
 mod attention;
 mod bench;
+mod cpu_baseline;
 mod drain;
 mod fence;
 mod fencing;

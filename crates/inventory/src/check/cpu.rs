@@ -3,22 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::checker::{Checker, list};
+use crate::cpu_baseline::cpu_baseline;
 use crate::definition::Accel;
 use crate::facts::AccelFacts;
 use crate::problem::ProblemKind;
-
-/// The CPU models that are proposed, the newer first.
-const CPU_MODELS: [&str; 9] = [
-    "EPYC-v4",
-    "EPYC-v2",
-    "EPYC-v1",
-    "Cascadelake-Server-v4",
-    "Skylake-Server-v4",
-    "Haswell-v4",
-    "Westmere-v2",
-    "Nehalem-v1",
-    "qemu64-v1",
-];
 
 impl Checker<'_> {
     /// Checks that the target can give the guest its CPU.
@@ -86,12 +74,9 @@ impl Checker<'_> {
     }
 
     /// Returns a CPU model that both hosts can give a guest whole.
-    fn common_cpu(&self, there: &AccelFacts) -> Option<&'static str> {
+    fn common_cpu(&self, there: &AccelFacts) -> Option<String> {
         let here = self.source.qemu.as_ref().ok()?.accels.iter().find(|accel| accel.accel == there.accel)?;
-        let is_whole = |accel: &AccelFacts, name: &str| {
-            accel.cpu_models.iter().any(|model| model.name == name && model.missing.is_empty())
-        };
-        CPU_MODELS.into_iter().find(|name| is_whole(here, name) && is_whole(there, name))
+        cpu_baseline([&here.whole_models(), &there.whole_models()]).map(str::to_owned)
     }
 }
 

@@ -44,10 +44,15 @@ pub(super) fn file(path: &str) -> FileFacts {
     }
 }
 
+/// Returns a model that is whole; the later in the list, the more features.
+fn whole((name, features): (&&str, u32)) -> CpuModel {
+    CpuModel { name: (*name).to_owned(), missing: Vec::new(), feature_count: Some(features) }
+}
+
 pub(super) fn host(name: &str) -> HostFacts {
     let accel = |accel, models: &[&str], features: &[&str]| AccelFacts {
         accel,
-        cpu_models: models.iter().map(|name| CpuModel { name: name.to_string(), missing: Vec::new() }).collect(),
+        cpu_models: models.iter().zip(1..).map(whole).collect(),
         features: Some(names(features)),
     };
     HostFacts {

@@ -4,7 +4,8 @@
 //! name = "web1"
 //! memory = "4 GiB"            # MiB, GiB or TiB
 //! cpus = 2
-//! cpu = "EPYC-v4"             # QEMU's model and flags; without it: host under KVM, max under TCG
+//! cpu = "EPYC-v4"             # QEMU's model and flags; without it: host under KVM, max under TCG; "baseline":
+//!                             # the best model that all hosts of a group have, which a controller finds
 //! machine = "q35"             # QEMU's machine type, with options if need be; versioned when first started
 //! accel = "auto"              # kvm where it works, else tcg
 //! hugepages = "2 MiB"         # none without it
@@ -79,6 +80,8 @@ use self::names::check_model;
 use self::values::{is_default, is_q35, path, read_path, word};
 use crate::toml_reader::{ParseError, Reader, Table, read};
 
+/// Stands for a CPU model that a cluster's controller finds at each start: the best that all hosts of the group have.
+pub const CPU_BASELINE: &str = "baseline";
 /// The sizes of guests' RAM.
 pub const MEMORY_BYTES: RangeInclusive<u64> = 16 * MIB..=64 * TIB;
 /// The numbers of virtual CPUs.
@@ -96,7 +99,7 @@ pub struct Definition {
     pub memory_bytes: u64,
     /// The number of virtual CPUs.
     pub cpus: u32,
-    /// QEMU's `-cpu`: model and flags. `None`: see [`Definition::cpu_for`].
+    /// QEMU's `-cpu`: model and flags, the model perhaps [`CPU_BASELINE`]. `None`: see [`Definition::cpu_for`].
     pub cpu: Option<String>,
     /// QEMU's `-machine`: type, perhaps with options.
     pub machine: String,
@@ -289,6 +292,12 @@ impl Definition {
         text
     }
 
+    /// Returns the flags behind [`CPU_BASELINE`] (`,-svm`), if that is the VM's CPU model.
+    pub fn baseline_flags(&self) -> Option<&str> {
+        let flags = self.cpu.as_deref()?.strip_prefix(CPU_BASELINE)?;
+        (flags.is_empty() || flags.starts_with(',')).then_some(flags)
+    }
+
     /// Returns QEMU's `-cpu` under `accel`. KVM is fastest with `host`, which TCG lacks.
     pub fn cpu_for(&self, accel: Accel) -> &str {
         let default = if accel == Accel::Tcg { "max" } else { "host" };
@@ -309,6 +318,12 @@ impl Definition {
             ("template of the variable store", template),
         ];
         files.into_iter().filter_map(|(what, path)| Some((what, path?))).collect()
+    }
+
+    /// Returns whether `model` can stand for [`CPU_BASELINE`]: it is QEMU's name of a CPU model, without flags.
+    pub fn is_cpu_model(model: &str) -> bool {
+        let fits = (1..=VALUE_BYTES_MAX).contains(&model.len()) && !model.contains(',') && model != CPU_BASELINE;
+        fits && check_model(model).is_ok()
     }
 
     /// Returns whether the machine is of the q35 family, which has AHCI and no IDE.
