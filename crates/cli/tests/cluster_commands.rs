@@ -2,86 +2,18 @@
 //! controller that answers as a test says.
 
 mod fake;
-#[path = "../../client/tests/fake_controller/mod.rs"]
-mod fake_controller;
+mod user;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fake::Ran;
-use fake_controller::{Answer, Asked, FakeController};
 use serde_json::{Value, json};
 use skein_api::cluster::{Host, Joined, Operation, Page, Vm};
 use skein_identity::{ClusterCa, JoinToken, SigningRequest, Validity, certificate_pem};
-
-/// A user with a login, in a directory of its own.
-struct User {
-    dir: tempfile::TempDir,
-    ca: ClusterCa,
-    controller: FakeController,
-}
-
-impl User {
-    fn new(answer: impl Fn(&Asked, usize) -> Answer + Send + 'static) -> User {
-        let (dir, ca) = (tempfile::tempdir().unwrap(), ClusterCa::create("rack7").unwrap());
-        let controller = FakeController::start(&ca, answer);
-        User { dir, ca, controller }
-    }
-
-    /// Returns a user who is logged in.
-    fn logged_in(answer: impl Fn(&Asked, usize) -> Answer + Send + 'static) -> User {
-        let user = User::new(answer);
-        let (url, ca) = (user.controller.url(), user.ca.fingerprint().to_hex());
-        let login = format!("controllers = [\"{url}\"]\nca_sha256 = \"{ca}\"\ntoken = \"s3cret\"\n");
-        std::fs::write(user.path("login.toml"), login).unwrap();
-        user
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
-        command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
-        command.env("SKEIN_LOGIN", self.path("login.toml")).env("SKEIN_CONFIG_DIR", self.path("etc"));
-        command.env_remove("SKEIN_SOCKET").env_remove("SKEIN_CONTROLLER");
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Ran {
-        Ran::new(args, self.command(args).output().unwrap())
-    }
-
-    fn token(&self) -> String {
-        JoinToken { ca: self.ca.fingerprint(), id: "1d".into(), secret: "5ec2e7".into() }.to_string()
-    }
-}
-
-fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
-
-fn host(name: &str, contact: &str, mode: &str, note: &str) -> Host {
-    typed(json!({
-        "name": name, "contact": contact, "contact_since": 1_795_684_482_120u64, "mode": mode, "drain": null,
-        "settings": {"group": "web", "areas": {"rack": "r1"}}, "addresses": ["10.0.0.1:7070"], "release": "0.1.0",
-        "cpus": 8, "ram_bytes": 64u64 << 30, "load": {"cpu_millicores": 2000, "ram_available_bytes": 48u64 << 30},
-        "vms_running": 3, "incoming": 1, "outgoing": 0, "note": note, "version": 7,
-    }))
-}
-
-fn vm(name: &str, state: &str) -> Vm {
-    typed(json!({
-        "name": name, "state": state, "host": "hosta", "since": 1, "ram_bytes": 4u64 << 30, "cpus": 2,
-        "load": {"cpu_millicores": 450}, "operation": null, "settings": {}, "adopted": false, "note": "", "version": 3,
-    }))
-}
-
-fn planned(vm: &str, to: Option<&str>, state: &str, reason: &str) -> Value {
-    json!({"vm": vm, "from": "hosta", "to": to, "reason": reason, "state": state})
-}
+use user::fake_controller::{Answer, Asked, FakeController};
+use user::{User, host, page, planned, typed, vm};
 
 fn drain(state: &str, moves: Vec<Value>) -> Operation {
     let goes = moves.iter().filter(|of| !of["to"].is_null()).count();
@@ -93,10 +25,6 @@ fn drain(state: &str, moves: Vec<Value>) -> Operation {
         "cancelled": false, "message": "", "moves": moves, "version": 1,
         "progress": {"moves": goes, "moves_done": done, "moves_running": 0, "left_ms": 4000, "forecast_ms": 8000},
     }))
-}
-
-fn page<T: serde::Serialize>(items: Vec<T>) -> Answer {
-    Answer::ok(&Page { items, next: None })
 }
 
 #[test]
@@ -263,7 +191,9 @@ fn a_controller_picks_a_target_and_says_why() {
     user.run(&["migrate", "web1"]).exits(0).is("cluster-migrate");
     user.run(&["migrate", "web1", "--check"]).exits(0).says("it has the most room");
     user.run(&["migrate", "web2", "--check"]).exits(3).says("no host has room");
-    user.run(&["migrate", "web1", "--deadline", "1m"]).exits(1).complains("has no options of its own");
+    user.run(&["migrate", "web1", "--deadline", "1m"])
+        .exits(1)
+        .complains("a controller takes --rate and those of --hold");
     let bodies: Vec<String> = user.controller.asked().into_iter().map(|asked| asked.body).collect();
     assert_eq!(bodies[..2], [r#"{"to":null,"dry_run":false}"#, r#"{"to":null,"dry_run":true}"#]);
 }
@@ -599,7 +529,7 @@ fn a_fencing_device_is_set_shown_tried_and_removed() {
     let tried = tried.says("on").says("name hosta");
     assert!(!tried.out.contains('\u{1b}'), "{}", tried.out);
     set(&["--agent", "fence_ipmilan", "--option", "ip"]).exits(1).complains("'ip' is no option: write KEY=VALUE");
-    set(&[]).exits(2);
+    set(&[]).exits(1).complains("--agent PROGRAM");
     set(&["--redfish", "https://a", "--agent", "fence_b"]).exits(2);
 }
 

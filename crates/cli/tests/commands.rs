@@ -424,8 +424,8 @@ fn an_attempt_is_shown_where_there_are_several() {
         .run(&["migration", "show", "web1"])
         .exits(0)
         .says("attempt     1 of 3; attempt 3 was not begun: see --events\n");
-    let list = agent.run(&["migration", "list"]).exits(0).says("kept, attempt 2 of 3  ");
-    let list = list.says("kept, attempt 1 of 3, 3 not begun  ");
+    let list = agent.run(&["migration", "list"]).exits(0).says("called off, attempt 2 of 3  ");
+    let list = list.says("called off, attempt 1 of 3, 3 not begun  ");
     assert_eq!(list.out.matches("attempt").count(), 2, "{}", list.out);
     assert_eq!(agent.asked().len(), 5);
 }

@@ -110,6 +110,9 @@ impl Controller {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
             CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
+            CommandPurpose::Relay { asked } => self.relayed(now, asked, reply),
+            // What came of it is reported.
+            CommandPurpose::Hurry { .. } => {}
             // An agent that does not know limits sends as fast as before.
             CommandPurpose::Limit => {}
         }

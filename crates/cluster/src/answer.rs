@@ -2,7 +2,8 @@
 
 use skein_api::cluster::{
     ClusterSettings, CreateVmRequest, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation,
-    OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, VmSettings,
+    OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, VmMigration,
+    VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -44,6 +45,8 @@ pub enum Ask {
     DeleteVm { vm: String },
     /// Move a VM.
     Migrate { vm: String, request: MigrateRequest },
+    /// Ask something of the migration that a VM is in.
+    OfMigration { vm: String, ask: MigrationAsk },
     /// Move guests where less is broken, or load is better spread.
     Optimize { request: OptimizeRequest },
     /// Change what is set of the whole cluster. With `version` only if that is what is stored.
@@ -72,6 +75,18 @@ pub enum Ask {
     Refused { status: u16, detail: String },
 }
 
+/// What is asked of a migration that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum MigrationAsk {
+    /// Have a guest switch that is held. It has to be stopped within these seconds.
+    Switch { deadline_s: Option<u64> },
+    /// Limit how fast it sends; `None`: it has no limit of its own any more.
+    Limit { rate_bits_per_s: Option<u64> },
+    /// Call it off.
+    Cancel,
+}
+
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -81,6 +96,8 @@ pub enum Answer {
     Operation(Box<Operation>),
     /// What a fencing device says.
     Power(PowerReading),
+    /// A migration, after what was asked of it.
+    Migration(Box<VmMigration>),
     /// A ticket, with its end.
     Ticket(UnixMs),
     /// A token.
@@ -151,7 +168,7 @@ impl Answer {
     pub fn status(&self) -> u16 {
         match self {
             Answer::Done => 204,
-            Answer::Power(_) => 200,
+            Answer::Power(_) | Answer::Migration(_) => 200,
             Answer::Operation(_) => 202,
             Answer::Ticket(_) | Answer::Token(_) => 201,
             Answer::Refused(refused) => refused.kind.status(),
@@ -164,6 +181,7 @@ impl Answer {
             Answer::Operation(operation) => format!("operation {}", operation.id),
             Answer::Refused(refused) => refused.message.clone(),
             Answer::Power(reading) => format!("{:?}", reading.power),
+            Answer::Migration(migration) => format!("migration {}", migration.id),
             Answer::Done | Answer::Ticket(_) | Answer::Token(_) => String::new(),
         }
     }

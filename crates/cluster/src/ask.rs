@@ -6,6 +6,7 @@ use skein_api::cluster::{
     ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
+use skein_api::{HoldOptions, MigrateOptions};
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
@@ -64,6 +65,7 @@ impl Controller {
             Ask::StopVm { vm, request } => Some(self.stop_vm(now, &vm, &request, &asked.by)),
             Ask::DeleteVm { vm } => Some(self.delete_vm(now, &vm, &asked.by)),
             Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
+            Ask::OfMigration { .. } => self.ask_source(now, asked.clone()),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
             Ask::SetSettings { settings, version } => Some(self.set_settings(*settings, version)),
             Ask::SetRule { name, rule, version } => Some(self.set_rule(&name, rule, version)),
@@ -217,10 +219,23 @@ impl Controller {
             let message = format!("'{vm}' is in an operation already: {operation}");
             return Some(Answer::conflict(message, format!("follow it: skein operation watch {operation}")));
         }
+        if let Some((message, cure)) = self.moving_words(vm) {
+            return Some(Answer::conflict(message, cure));
+        }
         let Some(from) = found.host.filter(|_| is_guest(found.state)) else {
             return Some(Answer::conflict(format!("'{vm}' does not run"), format!("start it: skein vm start {vm}")));
         };
-        let kind = OperationKind::Migrate { vm: vm.to_owned(), to: request.to.clone() };
+        let options = MigrateOptions { rate_bits_per_s: request.rate_bits_per_s, ..MigrateOptions::default() };
+        let hold = request.hold.as_ref().map_or(Ok(()), HoldOptions::check);
+        if let Err(wrong) = options.check().and(hold) {
+            return Some(Answer::refused(RefusedKind::Invalid, wrong.message, wrong.cure));
+        }
+        let kind = OperationKind::Migrate {
+            vm: vm.to_owned(),
+            to: request.to.clone(),
+            rate_bits_per_s: request.rate_bits_per_s,
+            hold: request.hold.clone(),
+        };
         let Some(to) = &request.to else {
             if request.dry_run {
                 self.preview(now, asked, kind, Want::Elsewhere { vm: vm.to_owned() }, by);
@@ -257,6 +272,10 @@ impl Controller {
             return Answer::conflict(format!("operation {id} is over"), "");
         }
         (operation.cancelled, operation.state) = (true, OperationState::Cancelling);
+        if matches!(operation.kind, OperationKind::Drain { .. }) {
+            // It does not wait for others any more.
+            operation.message.clear();
+        }
         self.save_operation(now, operation.clone());
         Answer::Operation(Box::new(operation))
     }

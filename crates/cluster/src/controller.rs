@@ -135,6 +135,7 @@ impl Controller {
         self.missing.clear();
         self.optimizer = Optimizer::default();
         self.limits_told.clear();
+        self.hurried.clear();
         self.numbers = 0;
     }
 
@@ -151,6 +152,9 @@ impl Controller {
             if let PowerPurpose::Show { asked, .. } = purpose {
                 self.out.push_back(Output::Answer { asked: asked.id, answer: Answer::unavailable(why) });
             }
+        }
+        for relay in std::mem::take(&mut self.relays).into_values() {
+            self.out.push_back(Output::Answer { asked: relay.asked.id, answer: Answer::unavailable(why) });
         }
         for purpose in std::mem::take(&mut self.plans).into_values() {
             if let PlanPurpose::Preview { asked, .. } = purpose {
@@ -295,5 +299,6 @@ impl Controller {
         self.tick_fencing(now);
         self.tick_optimizer(now);
         self.tick_rate_limits(now);
+        self.tick_relays(now);
     }
 }

@@ -54,7 +54,7 @@ mod time;
 mod view;
 mod words;
 
-pub use answer::{Answer, Ask, Asked, Refused, RefusedKind};
+pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
 pub use observed::SessionId;
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};

@@ -35,10 +35,13 @@ impl Controller {
         for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
             *reserved.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += vm.value.ram_bytes;
         }
+        let not_reserved = self.not_reserved();
         for (name, stored) in &self.tables.hosts {
             let Some(facts) = self.observed.get(name).and_then(|observed| observed.facts.as_ref()) else { continue };
             let here = reserved.get(name.as_str()).copied().unwrap_or(0);
-            let capacity = [(MEMORY, bytes(ram_for_guests(facts, here))), (CPU, cores(f64::from(facts.cpus)))];
+            let comes = not_reserved.get(name.as_str()).copied().unwrap_or(0);
+            let ram = ram_for_guests(facts, here).saturating_sub(comes).max(here);
+            let capacity = [(MEMORY, bytes(ram)), (CPU, cores(f64::from(facts.cpus)))];
             let mut host = Host::new(name, amounts(capacity));
             host.state = match (stored.value.contact, stored.value.mode) {
                 (Contact::Lost | Contact::Off | Contact::Joined, _) => HostState::Offline,
@@ -63,6 +66,8 @@ impl Controller {
             // A guest that is to be moved counts as where it goes, so that plans fit together.
             let to = pending.get(name.as_str()).filter(|to| online.contains(**to));
             guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
+            // Somebody else moves it: it counts as where it is until it has gone, and nothing else is done with it.
+            guest.optimize &= self.by_hand(name).is_none();
             cluster.guests.push(guest);
         }
         // A VM that is to be started counts as where it will be.

@@ -33,6 +33,42 @@ pub(crate) fn read(name: &str, value: &Value) -> Result<rule::Rule, BadRule> {
     serde_json::from_value(named.into()).map_err(BadRule::Rule)
 }
 
+/// What the cluster has that a rule may name.
+pub(crate) struct Known<'a> {
+    pub(crate) vms: BTreeSet<&'a str>,
+    pub(crate) hosts: BTreeSet<&'a str>,
+    pub(crate) groups: BTreeSet<&'a str>,
+    pub(crate) tags: BTreeSet<&'a str>,
+    pub(crate) sets: BTreeSet<&'a str>,
+    pub(crate) tenants: BTreeSet<&'a str>,
+}
+
+/// Says what a rule names that the cluster does not have. It may come later: then the rule holds for it.
+pub(crate) fn unknown(rule: &Value, known: &Known<'_>) -> Vec<String> {
+    let mut found = Vec::new();
+    let Some(object) = rule.as_object() else {
+        return rule.as_array().into_iter().flatten().flat_map(|of| unknown(of, known)).collect();
+    };
+    for (key, value) in object {
+        let (what, names) = match key.as_str() {
+            "guests" => ("VM", &known.vms),
+            "hosts" => ("host", &known.hosts),
+            "group" => ("host of the group", &known.groups),
+            "tag" => ("VM with the tag", &known.tags),
+            "set" => ("VM of the availability set", &known.sets),
+            "tenant" => ("VM of the tenant", &known.tenants),
+            _ => {
+                found.extend(unknown(value, known));
+                continue;
+            }
+        };
+        let named = value.as_str().into_iter().chain(value.as_array().into_iter().flatten().filter_map(Value::as_str));
+        let missing = named.filter(|name| !names.contains(name));
+        found.extend(missing.map(|name| format!("there is no {what} '{name}': the rule holds for it once there is")));
+    }
+    found
+}
+
 /// Takes out of a rule what the cluster does not have: VMs that are off, and what is gone. Returns `None` if the rule
 /// is then about no guest or no host.
 pub(crate) fn among_known(rule: rule::Rule, cluster: &Cluster) -> Option<rule::Rule> {
@@ -107,6 +143,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_is_not_known_is_told() {
+        let known = Known {
+            vms: ["web"].into(),
+            hosts: ["alpha"].into(),
+            groups: ["rack"].into(),
+            tags: ["db"].into(),
+            sets: BTreeSet::new(),
+            tenants: BTreeSet::new(),
+        };
+        let all = json!({"among": {"of": {"guests": ["web"]}, "within": [{"hosts": ["alpha"]}, {"group": "rack"}]}});
+        assert_eq!(unknown(&all, &known), Vec::<String>::new());
+        let rule =
+            json!({"among": {"of": {"guests": ["web", "wbe"]}, "within": [{"hosts": ["alhpa"]}, {"group": "rak"}]}});
+        let found = unknown(&rule, &known).join("; ");
+        for says in ["no VM 'wbe'", "no host 'alhpa'", "no host of the group 'rak'"] {
+            assert!(found.contains(says), "{found}");
+        }
+        assert_eq!(unknown(&json!({"apart": {"of": {"tag": "bd"}}}), &known).len(), 1);
+    }
 
     #[test]
     fn a_rule_gets_its_name_from_outside() {

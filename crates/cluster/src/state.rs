@@ -168,6 +168,19 @@ pub(crate) enum CommandPurpose {
     Forget { host: String, vm: String },
     /// To limit how fast a host's migrations send.
     Limit,
+    /// To answer what somebody asked of a migration.
+    Relay { asked: u64 },
+    /// To end a hold that an evacuation does not wait for.
+    Hurry { migration: MigrationId },
+}
+
+/// Something that somebody asked of a migration, and that its source's agent answers.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    pub(crate) asked: Box<Asked>,
+    pub(crate) source: String,
+    /// Until when the agent may take, by the clock that never jumps.
+    pub(crate) until_ms: u64,
 }
 
 /// A command whose reply has not come.
@@ -250,6 +263,10 @@ pub struct Controller {
     pub(crate) paces: BTreeMap<String, Pace>,
     /// The limits of rates that hosts were told, by connection.
     pub(crate) limits_told: BTreeMap<SessionId, ToldLimit>,
+    /// What agents are to answer, by its number.
+    pub(crate) relays: BTreeMap<u64, Relay>,
+    /// When an agent was last asked to end a hold, by the clock that never jumps.
+    pub(crate) hurried: BTreeMap<MigrationId, u64>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
     pub(crate) out: VecDeque<Output>,
@@ -278,6 +295,8 @@ impl Controller {
             optimizer: Optimizer::default(),
             paces: BTreeMap::new(),
             limits_told: BTreeMap::new(),
+            relays: BTreeMap::new(),
+            hurried: BTreeMap::new(),
             missing: BTreeMap::new(),
             out: VecDeque::new(),
             held: Vec::new(),

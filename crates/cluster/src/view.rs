@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use skein_api::VmState;
-use skein_api::cluster::{Contact, Host, HostCounts, HostMode, Rule, Vm, VmCounts, VmRunState};
+use skein_api::cluster::{
+    Contact, Host, HostCounts, HostMode, Operation, OperationKind, OperationState, Rule, Vm, VmCounts, VmRunState,
+};
 
 use crate::records::{HostRecord, RuleRecord, VmRecord};
+use crate::rules::{self, Known};
 use crate::state::Controller;
 use crate::tables::Stored;
+use crate::words::vms_words;
 
 /// Returns a VM's state in the cluster, or `None` if the host that says so is not where the VM is.
 pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {
@@ -75,6 +79,7 @@ impl Controller {
             vms_running: if *contact == Contact::Off { 0 } else { guests },
             incoming,
             outgoing,
+            migrations: self.host_migrations(name),
             note: match contact {
                 Contact::Joined => "its agent has not reported yet".into(),
                 Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
@@ -107,9 +112,13 @@ impl Controller {
             cpus: *cpus,
             load: observed.and_then(|observed| observed.vm_loads.get(name).copied()),
             operation: self.operation_of(name).map(str::to_owned),
+            migration: self.vm_migration(name),
             settings: settings.clone(),
             adopted: *adopted,
-            note: note.clone(),
+            note: match host {
+                None if note.is_empty() => self.last_start(name).unwrap_or_default(),
+                _ => note.clone(),
+            },
             version: stored.revision,
         }
     }
@@ -123,6 +132,21 @@ impl Controller {
             version: stored.revision,
         };
         self.tables.rules.range(above(after)).take(most).map(rule).collect()
+    }
+
+    /// Says what a rule names that the cluster does not have.
+    pub fn unknown_in(&self, rule: &serde_json::Value) -> Vec<String> {
+        let hosts = self.tables.hosts.iter().map(|(name, host)| (name.as_str(), &host.value.settings));
+        let vms = self.tables.vms.iter().map(|(name, vm)| (name.as_str(), &vm.value.settings));
+        let known = Known {
+            vms: vms.clone().map(|(name, _)| name).collect(),
+            hosts: hosts.clone().map(|(name, _)| name).collect(),
+            groups: hosts.filter_map(|(_, set)| set.group.as_deref()).collect(),
+            tags: vms.clone().flat_map(|(_, set)| set.tags.iter().map(String::as_str)).collect(),
+            sets: vms.clone().filter_map(|(_, set)| set.availability_set.as_deref()).collect(),
+            tenants: vms.filter_map(|(_, set)| set.tenant.as_deref()).collect(),
+        };
+        rules::unknown(rule, &known)
     }
 
     /// Counts the hosts.
@@ -167,6 +191,20 @@ impl Controller {
         runs
     }
 
+    /// Says what came of the last time that the guests of a host were to be started elsewhere.
+    fn last_failover(&self, host: &str) -> Option<&str> {
+        let of_host = |found: &&Operation| matches!(&found.kind, OperationKind::Failover { host: of } if of == host);
+        let last = self.tables.operations.values().rev().map(|found| &found.value).find(of_host)?;
+        Some(last.message.as_str()).filter(|message| !message.is_empty())
+    }
+
+    /// Says why a VM that no host has was not started when that was last asked for.
+    fn last_start(&self, vm: &str) -> Option<String> {
+        let of_vm = |found: &&Operation| matches!(&found.kind, OperationKind::Start { vm: of, .. } if of == vm);
+        let last = self.tables.operations.values().rev().map(|found| &found.value).find(of_vm)?;
+        (last.state == OperationState::Failed).then(|| format!("it was not started: {}", last.message))
+    }
+
     /// Returns what needs a person, one sentence each.
     pub fn attention(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -181,11 +219,14 @@ impl Controller {
                 }
                 Contact::Joined => found.push(format!("host '{name}' has joined and its agent was never seen")),
                 Contact::Off => {
-                    let left = self.guests_on(name).len();
-                    if left > 0 && !self.fails_over(name) {
+                    let left = self.guests_on(name);
+                    if !left.is_empty() && !self.fails_over(name) {
+                        let how_many = vms_words(left.len(), "ended with it and runs", "ended with it and run");
+                        let why = self.last_failover(name).map(|why| format!("; {why}")).unwrap_or_default();
+                        let names = left.join(", ");
                         found.push(format!(
-                            "{left} VMs of '{name}' ended with it and run nowhere: make room, and ask again (skein \
-                             host fence {name} --is-off)"
+                            "'{name}' is off: {how_many} nowhere: {names}{why}; see to that, and ask again (skein host \
+                             fence {name} --is-off)"
                         ));
                     }
                 }

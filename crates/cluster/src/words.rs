@@ -12,6 +12,14 @@ pub(crate) fn refusal_words(refusal: Refusal) -> String {
     }
 }
 
+/// Returns `1 VM stays` or `3 VMs stay`.
+pub(crate) fn vms_words(number: usize, one: &str, more: &str) -> String {
+    match number {
+        1 => format!("1 VM {one}"),
+        _ => format!("{number} VMs {more}"),
+    }
+}
+
 /// Returns an error with its causes, in one line.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut words = error.to_string();

@@ -10,7 +10,7 @@ fn migration(state: OperationState, of_move: MoveState) -> Operation {
     let only = Move { state: of_move, attempts: 1, ..Move::new("web", "alpha", Some("beta"), "asked for") };
     Operation {
         id: ID.into(),
-        kind: OperationKind::Migrate { vm: "web".into(), to: Some("beta".into()) },
+        kind: OperationKind::Migrate { vm: "web".into(), to: Some("beta".into()), rate_bits_per_s: None, hold: None },
         state,
         by: "somebody".into(),
         created: UnixMs(1),

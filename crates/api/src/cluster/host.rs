@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingDevice, UnixMs};
+use super::{FencingDevice, UnixMs, VmMigration};
 use crate::v1::HostLoad;
 
 /// A host of the cluster.
@@ -39,6 +39,9 @@ pub struct Host {
     pub incoming: u32,
     /// The migrations from the host that are under way.
     pub outgoing: u32,
+    /// The migrations from and to the host that somebody began on a host: no operation did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub migrations: Vec<VmMigration>,
     /// A fact for people, as why the host is lost. May be empty.
     pub note: String,
     /// Changes with each change of what is stored of the host: the host's ETag.

@@ -34,14 +34,14 @@ pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
 pub use host::{Contact, Host, HostMode, HostSettings};
 pub use life::{CreateVmRequest, StartVmRequest, StopVmRequest};
 pub use operation::{
-    DrainRequest, FenceRequest, MigrateRequest, Move, MoveState, Operation, OperationKind, OperationState, Progress,
-    ResumeRequest,
+    DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, Operation, OperationKind,
+    OperationState, Progress, ResumeRequest, SwitchRequest,
 };
 pub use problem::ProblemDetails;
 pub use rule::{Complaint, Explanation, HostObjections, Rule};
 pub use settings::{ClusterSettings, FailoverSettings, OptimizeRequest, OptimizeSettings};
 pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, StoreMemberView, VmCounts};
-pub use vm::{Vm, VmRunState, VmSettings};
+pub use vm::{Vm, VmMigration, VmRunState, VmSettings};
 
 /// A time: milliseconds since 1970-01-01 00:00 UTC, without leap seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Fencing, UnixMs};
-use crate::v1::MigrationId;
+use crate::v1::{HoldOptions, MigrationId};
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,6 +47,12 @@ pub enum OperationKind {
         vm: String,
         /// The target that was asked for. `None`: the controller picks the target.
         to: Option<String>,
+        /// The bits that it may send a second. `None`: it has no limit of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_bits_per_s: Option<u64>,
+        /// How it is held. `None`: it is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<HoldOptions>,
     },
     /// Empties a host.
     Drain {
@@ -265,6 +271,34 @@ pub struct MigrateRequest {
     pub to: Option<String>,
     /// Whether to say only what would be done.
     pub dry_run: bool,
+    /// The bits that it may send a second, 8 Mbit/s or more. `None`: it has no limit of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 8000000))]
+    pub rate_bits_per_s: Option<u64>,
+    /// How the guest is held once it is copied. `None`: it switches as soon as it may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldOptions>,
+}
+
+/// Asks for a guest to switch that is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct SwitchRequest {
+    /// The seconds until the guest has to be stopped. After that the migration is called off. `None`: the deadline of
+    /// the copy, once more.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2592000))]
+    pub deadline_s: Option<u64>,
+}
+
+/// Asks for a limit of how fast a migration sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitRequest {
+    /// The bits a second, 8 Mbit/s or more. `None`: it has no limit of its own any more.
+    #[cfg_attr(feature = "openapi", schema(minimum = 8000000))]
+    pub rate_bits_per_s: Option<u64>,
 }
 
 /// Asks for a host to be emptied.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::UnixMs;
-use crate::v1::VmLoad;
+use crate::v1::{HoldView, MigrationId, RateLimit, VmLoad};
 
 /// A VM of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct Vm {
     pub load: Option<VmLoad>,
     /// The operation that moves the guest.
     pub operation: Option<String>,
+    /// The migration that the guest is in, whoever began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration: Option<VmMigration>,
     /// What people have set.
     pub settings: VmSettings,
     /// Whether another program started the VM.
@@ -35,6 +38,38 @@ pub struct Vm {
     pub note: String,
     /// Changes with each change of what is stored of the VM: the VM's ETag.
     pub version: u64,
+}
+
+/// A migration that is under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VmMigration {
+    /// The migration's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub id: MigrationId,
+    /// The VM.
+    pub vm: String,
+    /// The source host.
+    pub source: String,
+    /// The target host.
+    pub target: String,
+    /// The operation that began it. `None`: somebody did so on the source host.
+    pub operation: Option<String>,
+    /// When it was begun: RFC 3339.
+    pub begun: String,
+    /// How it is held, if it is held or is to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<HoldView>,
+    /// What limits how fast it sends. `None`: nothing but the links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+}
+
+impl VmMigration {
+    /// Returns whether the guest is held: copied, and kept fresh at the target until it may switch.
+    pub fn is_held(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.since.is_some())
+    }
 }
 
 /// Whether a VM's guest runs, as far as the controller knows.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 /// somebody says that the guest may switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct HoldOptions {
     /// The seconds for which the guest may be held. After that the migration is called off. `None`: a day, or until the
@@ -18,6 +19,7 @@ pub struct HoldOptions {
 /// The window in which a held guest switches by itself, by the clock of the source's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SwitchWindow {
     /// When the window opens: seconds since 1970 began, UTC.
     pub from_unix_s: u64,
@@ -30,6 +32,7 @@ pub struct SwitchWindow {
 /// How a migration is held that is held, or is to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct HoldView {
     /// Since when the guest is held: RFC 3339. `None`: the guest is not held yet, or not any more.

@@ -130,6 +130,7 @@ impl Migration {
 /// What limits how fast a migration sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RateLimit {
     /// The bits a second. A limit of the host or the cluster is for all its migrations together.
     pub bits_per_s: u64,
@@ -140,6 +141,7 @@ pub struct RateLimit {
 /// Whose limit holds a migration back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum RateLimitedBy {
     /// The migration's own.
@@ -151,16 +153,16 @@ pub enum RateLimitedBy {
 }
 
 impl fmt::Display for RateLimit {
-    /// Writes `1 Gbit/s, by the limit of its host`.
+    /// Writes `1 Gbit/s, by its host's limit`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whose = match self.by {
-            RateLimitedBy::Migration => "of its own",
-            RateLimitedBy::Host => "of its host",
-            RateLimitedBy::Cluster => "of the cluster",
+            RateLimitedBy::Migration => "its own",
+            RateLimitedBy::Host => "its host's",
+            RateLimitedBy::Cluster => "the cluster's",
         };
         match skein_units::Rate::of_bits_per_s(self.bits_per_s) {
-            Some(rate) => write!(f, "{rate}, by the limit {whose}"),
-            None => write!(f, "{} bit/s, by the limit {whose}", self.bits_per_s),
+            Some(rate) => write!(f, "{rate}, by {whose} limit"),
+            None => write!(f, "{} bit/s, by {whose} limit", self.bits_per_s),
         }
     }
 }

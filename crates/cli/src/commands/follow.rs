@@ -13,7 +13,7 @@ use skein_client::{CallError, Client, Conversation};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
-use super::hold::{held_text, hold_words};
+use super::hold::{held_hints, held_text, hold_words};
 use super::local::{
     AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code,
     other_host, reason, unexpected,
@@ -284,7 +284,7 @@ impl<'a> Follower<'a> {
                 if self.until == Until::Held && is_held(&migration) {
                     self.screen.close();
                     if !self.json {
-                        print(&held_text(&migration))?;
+                        print(&held_text(&migration, &held_hints(&migration)))?;
                     }
                     return Ok(Some(ExitCode::SUCCESS));
                 }
@@ -446,7 +446,7 @@ fn rate_words(copy: &CopyProgress, nics: &[(String, f64)], limit: Option<&RateLi
     words.join(", ")
 }
 
-/// Returns `limited to 1 Gbit/s, by the limit of its host`.
+/// Returns `limited to 1 Gbit/s, by its host's limit`.
 pub fn limit_words(limit: &RateLimit) -> String {
     format!("limited to {limit}")
 }

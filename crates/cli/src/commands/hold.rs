@@ -3,7 +3,8 @@
 use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan, Zoned};
-use skein_api::{DEADLINE_RANGE_S, HOLD_RANGE_S, HoldOptions, HoldView, Migration, SwitchWindow};
+use skein_api::cluster::VmMigration;
+use skein_api::{DEADLINE_RANGE_S, HOLD_RANGE_S, HoldOptions, HoldView, Migration, Role, SwitchWindow};
 use skein_units::{about_bytes, duration, parse_millis};
 
 use super::text::clean_line;
@@ -144,29 +145,41 @@ pub fn hold_words(hold: &HoldView) -> Vec<String> {
     words.into_iter().flatten().collect()
 }
 
-/// Returns what is said of a migration that has come to be held.
-pub fn held_text(migration: &Migration) -> String {
-    let (vm, source, target, id) =
-        (clean_line(&migration.vm), clean_line(&migration.source), clean_line(&migration.target), migration.id);
-    let words = migration.hold.as_ref().map(hold_words).unwrap_or_default();
-    let mut text = format!("{vm} is held: it runs on {source}, and {target} is kept fresh\n");
-    text.extend(words.iter().map(|line| format!("  {line}\n")));
-    text + &format!(
+/// Returns a migration that the controller told of as an agent would tell of it.
+pub fn as_told(migration: VmMigration) -> Migration {
+    let VmMigration { id, vm, source, target, begun, hold, rate_limit, .. } = migration;
+    Migration { begun, hold, rate_limit, ..Migration::new(id, &vm, Role::Source, &source, &target) }
+}
+
+/// Returns how a held migration goes on that the agent of this host knows.
+pub fn held_hints(migration: &Migration) -> String {
+    let id = migration.id;
+    format!(
         "  to have it switch   skein migration switch {id}\n  \
          to watch it         skein migration watch {id}\n  \
          to call it off      skein migration cancel {id}\n"
     )
 }
 
+/// Returns what is said of a migration that has come to be held.
+pub fn held_text(migration: &Migration, hints: &str) -> String {
+    let (vm, source, target) =
+        (clean_line(&migration.vm), clean_line(&migration.source), clean_line(&migration.target));
+    let words = migration.hold.as_ref().map(hold_words).unwrap_or_default();
+    let mut text = format!("{vm} is held: it runs on {source}, and {target} is kept fresh\n");
+    text.extend(words.iter().map(|line| format!("  {line}\n")));
+    text + hints
+}
+
 /// Returns what is said of a migration whose guest is to switch. `migration` has how fresh the target was before.
-pub fn switch_text(migration: &Migration) -> String {
-    let (vm, target, id) = (clean_line(&migration.vm), clean_line(&migration.target), migration.id);
+pub fn switch_text(migration: &Migration, watch: &str) -> String {
+    let (vm, target) = (clean_line(&migration.vm), clean_line(&migration.target));
     let fresh = migration.hold.as_ref().and_then(|hold| hold.downtime_ms);
     let expected = match fresh {
         Some(ms) => format!("it is expected to stand still for at most {}", duration(ms)),
         None => "it switches as soon as its copy has converged".into(),
     };
-    format!("{vm} switches to {target}: {expected}\n  to watch it      skein migration watch {id}\n")
+    format!("{vm} switches to {target}: {expected}\n  to watch it      {watch}\n")
 }
 
 #[cfg(test)]

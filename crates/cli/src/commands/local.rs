@@ -94,7 +94,7 @@ pub fn vm_state(state: VmState) -> &'static str {
 pub fn migration_state(migration: &Migration) -> &'static str {
     match (migration.outcome, migration.in_doubt, migration.stage) {
         (Some(Outcome::Moved), ..) => "moved",
-        (Some(Outcome::CalledOff), ..) => "kept",
+        (Some(Outcome::CalledOff), ..) => "called off",
         (Some(Outcome::Ended), ..) => "ended",
         (None, true, _) => "IN DOUBT",
         (None, false, Some(stage)) => stage.words().0,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use skein_api::cluster::MigrateRequest;
 use skein_api::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
     MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
@@ -32,6 +33,8 @@ Examples:
       move it, and watch; Ctrl-C stops watching, not the migration
   skein migrate web1
       let the cluster's controller pick the host; with --check it only says which, and why
+  skein migrate web1 --hold --rate 500Mbit/s
+      the controller picks the host, and web1 is held; --rate and --hold are what a controller takes
   skein migrate web1 --to hostb --detach
       begin, or queue, and return at once
   skein migrate db1 --to hostb --downtime-limit 100ms --deadline 10m --retries 3
@@ -165,15 +168,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let to = match args.to {
         Some(to) if has_agent => to,
         to => {
-            if options != MigrateOptions::default() || hold.is_some() {
+            let own = MigrateOptions { rate_bits_per_s: options.rate_bits_per_s, ..MigrateOptions::default() };
+            if options != own {
                 bail!(
-                    "a controller's migration has no options of its own: leave them out, or give --to on the VM's host"
+                    "of the options of a migration, a controller takes --rate and those of --hold: leave the others \
+                     out, or give --to on the VM's host"
                 );
             }
             let client =
                 args.controllers.client().with_context(|| format!("nobody picks a host for {vm}: give --to HOST"));
             let then = Then::of(args.check, args.detach);
-            return moves::migrate(&client?, &vm, to, then, Output::of(args.json));
+            let (dry_run, rate_bits_per_s) = (args.check, options.rate_bits_per_s);
+            let request = MigrateRequest { to, dry_run, rate_bits_per_s, hold };
+            return moves::migrate(&client?, &vm, &request, then, Output::of(args.json));
         }
     };
     if !args.check {

@@ -4,22 +4,28 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
+use skein_api::cluster::{LimitRequest, SwitchRequest, VmMigration};
 use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request};
+use skein_client::{CallError, ControllerClient, ControllerError};
 use skein_units::measured::bps;
 use skein_units::{Rate, RateError, about_bytes, duration};
 
+use super::cluster::access::ControllerArgs;
 use super::follow::{Opening, Until, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
-use super::hold::{hold_words, parse_seconds, switch_text};
+use super::hold::{as_told, hold_words, parse_seconds, switch_text};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
 /// Look at migrations, follow them, call them off, settle them.
 ///
-/// A migration is named by the beginning of its id, or by its VM for that VM's last one.
+/// A migration is named by the beginning of its id, or by its VM for that VM's last one. `switch`, `cancel` and `limit`
+/// go through the cluster's controller where this host has no agent, or is not the source.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     local: LocalAgent,
+    #[command(flatten)]
+    controllers: ControllerArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -59,8 +65,7 @@ Examples:
     /// Have one that is held switch now
     ///
     /// Says how long the guest is expected to stand still, and returns; said before it is held, the guest switches as
-    /// soon as it may. If the guest writes too much by now, its copy converges again first, as any other. On the
-    /// source's host only.
+    /// soon as it may. If the guest writes too much by now, its copy converges again first, as any other.
     #[command(after_help = "\
 Examples:
   skein migration switch db1            have db1 switch
@@ -142,8 +147,9 @@ fn limit(text: &str) -> Result<Limit, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let local = &args.local;
-    match args.command {
+    let Args { local, controllers, command } = args;
+    let local = &local;
+    match command {
         Command::List { json } => match local.call(&Request::MigrationList)? {
             Reply::Migrations { migrations } if json => print_json(&migrations)?,
             Reply::Migrations { migrations } if migrations.is_empty() => {
@@ -166,39 +172,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Watch { id, json } => {
             return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), Until::Over, json);
         }
-        Command::Switch { id, by, json } => {
-            let migration = ask(local, &Request::MigrationSwitch { id, deadline_s: by })?;
-            if json { print_json(&migration)? } else { print(&switch_text(&migration))? }
-        }
-        Command::Cancel { id, json } => {
-            let migration = ask(local, &Request::MigrationCancel { id })?;
-            let is_off = matches!(migration.outcome, None | Some(Outcome::CalledOff));
-            if json {
-                print_json(&migration)?;
-            } else if migration.outcome.is_some() {
-                print(&end_text(&migration))?;
-            } else {
-                let (vm, source) = (clean_line(&migration.vm), clean_line(&migration.source));
-                print(&format!(
-                    "The migration of {vm} is being called off; {vm} goes on at {source}.\n  \
-                     to see it end   skein migration watch {}\n",
-                    migration.id
-                ))?;
-            }
-            if !is_off {
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        Command::Limit { id, rate, json } => {
-            let rate_bits_per_s = rate.0.map(Rate::bits_per_s);
-            let migration = ask(local, &Request::MigrationLimit { id, rate_bits_per_s })?;
-            if json {
-                print_json(&migration)?;
-            } else {
-                let limit = migration.rate_limit.as_ref().map_or("no limit any more".into(), limit_words);
-                print(&format!("The migration of {}: {limit}.\n", clean_line(&migration.vm)))?;
-            }
-        }
+        Command::Switch { id, by, json } => switch(local, &controllers, id, by, json)?,
+        Command::Cancel { id, json } => return cancel(local, &controllers, id, json),
+        Command::Limit { id, rate, json } => set_limit(local, &controllers, id, rate, json)?,
         Command::Resolve { id, other_host_is_off, yes, json } => {
             let migration = ask(local, &Request::MigrationShow { id })?;
             let (vm, other) = (clean_line(&migration.vm), clean_line(other_host(&migration)));
@@ -219,6 +195,139 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a held guest switch.
+fn switch(
+    local: &LocalAgent,
+    controllers: &ControllerArgs,
+    id: String,
+    by: Option<u64>,
+    json: bool,
+) -> anyhow::Result<()> {
+    let request = Request::MigrationSwitch { id: id.clone(), deadline_s: by };
+    let through = |client: &ControllerClient, vm: &str| client.switch_migration(vm, &SwitchRequest { deadline_s: by });
+    match ask_anywhere(local, controllers, (&id, &request), through)? {
+        Told::Agent(migration) if json => print_json(&migration)?,
+        Told::Agent(migration) => {
+            print(&switch_text(&migration, &format!("skein migration watch {}", migration.id)))?;
+        }
+        Told::Controller(migration) if json => print_json(&migration)?,
+        Told::Controller(migration) => {
+            let show = format!("skein vm show {}", clean_line(&migration.vm));
+            print(&switch_text(&as_told(migration), &show))?;
+        }
+    }
+    Ok(())
+}
+
+/// Calls a migration off.
+fn cancel(local: &LocalAgent, controllers: &ControllerArgs, id: String, json: bool) -> anyhow::Result<ExitCode> {
+    let request = Request::MigrationCancel { id: id.clone() };
+    let through = |client: &ControllerClient, vm: &str| client.cancel_migration(vm);
+    let migration = match ask_anywhere(local, controllers, (&id, &request), through)? {
+        Told::Agent(migration) => migration,
+        Told::Controller(migration) if json => return print_json(&migration).map(|()| ExitCode::SUCCESS),
+        Told::Controller(migration) => {
+            let (vm, source) = (clean_line(&migration.vm), clean_line(&migration.source));
+            print(&format!(
+                "The migration of {vm} is being called off; {vm} goes on at {source}.\n  \
+                 to see it end   skein vm show {vm}\n"
+            ))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let is_off = matches!(migration.outcome, None | Some(Outcome::CalledOff));
+    if json {
+        print_json(&migration)?;
+    } else if migration.outcome.is_some() {
+        print(&end_text(&migration))?;
+    } else {
+        let (vm, source) = (clean_line(&migration.vm), clean_line(&migration.source));
+        print(&format!(
+            "The migration of {vm} is being called off; {vm} goes on at {source}.\n  \
+             to see it end   skein migration watch {}\n",
+            migration.id
+        ))?;
+    }
+    Ok(if is_off { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Limits how fast a migration sends.
+fn set_limit(
+    local: &LocalAgent,
+    controllers: &ControllerArgs,
+    id: String,
+    rate: Limit,
+    json: bool,
+) -> anyhow::Result<()> {
+    let rate_bits_per_s = rate.0.map(Rate::bits_per_s);
+    let request = Request::MigrationLimit { id: id.clone(), rate_bits_per_s };
+    let through = |client: &ControllerClient, vm: &str| client.limit_migration(vm, &LimitRequest { rate_bits_per_s });
+    let migration = match ask_anywhere(local, controllers, (&id, &request), through)? {
+        Told::Agent(migration) => migration,
+        Told::Controller(migration) if json => return print_json(&migration),
+        Told::Controller(migration) => Box::new(as_told(migration)),
+    };
+    if json {
+        print_json(&migration)?;
+    } else {
+        let limit = migration.rate_limit.as_ref().map_or("no limit any more".into(), limit_words);
+        print(&format!("The migration of {}: {limit}.\n", clean_line(&migration.vm)))?;
+    }
+    Ok(())
+}
+
+/// A migration, by who told of it.
+enum Told {
+    Agent(Box<Migration>),
+    Controller(VmMigration),
+}
+
+/// Asks this host's agent about a migration; a controller, if one is named, if there is no agent, or if the agent
+/// refuses and a controller knows the migration by its VM's name or its id.
+fn ask_anywhere(
+    local: &LocalAgent,
+    controllers: &ControllerArgs,
+    (id, request): (&str, &Request),
+    through: impl FnOnce(&ControllerClient, &str) -> Result<VmMigration, ControllerError>,
+) -> anyhow::Result<Told> {
+    let is_named = controllers.controller.is_some();
+    let has_agent = local.socket.exists();
+    if !is_named && (has_agent || controllers.access()?.is_none()) {
+        let refusal = match local.call(request) {
+            Ok(Reply::Migration(migration)) => return Ok(Told::Agent(migration)),
+            Ok(reply) => return Err(unexpected(&reply).into()),
+            Err(error) => error,
+        };
+        // The agent of another host may know it.
+        if !matches!(refusal, CallError::Refused(_)) || controllers.access()?.is_none() {
+            return Err(refusal.into());
+        }
+        let client = controllers.client()?;
+        let Ok(Some(vm)) = moving_vm(&client, id) else { return Err(refusal.into()) };
+        return Ok(Told::Controller(through(&client, &vm)?));
+    }
+    let client = controllers.client()?;
+    match moving_vm(&client, id)? {
+        Some(vm) => Ok(Told::Controller(through(&client, &vm)?)),
+        None => bail!("the controller knows no migration '{id}' that is under way: see `skein vm list`"),
+    }
+}
+
+/// Returns the VM of that name, if it is in a migration; else the VM whose migration's id begins so.
+fn moving_vm(client: &ControllerClient, id: &str) -> anyhow::Result<Option<String>> {
+    match client.vm(id) {
+        Ok(vm) => return Ok(vm.migration.map(|migration| migration.vm)),
+        Err(ControllerError::Refused(problem)) if problem.status == 404 => {}
+        Err(error) => return Err(error.into()),
+    }
+    for vm in client.vms(None) {
+        if let Some(migration) = vm?.migration.filter(|migration| migration.id.to_string().starts_with(id)) {
+            return Ok(Some(migration.vm));
+        }
+    }
+    Ok(None)
 }
 
 fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<Migration>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use skein_api::cluster::StopVmRequest;
 use skein_api::{Drive, Reply, Request, STOP_TIMEOUT_RANGE_S, StartOptions, VmOrigin, VmView, is_vm_name};
-use skein_client::ControllerClient;
+use skein_client::{CallError, ControllerClient};
 use skein_inventory::definition::Definition;
 use skein_units::about_bytes;
 
@@ -209,6 +209,10 @@ Examples:
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    run_command(args).map_err(with_hint)
+}
+
+fn run_command(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
         Command::Start { from, view, on, check, detach, overcommit, as_defined, new_state, json } => {
@@ -273,6 +277,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says where else a VM may be that this host does not have.
+fn with_hint(error: anyhow::Error) -> anyhow::Error {
+    let is_missing = |error: &CallError| matches!(error, CallError::Refused(of) if of.message.contains("no VM '"));
+    let is_known = || matches!((ControllerArgs { controller: None }).access(), Ok(Some(_)));
+    match error.downcast_ref::<CallError>().is_some_and(is_missing) && is_known() {
+        true => anyhow::anyhow!("{error}; if another host has it, ask the controller: skein vm list, or --cluster"),
+        false => error,
+    }
 }
 
 /// Starts a VM where a controller picks.

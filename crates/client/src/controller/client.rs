@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skein_api::cluster::{
     AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
-    Host, HostSettings, JoinRequest, Joined, MigrateRequest, NewToken, Operation, OptimizeRequest, Page, PowerReading,
-    ResumeRequest, Rule, StartVmRequest, StopVmRequest, Token, TokenSecret, Vm, VmSettings,
+    Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, NewToken, Operation, OptimizeRequest, Page,
+    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, Token, TokenSecret, Vm,
+    VmMigration, VmSettings,
 };
 use ureq::http::Method;
 use ureq::http::header::ETAG;
@@ -226,6 +227,21 @@ impl ControllerClient {
     /// Moves a VM, or says what would be done.
     pub fn migrate(&self, vm: &str, request: &MigrateRequest) -> Result<Operation, ControllerError> {
         self.change(&format!("/vms/{}/migrate", encoded(vm)), Some(request))
+    }
+
+    /// Has a VM switch that is held in its migration. Returns the migration as it was just before.
+    pub fn switch_migration(&self, vm: &str, request: &SwitchRequest) -> Result<VmMigration, ControllerError> {
+        self.change(&format!("/vms/{}/migration/switch", encoded(vm)), Some(request))
+    }
+
+    /// Limits how fast a VM's migration sends.
+    pub fn limit_migration(&self, vm: &str, request: &LimitRequest) -> Result<VmMigration, ControllerError> {
+        self.change(&format!("/vms/{}/migration/limit", encoded(vm)), Some(request))
+    }
+
+    /// Calls a VM's migration off.
+    pub fn cancel_migration(&self, vm: &str) -> Result<VmMigration, ControllerError> {
+        self.change(&format!("/vms/{}/migration/cancel", encoded(vm)), None::<&()>)
     }
 
     /// Calls an operation off.

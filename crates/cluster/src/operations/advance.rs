@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
 use super::life::is_command;
+use super::moves::is_wanted_end;
 use super::record::starts;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
+use crate::words::vms_words;
 
 /// How long after a plan that failed another is asked for, in milliseconds.
 const REPLAN_MS: u64 = 10_000;
@@ -61,7 +63,10 @@ impl Controller {
             Contact::Lost if operation.state == OperationState::Planning => {
                 let message =
                     format!("{host} does not report: the drain waits; if it is off: skein host fence {host} --is-off");
-                self.save_operation(now, Operation { message, ..operation.clone() });
+                // What is written again and again is read again and again.
+                if message != operation.message {
+                    self.save_operation(now, Operation { message, ..operation.clone() });
+                }
                 true
             }
             _ => false,
@@ -121,7 +126,7 @@ impl Controller {
         let before = operation.clone();
         if let OperationKind::Drain { deadline: Some(deadline), .. } = operation.kind
             && now.wall >= deadline
-            && operation.moves.iter().any(|of| !of.state.is_over())
+            && (operation.moves.iter().any(|of| !of.state.is_over()) || self.waits_words(&operation).is_some())
         {
             operation.message = "its deadline ran out".into();
             operation.state = OperationState::Cancelling;
@@ -143,11 +148,16 @@ impl Controller {
                 MoveState::Begun if starts => self.look_at_begun_start(now, &mut operation, index),
                 MoveState::Waiting => self.look_at_waiting(now, &mut operation, index),
                 MoveState::Begun => self.look_at_begun(now, &mut operation, index),
-                MoveState::Done | MoveState::Failed | MoveState::Left => {}
+                MoveState::Left => self.look_at_by_hand(now, &mut operation.moves[index]),
+                MoveState::Done | MoveState::Failed => {}
             }
         }
+        self.hurry(now, &operation);
         if operation.moves.iter().all(|of| of.state.is_over()) {
             self.all_moves_over(&mut operation);
+        }
+        if operation.state == OperationState::Running && matches!(operation.kind, OperationKind::Drain { .. }) {
+            operation.message = self.waits_words(&operation).unwrap_or_default();
         }
         if operation != before {
             self.save_operation(now, operation);
@@ -179,12 +189,13 @@ impl Controller {
     /// Ends an operation, or has it planned again.
     fn all_moves_over(&mut self, operation: &mut Operation) {
         match &operation.kind {
-            OperationKind::Migrate { vm, to } => {
+            OperationKind::Migrate { vm, to, .. } => {
                 let last = operation.moves.iter().rfind(|of| of.vm == *vm);
                 let (state, why) = last.map_or((MoveState::Left, String::new()), |of| (of.state, words_of(of)));
+                let is_wanted = last.is_some_and(is_wanted_end);
                 match state {
                     MoveState::Done => operation.state = OperationState::Done,
-                    MoveState::Failed if to.is_none() => operation.state = OperationState::Planning,
+                    MoveState::Failed if to.is_none() && !is_wanted => operation.state = OperationState::Planning,
                     _ => (operation.state, operation.message) = (OperationState::Failed, why),
                 }
             }
@@ -205,7 +216,8 @@ impl Controller {
                 let (all, failed) = (last.len(), last.values().filter(|state| **state != MoveState::Done).count());
                 operation.state = if failed == 0 { OperationState::Done } else { OperationState::Failed };
                 if failed > 0 {
-                    operation.message = format!("{failed} of {all} VMs were not moved");
+                    let were = if failed == 1 { "was" } else { "were" };
+                    operation.message = format!("{failed} of {} {were} not moved", vms_words(all, "", "").trim_end());
                     self.remember_drain(operation);
                 }
             }
@@ -230,14 +242,18 @@ impl Controller {
         let (stay, new): (Vec<String>, Vec<String>) = here.into_iter().partition(settled);
         if !new.is_empty() {
             // What others are moving is waited for.
-            let is_other = |vm: &String| self.operation_of(vm).is_some_and(|other| other != operation.id);
+            let is_other = |vm: &String| {
+                self.operation_of(vm).is_some_and(|other| other != operation.id) || self.by_hand(vm).is_some()
+                    // It has left, and its new host has not told of it yet.
+                    || self.missing.contains_key(vm)
+            };
             if !new.iter().all(is_other) {
                 operation.state = OperationState::Planning;
             }
             return;
         }
         // A move to this host that was begun before the drain is waited for, and its guest moved on.
-        if self.begun_moves().any(|of| of.to.as_deref() == Some(host)) {
+        if self.begun_moves().any(|of| of.to.as_deref() == Some(host)) || !self.by_hand_to(host).is_empty() {
             return;
         }
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
@@ -248,7 +264,8 @@ impl Controller {
         let mut words: Vec<String> = doubles.iter().map(|(vm, others)| double_words(vm, host, others)).collect();
         let stay: Vec<String> = stay.into_iter().filter(|vm| !doubles.iter().any(|(double, _)| double == vm)).collect();
         if !stay.is_empty() {
-            words.push(format!("{} cannot be moved and stay: {}", stay.len(), stay.join(", ")));
+            let how_many = vms_words(stay.len(), "cannot be moved and stays", "cannot be moved and stay");
+            words.push(format!("{how_many}: {}", stay.join(", ")));
         }
         operation.state = if words.is_empty() { OperationState::Done } else { OperationState::Failed };
         words.extend(self.off_words(host));
@@ -325,7 +342,7 @@ impl Controller {
         let host = host.clone();
         let stay = self.guests_on(&host).len();
         if !operation.cancelled && stay > 0 {
-            operation.message = format!("{}: {stay} VMs stay", operation.message);
+            operation.message = format!("{}: {}", operation.message, vms_words(stay, "stays", "stay"));
         }
         self.set_mode(&host, HostRecord { mode, ..of });
     }

@@ -21,6 +21,9 @@ use crate::time::Now;
 use crate::view::is_guest;
 use crate::words::refusal_words;
 
+/// How much longer than it may take a stop waits for a host that does not report, in seconds.
+const SILENT_S: u64 = 60;
+
 impl Controller {
     // ---- what is asked ----
 
@@ -106,13 +109,12 @@ impl Controller {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
         }
-        if matches!(contact, Some(Contact::Lost | Contact::Joined)) {
+        if contact.is_some_and(is_silent) {
             let message = format!("'{vm}' is of '{host}', which does not report: it may have been started there");
-            let cure = format!("see that '{host}' is on, or say that it is off: skein host fence {host} --is-off");
-            return Some(Answer::conflict(message, cure));
+            return Some(Answer::conflict(message, silent_cure(host)));
         }
         let why = self.unstartable(vm)?;
-        Some(Answer::conflict(format!("'{vm}' cannot be started: {why}"), "see skein vm list on the hosts"))
+        Some(Answer::conflict(format!("'{vm}' is not known to be off: {why}"), "see skein vm list on the hosts"))
     }
 
     /// Refuses a host that somebody chose for a start, if it takes none, or not this VM.
@@ -205,6 +207,11 @@ impl Controller {
         if !is_guest(record.state) {
             return Answer::conflict(format!("'{vm}' is off already"), "");
         }
+        let host = record.host.as_deref().unwrap_or_default();
+        if self.tables.hosts.get(host).is_some_and(|found| is_silent(found.value.contact)) {
+            let message = format!("'{vm}' cannot be stopped: its host '{host}' does not report");
+            return Answer::conflict(message, silent_cure(host));
+        }
         let StopVmRequest { timeout_s, force } = *request;
         let kind = OperationKind::Stop { vm: vm.to_owned(), timeout_s, force };
         let operation = self.begin_operation(now, kind, OperationState::Running, by);
@@ -259,6 +266,9 @@ impl Controller {
             self.tables.delete::<VmRecord>(&vm);
             return self.end_command(now, operation, OperationState::Done, "");
         }
+        if contact.is_some_and(is_silent) {
+            return self.wait_for_host(now, operation, &host);
+        }
         let Some(observed) = self.reporting(&host) else { return };
         let session = observed.session;
         let is_there = record.is_claimed
@@ -281,6 +291,23 @@ impl Controller {
         };
         if let Some(session) = session.filter(|_| !self.is_asked(&purpose)) {
             self.send(session, purpose, None, request);
+        }
+    }
+
+    /// Says that a stop or a deletion waits for a host that does not report, and gives up after a while: others may
+    /// want something of the VM.
+    fn wait_for_host(&mut self, now: Now, mut operation: Operation, host: &str) {
+        let timeout_s = if let OperationKind::Stop { timeout_s, .. } = operation.kind { timeout_s } else { 0 };
+        let patience_ms = (timeout_s + SILENT_S) * 1000 + self.host_lease_ms();
+        if now.wall.0.saturating_sub(operation.created.0) > patience_ms {
+            let why = format!("{host} does not report any more, and whether that was done is not known");
+            let why = format!("{why}: {}", silent_cure(host));
+            return self.end_command(now, operation, OperationState::Failed, &why);
+        }
+        let message = format!("waits for {host}, which does not report: {}", silent_cure(host));
+        if operation.message != message {
+            operation.message = message;
+            self.save_operation(now, operation);
         }
     }
 
@@ -330,6 +357,18 @@ impl Controller {
         (operation.state, operation.message) = (state, why.to_owned());
         self.save_operation(now, operation);
     }
+}
+
+/// Returns whether nothing is heard of a host.
+fn is_silent(contact: Contact) -> bool {
+    matches!(contact, Contact::Lost | Contact::Joined)
+}
+
+/// Says what to do about a host of which nothing is heard.
+fn silent_cure(host: &str) -> String {
+    format!(
+        "see that '{host}' is on and reaches the controllers, or say that it is off: skein host fence {host} --is-off"
+    )
 }
 
 /// Returns whether an operation is one command to a host, and has no moves.

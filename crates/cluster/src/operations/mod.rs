@@ -15,9 +15,12 @@
 //! | `life` | VMs are created, stopped, deleted |
 //! | `moves` | which moves begin, and what becomes of them |
 //! | `left` | how much is left of moves, and how long that takes |
+//! | `by_hand` | migrations that somebody began on a host |
+//! | `relay` | a migration is switched, limited, called off by its source's agent |
 //! | `plans` | which plans are asked for, and what is done with them |
 
 mod advance;
+mod by_hand;
 mod failover;
 mod fence;
 mod left;
@@ -25,6 +28,7 @@ mod life;
 mod moves;
 mod plans;
 mod record;
+mod relay;
 mod start;
 
 pub(crate) use record::is_owner;

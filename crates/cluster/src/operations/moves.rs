@@ -1,8 +1,9 @@
 //! Moves: which begin, and what becomes of them.
 
-use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationState, VmRunState};
-use skein_api::{FailureReason, MigrateOptions, Migration, Outcome, Reply, Request, Severity, VmState};
+use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
+use skein_api::{FailureReason, HoldOptions, MigrateOptions, Migration, Outcome, Reply, Request, Severity, VmState};
 
+use super::by_hand::MOVED_BY_HAND;
 use super::record::{is_owner, starts};
 use crate::observed::SessionId;
 use crate::planner::RATE_UNKNOWN;
@@ -12,6 +13,8 @@ use crate::time::Now;
 use crate::view::is_guest;
 use crate::words::refusal_words;
 
+/// What is said of a migration that somebody called off.
+const CALLED_OFF: &str = "somebody called it off";
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
 /// What a core moves of guests' memory in a second at least, QEMU, TLS and compression together.
@@ -75,7 +78,8 @@ impl Controller {
         let is_free = before.all(|before| before.state.is_over()) && !self.open_moves().any(leaves);
         let host = self.tables.vms.get(&of.vm).map(|vm| vm.value.host.as_deref().unwrap_or_default());
         let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(operation, of));
-        is_free && is_here && of.not_before.is_none_or(|time| now.wall >= time)
+        let is_moved = self.by_hand(&of.vm).is_some();
+        is_free && is_here && !is_moved && of.not_before.is_none_or(|time| now.wall >= time)
     }
 
     /// Returns whether slots are free for a move, and its hosts are there.
@@ -131,8 +135,14 @@ impl Controller {
         let of = &operation.moves[index];
         let (Some(to), Some(session)) = (of.to.clone(), self.session_of(&of.from)) else { return };
         let settings = self.tables.vms.get(&of.vm).map(|vm| &vm.value.settings);
-        let options = MigrateOptions { priority: settings.and_then(|set| set.priority), ..MigrateOptions::default() };
-        let request = Request::Migrate { vm: of.vm.clone(), to, options, detach: true };
+        let (rate_bits_per_s, hold) = terms(&operation.kind, &of.vm);
+        let priority = settings.and_then(|set| set.priority);
+        let options = MigrateOptions { priority, rate_bits_per_s, ..MigrateOptions::default() };
+        let (vm, detach) = (of.vm.clone(), true);
+        let request = match hold.cloned() {
+            None => Request::Migrate { vm, to, options, detach },
+            Some(hold) => Request::MigrateHeld { vm, to, options, hold, detach },
+        };
         let request_id = Some(request_name(&operation.id, index, of.attempts));
         let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
         self.send(session, purpose, request_id, request);
@@ -214,6 +224,10 @@ impl Controller {
             end(now, of, MoveState::Left, why);
         } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
             end(now, of, MoveState::Failed, why);
+        } else if self.by_hand(&of.vm).is_some() {
+            of.detail = MOVED_BY_HAND.into();
+        } else if of.detail == MOVED_BY_HAND {
+            of.detail.clear();
         }
     }
 
@@ -267,7 +281,9 @@ impl Controller {
                     // The agent itself begins again, as another migration: ask under the same name which.
                     own.migration = None;
                 } else if migration.why == Some(FailureReason::Cancelled) {
-                    fail(now, own, "somebody called it off".into());
+                    fail(now, own, CALLED_OFF.into());
+                } else if let Some(why) = migration.why.filter(|why| *why == FailureReason::HoldOver) {
+                    fail(now, own, why.words().to_owned());
                 } else {
                     let why = migration.why.map_or("", FailureReason::words);
                     let words = if migration.detail.is_empty() { why.to_owned() } else { migration.detail };
@@ -343,6 +359,20 @@ impl Controller {
         let wait = self.settings.retry_ms << of.attempts.saturating_sub(1).min(8);
         (of.state, of.detail, of.not_before) = (MoveState::Waiting, why, Some(now.in_ms(wait)));
         of.migration = None;
+    }
+}
+
+/// Returns whether a move ended as a person wanted, and no other host is to be tried for it.
+pub(super) fn is_wanted_end(of: &Move) -> bool {
+    of.detail == CALLED_OFF || of.detail == FailureReason::HoldOver.words()
+}
+
+/// Returns how a VM's migration was asked for: the most bits a second, and how it is held. Others that make room for
+/// it go as they go.
+fn terms<'a>(kind: &'a OperationKind, moved: &str) -> (Option<u64>, Option<&'a HoldOptions>) {
+    match kind {
+        OperationKind::Migrate { vm, rate_bits_per_s, hold, .. } if vm == moved => (*rate_bits_per_s, hold.as_ref()),
+        _ => (None, None),
     }
 }
 

@@ -8,6 +8,7 @@ use skein_placement::schedule::ConcurrencyLimits;
 use skein_placement_model::cluster::model::Cluster;
 
 use super::advance::double_words;
+use super::by_hand::MOVED_BY_HAND;
 use super::record::{refusals, starts};
 use crate::answer::Answer;
 use crate::error_chain;
@@ -66,6 +67,7 @@ impl Controller {
                 let answer = match result {
                     Ok(planned) => {
                         take_over(&mut operation, planned);
+                        self.tell_by_hand(&mut operation, 0, false);
                         self.tell_doubles(&mut operation);
                         self.tell_exclusions(&mut operation, 0);
                         operation.message = "nothing was begun: this is what would be done".into();
@@ -111,6 +113,7 @@ impl Controller {
                 }
                 let first = operation.moves.len();
                 take_over(&mut operation, planned);
+                self.tell_by_hand(&mut operation, first, true);
                 self.tell_doubles(&mut operation);
                 let leaving = |of: &Move| (of.from.clone(), of.vm.clone());
                 let leaving: Vec<(String, String)> =
@@ -176,7 +179,9 @@ impl Controller {
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));
-                let left = drains.flat_map(|drain| &drain.value.moves).filter(|of| of.from == *host);
+                // What somebody else moved away, somebody else brings home.
+                let left = drains.flat_map(|drain| &drain.value.moves);
+                let left = left.filter(|of| of.from == *host && of.detail != MOVED_BY_HAND);
                 let is_away =
                     |vm: &&str| self.tables.vms.get(*vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
                 let away: BTreeSet<&str> = left.map(|of| of.vm.as_str()).filter(is_away).collect();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{DrainRequest, FencingDevice, Host, HostSettings, Operation, UnixMs};
 use skein_api::{
-    Hello, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome, Refusal, Reply, Request, Role, Term,
-    VmOrigin, VmState, VmView,
+    FailureReason, Hello, HoldView, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome, Refusal,
+    Reply, Request, Role, Term, VmOrigin, VmState, VmView,
 };
 use skein_cluster::{
     Answer, Ask, Asked, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused, SessionId, Settings,
@@ -24,6 +24,24 @@ pub struct Sent {
     pub request: Request,
 }
 
+/// A migration that somebody begins on a host.
+#[derive(Clone, Copy)]
+pub struct Hand {
+    pub vm: &'static str,
+    pub from: &'static str,
+    pub to: &'static str,
+    pub id: u64,
+    pub is_held: bool,
+}
+
+impl Hand {
+    pub fn migration(&self) -> Migration {
+        let since = self.is_held.then(|| "2026-11-25T12:00:00.000Z".to_owned());
+        let hold = since.map(|since| HoldView { since: Some(since), ..HoldView::default() });
+        Migration { hold, ..Migration::new(MigrationId(self.id), self.vm, Role::Source, self.from, self.to) }
+    }
+}
+
 pub struct Bench {
     pub controller: Controller,
     now: Now,
@@ -39,6 +57,9 @@ pub struct Bench {
     /// What fencing devices were told or asked, and have not answered.
     pub powers: Vec<(u64, String, PowerAction)>,
     answers: BTreeMap<u64, Answer>,
+    /// The migrations that somebody began on a host, and those that were commanded and are under way.
+    hands: Vec<Hand>,
+    commanded: BTreeMap<u64, (String, String, String)>,
     /// The certificate that a host's agent shows: its first unless the test says otherwise.
     pub certificates: BTreeMap<String, String>,
     /// The agents that were refused.
@@ -64,6 +85,8 @@ impl Bench {
             sent: Vec::new(),
             powers: Vec::new(),
             answers: BTreeMap::new(),
+            hands: Vec::new(),
+            commanded: BTreeMap::new(),
             certificates: BTreeMap::new(),
             refusals: Vec::new(),
             plans: 0,
@@ -198,6 +221,60 @@ impl Bench {
         self.report(from, &[], vec![migration]);
     }
 
+    /// Has somebody begin a migration on its source.
+    pub fn begin_by_hand(&mut self, hand: &Hand) {
+        self.hands.push(*hand);
+        let migration = hand.migration();
+        let target = Migration { role: Role::Target, hold: None, ..migration.clone() };
+        let view = self.vms.get_mut(hand.from).and_then(|vms| vms.get_mut(hand.vm)).expect("it is there");
+        view.migration = Some(MigrationId(hand.id));
+        self.report(hand.to, &[], vec![target]);
+        self.report(hand.from, &[hand.vm], vec![migration]);
+    }
+
+    /// Has such a migration come to its end.
+    pub fn end_by_hand(&mut self, hand: &Hand, outcome: Outcome) {
+        self.hands.retain(|of| of.id != hand.id);
+        let migration = Migration { outcome: Some(outcome), hold: None, ..hand.migration() };
+        let target = Migration { role: Role::Target, ..migration.clone() };
+        let from = self.vms.get_mut(hand.from).expect("it is a host");
+        match outcome {
+            Outcome::Moved => {
+                let view = from.remove(hand.vm).expect("it is there");
+                let view = VmView { migration: None, ..view };
+                self.vms.entry(hand.to.to_owned()).or_default().insert(hand.vm.to_owned(), view);
+            }
+            _ => from.get_mut(hand.vm).expect("it is there").migration = None,
+        }
+        self.report(hand.from, &[hand.vm], vec![migration]);
+        self.report(hand.to, &[hand.vm], vec![target]);
+    }
+
+    /// Begins the migration that was commanded first, under this id.
+    pub fn begin_commanded(&mut self, id: u64) {
+        let Sent { host, command, request, .. } = self.sent.remove(0);
+        let (Request::Migrate { vm, to, .. } | Request::MigrateHeld { vm, to, .. }) = request else {
+            panic!("{request:?} is no migration")
+        };
+        let migration = Migration::new(MigrationId(id), &vm, Role::Source, &host, &to);
+        let view = self.vms.get_mut(&host).and_then(|vms| vms.get_mut(&vm)).expect("it is there");
+        view.migration = Some(migration.id);
+        let session = self.session(&host).expect("it is connected");
+        let reply = Box::new(Reply::Migration(Box::new(migration.clone())));
+        self.input(Input::AgentReply { session, command, reply });
+        self.report(&host, &[&vm], vec![migration]);
+        self.commanded.insert(id, (vm, host, to));
+    }
+
+    /// Calls off a migration that was commanded.
+    pub fn end_commanded(&mut self, id: u64, why: FailureReason) {
+        let (vm, host, to) = self.commanded.remove(&id).expect("it was begun");
+        let migration = Migration::new(MigrationId(id), &vm, Role::Source, &host, &to);
+        let migration = Migration { outcome: Some(Outcome::CalledOff), why: Some(why), ..migration };
+        self.vms.get_mut(&host).and_then(|vms| vms.get_mut(&vm)).expect("it is there").migration = None;
+        self.report(&host, &[&vm], vec![migration]);
+    }
+
     /// Has a host have a VM in a state, of 1 GiB.
     pub fn set_vm(&mut self, host: &str, vm: &str, state: VmState) {
         self.set_vm_file(host, vm, state, &format!("name = \"{vm}\"\n"));
@@ -206,9 +283,20 @@ impl Bench {
     /// Has a host have a VM of a definition in a state, of 1 GiB.
     pub fn set_vm_file(&mut self, host: &str, vm: &str, state: VmState, definition: &str) {
         let definition = Some(definition.to_owned());
-        let view = VmView { memory_bytes: GIB, definition, ..VmView::new(vm, state) };
-        self.vms.entry(host.to_owned()).or_default().insert(vm.to_owned(), view);
-        self.report(host, &[vm], Vec::new());
+        self.set_view(host, VmView { memory_bytes: GIB, definition, ..VmView::new(vm, state) });
+    }
+
+    /// Has a host run a VM of so many GiB.
+    pub fn run_vm_of(&mut self, host: &str, vm: &str, gib: u64) {
+        let definition = Some(format!("name = \"{vm}\"\n"));
+        let memory_bytes = gib * GIB;
+        self.set_view(host, VmView { memory_bytes, definition, ..VmView::new(vm, VmState::Running) });
+    }
+
+    fn set_view(&mut self, host: &str, view: VmView) {
+        let vm = view.name.clone();
+        self.vms.entry(host.to_owned()).or_default().insert(vm.clone(), view);
+        self.report(host, &[&vm], Vec::new());
     }
 
     pub fn run_vm(&mut self, host: &str, vm: &str) {
@@ -233,6 +321,7 @@ impl Bench {
         }
         let Sent { host, command, request, .. } = self.sent.remove(0);
         let Some(session) = self.session(&host) else { return true };
+        let is_switch = matches!(request, Request::MigrationSwitch { .. });
         match request {
             Request::Migrate { vm, to, .. } => {
                 let number = self.number();
@@ -244,6 +333,16 @@ impl Bench {
                 self.vms.entry(to.clone()).or_default().insert(vm.clone(), view);
                 self.report(&host, &[&vm], vec![migration(Role::Source, Some(Outcome::Moved))]);
                 self.report(&to, &[&vm], vec![migration(Role::Target, Some(Outcome::Moved))]);
+            }
+            Request::MigrationSwitch { id, .. } | Request::MigrationCancel { id } => {
+                let hand = self.hands.iter().find(|hand| MigrationId(hand.id).to_string() == id).copied();
+                let refusal = || Refusal { message: format!("there is no migration {id}"), cure: String::new() };
+                let reply =
+                    hand.map_or_else(|| Reply::Error(refusal()), |of| Reply::Migration(Box::new(of.migration())));
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+                if let Some(hand) = hand {
+                    self.end_by_hand(&hand, if is_switch { Outcome::Moved } else { Outcome::CalledOff });
+                }
             }
             Request::VmStart { from, .. } => {
                 let vm = match from {
@@ -328,11 +427,22 @@ impl Bench {
     // ---- people ----
 
     pub fn ask(&mut self, ask: Ask) -> Answer {
+        let id = self.put(ask);
+        self.answer(id).expect("it is answered")
+    }
+
+    /// Asks for something whose answer may take a while.
+    pub fn put(&mut self, ask: Ask) -> u64 {
         let id = self.number();
         let what = format!("{ask:?}");
         let asked = Asked { id, by: "somebody".into(), from: "here".into(), what, repeat: None, ask };
         self.input(Input::Asked(Box::new(asked)));
-        self.answers.remove(&id).expect("it is answered")
+        id
+    }
+
+    /// Returns the answer, if it has come.
+    pub fn answer(&mut self, asked: u64) -> Option<Answer> {
+        self.answers.remove(&asked)
     }
 
     pub fn refused(&mut self, ask: Ask) -> Refused {

@@ -157,7 +157,7 @@ fn two_drains_at_once_use_neither_host_as_a_target() {
 fn a_drain_is_not_over_while_a_guest_is_on_its_way_to_the_host() {
     let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
     bench.run_vm("alpha", "web");
-    let migrate = skein_api::cluster::MigrateRequest { to: Some("beta".into()), dry_run: false };
+    let migrate = skein_api::cluster::MigrateRequest { to: Some("beta".into()), ..Default::default() };
     bench.begin(Ask::Migrate { vm: "web".into(), request: migrate });
     assert_eq!(bench.sent.len(), 1);
     let begun = bench.drain("beta");

@@ -303,3 +303,51 @@ fn a_vm_whose_host_is_off_is_not_deleted_behind_its_back() {
     bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
     assert!(bench.refused(delete()).message.contains("would still know 'web'"));
 }
+
+#[test]
+fn a_vm_of_a_lost_host_is_not_stopped_and_blocks_nothing() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let begun = bench.begin(stop());
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let waits = bench.now(&begun);
+    assert!(!waits.state.is_over() && waits.message.contains("waits for alpha"), "{waits:?}");
+    assert!(waits.message.contains("skein host fence alpha --is-off"), "{waits:?}");
+    bench.wait_s(100);
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Failed, "{over:?}");
+    assert!(over.message.contains("alpha does not report any more"), "{over:?}");
+    let refused = bench.refused(stop());
+    assert!(refused.message.contains("'web' cannot be stopped: its host 'alpha' does not report"), "{refused:?}");
+    assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
+    assert_eq!(bench.controller.vm("web").unwrap().operation, None);
+}
+
+#[test]
+fn a_guest_that_finds_no_place_is_told_with_the_reason() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm_of("alpha", "web", 1000);
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let begun = bench.begin(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.wait_s(1);
+    let over = bench.now(&begun);
+    assert_eq!(over.state, OperationState::Failed, "{over:?}");
+    let attention = bench.controller.attention().join("\n");
+    for says in ["1 VM ended with it and runs nowhere: web", "beta: ", "skein host fence alpha --is-off"] {
+        assert!(attention.contains(says), "{says}: {attention}");
+    }
+    assert!(!attention.contains("make room"), "{attention}");
+}
+
+#[test]
+fn a_vm_that_was_not_started_says_why() {
+    let mut bench = Bench::new(&["alpha"]);
+    bench.begin(create(request()));
+    bench.not_started("no such file: /srv/web.qcow2");
+    bench.wait_s(1);
+    let vm = bench.controller.vm("web").unwrap();
+    assert_eq!(vm.host, None);
+    assert!(vm.note.contains("it was not started") && vm.note.contains("/srv/web.qcow2"), "{vm:?}");
+}

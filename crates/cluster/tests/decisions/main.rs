@@ -2,6 +2,7 @@
 
 mod attention;
 mod bench;
+mod by_hand;
 mod cpu_baseline;
 mod drain;
 mod fence;

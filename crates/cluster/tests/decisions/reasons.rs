@@ -35,7 +35,7 @@ fn a_pinned_guest_stays_and_it_is_said_how_it_moves() {
         (over.state, bench.has("alpha"), bench.has("beta")),
         (OperationState::Failed, vec!["pinned"], vec!["web"])
     );
-    assert!(over.message.contains("1 cannot be moved and stay: pinned"), "{over:?}");
+    assert!(over.message.contains("1 VM cannot be moved and stays: pinned"), "{over:?}");
 }
 
 #[test]

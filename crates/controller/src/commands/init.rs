@@ -183,7 +183,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         "\nStart it:                 {start}\n\
          On the first host, within an hour:\n  skein join {url} --token {token}\n\
          For each further host:    {ticket}\n\
-         See what there is:        curl --cacert {ca} -H \"Authorization: Bearer $(cat {admin})\" {url}/api/v1/cluster",
+         See what there is:        skein login {url} --ca {ca} --token-file {admin}; skein cluster status",
         start = args.start_command(),
         ticket = args.command("ticket"),
         url = config.url(),

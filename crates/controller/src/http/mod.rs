@@ -19,6 +19,7 @@ mod guard;
 mod hosts;
 mod join;
 mod life;
+mod migrations;
 mod operations;
 mod origin;
 mod page;
@@ -143,6 +144,9 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(life::stop_vm))
         .routes(routes!(vms::set_vm))
         .routes(routes!(vms::migrate_vm))
+        .routes(routes!(migrations::switch_migration))
+        .routes(routes!(migrations::limit_migration))
+        .routes(routes!(migrations::cancel_migration))
         .routes(routes!(operations::list_operations))
         .routes(routes!(operations::get_operation))
         .routes(routes!(operations::cancel_operation))

@@ -77,7 +77,9 @@ pub(crate) async fn get_rule(
     let stored = app.driver.read(|core| core.tables().rules.get(&name).cloned());
     let stored = stored.ok_or_else(|| Problem::not_found("rule", &name))?;
     let of = name.clone();
-    let warnings = question(&app, move |cluster| warnings(cluster, &of)).await?;
+    let mut unknown = app.driver.read(|core| core.unknown_in(&stored.value.rule));
+    let mut warnings = question(&app, move |cluster| warnings(cluster, &of)).await?;
+    warnings.append(&mut unknown);
     let rule = Rule { name, rule: stored.value.rule, warnings, version: stored.revision };
     Ok((etag(stored.revision), Json(rule)).into_response())
 }

@@ -31,7 +31,7 @@ Examples:
         /// The host
         name: String,
         /// Where its management controller is, as https://10.1.0.5
-        #[arg(long, value_name = "URL", required_unless_present = "agent", conflicts_with = "agent")]
+        #[arg(long, value_name = "URL", conflicts_with = "agent")]
         redfish: Option<String>,
         /// Which of the management controller's systems the host is [default: the only one]
         #[arg(long, value_name = "ID", requires = "redfish")]
@@ -65,6 +65,9 @@ Examples:
     Show {
         /// The host
         name: String,
+        /// What is printed all the same
+        #[arg(long)]
+        json: bool,
     },
     /// Ask the device whether the host has power; nothing is switched
     #[command(after_help = "\
@@ -87,7 +90,7 @@ Examples:
 /// Runs the command.
 pub fn run(client: &ControllerClient, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Show { name } => match client.host(&name)?.settings.fencing {
+        Command::Show { name, .. } => match client.host(&name)?.settings.fencing {
             Some(device) => print_json(&device),
             None => bail!("{} has no fencing device: skein host fencing set {0} --help", clean_line(&name)),
         },
@@ -114,11 +117,24 @@ pub fn run(client: &ControllerClient, command: Command) -> anyhow::Result<()> {
                 (None, Some(agent)) => {
                     FencingDevice::Agent { agent, options: options(&option)?, secret, timeout_s: timeout }
                 }
-                (None, None) => bail!("a device is --redfish URL or --agent PROGRAM"),
+                (None, None) => bail!(
+                    "name the device: a management controller with --redfish URL, or a fence agent with --agent \
+                     PROGRAM; see skein host fencing set --help"
+                ),
             };
-            put(client, &name, Some(device))
+            put(client, &name, Some(device))?;
+            tell_reading(client, &name)
         }
     }
+}
+
+/// Asks the device once, so that an agent program or a file with a password that a controller lacks is told at once.
+fn tell_reading(client: &ControllerClient, name: &str) -> anyhow::Result<()> {
+    if let Err(error) = client.test_fencing(name) {
+        let why = clean_line(&error.to_string());
+        print(&format!("warning: the controller that leads gets no answer with that: {why}\n"))?;
+    }
+    Ok(())
 }
 
 fn put(client: &ControllerClient, name: &str, fencing: Option<FencingDevice>) -> anyhow::Result<()> {

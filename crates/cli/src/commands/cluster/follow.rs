@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
+use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState, VmMigration};
 use skein_client::{ControllerClient, ControllerError};
 use skein_units::duration;
 
 use super::output::Output;
 use super::plan::moves_from;
 use super::words::{is_moveless, kind, made, move_state, progress, way};
-use crate::commands::local::{EXIT_CALLED_OFF, EXIT_INTERRUPTED};
+use crate::commands::hold::{as_told, held_text};
+use crate::commands::local::{EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_INTERRUPTED};
 use crate::commands::text::{clean_line, print};
 
 /// How often the operation is looked at.
@@ -34,11 +35,32 @@ Exit codes:
     0  done
     1  a part of it was not done, or an error; what it was is said
     2  wrong arguments
+    3  no host can take the VM: nothing was begun
     4  somebody called it off
   130  interrupted while watching; the operation goes on";
 
 /// Shows an operation until it is over. Ctrl-C ends the watching, not the operation.
 pub fn follow(client: &ControllerClient, operation: Operation, output: Output) -> anyhow::Result<ExitCode> {
+    watch(client, operation, None, output)
+}
+
+/// Shows the migration of a VM until the VM is held, or the migration is over.
+pub fn follow_until_held(
+    client: &ControllerClient,
+    operation: Operation,
+    vm: &str,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    watch(client, operation, Some(vm), output)
+}
+
+/// Shows an operation until it is over, or the VM `held` is held.
+fn watch(
+    client: &ControllerClient,
+    operation: Operation,
+    held: Option<&str>,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let interrupt = skein_terminal::interrupt_flag()?;
     let mut screen = Screen::new(output);
     let (id, mut known) = (operation.id.clone(), operation);
@@ -54,6 +76,18 @@ pub fn follow(client: &ControllerClient, operation: Operation, output: Output) -
             Ok(operation) => {
                 (known, heard) = (operation, Instant::now());
                 screen.show(&known)?;
+                let vm = held.filter(|_| !known.state.is_over()).and_then(|vm| client.vm(vm).ok());
+                if let Some(migration) = vm.and_then(|vm| vm.migration).filter(VmMigration::is_held) {
+                    screen.close();
+                    match output {
+                        Output::Json => print(&(serde_json::to_string(&migration)? + "\n"))?,
+                        Output::Text => {
+                            let hints = cluster_hints(&migration.vm);
+                            print(&held_text(&as_told(migration), &hints))?;
+                        }
+                    }
+                    return Ok(ExitCode::SUCCESS);
+                }
             }
             Err(error) if error.may_pass() && heard.elapsed() < PATIENCE => screen.silence(&error),
             Err(error) => return Err(error.into()),
@@ -63,7 +97,14 @@ pub fn follow(client: &ControllerClient, operation: Operation, output: Output) -
     if output == Output::Text {
         print(&end_text(&known))?;
     }
-    Ok(exit_code(known.state))
+    Ok(if is_blocked(&known) { ExitCode::from(EXIT_BLOCKED) } else { exit_code(known.state) })
+}
+
+/// Returns whether an operation failed that found no host for its VM, so that nothing was begun.
+fn is_blocked(operation: &Operation) -> bool {
+    let is_of_vm = matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Migrate { .. });
+    let is_begun = operation.moves.iter().any(|of| of.attempts > 0);
+    is_of_vm && operation.state == OperationState::Failed && !operation.moves.is_empty() && !is_begun
 }
 
 /// Returns the exit code for the state of an operation.
@@ -79,6 +120,16 @@ pub fn exit_code(state: OperationState) -> ExitCode {
 pub fn hints(id: &str) -> String {
     let id = clean_line(id);
     format!("  follow it: skein operation watch {id}\n  call it off: skein operation cancel {id}")
+}
+
+/// Returns how a held migration goes on that the controller knows.
+fn cluster_hints(vm: &str) -> String {
+    let vm = clean_line(vm);
+    format!(
+        "  to have it switch   skein migration switch {vm}\n  \
+         to see it           skein vm show {vm}\n  \
+         to call it off      skein migration cancel {vm}\n"
+    )
 }
 
 /// Waits for the next look. Returns whether a signal came.
@@ -126,7 +177,15 @@ pub fn end_text(operation: &Operation) -> String {
     };
     // A move may be planned again, and made then.
     let is_made = |vm: &str| operation.moves.iter().any(|of| of.vm == vm && of.state == MoveState::Done);
-    let undone = operation.moves.iter().filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left));
+    // Of one VM the message says why.
+    let is_of_vm = matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Migrate { .. });
+    if is_of_vm && !operation.message.is_empty() {
+        return text;
+    }
+    // What was tried before was told when it was.
+    let is_last = |(at, of): &(usize, &Move)| !operation.moves.iter().skip(at + 1).any(|later| later.vm == of.vm);
+    let undone = operation.moves.iter().enumerate().filter(is_last).map(|(_, of)| of);
+    let undone = undone.filter(|of| matches!(of.state, MoveState::Failed | MoveState::Left));
     for of in undone.filter(|of| !is_made(&of.vm)) {
         let why = if of.detail.is_empty() { &of.reason } else { &of.detail };
         text += &format!("  {} {}: {}\n", clean_line(&of.vm), move_state(&operation.kind, of), clean_line(why));
@@ -190,7 +249,9 @@ impl Screen {
         let mut lines = Vec::new();
         for (place, of) in operation.moves.iter().enumerate() {
             let state = (of.state, of.attempts);
-            if self.told.insert(place, state) != Some(state) && of.state != MoveState::Waiting {
+            // Of a VM that goes nowhere the plan has told why.
+            let is_told = of.state == MoveState::Waiting || of.to.is_none();
+            if self.told.insert(place, state) != Some(state) && !is_told {
                 lines.push(move_line(&operation.kind, of, now));
             }
         }
@@ -285,7 +346,8 @@ impl Bars {
     }
 }
 
-fn unix_ms() -> u64 {
+/// Returns the milliseconds since 1970 began, by this host's clock.
+pub fn unix_ms() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

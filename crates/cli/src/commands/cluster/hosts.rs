@@ -13,8 +13,9 @@ use super::output::Output;
 use super::plan::moves;
 use super::screen::print_table;
 use super::words::{contact, kind, mode, progress, run_state, time};
+use crate::commands::hold::hold_words;
 use crate::commands::local::EXIT_BLOCKED;
-use crate::commands::text::{clean_line, fields, print, print_json, table};
+use crate::commands::text::{clean_line, fields, moment, print, print_json, table};
 
 /// Whether a command waits for the operation's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +106,18 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("outgoing max", limit(host.settings.outgoing_max)),
     ];
     let mut text = clean_line(&host.name) + "\n" + &fields(&rows);
+    if !host.migrations.is_empty() {
+        let rows: Vec<_> = host
+            .migrations
+            .iter()
+            .map(|of| {
+                let held = of.hold.as_ref().map(|hold| hold_words(hold).join(", ")).unwrap_or_default();
+                [of.vm.clone(), of.source.clone(), of.target.clone(), moment(&of.begun), held]
+            })
+            .collect();
+        text += "migrations that no operation began:\n";
+        text += &table(["VM", "FROM", "TO", "BEGUN (UTC)", "HOLD"], &rows);
+    }
     if !vms.is_empty() {
         let rows: Vec<_> = vms
             .into_iter()

@@ -80,6 +80,9 @@ Examples:
         /// What is set; what is not named stays
         #[arg(value_name = "KEY=VALUE")]
         set: Vec<String>,
+        /// What is printed all the same
+        #[arg(long)]
+        json: bool,
     },
     /// Who did what, when, from where, and what came of it: the newest last
     #[command(after_help = "\
@@ -111,7 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 show(&status)?;
             }
         }
-        Command::Settings { set } => settings::run(&client, &set)?,
+        Command::Settings { set, .. } => settings::run(&client, &set)?,
         Command::Audit { last, all, json } => {
             let most = if all { usize::MAX } else { usize::try_from(last)? };
             audit::run(&client, most, Output::of(json))?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use skein_api::cluster::{MigrateRequest, Operation};
 use skein_client::ControllerClient;
 
-use super::follow::{exit_code, follow, hints};
+use super::follow::{exit_code, follow, follow_until_held, hints};
 use super::output::Output;
 use super::plan::moves;
 use super::words::kind;
@@ -34,16 +34,19 @@ impl Then {
     }
 }
 
-/// Moves a VM of the cluster.
+/// Moves a VM of the cluster. One that is to be held is followed until it is held.
 pub fn migrate(
     client: &ControllerClient,
     vm: &str,
-    to: Option<String>,
+    request: &MigrateRequest,
     then: Then,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let operation = client.migrate(vm, &MigrateRequest { to, dry_run: then == Then::Check })?;
-    go_on(client, operation, then, output)
+    let operation = client.migrate(vm, request)?;
+    match then {
+        Then::Follow if request.hold.is_some() => follow_until_held(client, operation, vm, output),
+        _ => go_on(client, operation, then, output),
+    }
 }
 
 /// Shows or follows an operation that was begun, or would be.

@@ -46,6 +46,9 @@ Examples:
         kind: Kind,
         /// Its name
         name: String,
+        /// What is printed all the same
+        #[arg(long)]
+        json: bool,
     },
     /// Set something; what is not named stays, and an empty value takes a setting away
     #[command(after_help = "\
@@ -80,8 +83,8 @@ Examples:
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.controllers.client()?;
     match args.command {
-        Command::Show { kind: Kind::Host, name } => print_json(&client.host(&name)?.settings)?,
-        Command::Show { kind: Kind::Vm, name } => print_json(&client.vm(&name)?.settings)?,
+        Command::Show { kind: Kind::Host, name, .. } => print_json(&client.host(&name)?.settings)?,
+        Command::Show { kind: Kind::Vm, name, .. } => print_json(&client.vm(&name)?.settings)?,
         Command::Set { kind: Kind::Host, name, settings, json } => {
             let host = client.host(&name)?;
             let mut new = host.settings;

@@ -192,6 +192,12 @@ fn show(rule: &Rule, json: bool) -> anyhow::Result<()> {
     print(&format!("{}: {} {}\n{}", clean_line(&rule.name), clean_line(&kind), clean_line(&body), warnings(rule)))
 }
 
+/// Returns what is broken: a rule of the cluster, or another (`room`), as the check calls it.
+fn rule_words(rule: &str) -> String {
+    let rule = clean_line(rule);
+    if rule.starts_with("rule ") { rule } else { format!("rule {rule}") }
+}
+
 fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
     let hard = complaints.iter().filter(|of| of.hard).count();
     if json {
@@ -199,7 +205,7 @@ fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
     } else {
         let lines = complaints.iter().map(|of| {
             let word = if of.hard { "broken" } else { "costs" };
-            let rule = of.rule.as_ref().map(|rule| format!(" [rule {}]", clean_line(rule))).unwrap_or_default();
+            let rule = of.rule.as_ref().map(|rule| format!(" [{}]", rule_words(rule))).unwrap_or_default();
             format!("{word}: {}{rule}\n", clean_line(&of.what))
         });
         let text: String = lines.collect();

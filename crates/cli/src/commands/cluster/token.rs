@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use skein_api::cluster::{NewToken, Role, Token};
 
 use super::access::ControllerArgs;
+use super::follow::unix_ms;
 use super::screen::print_table;
 use super::words::time;
 use crate::commands::host::seconds;
@@ -100,7 +101,9 @@ fn list(tokens: Vec<Token>) -> anyhow::Result<()> {
     let rows: Vec<_> = tokens
         .into_iter()
         .map(|of| {
+            let is_over = of.expires.is_some_and(|end| end.0 < unix_ms());
             let expires = of.expires.map_or_else(|| "never".to_owned(), time);
+            let expires = if is_over { expires + ", EXPIRED" } else { expires };
             [of.name, role(of.role).to_owned(), time(of.created), expires]
         })
         .collect();

@@ -1,13 +1,15 @@
 //! The cluster's side of `skein vm`.
 
-use skein_api::cluster::Vm;
+use skein_api::cluster::{Vm, VmMigration};
 use skein_client::ControllerClient;
 use skein_units::about_bytes;
 
 use super::output::Output;
 use super::screen::print_table;
 use super::words::{run_state, time};
-use crate::commands::text::{clean_line, fields, print, print_json};
+use crate::commands::follow::limit_words;
+use crate::commands::hold::hold_words;
+use crate::commands::text::{clean_line, fields, moment, print, print_json};
 
 /// Lists the cluster's VMs.
 pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
@@ -29,12 +31,34 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
                 about_bytes(vm.ram_bytes),
                 vm.cpus.to_string(),
                 cpu,
-                vm.operation.unwrap_or_default(),
+                under_way(vm.operation, vm.migration.as_ref()),
                 vm.note,
             ]
         })
         .collect();
     print_table(["NAME", "STATE", "HOST", "MEMORY", "CPUS", "CPU", "OPERATION", "NOTE"], &rows)
+}
+
+/// Returns the operation that moves a VM. Where somebody began its migration on a host, returns where it goes.
+fn under_way(operation: Option<String>, migration: Option<&VmMigration>) -> String {
+    let held = if migration.is_some_and(VmMigration::is_held) { ", held" } else { "" };
+    match (operation, migration) {
+        (Some(operation), _) => operation + held,
+        (None, Some(migration)) => format!("to {}{held}", migration.target),
+        (None, None) => String::new(),
+    }
+}
+
+/// Returns a migration in words: `to hostb since 2026-12-01 21:00:03, held since …`.
+fn migration_words(migration: &VmMigration) -> String {
+    let begun = moment(&migration.begun);
+    let mut words = vec![format!("{} to {}, begun {begun} UTC", migration.source, migration.target)];
+    words.extend(migration.hold.iter().flat_map(hold_words));
+    words.extend(migration.rate_limit.as_ref().map(limit_words));
+    if migration.is_held() {
+        words.push(format!("switch it: skein migration switch {}", migration.vm));
+    }
+    words.join(", ")
 }
 
 /// Shows a VM of the cluster, with what people have set.
@@ -49,6 +73,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("state", format!("{} since {}", run_state(vm.state), time(vm.since))),
         ("host", vm.host.clone().unwrap_or_default()),
         ("operation", vm.operation.clone().unwrap_or_default()),
+        ("migration", vm.migration.as_ref().map(migration_words).unwrap_or_default()),
         ("note", vm.note.clone()),
         ("memory", about_bytes(vm.ram_bytes)),
         ("cpus", vm.cpus.to_string()),

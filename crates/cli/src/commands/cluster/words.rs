@@ -1,5 +1,7 @@
 //! The words for what a controller says.
 
+use std::collections::BTreeSet;
+
 use skein_api::cluster::{
     Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, UnixMs, VmRunState,
 };
@@ -37,7 +39,7 @@ pub fn run_state(state: VmRunState) -> &'static str {
         VmRunState::Stopped => "stopped",
         VmRunState::Unresponsive => "unresponsive",
         VmRunState::Lost => "LOST",
-        VmRunState::Failed => "FAILED",
+        VmRunState::Failed => "ENDED",
     }
 }
 
@@ -60,22 +62,23 @@ pub fn move_state(kind: &OperationKind, of: &Move) -> &'static str {
     match of.state {
         _ if of.to.is_none() && starts => "cannot start",
         _ if of.to.is_none() => "stays",
-        MoveState::Waiting => "waits",
+        MoveState::Waiting => "waiting",
         MoveState::Begun if starts => "starting",
         MoveState::Done if is_failover => "started elsewhere",
         MoveState::Done if starts => "started",
         MoveState::Begun => "moving",
         MoveState::Done => "moved",
         MoveState::Failed => "FAILED",
-        MoveState::Left => "left",
+        MoveState::Left if starts => "not started",
+        MoveState::Left => "not moved",
     }
 }
 
 /// Returns what an operation does, as `drain of hosta`.
 pub fn kind(kind: &OperationKind) -> String {
     match kind {
-        OperationKind::Migrate { vm, to: None } => format!("migration of {}", clean_line(vm)),
-        OperationKind::Migrate { vm, to: Some(to) } => {
+        OperationKind::Migrate { vm, to: None, .. } => format!("migration of {}", clean_line(vm)),
+        OperationKind::Migrate { vm, to: Some(to), .. } => {
             format!("migration of {} to {}", clean_line(vm), clean_line(to))
         }
         OperationKind::Drain { host, evacuate: false, .. } => format!("drain of {}", clean_line(host)),
@@ -111,9 +114,21 @@ pub fn way(of: &Move) -> String {
     format!("{}: {}{to}", clean_line(&of.vm), clean_line(&of.from))
 }
 
+/// Counts what is done, and all: of starts VMs, as one that was tried on several hosts is one; else moves.
+fn counted(operation: &Operation) -> (usize, usize) {
+    if !starts(&operation.kind) {
+        return (operation.progress.moves_done as usize, operation.progress.moves as usize);
+    }
+    let vms = |is_counted: fn(&Move) -> bool| {
+        let counted = operation.moves.iter().filter(|of| is_counted(of));
+        counted.map(|of| of.vm.as_str()).collect::<BTreeSet<_>>().len()
+    };
+    (vms(|of| of.state == MoveState::Done), vms(|_| true))
+}
+
 /// Returns `2 of 3 moves made`.
 pub fn made(operation: &Operation) -> String {
-    let (done, all) = (operation.progress.moves_done, operation.progress.moves as usize);
+    let (done, all) = counted(operation);
     match &operation.kind {
         OperationKind::Failover { .. } => format!("{done} of {} started elsewhere", count(all, "VM")),
         kind if starts(kind) => format!("{done} of {} started", count(all, "VM")),
@@ -133,7 +148,8 @@ pub fn progress(operation: &Operation) -> String {
         return clean_line(message);
     }
     let what = if starts(&operation.kind) { "start" } else { "move" };
-    let mut words = vec![format!("{} of {} done", of.moves_done, count(of.moves as usize, what))];
+    let (done, all) = counted(operation);
+    let mut words = vec![format!("{done} of {} done", count(all, what))];
     if of.moves_running > 0 {
         words.push(format!("{} under way", of.moves_running));
     }
