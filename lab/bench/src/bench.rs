@@ -61,6 +61,8 @@ pub struct Options {
     pub movers: Option<Vec<Mover>>,
     /// Whether the last scene's hosts are kept.
     pub keep: bool,
+    /// A day of PlanetLab's traces or a directory of such days, as loads of simulated guests. `None`: loads are drawn.
+    pub planetlab: Option<PathBuf>,
     /// Changes to every scene.
     pub adjust: Adjust,
     /// The command line that is recorded.
@@ -260,6 +262,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let options = ClusterOptions {
             skein: self.options.skein.clone(),
             qemu: self.options.adjust.qemu.clone(),
+            planetlab: self.options.planetlab.clone(),
             runs: self.options.runs,
             quick: self.options.quick,
             interrupt: self.options.interrupt.clone(),

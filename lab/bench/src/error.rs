@@ -34,6 +34,9 @@ pub enum BenchError {
     /// A cluster is not as it should be.
     #[error("the cluster: {0}")]
     Cluster(String),
+    /// A fleet of simulated hosts cannot be run.
+    #[error("the fleet")]
+    Fleet(#[from] skein_lab_fleet::FleetError),
     /// There is no controller to run.
     #[error("there is no {}: build it beside skein (make controller)", .0.display())]
     NoController(PathBuf),

@@ -46,6 +46,9 @@ enum Command {
     Placement(commands::placement::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
+    /// Be the process of some hundred simulated agents, for fleet-1000
+    #[command(hide = true)]
+    FleetAgents,
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Placement(args) => commands::placement::run(args),
         Command::Completions(args) => commands::completions::run(args, &Cli::command()).map(success),
         Command::Man(args) => commands::man::run(args, Cli::command()).map(success),
+        Command::FleetAgents => skein_lab_fleet::agents::run().map_err(Into::into).map(success),
     };
     match done {
         Ok(code) => code,

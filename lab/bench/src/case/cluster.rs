@@ -13,9 +13,16 @@ pub(super) fn cases() -> Vec<Case> {
         checks: Vec::new(),
         cluster: Some(cluster),
     };
-    vec![case(
-        "drain",
-        "A host with 12 guests is emptied onto three others, 4 at a time, over links of 200 Mb/s, within rules.",
-        ClusterCase::Drain,
-    )]
+    vec![
+        case(
+            "drain",
+            "A host with 12 guests is emptied onto three others, 4 at a time, over links of 200 Mb/s, within rules.",
+            ClusterCase::Drain,
+        ),
+        case(
+            "fleet-1000",
+            "A controller with its store and 1,000 simulated hosts with 20,000 guests: load, faults, drains, kill -9.",
+            ClusterCase::Fleet,
+        ),
+    ]
 }

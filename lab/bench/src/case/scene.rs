@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use skein_lab_guest::Rewrite;
 
-use crate::{cluster::drain_figure, figure::Check, mover::Mover, results::Part};
+use crate::{
+    cluster::{drain_figure, fleet_figure},
+    figure::Check,
+    mover::Mover,
+    results::Part,
+};
 
 /// One named case.
 #[derive(Clone, Debug)]
@@ -28,6 +33,8 @@ pub struct Case {
 pub enum ClusterCase {
     /// A host is emptied.
     Drain,
+    /// A controller has a thousand hosts.
+    Fleet,
 }
 
 impl ClusterCase {
@@ -35,6 +42,7 @@ impl ClusterCase {
     pub fn parts(self) -> Vec<Part> {
         match self {
             ClusterCase::Drain => drain_figure::judge(&[]),
+            ClusterCase::Fleet => fleet_figure::judge(None),
         }
     }
 }

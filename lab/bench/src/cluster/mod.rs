@@ -2,6 +2,8 @@
 
 mod drain;
 pub(crate) mod drain_figure;
+mod fleet;
+pub(crate) mod fleet_figure;
 mod options;
 
 pub use self::options::ClusterOptions;
@@ -15,5 +17,6 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+        ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

@@ -18,6 +18,8 @@ pub struct ClusterOptions {
     pub skein: PathBuf,
     /// The QEMU program. `None`: the usual one.
     pub qemu: Option<PathBuf>,
+    /// PlanetLab's traces, as loads of simulated guests. `None`: loads are drawn.
+    pub planetlab: Option<PathBuf>,
     /// The rounds. `None`: the case's own.
     pub runs: Option<u32>,
     /// Whether the case is smaller.

@@ -103,6 +103,10 @@ struct RunArgs {
     /// Give guests anonymous memory instead of a shared memfd; all movers get the same.
     #[arg(long)]
     anonymous: bool,
+    /// A day of PlanetLab's traces (a file of 288 lines for each machine), or a directory of such days: the loads of
+    /// fleet-1000's guests; drawn from a seed if not given.
+    #[arg(long, value_name = "DIR")]
+    planetlab: Option<PathBuf>,
     /// QEMU's downtime-limit for all movers, in milliseconds; the case's if not given, mostly 300.
     #[arg(long, value_name = "MS")]
     downtime_limit_ms: Option<u64>,
@@ -160,6 +164,7 @@ fn measure(args: RunArgs) -> anyhow::Result<()> {
         quick: args.quick,
         movers: args.movers,
         keep: args.keep,
+        planetlab: args.planetlab.map(std::path::absolute).transpose().context("cannot find the traces")?,
         adjust: Adjust {
             qemu: args.qemu,
             firmware: args.firmware,

@@ -70,6 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         quick: false,
         movers: None,
         keep: false,
+        planetlab: None,
         adjust: Adjust { memory_mb: args.guest_mb, ..Adjust::default() },
         command: std::env::args().collect(),
         interrupt: interrupt_flag()?,
