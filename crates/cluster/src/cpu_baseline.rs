@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use skein_api::{Accel as ApiAccel, HostFacts};
+use skein_api::Accel as ApiAccel;
 use skein_inventory::definition::{Accel, Definition};
 use skein_inventory::{CpuModels, cpu_baseline};
 
-use crate::records::HostCpuModels;
 use crate::state::Controller;
 
 /// A CPU model that all hosts of a group have.
@@ -75,16 +74,4 @@ impl Controller {
         });
         Some(found.map(|model| CpuBaseline { model: model.to_owned(), hosts, group: group.clone(), left_out }))
     }
-}
-
-/// Returns the CPU models that a host can give a guest whole, under each accelerator that works there. `None`: no QEMU
-/// of the host has been asked.
-pub(crate) fn cpu_models(facts: &HostFacts) -> Option<HostCpuModels> {
-    let qemu = facts.qemu.as_ref().ok()?;
-    let of_accels = qemu.accels.iter().map(|accel| {
-        let whole = accel.cpu_models.iter().filter(|model| model.missing.is_empty());
-        (accel.accel, whole.filter_map(|model| Some((model.name.clone(), model.feature_count?))).collect())
-    });
-    let told = of_accels.filter(|(_, models): &(_, CpuModels)| !models.is_empty());
-    Some(told.collect())
 }

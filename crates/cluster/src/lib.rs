@@ -13,7 +13,7 @@
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `operations` | migrations, drains, power-offs, failovers, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
-//! | `cpu_baseline` | the CPU model that all hosts of a group have |
+//! | `cpu_models`, `cpu_baseline` | CPU models of hosts, and the one that all hosts of a group have |
 //! | `pace` | how fast guests leave a host |
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
@@ -36,6 +36,7 @@ mod answer;
 mod ask;
 mod controller;
 mod cpu_baseline;
+mod cpu_models;
 mod fencing_device;
 mod live;
 mod observed;

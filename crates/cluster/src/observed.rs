@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
 
-use crate::cpu_baseline::cpu_models;
-use crate::records::{HostCpuModels, HostRecord};
+use crate::cpu_models::{HostCpuModels, cpu_models};
+use crate::records::HostRecord;
 
 /// Counts the connections of agents to a controller.
 pub type SessionId = u64;

@@ -14,14 +14,12 @@
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
-use skein_api::Accel;
 use skein_api::cluster::{
     AuditRecord, Contact, HostMode, HostSettings, Operation, Token, UnixMs, VmRunState, VmSettings,
 };
-use skein_inventory::CpuModels;
+
+use crate::cpu_models::HostCpuModels;
 
 /// The cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,9 +33,6 @@ pub struct ClusterRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca_sha256: Option<String>,
 }
-
-/// The CPU models that a host can give a guest whole, by accelerator.
-pub(crate) type HostCpuModels = BTreeMap<Accel, CpuModels>;
 
 /// What is kept of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +59,7 @@ pub struct HostRecord {
     pub boot_id: Option<String>,
     /// The CPU models that the host can give a guest whole, as the agent last told. An accelerator that does not work,
     /// or of which nothing was told, is left out.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "HostCpuModels::is_empty")]
     pub cpu_models: HostCpuModels,
     /// The SHA-256 of the certificates with which the host joined and its agent reported, the newest last.
     #[serde(default)]
