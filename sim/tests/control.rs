@@ -65,6 +65,7 @@ fn what_is_planted_is_found() {
         Planted::RefusalForgotten,
         Planted::MissingForgotten,
         Planted::PlanKept,
+        Planted::ReplacedAtOnce,
         Planted::AnyErrorTrusted,
         Planted::ProofForgotten,
         Planted::IntentForgotten,

@@ -3,16 +3,16 @@
 use skein_api::cluster::{Contact, VmRunState};
 use skein_api::{Hello, HostReport, Refusal, Reply, Term, VmView};
 
-use crate::observed::SessionId;
+use crate::observed::{SessionId, ShownCertificate};
 use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
 use crate::view::run_state;
 
 impl Controller {
-    pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: String) {
+    pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
         let host = hello.host.clone();
-        if let Some(refusal) = self.host_refusal(&host, &certificate) {
+        if let Some(refusal) = self.host_refusal(&host, &certificate.sha256) {
             return self.effect(Output::Refuse { session, refusal });
         }
         if let Some(before) = self.session_of(&host) {
@@ -32,21 +32,9 @@ impl Controller {
         }
     }
 
-    /// Returns why a host with a certificate of the cluster's CA is not taken: it was removed, and has not joined anew,
-    /// or shows a certificate of before.
-    pub fn host_refusal(&self, host: &str, certificate_sha256: &str) -> Option<Refusal> {
-        let removed = &self.tables.removed.get(host)?.value;
-        let is_denied = removed.certificates.iter().any(|denied| denied == certificate_sha256);
-        let is_host = self.tables.hosts.contains_key(host);
-        (is_denied || !is_host).then(|| Refusal {
-            message: format!("'{host}' was removed from the cluster"),
-            cure: "join it anew: skein-controller ticket makes a token for skein join".into(),
-        })
-    }
-
     /// Returns why the host of an agent that is connected is not taken.
     pub(crate) fn refusal_of_agent(&self, host: &str) -> Option<Refusal> {
-        self.host_refusal(host, self.observed.get(host).map_or("", |observed| &observed.certificate))
+        self.host_refusal(host, self.observed.get(host).map_or("", |observed| &observed.certificate.sha256))
     }
 
     /// Ends the connection of an agent whose host is not taken, and forgets what the agent said.
@@ -140,7 +128,7 @@ impl Controller {
             (host.contact, host.contact_since) = (Contact::Online, now.wall);
             self.epoch += 1;
         }
-        host.note_certificate(&observed.certificate);
+        host.note_certificate(&observed.certificate.sha256, observed.certificate.validity);
         if let Some(hello) = hello {
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);

@@ -67,6 +67,8 @@ pub enum Ask {
     NewTicket { id: String, host: Option<String>, expires_s: Option<u64>, secret_sha256: String },
     /// Let a host join by a ticket.
     Join { host: String, ticket: String, secret_sha256: String, certificate_sha256: String },
+    /// Keep that a certificate was signed in place of the one that a host's agent shows, before it is handed out.
+    RenewCertificate { host: String, shown_sha256: String, signed_sha256: String },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.

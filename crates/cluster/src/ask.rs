@@ -80,6 +80,9 @@ impl Controller {
             Ask::Join { host, ticket, secret_sha256, certificate_sha256 } => {
                 Some(self.join(now, &host, &ticket, &secret_sha256, &certificate_sha256))
             }
+            Ask::RenewCertificate { host, shown_sha256, signed_sha256 } => {
+                Some(self.renew_certificate(&host, &shown_sha256, &signed_sha256))
+            }
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }
@@ -382,7 +385,8 @@ impl Controller {
             self.tables.delete::<VmRecord>(&vm);
         }
         let before = self.tables.removed.get(host).map(|found| found.value.certificates.clone()).unwrap_or_default();
-        let mut certificates: Vec<String> = before.into_iter().chain(found.certificates).collect();
+        let own = found.replaced.into_iter().chain(found.certificates);
+        let mut certificates: Vec<String> = before.into_iter().chain(own).collect();
         certificates.drain(..certificates.len().saturating_sub(RemovedRecord::CERTIFICATES_MAX));
         self.tables.put(host, RemovedRecord { at: now.wall, by: by.to_owned(), certificates });
         self.tables.delete::<HostRecord>(host);
@@ -420,9 +424,16 @@ impl Controller {
         by: &str,
     ) -> Answer {
         let Some(expires) = expiry(now, expires_s.or(Some(TICKET_S))) else { return bad_expiry() };
-        if let Some(taken) = host.as_ref().filter(|host| self.tables.hosts.contains_key(*host)) {
+        // A host that has lost its certificate gets another by a ticket for its name.
+        let is_here = |host: &&String| {
+            self.tables.hosts.get(*host).is_some_and(|known| !self.may_be_signed_again(host, &known.value))
+        };
+        if let Some(taken) = host.as_ref().filter(is_here) {
             let cure = format!("remove it first: skein host remove {taken}");
-            return Answer::conflict(format!("'{taken}' is a host of the cluster already"), cure);
+            return Answer::conflict(
+                format!("'{taken}' is a host of the cluster already, and its agent is here"),
+                cure,
+            );
         }
         let record = TicketRecord { host, secret_sha256, by: by.to_owned(), expires, used: None };
         self.tables.put(id, record);
@@ -447,14 +458,20 @@ impl Controller {
         if found.host.as_ref().is_some_and(|only| only != host) {
             return forbidden(format!("the token is for another host than '{host}'"));
         }
-        if self.tables.hosts.contains_key(host) {
-            let cure = format!("take another name, or remove the host first: skein host remove {host}");
+        let known = self.tables.hosts.get(host).map(|known| known.value.clone());
+        let is_for_it = found.host.is_some();
+        if known.as_ref().is_some_and(|known| !is_for_it || !self.may_be_signed_again(host, known)) {
+            let cure = format!(
+                "take another name, or remove the host first: skein host remove {host}; if it is this host, and its \
+                 certificate has ended or is lost, a token for its name does: skein-controller ticket --host {host}"
+            );
             return Answer::conflict(format!("'{host}' is a host of the cluster already"), cure);
         }
         self.tables.put(ticket, TicketRecord { used: Some((host.to_owned(), now.wall)), ..found });
-        let certificates = vec![certificate_sha256.to_owned()];
-        let new = HostRecord { joined: now.wall, contact_since: now.wall, certificates, ..HostRecord::default() };
-        self.tables.put(host, new);
+        let new = || HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
+        let mut record = known.unwrap_or_else(new);
+        record.sign(certificate_sha256);
+        self.tables.put(host, record);
         Answer::Done
     }
 

@@ -4,7 +4,7 @@ use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
-use crate::observed::SessionId;
+use crate::observed::{SessionId, ShownCertificate};
 use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::records::{HostRecord, Record, VmRecord};
@@ -31,8 +31,8 @@ pub enum Input {
     WriteFailed { write: u64, why: String },
     /// This controller's lease is over by its own clock, or it gives up the lead: it leads no more.
     LeadLost { why: String },
-    /// An agent has connected, with the certificate of this SHA-256.
-    AgentUp { session: SessionId, hello: Hello, certificate: String },
+    /// An agent has connected, and shown this certificate.
+    AgentUp { session: SessionId, hello: Hello, certificate: ShownCertificate },
     /// An agent reports.
     AgentReport { session: SessionId, report: Box<HostReport> },
     /// An agent answers a command.

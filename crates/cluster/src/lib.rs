@@ -11,6 +11,7 @@
 //! | `answer`, `ask` | what people and programs ask, and how it is answered |
 //! | `fencing_device` | whether what is set of a fencing device can be right |
 //! | `agents`, `observed` | what agents say, and what of it is kept |
+//! | `certificates`, `releases` | which certificates of hosts are taken; agents of different releases |
 //! | `operations` | migrations, drains, power-offs, failovers, which take a while |
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
 //! | `cpu_models`, `cpu_baseline` | CPU models of hosts, and the one that all hosts of a group have |
@@ -34,6 +35,7 @@
 mod agents;
 mod answer;
 mod ask;
+mod certificates;
 mod controller;
 mod cpu_baseline;
 mod cpu_models;
@@ -48,6 +50,7 @@ mod planner;
 mod questions;
 mod rate_limits;
 mod records;
+mod releases;
 mod rules;
 mod state;
 mod tables;
@@ -57,10 +60,12 @@ mod words;
 
 pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
-pub use observed::SessionId;
+pub use observed::{SessionId, ShownCertificate};
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
 pub use questions::{complaints, explained, warnings};
-pub use records::{CLUSTER_KEY, ClusterRecord, HostRecord, RemovedRecord, TicketRecord, TokenRecord, VmRecord};
+pub use records::{
+    CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, RemovedRecord, TicketRecord, TokenRecord, VmRecord,
+};
 pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;

@@ -5,13 +5,28 @@ use std::collections::BTreeMap;
 use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
 
 use crate::cpu_models::{HostCpuModels, cpu_models};
-use crate::records::HostRecord;
+use crate::records::{CertificateValidity, HostRecord};
 
 /// Counts the connections of agents to a controller.
 pub type SessionId = u64;
 
 /// The most migrations that are remembered of a host.
 const MIGRATIONS_MAX: usize = 200;
+
+/// A certificate that an agent shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownCertificate {
+    /// The SHA-256, in hexadecimal digits.
+    pub sha256: String,
+    /// From when until when it is valid. `None`: not known.
+    pub validity: Option<CertificateValidity>,
+}
+
+impl From<String> for ShownCertificate {
+    fn from(sha256: String) -> ShownCertificate {
+        ShownCertificate { sha256, validity: None }
+    }
+}
 
 /// What a host's agent has said since it connected. What was said before a connection broke stays until the agent is
 /// there again.
@@ -21,8 +36,8 @@ pub struct Observed {
     pub session: Option<SessionId>,
     /// The agent's first line.
     pub hello: Option<Hello>,
-    /// The SHA-256 of the certificate that the agent showed.
-    pub certificate: String,
+    /// The certificate that the agent showed.
+    pub certificate: ShownCertificate,
     /// When the agent last said anything, by the clock that never jumps; `None`: not since this controller began to
     /// lead.
     pub heard_ms: Option<u64>,
@@ -44,7 +59,7 @@ pub struct Observed {
 
 impl Observed {
     /// Begins a connection: its first report says everything anew.
-    pub(crate) fn begin(&mut self, session: SessionId, hello: Hello, certificate: String, now_ms: u64) {
+    pub(crate) fn begin(&mut self, session: SessionId, hello: Hello, certificate: ShownCertificate, now_ms: u64) {
         self.session = Some(session);
         self.hello = Some(hello);
         self.certificate = certificate;
@@ -55,7 +70,10 @@ impl Observed {
     /// Returns whether a host's record has all that the agent said which is kept.
     pub(crate) fn is_as_in(&self, stored: &HostRecord) -> bool {
         let has_hello = |hello: &Hello| (&hello.addresses, &hello.boot_id) == (&stored.addresses, &stored.boot_id);
-        stored.certificates.last() == Some(&self.certificate)
+        let ShownCertificate { sha256, validity } = &self.certificate;
+        stored.certificates.last() == Some(sha256)
+            && stored.signed.as_ref() != Some(sha256)
+            && validity.is_none_or(|validity| stored.validity == Some(validity))
             && self.hello.as_ref().is_none_or(has_hello)
             && self.cpu_models.as_ref().is_none_or(|models| *models == stored.cpu_models)
     }

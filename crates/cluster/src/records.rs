@@ -61,17 +61,57 @@ pub struct HostRecord {
     /// or of which nothing was told, is left out.
     #[serde(default, skip_serializing_if = "HostCpuModels::is_empty")]
     pub cpu_models: HostCpuModels,
-    /// The SHA-256 of the certificates with which the host joined and its agent reported, the newest last.
+    /// The SHA-256 of the certificates with which the host joined and its agent reported, and of those that were signed
+    /// for it since; the newest last.
     #[serde(default)]
     pub certificates: Vec<String>,
+    /// The SHA-256 of the certificate that was signed last in place of another, until the host shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<String>,
+    /// The SHA-256 of certificates that are refused, as the host has shown one since that was signed in their place; the
+    /// newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<String>,
+    /// From when until when the certificate is valid that the agent last showed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validity: Option<CertificateValidity>,
+}
+
+/// From when until when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateValidity {
+    /// From when.
+    pub begins: UnixMs,
+    /// Until when.
+    pub ends: UnixMs,
 }
 
 impl HostRecord {
     /// The most certificates that are remembered of a host: one for each year, mostly.
     const CERTIFICATES_MAX: usize = 8;
+    /// The most certificates that are remembered as replaced. Each was shown until two thirds of its time were over, so
+    /// those of before have ended.
+    const REPLACED_MAX: usize = 16;
 
-    /// Remembers a certificate of the host.
-    pub(crate) fn note_certificate(&mut self, sha256: &str) {
+    /// Remembers a certificate of the host, which shows it. If it was signed in place of others, these are replaced.
+    pub(crate) fn note_certificate(&mut self, sha256: &str, validity: Option<CertificateValidity>) {
+        self.add_certificate(sha256);
+        self.validity = validity.or(self.validity);
+        if self.signed.take_if(|signed| signed == sha256).is_some() {
+            let kept = self.certificates.pop();
+            self.replaced.append(&mut self.certificates);
+            self.certificates.extend(kept);
+            self.replaced.drain(..self.replaced.len().saturating_sub(HostRecord::REPLACED_MAX));
+        }
+    }
+
+    /// Notes that a certificate was signed in place of the others, and is about to be handed to the host.
+    pub(crate) fn sign(&mut self, sha256: &str) {
+        self.add_certificate(sha256);
+        self.signed = Some(sha256.to_owned());
+    }
+
+    fn add_certificate(&mut self, sha256: &str) {
         if self.certificates.last().is_none_or(|last| last != sha256) {
             self.certificates.retain(|known| known != sha256);
             self.certificates.push(sha256.to_owned());

@@ -67,6 +67,8 @@ pub enum Planted {
     AnyErrorTrusted,
     /// A plan is kept, though rules have changed since it was made.
     PlanKept,
+    /// A host's certificate is refused as soon as another is signed, which the host may never get.
+    ReplacedAtOnce,
 }
 
 impl Default for Settings {

@@ -73,6 +73,7 @@ impl Controller {
             settings: settings.clone(),
             addresses: addresses.clone(),
             release: observed.and_then(|observed| observed.hello.as_ref()).map(|hello| hello.release.clone()),
+            certificate_ends: stored.value.validity.map(|validity| validity.ends),
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
@@ -239,6 +240,7 @@ impl Controller {
         }
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
+        found.extend(self.certificate_attention());
         found
     }
 }

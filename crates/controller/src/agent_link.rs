@@ -1,15 +1,22 @@
 //! A connection with an agent: lines of JSON both ways, each within its bounds.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use skein_api::cluster::UnixMs;
 use skein_api::{LINE_BYTES_MAX, LineError, Refusal, ToAgent, ToController, Welcome, check_version, parse_line};
-use skein_cluster::{Input, SessionId, error_chain};
+use skein_cluster::{
+    Answer, Ask, Asked, CertificateValidity, Input, Refused, SessionId, ShownCertificate, error_chain,
+};
+use skein_identity::{CaFingerprint, CertificateDer, CertificateInfo, certificate_pem};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::driver::{AgentLink, Driver, HangUp, Shared, bytes};
+use crate::signer::Signer;
 
 /// How long an agent may take for its first line.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -63,26 +70,39 @@ impl LinkEnd {
     }
 }
 
-/// What an agent is told of this controller.
+/// Who is at the other end of a connection.
+pub(crate) struct AgentPeer {
+    /// The name in the certificate.
+    pub host: String,
+    /// The certificate, whose key the other end has.
+    pub certificate: CertificateDer<'static>,
+    /// Its SHA-256.
+    pub sha256: String,
+    /// Where the other end is.
+    pub address: IpAddr,
+}
+
+/// How agents are served.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkSettings {
+    /// What signs certificates.
+    pub signer: Arc<Signer>,
     /// How often agents report.
     pub report_period: Duration,
 }
 
-/// Serves an agent until its connection ends. `host` is the name in the agent's certificate, which has the SHA-256
-/// `certificate`.
+/// Serves an agent until its connection ends.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
     driver: &Arc<Driver>,
     settings: &LinkSettings,
-    host: &str,
-    certificate: String,
+    peer: &AgentPeer,
     stream: S,
 ) {
+    let host = peer.host.as_str();
     let (reader, mut writer) = split(stream);
     let mut reader = BufReader::new(reader);
     let taken = hello(&mut reader, host).await.and_then(|hello| {
-        let refusal = driver.read(|core| core.host_refusal(host, &certificate));
+        let refusal = driver.read(|core| core.host_refusal(host, &peer.sha256));
         refusal.map_or(Ok(hello), |refusal| Err(LinkEnd::NotTaken(refusal)))
     });
     let end = match taken {
@@ -98,9 +118,10 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
             });
             match write(&mut writer, &bytes(&welcome)).await {
                 Ok(()) => {
-                    let up = Up::new(driver.shared().clone(), hello, certificate);
+                    let up = Up::new(driver.shared().clone(), hello, shown(peer));
                     info!("the agent of {host} is here, of release {release}");
-                    lines(settings, up, &mut reader, &mut writer).await
+                    let renewals = Renewals { driver, settings, peer };
+                    lines(&renewals, up, &mut reader, &mut writer).await
                 }
                 Err(end) => end,
             }
@@ -126,7 +147,7 @@ struct Up {
 }
 
 impl Up {
-    fn new(shared: Arc<Shared>, hello: skein_api::Hello, certificate: String) -> Up {
+    fn new(shared: Arc<Shared>, hello: skein_api::Hello, certificate: ShownCertificate) -> Up {
         let link = shared.agent_up(hello, certificate);
         Up { shared, session: link.session, link: Some(link) }
     }
@@ -135,6 +156,54 @@ impl Up {
 impl Drop for Up {
     fn drop(&mut self) {
         self.shared.agent_down(self.session);
+    }
+}
+
+/// Returns what the core gets of a certificate.
+fn shown(peer: &AgentPeer) -> ShownCertificate {
+    let ms = |time: jiff::Timestamp| UnixMs(u64::try_from(time.as_millisecond()).unwrap_or(0));
+    let validity = CertificateInfo::parse(&peer.certificate)
+        .ok()
+        .map(|info| CertificateValidity { begins: ms(info.not_before), ends: ms(info.not_after) });
+    ShownCertificate { sha256: peer.sha256.clone(), validity }
+}
+
+/// Has the certificate renewed that an agent shows.
+struct Renewals<'a> {
+    driver: &'a Arc<Driver>,
+    settings: &'a LinkSettings,
+    peer: &'a AgentPeer,
+}
+
+impl Renewals<'_> {
+    async fn answer(&self) -> ToAgent {
+        let host = &self.peer.host;
+        match self.renew().await {
+            Ok(certificate) => {
+                info!("the certificate of {host} was renewed");
+                ToAgent::Renewed { certificate: certificate_pem(&certificate) }
+            }
+            Err(refusal) => {
+                warn!("the certificate of {host} is not renewed: {}", refusal.message);
+                ToAgent::NotRenewed(refusal)
+            }
+        }
+    }
+
+    /// Signs a certificate, and returns it once it is written down that it is the host's.
+    async fn renew(&self) -> Result<CertificateDer<'static>, Refusal> {
+        let AgentPeer { host, certificate, sha256, address } = self.peer;
+        let new = self.settings.signer.renew(certificate)?;
+        let signed_sha256 = CaFingerprint::of(&new).to_hex();
+        let ask = Ask::RenewCertificate { host: host.clone(), shown_sha256: sha256.clone(), signed_sha256 };
+        let (by, from, what) = (format!("host:{host}"), address.to_string(), "renew its certificate".to_owned());
+        match self.driver.ask(|id| Asked { id, by, from, what, repeat: None, ask }).await {
+            Answer::Done => Ok(new),
+            Answer::Refused(Refused { message, cure, .. }) => Err(Refusal { message, cure }),
+            answer => {
+                Err(Refusal { message: format!("an unexpected answer: {}", answer.status()), cure: String::new() })
+            }
+        }
     }
 }
 
@@ -150,20 +219,25 @@ async fn hello(reader: &mut (impl AsyncBufReadExt + Unpin), host: &str) -> Resul
 
 /// Hands lines both ways until one end has enough.
 async fn lines(
-    settings: &LinkSettings,
+    renewals: &Renewals<'_>,
     mut up: Up,
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> LinkEnd {
     let Some(AgentLink { mut lines, hang_up, .. }) = up.link.take() else { return LinkEnd::Silent };
-    let silent = (settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
+    let silent = (renewals.settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
     let (shared, session) = (&up.shared, up.session);
+    // One is signed at a time, while lines go on.
+    let (renew, mut asked) = mpsc::channel(1);
     let reading = async {
         loop {
             match timeout(silent, read(reader, LINE_BYTES_MAX)).await {
                 Ok(Ok(line)) => {
-                    if let Err(end) = parse(&line).map(|line| take(shared, session, line)) {
-                        return end;
+                    match parse(&line) {
+                        // Whoever asks again before there is an answer gets that answer.
+                        Ok(ToController::Renew) => drop(renew.try_send(())),
+                        Ok(line) => take(shared, session, line),
+                        Err(end) => return end,
                     }
                 }
                 Ok(Err(end)) => return end,
@@ -180,9 +254,17 @@ async fn lines(
         // Then the connection's end is on its way.
         std::future::pending().await
     };
+    let signing = async {
+        while asked.recv().await.is_some() {
+            let answer = renewals.answer().await;
+            shared.tell_agent(session, &answer);
+        }
+        std::future::pending().await
+    };
     tokio::select! {
         end = reading => end,
         end = writing => end,
+        end = signing => end,
         hang_up = hang_up => match hang_up {
             Ok(HangUp { last: Some(refusal), .. }) => LinkEnd::NotTaken(refusal),
             Ok(HangUp { why, last: None }) => LinkEnd::HungUp(why),
@@ -204,7 +286,7 @@ fn take(shared: &Shared, session: SessionId, line: ToController) {
         ToController::Reply { command, reply } => shared.input(Input::AgentReply { session, command, reply }),
         ToController::Deposed { command: _, highest } => shared.input(Input::AgentDeposed { session, highest }),
         // A second hello says nothing new, and other lines are of a newer release.
-        ToController::Hello(_) | ToController::Other => {}
+        ToController::Hello(_) | ToController::Renew | ToController::Other => {}
     }
 }
 

@@ -2,11 +2,14 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use skein_api::cluster::StoreKind;
+use skein_identity::DEFAULT_VALIDITY_DAYS;
 use skein_store::Store;
 use skein_store_sqlite::SqliteStore;
 
@@ -36,6 +39,10 @@ pub struct Config {
     /// The directory of the cluster's CA; without it no host joins by this controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+    /// For how long certificates are valid that this controller signs, in days. They are renewed by themselves when a
+    /// third is left.
+    #[serde(default = "default_certificate_days", skip_serializing_if = "is_default_days")]
+    pub certificate_days: NonZeroU32,
     /// The file with the admin's token.
     pub admin_token: PathBuf,
     /// What fencing devices need.
@@ -44,6 +51,15 @@ pub struct Config {
     /// Certificates for etcd.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdConfig>,
+}
+
+/// Returns for how many days certificates are valid unless the file says otherwise.
+pub fn default_certificate_days() -> NonZeroU32 {
+    NonZeroU32::new(DEFAULT_VALIDITY_DAYS).unwrap_or(NonZeroU32::MIN)
+}
+
+fn is_default_days(days: &NonZeroU32) -> bool {
+    *days == default_certificate_days()
 }
 
 fn is_default(fencing: &FencingConfig) -> bool {
@@ -122,6 +138,11 @@ impl Config {
             true => Err(ConfigError::NoAddress { path: path.to_owned() }),
             false => Ok(config),
         }
+    }
+
+    /// Returns for how long certificates are valid that this controller signs: a century at most, which no CA outlives.
+    pub fn certificate_time(&self) -> Duration {
+        Duration::from_secs(86_400) * self.certificate_days.get().min(36_500)
     }
 
     /// Returns the address for others, as `10.0.0.1:7443`.
@@ -219,6 +240,7 @@ mod tests {
             store: store.into(),
             identity: "/etc/skein/controller".into(),
             ca: None,
+            certificate_days: default_certificate_days(),
             admin_token: "/etc/skein/controller/admin.token".into(),
             fencing: FencingConfig::default(),
             etcd: None,

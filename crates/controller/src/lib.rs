@@ -36,6 +36,7 @@ pub mod found;
 pub mod http;
 mod limits;
 pub mod server;
+pub mod signer;
 mod timed_io;
 
 pub use limits::ConnectionLimits;

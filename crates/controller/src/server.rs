@@ -18,10 +18,11 @@ use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use crate::agent_link::{self, LinkSettings};
+use crate::agent_link::{self, AgentPeer, LinkSettings};
 use crate::driver::Driver;
 use crate::http::Peer;
 use crate::limits::{ConnectionLimits, Connections, Counted};
+use crate::signer::Signer;
 use crate::timed_io::TimedIo;
 
 /// The port unless another is named.
@@ -74,11 +75,12 @@ pub async fn serve(
     driver: Arc<Driver>,
     router: axum::Router,
     tls: Arc<ServerConfig>,
+    signer: Arc<Signer>,
     settings: ServerSettings,
     stop: impl Future<Output = ()>,
 ) {
     let connections = Connections::new(settings.connections);
-    let link = LinkSettings { report_period: settings.report_period };
+    let link = LinkSettings { report_period: settings.report_period, signer };
     let graceful = GracefulShutdown::new();
     let port = Arc::new(Port { driver, router, tls: tls.into(), link, stall: settings.stall });
     // All tasks end with this set.
@@ -129,18 +131,21 @@ async fn serve_connection(
     };
     let (_, tls) = stream.get_ref();
     let certificates = tls.peer_certificates().unwrap_or_default();
+    let shown = certificates.first().cloned();
     let (peer, sha256) = (cluster_peer(certificates), certificates.first().map(CaFingerprint::of));
     let sha256 = sha256.map(CaFingerprint::to_hex).unwrap_or_default();
     let is_agent = tls.alpn_protocol() == Some(CONTROLLER_ALPN);
-    match peer {
-        ClusterPeer::Host(host) if is_agent => {
+    match (peer, shown) {
+        (ClusterPeer::Host(host), Some(certificate)) if is_agent => {
             counted.release_address();
             // The end does not wait for agents.
             drop(watcher);
-            agent_link::serve(&port.driver, &port.link, &host, sha256, stream).await;
+            let address = from.ip().to_canonical();
+            let agent = AgentPeer { host, certificate, sha256, address };
+            agent_link::serve(&port.driver, &port.link, &agent, stream).await;
         }
-        _ if is_agent => debug!("{from} speaks as an agent, and shows no host's certificate"),
-        peer => {
+        (_, _) if is_agent => debug!("{from} speaks as an agent, and shows no host's certificate"),
+        (peer, _) => {
             let peer =
                 Arc::new(Peer { address: from.ip().to_canonical(), certificate: peer, certificate_sha256: sha256 });
             serve_http(&port, stream, peer, watcher).await;

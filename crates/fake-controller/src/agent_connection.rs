@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
+use rustls::pki_types::CertificateDer;
 use rustls::{ServerConnection, StreamOwned};
 use skein_api::{Hello, LINE_BYTES_MAX, Reply, Request, Term, ToAgent, ToController, parse_line, write_line};
 
@@ -32,6 +33,16 @@ impl<S: Socket> AgentConnection<S> {
         socket.set_patience(LOOK_PERIOD)?;
         let (stream, seen) = (StreamOwned::new(tls, socket), SeenHost::default());
         Ok(AgentConnection { stream, host, input: Vec::new(), passed: VecDeque::new(), seen })
+    }
+
+    /// Returns the certificate that the agent showed.
+    ///
+    /// # Panics
+    ///
+    /// There is none, which no such connection has.
+    pub fn certificate(&self) -> CertificateDer<'static> {
+        let shown = self.stream.conn.peer_certificates().and_then(<[_]>::first);
+        shown.expect("the handshake is over").clone().into_owned()
     }
 
     /// Returns the host's name, by its certificate.

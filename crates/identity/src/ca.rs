@@ -122,8 +122,13 @@ pub struct Validity {
 impl Validity {
     /// Returns the time from five minutes ago (clocks differ) until `days` days from now.
     pub fn days(days: u32) -> Self {
+        Self::lasting(DAY * days)
+    }
+
+    /// Returns the time from five minutes ago, or a tenth of `time` if that is less, until `time` from now.
+    pub fn lasting(time: Duration) -> Self {
         let now = SystemTime::now();
-        Self { not_before: now - BACKDATING, not_after: now + DAY * days }
+        Self { not_before: now - BACKDATING.min(time / 10), not_after: now + time }
     }
 }
 

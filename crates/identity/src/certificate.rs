@@ -133,6 +133,12 @@ impl CertificateInfo {
         self.names.iter().any(|own| own == name)
     }
 
+    /// Returns from when on the certificate is to be renewed: when a third of its validity is left.
+    pub fn renewal_from(&self) -> Timestamp {
+        let (begin, end) = (self.not_before.as_second(), self.not_after.as_second());
+        Timestamp::from_second(end - (end - begin).max(0) / 3).unwrap_or(self.not_after)
+    }
+
     /// Returns the whole days from `now` until the certificate expires, rounded down; negative once it has expired.
     pub fn days_left(&self, now: SystemTime) -> i64 {
         (self.not_after.as_second() - unix_seconds(now)).div_euclid(24 * 3600)

@@ -1,7 +1,7 @@
 //! A controller's identity. Its certificate is of the cluster's CA as a host's is, but has another mark, so that
 //! neither is taken for the other.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -13,12 +13,18 @@ use crate::error::IdentityError;
 use crate::files::{self, Existing, WriteError};
 use crate::identity::Identity;
 use crate::parts::{self, Owner, Parts, pem_of};
+use crate::shown::{RenewalError, Shown, ShownCertificate};
 use crate::tls;
 
-/// A controller's identity, complete and consistent: the key belongs to the certificate.
+/// A controller's identity, complete and consistent: the key belongs to the certificate. Clones show the same
+/// certificate, also once it was renewed.
 #[derive(Clone)]
 pub struct ControllerIdentity {
+    /// As they were loaded, the certificate among them.
     parts: Parts,
+    /// Where it was loaded from; empty: it was not.
+    dir: PathBuf,
+    shown: Arc<ShownCertificate>,
     server: Arc<ServerConfig>,
 }
 
@@ -26,7 +32,7 @@ impl std::fmt::Debug for ControllerIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ControllerIdentity")
             .field("name", &self.parts.name)
-            .field("not_after", &self.parts.info.not_after)
+            .field("not_after", &self.info().not_after)
             .finish_non_exhaustive()
     }
 }
@@ -49,8 +55,9 @@ impl ControllerIdentity {
     }
 
     fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
-        let server = tls::controller_server(&parts).map_err(|error| parts.refused(dir, error))?;
-        Ok(Self { parts, server: Arc::new(server) })
+        let shown = Shown::of(&parts).map(ShownCertificate::new).map_err(|error| parts.refused(dir, error))?;
+        let server = tls::controller_server(&parts, &shown).map_err(|error| parts.refused(dir, error))?;
+        Ok(Self { parts, dir: dir.to_owned(), shown, server: Arc::new(server) })
     }
 
     /// Reads `ca.pem`, `controller.pem` and `controller.key` from a directory, and checks everything that an agent
@@ -81,14 +88,30 @@ impl ControllerIdentity {
         files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
     }
 
+    /// Shows a certificate with other dates, as [`Identity::renew`] does.
+    ///
+    /// # Errors
+    /// Agents would not take the certificate, it ends no later, or the file cannot be written. Then all is as it was.
+    pub fn renew(&self, certificate: CertificateDer<'static>) -> Result<(), RenewalError> {
+        self.shown.renew(&self.parts, certificate, |new| match self.dir.as_os_str().is_empty() {
+            true => Ok(()),
+            false => Self::save_certificate(&self.dir, new),
+        })
+    }
+
+    /// Returns whether the certificate is to be renewed at `now`. One that ends with its CA is not.
+    pub fn is_renewal_due(&self, now: SystemTime) -> bool {
+        self.parts.is_renewal_due(&self.info(), now)
+    }
+
     /// Returns the controller's name.
     pub fn name(&self) -> &str {
         &self.parts.name
     }
 
     /// Returns the controller's certificate, followed by the others up to the CA if there are any.
-    pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.parts.chain
+    pub fn chain(&self) -> Arc<[CertificateDer<'static>]> {
+        self.shown.now().chain.clone()
     }
 
     /// Returns the CAs that the controller trusts: one, except while a cluster changes its CA.
@@ -97,8 +120,8 @@ impl ControllerIdentity {
     }
 
     /// Returns what the controller's certificate says.
-    pub fn info(&self) -> &CertificateInfo {
-        &self.parts.info
+    pub fn info(&self) -> Arc<CertificateInfo> {
+        self.shown.now().info.clone()
     }
 }
 
@@ -117,7 +140,7 @@ pub fn controller_server_config(identity: &ControllerIdentity) -> Arc<ServerConf
 /// # Errors
 /// TLS does not take the identity.
 pub fn controller_client_config(identity: &Identity) -> Result<Arc<ClientConfig>, IdentityError> {
-    let config = tls::controller_client(&identity.ciphers, &identity.parts);
+    let config = tls::controller_client(&identity.ciphers, &identity.parts, &identity.shown);
     config.map(Arc::new).map_err(|error| identity.parts.refused(Path::new(""), error))
 }
 
@@ -126,5 +149,6 @@ pub fn controller_client_config(identity: &Identity) -> Result<Arc<ClientConfig>
 /// # Errors
 /// TLS does not take the identity.
 pub fn other_controller_client_config(identity: &ControllerIdentity) -> Result<ClientConfig, IdentityError> {
-    tls::other_controller_client(&identity.parts).map_err(|error| identity.parts.refused(Path::new(""), error))
+    tls::other_controller_client(&identity.parts, &identity.shown)
+        .map_err(|error| identity.parts.refused(Path::new(""), error))
 }

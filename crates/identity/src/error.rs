@@ -82,7 +82,10 @@ pub enum IdentityError {
         ca: PathBuf,
     },
     /// The certificate has expired.
-    #[error("the identity in {path} expired on {day}: renew it with `skein ca renew {host}` and copy host.pem here")]
+    #[error(
+        "the identity in {path} expired on {day}: where there is a controller, `skein-controller ticket --host {host}` \
+         makes a token for `skein join`, which keeps the key; else `skein ca renew {host}`, and copy host.pem here"
+    )]
     Expired {
         /// The certificate's file.
         path: PathBuf,
@@ -119,7 +122,9 @@ pub enum IdentityError {
         file: &'static str,
     },
     /// A controller's certificate has expired.
-    #[error("the controller's identity in {path} expired on {day}: have the cluster's CA sign a new one")]
+    #[error(
+        "the controller's identity in {path} expired on {day}: start skein-controller with the CA's key (`ca` in controller.toml), and it is renewed"
+    )]
     ControllerExpired {
         /// The certificate's file.
         path: PathBuf,

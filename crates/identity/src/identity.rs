@@ -1,6 +1,6 @@
 //! A host's identity: its certificate, its key, and the CA that it trusts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,15 +12,20 @@ use crate::cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds};
 use crate::error::IdentityError;
 use crate::files::{self, Existing, WriteError};
 use crate::parts::{self, Owner, Parts, pem_of};
+use crate::shown::{RenewalError, Shown, ShownCertificate};
 use crate::tls;
 
 /// A host's identity, complete and consistent: the key belongs to the certificate.
 ///
 /// [`Identity::load`] checks whether the identity is signed by its CA and valid *now*. [`Identity::with_ciphers`] says
-/// which ciphers its connections may have.
+/// which ciphers its connections may have. Clones show the same certificate, also once it was renewed.
 #[derive(Clone)]
 pub struct Identity {
+    /// As they were loaded, the certificate among them.
     pub(crate) parts: Parts,
+    /// Where it was loaded from; empty: it was not.
+    dir: PathBuf,
+    pub(crate) shown: Arc<ShownCertificate>,
     /// The ciphers of all its connections.
     pub(crate) ciphers: AllowedCiphers,
     pub(crate) client: Arc<ClientConfig>,
@@ -31,7 +36,7 @@ impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Identity")
             .field("host", &self.parts.name)
-            .field("not_after", &self.parts.info.not_after)
+            .field("not_after", &self.info().not_after)
             .finish_non_exhaustive()
     }
 }
@@ -56,8 +61,9 @@ impl Identity {
     /// Builds an identity. `dir` is only for messages.
     fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
         let ciphers = CipherPolicy::Auto.allowed(CipherSpeeds::of_this_cpu());
-        let (client, server) = tls::configs(&ciphers, &parts).map_err(|error| parts.refused(dir, error))?;
-        Ok(Self { parts, ciphers, client, server })
+        let shown = Shown::of(&parts).map(ShownCertificate::new).map_err(|error| parts.refused(dir, error))?;
+        let (client, server) = tls::configs(&ciphers, &parts, &shown).map_err(|error| parts.refused(dir, error))?;
+        Ok(Self { parts, dir: dir.to_owned(), shown, ciphers, client, server })
     }
 
     /// Reads `ca.pem`, `host.pem` and `host.key` from a directory, and checks everything that a peer would check now.
@@ -84,7 +90,7 @@ impl Identity {
     /// # Errors
     /// [`IdentityError::Ciphers`].
     pub fn with_allowed(self, ciphers: &AllowedCiphers) -> Result<Self, IdentityError> {
-        let (client, server) = tls::configs(ciphers, &self.parts)
+        let (client, server) = tls::configs(ciphers, &self.parts, &self.shown)
             .map_err(|source| IdentityError::Ciphers { ciphers: ciphers.to_string(), source })?;
         Ok(Self { ciphers: ciphers.clone(), client, server, ..self })
     }
@@ -116,14 +122,33 @@ impl Identity {
         files::write(&dir.join(Self::CERTIFICATE_FILE), pem_of(certificate).as_bytes(), 0o644, Existing::Replace)
     }
 
+    /// Shows a certificate with other dates, of the same name and key, on all connections that begin from now on, and
+    /// has it in place of the earlier one in the directory that the identity was loaded from. The file is written
+    /// first: whoever is killed meanwhile starts with a certificate that is accepted.
+    ///
+    /// # Errors
+    /// Peers would not take the certificate, it ends no later, or the file cannot be written. Then all is as it was.
+    pub fn renew(&self, certificate: CertificateDer<'static>) -> Result<(), RenewalError> {
+        self.shown.renew(&self.parts, certificate, |new| match self.dir.as_os_str().is_empty() {
+            true => Ok(()),
+            false => Self::save_certificate(&self.dir, new),
+        })
+    }
+
+    /// Returns whether the certificate is to be renewed at `now`. One that ends with its CA is not: it would get no
+    /// longer.
+    pub fn is_renewal_due(&self, now: SystemTime) -> bool {
+        self.parts.is_renewal_due(&self.info(), now)
+    }
+
     /// Returns the host's name.
     pub fn host(&self) -> &str {
         &self.parts.name
     }
 
     /// Returns the host's certificate, followed by the others up to the CA if there are any.
-    pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.parts.chain
+    pub fn chain(&self) -> Arc<[CertificateDer<'static>]> {
+        self.shown.now().chain.clone()
     }
 
     /// Returns the CAs that this host trusts: one, except while a cluster changes its CA.
@@ -132,8 +157,8 @@ impl Identity {
     }
 
     /// Returns what the host's certificate says.
-    pub fn info(&self) -> &CertificateInfo {
-        &self.parts.info
+    pub fn info(&self) -> Arc<CertificateInfo> {
+        self.shown.now().info.clone()
     }
 }
 
@@ -282,7 +307,10 @@ mod tests {
         fn load(parts: &[Vec<u8>; 3]) {
             for owner in [Owner::Host, Owner::Controller] {
                 if let Ok(parts) = Parts::from_pem(owner, Path::new(""), &parts[0], &parts[1], &parts[2]) {
-                    let _ = tls::configs(&CipherPolicy::AesGcm.allowed(CipherSpeeds::of_this_cpu()), &parts);
+                    if let Ok(shown) = Shown::of(&parts).map(ShownCertificate::new) {
+                        let ciphers = CipherPolicy::AesGcm.allowed(CipherSpeeds::of_this_cpu());
+                        let _ = tls::configs(&ciphers, &parts, &shown);
+                    }
                     let _ = parts.check(Path::new(""), SystemTime::now());
                 }
             }

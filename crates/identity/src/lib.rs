@@ -10,6 +10,9 @@
 //! which HTTPS clients dial it. A host that joins makes its key itself ([`IdentityRequest`]), and knows its cluster by
 //! the fingerprint of the CA ([`pinned_client_config`]).
 //!
+//! A certificate is **renewed** while the identity is in use: its configurations show the new one on connections that
+//! begin from then on ([`Identity::renew`]).
+//!
 //! Which ciphers a host allows is a [`CipherPolicy`], and how fast its CPU is at each ([`CipherSpeeds`]).
 //!
 //! Absent on purpose: TLS 1.2, session tickets and 0-RTT (nothing to replay), revocation lists (make a new CA instead,
@@ -29,6 +32,7 @@ mod parts;
 mod peer;
 mod pin;
 mod request;
+mod shown;
 mod tls;
 mod verify;
 
@@ -49,6 +53,7 @@ pub use peer::{ClusterPeer, PeerError, check_controller, check_peer, cluster_pee
 pub use pin::{CaFingerprint, NoFingerprint, PinError, pinned_ca, pinned_client_config};
 pub use request::{IdentityRequest, RequestError, SigningRequest};
 pub use rustls::pki_types::CertificateDer;
+pub use shown::RenewalError;
 pub use verify::{controller_name, member_name};
 
 /// The name that every identity carries: what a TLS client asks for, whatever address it dials.

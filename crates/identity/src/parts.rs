@@ -188,6 +188,25 @@ impl Parts {
         })
     }
 
+    /// Returns what is sent after the chain: of a controller the trusted CA that signed its certificate, by that CA's
+    /// name, as whoever knows no more than the CA's fingerprint needs the CA's certificate.
+    pub(crate) fn sent_with(&self) -> Vec<CertificateDer<'static>> {
+        let signed = |root: &&CertificateDer<'static>| {
+            CertificateInfo::parse(root).is_ok_and(|info| info.subject == self.info.issuer)
+                && !self.chain.contains(root)
+        };
+        match self.owner {
+            Owner::Host => Vec::new(),
+            Owner::Controller => self.roots.iter().filter(signed).cloned().collect(),
+        }
+    }
+
+    /// Returns whether a certificate that is shown is to be renewed at `now`, and a CA that is trusted outlives it.
+    pub(crate) fn is_renewal_due(&self, shown: &CertificateInfo, now: SystemTime) -> bool {
+        let outlives = |root| CertificateInfo::parse(root).is_ok_and(|ca| ca.not_after > shown.not_after);
+        unix_seconds(now) >= shown.renewal_from().as_second() && self.roots.iter().any(outlives)
+    }
+
     /// Returns the error of an identity that TLS does not take. `dir` is only for messages.
     pub(crate) fn refused(&self, dir: &Path, error: rustls::Error) -> IdentityError {
         let (key, certificate) = (dir.join(self.owner.key_file()), dir.join(self.owner.certificate_file()));

@@ -6,14 +6,13 @@ use rustls::client::Resumption;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 
 use crate::CONTROLLER_ALPN;
-use crate::certificate::CertificateInfo;
 use crate::cipher::AllowedCiphers;
 use crate::parts::Parts;
+use crate::shown::ShownCertificate;
 use crate::verify::{root_store, verifier_error};
 
 /// Returns aws-lc with these ciphers.
@@ -25,16 +24,17 @@ fn provider(ciphers: &AllowedCiphers) -> Arc<CryptoProvider> {
 pub(crate) fn configs(
     ciphers: &AllowedCiphers,
     parts: &Parts,
+    shown: &Arc<ShownCertificate>,
 ) -> Result<(Arc<ClientConfig>, Arc<ServerConfig>), rustls::Error> {
     let provider = provider(ciphers);
     let roots = root_store(&parts.roots)?;
-    let client = client(provider.clone(), roots.clone(), parts, ciphers.protocols())?;
+    let client = client(provider.clone(), roots.clone(), shown, ciphers.protocols())?;
     let verifier =
         WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build().map_err(verifier_error)?;
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(parts.chain.clone(), parts.key.clone_key())?;
+        .with_cert_resolver(shown.clone());
     server.alpn_protocols = ciphers.protocols();
     forget_sessions(&mut server);
     Ok((Arc::new(client), Arc::new(server)))
@@ -43,13 +43,13 @@ pub(crate) fn configs(
 fn client(
     provider: Arc<CryptoProvider>,
     roots: Arc<RootCertStore>,
-    parts: &Parts,
+    shown: &Arc<ShownCertificate>,
     protocols: Vec<Vec<u8>>,
 ) -> Result<ClientConfig, rustls::Error> {
     let mut client = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_root_certificates(roots)
-        .with_client_auth_cert(parts.chain.clone(), parts.key.clone_key())?;
+        .with_client_cert_resolver(shown.clone());
     client.alpn_protocols = protocols;
     client.resumption = Resumption::disabled();
     Ok(client)
@@ -61,40 +61,37 @@ fn forget_sessions(server: &mut ServerConfig) {
 }
 
 /// Returns the configuration for a host's connections to controllers, which have ciphers of TLS only.
-pub(crate) fn controller_client(ciphers: &AllowedCiphers, parts: &Parts) -> Result<ClientConfig, rustls::Error> {
+pub(crate) fn controller_client(
+    ciphers: &AllowedCiphers,
+    parts: &Parts,
+    shown: &Arc<ShownCertificate>,
+) -> Result<ClientConfig, rustls::Error> {
     let roots = root_store(&parts.roots)?;
-    client(provider(ciphers), roots, parts, vec![CONTROLLER_ALPN.to_vec()])
+    client(provider(ciphers), roots, shown, vec![CONTROLLER_ALPN.to_vec()])
 }
 
 /// Returns the configuration for a controller's requests to another controller.
-pub(crate) fn other_controller_client(parts: &Parts) -> Result<ClientConfig, rustls::Error> {
-    client(Arc::new(default_provider()), root_store(&parts.roots)?, parts, Vec::new())
+pub(crate) fn other_controller_client(
+    parts: &Parts,
+    shown: &Arc<ShownCertificate>,
+) -> Result<ClientConfig, rustls::Error> {
+    client(Arc::new(default_provider()), root_store(&parts.roots)?, shown, Vec::new())
 }
 
 /// Returns the configuration for what a controller accepts. Clients may show a certificate.
-pub(crate) fn controller_server(parts: &Parts) -> Result<ServerConfig, rustls::Error> {
+pub(crate) fn controller_server(parts: &Parts, shown: &Arc<ShownCertificate>) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(root_store(&parts.roots)?, provider.clone())
         .allow_unauthenticated()
         .build()
         .map_err(verifier_error)?;
-    // Who knows no more than the CA's fingerprint needs the CA's certificate.
-    let chain = [&parts.chain[..], &signers(parts)].concat();
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, parts.key.clone_key())?;
+        .with_cert_resolver(shown.clone());
     server.alpn_protocols = [CONTROLLER_ALPN, b"h2", b"http/1.1"].map(<[u8]>::to_vec).to_vec();
     forget_sessions(&mut server);
     Ok(server)
-}
-
-/// Returns the trusted CA that signed the identity's certificate, by its name.
-fn signers(parts: &Parts) -> Vec<CertificateDer<'static>> {
-    let signed = |root: &&CertificateDer<'static>| {
-        CertificateInfo::parse(root).is_ok_and(|info| info.subject == parts.info.issuer) && !parts.chain.contains(root)
-    };
-    parts.roots.iter().filter(signed).cloned().collect()
 }
 
 /// Returns the configuration of a client that takes whom `verifier` takes, and shows nothing.

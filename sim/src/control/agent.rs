@@ -15,6 +15,9 @@ use super::world::World;
 /// How often an agent reports.
 const REPORT_MS: Ms = 1000;
 
+/// How often an agent asks for another certificate with a report.
+const RENEWALS_PERCENT: u64 = 4;
+
 /// Starts an agent's process: it dials all controllers.
 pub fn start(world: &mut World, host: usize) {
     let agent = &mut world.agents[host];
@@ -108,7 +111,8 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
         return world.after(ms, Event::Dial { host, life, node });
     }
     let session = world.number();
-    world.sessions.insert(session, Session { host, node, open: true, last_ms: [0, 0] });
+    let certificate = world.agents[host].certificate;
+    world.sessions.insert(session, Session { host, node, open: true, certificate, last_ms: [0, 0] });
     let agent = &mut world.agents[host];
     agent.sessions.insert(node, session);
     agent.sent.insert(session, Sent::default());
@@ -130,8 +134,29 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
 pub fn report_again(world: &mut World, host: usize, life: u64, session: u64) {
     if world.agents[host].sent.contains_key(&session) {
         report(world, host, session);
+        let is_calm = world.is_calm;
+        if world.renewal_rng.as_mut().is_some_and(|rng| !is_calm && rng.percent(RENEWALS_PERCENT)) {
+            world.send_to_controller(session, ToController::Renew);
+        }
         world.after(REPORT_MS, Event::Report { host, life, session });
     }
+}
+
+/// Keeps a new certificate, and shows it from then on; or dies before or after that.
+fn renewed(world: &mut World, host: usize, number: u64) {
+    let dies = world.rng.percent(20);
+    if !dies || world.rng.percent(50) {
+        let agent = &mut world.agents[host];
+        agent.certificate = agent.certificate.max(number);
+        world.check.stats.renewed += 1;
+    }
+    if dies {
+        stop(world, host);
+        let ms = world.rng.between(100, 4000);
+        return world.after(ms, Event::Restart { node: None, host: Some(host) });
+    }
+    let sessions: Vec<u64> = world.agents[host].sessions.values().copied().collect();
+    sessions.into_iter().for_each(|session| world.break_session(session));
 }
 
 fn report_all(world: &mut World, host: usize) {
@@ -193,10 +218,12 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
             }
             report_all(world, host);
         }
+        ToAgent::Renewed { certificate } => renewed(world, host, certificate.parse().expect("a number")),
         ToAgent::Welcome(_)
         | ToAgent::Refused(_)
         | ToAgent::Hosts { .. }
         | ToAgent::Controllers { .. }
+        | ToAgent::NotRenewed(_)
         | ToAgent::Other => {}
     }
 }

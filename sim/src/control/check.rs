@@ -24,6 +24,8 @@ pub struct Stats {
     pub autostarted: u64,
     pub created: u64,
     pub deposed: u64,
+    /// Certificates that hosts got in place of others.
+    pub renewed: u64,
     /// Hosts that a fencing device has switched off, and those of them whose guests ran.
     pub switched_off: u64,
     pub switched_off_alive: u64,
@@ -41,6 +43,7 @@ impl Stats {
         self.autostarted += other.autostarted;
         self.created += other.created;
         self.deposed += other.deposed;
+        self.renewed += other.renewed;
         self.switched_off += other.switched_off;
         self.switched_off_alive += other.switched_off_alive;
         self.events += other.events;

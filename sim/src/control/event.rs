@@ -70,6 +70,8 @@ pub struct Session {
     pub host: usize,
     pub node: usize,
     pub open: bool,
+    /// The number of the certificate that the agent showed.
+    pub certificate: u64,
     /// When the last line in each direction arrives, so that lines keep their order: to the agent, to the controller.
     pub last_ms: [Ms; 2],
 }

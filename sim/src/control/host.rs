@@ -68,6 +68,10 @@ pub struct Agent {
     pub starts: BTreeMap<String, Start>,
     pub migrations: BTreeMap<u64, Migration>,
     pub highest: Term,
+    /// The number of its certificate, which it shows on new connections.
+    pub certificate: u64,
+    /// How many certificates were signed for the host.
+    pub signed: u64,
     /// Guests that the host cannot run.
     pub refuses: BTreeSet<String>,
     /// The session with each controller.
@@ -91,6 +95,8 @@ impl Agent {
             starts: BTreeMap::new(),
             migrations: BTreeMap::new(),
             highest: Term(0),
+            certificate: 1,
+            signed: 1,
             refuses: BTreeSet::new(),
             sessions: BTreeMap::new(),
             sent: BTreeMap::new(),

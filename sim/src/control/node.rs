@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_api::cluster::Contact;
 use skein_api::{Term, ToAgent, ToController, Welcome};
-use skein_cluster::{Asked, Change, HostRecord, Input, Output, PowerAction, PowerResult, Tables, plan};
+use skein_cluster::{Ask, Asked, Change, HostRecord, Input, Output, PowerAction, PowerResult, Tables, plan};
 use skein_store::election::{HeldLease, TermBase, campaign, guarded};
 use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
 
@@ -191,7 +191,16 @@ fn perform(world: &mut World, node: usize, output: Output) {
             world.send_to_agent(session, ToAgent::Command { command, term, request_id, request });
         }
         Output::Lead { session, term } => world.send_to_agent(session, ToAgent::Leads { term }),
-        Output::HangUp { session, .. } | Output::Refuse { session, .. } => world.break_session(session),
+        Output::HangUp { session, .. } => world.break_session(session),
+        Output::Refuse { session, refusal } => {
+            let of = world.sessions[&session];
+            // No host is removed here, so one is refused only if it has got another certificate since it dialled.
+            if of.certificate >= world.agents[of.host].certificate {
+                let what = format!("host {} is refused with the certificate that it has: {}", of.host, refusal.message);
+                world.check.broken(world.now, what);
+            }
+            world.break_session(session);
+        }
         Output::Plan { plan, request } => {
             let ms = world.rng.between(5, 400);
             world.after(ms, Event::Plan { node, life, plan, request });
@@ -303,15 +312,36 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
                 report_period_ms: 1000,
             };
             world.send_to_agent(session, ToAgent::Welcome(welcome));
-            let certificate = format!("of {}", hello.host);
-            Input::AgentUp { session, hello, certificate }
+            let certificate = certificate(&hello.host, world.sessions[&session].certificate);
+            Input::AgentUp { session, hello, certificate: certificate.into() }
         }
         ToController::Report(report) => Input::AgentReport { session, report },
         ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },
         ToController::Deposed { highest, .. } => Input::AgentDeposed { session, highest },
+        ToController::Renew => return renew(world, node, session),
         ToController::Other => return,
     };
     handle(world, node, input);
+}
+
+/// Returns the SHA-256 of a host's certificate, as far as a run is concerned.
+pub fn certificate(host: &str, number: u64) -> String {
+    format!("of {host} {number}")
+}
+
+/// Signs a certificate in place of the one that an agent has shown. It is handed out when it is written.
+fn renew(world: &mut World, node: usize, session: u64) {
+    let of = world.sessions[&session];
+    let agent = &mut world.agents[of.host];
+    agent.signed += 1;
+    let (host, number) = (agent.name.clone(), agent.signed);
+    let shown_sha256 = certificate(&host, of.certificate);
+    let signed_sha256 = certificate(&host, number);
+    let request = Ask::RenewCertificate { host, shown_sha256, signed_sha256 };
+    let id = world.number();
+    world.renewals.insert(id, (session, number));
+    let (by, from) = ("host".to_owned(), "sim".to_owned());
+    ask(world, node, Asked { id, by, from, what: String::new(), repeat: None, ask: request });
 }
 
 /// Asks a controller for something.

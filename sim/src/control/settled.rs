@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use skein_api::cluster::{Contact, HostMode, Operation, OperationKind, VmRunState};
 use skein_cluster::{HostRecord, VmRecord};
 
+use super::node;
 use super::world::World;
 
 /// Checks the world once all has been calm for long.
@@ -45,6 +46,10 @@ pub fn settled(world: &mut World) -> Result<(), String> {
         let Some(host) = hosts.get(&agent.name) else { return Err(format!("{} is no host", agent.name)) };
         if host.contact != Contact::Online {
             return Err(format!("{} is up, and counts as {:?}", agent.name, host.contact));
+        }
+        let shown = node::certificate(&agent.name, agent.certificate);
+        if host.replaced.contains(&shown) || !host.certificates.contains(&shown) {
+            return Err(format!("{} has the certificate {shown}, and the store has {host:?}", agent.name));
         }
         if host.mode == HostMode::Draining {
             return Err(format!("{} is drained by nobody, and takes no guests", agent.name));

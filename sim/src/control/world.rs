@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
 use skein_api::cluster::{Operation, OperationKind};
-use skein_api::{ToAgent, ToController};
+use skein_api::{Refusal, ToAgent, ToController};
 use skein_cluster::{Answer, Now};
 use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
 
@@ -16,6 +16,9 @@ use crate::rng::Rng;
 
 /// The wall clock at the begin of a run: some day in 2026.
 const EPOCH_MS: u64 = 1_770_000_000_000;
+
+/// One run of so many has certificates renewed.
+const RENEWAL_RUNS: u64 = 5;
 
 /// All that there is.
 pub struct World {
@@ -38,6 +41,10 @@ pub struct World {
     /// The memory of each guest, in MiB.
     pub guests: BTreeMap<String, u64>,
     pub check: Checker,
+    /// What answers go to agents: a certificate's number, by request.
+    pub renewals: BTreeMap<u64, (u64, u64)>,
+    /// Chooses when certificates are renewed; `None`: never in this run. All else goes as without it.
+    pub renewal_rng: Option<Rng>,
     pub numbers: u64,
     pub trace: bool,
     /// Whether things still go wrong.
@@ -62,6 +69,8 @@ impl World {
             migrations: BTreeMap::new(),
             guests: BTreeMap::new(),
             check: Checker::default(),
+            renewals: BTreeMap::new(),
+            renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
             numbers: 0,
             trace: crate::is_traced(),
             is_calm: false,
@@ -195,6 +204,14 @@ impl World {
         {
             let id = operation.id.clone();
             self.check.broken(self.now, format!("operation {id} was answered, and is not in the store"));
+        }
+        if let Some((session, number)) = self.renewals.remove(&asked) {
+            let refused = |message: &str| Refusal { message: message.to_owned(), cure: String::new() };
+            let line = match &answer {
+                Answer::Done => ToAgent::Renewed { certificate: number.to_string() },
+                other => ToAgent::NotRenewed(refused(&short(other))),
+            };
+            self.send_to_agent(session, line);
         }
         self.check.answered(asked, answer);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
@@ -57,6 +57,11 @@ impl Commands {
     pub(crate) fn new(host: Arc<dyn ControlledHost>, terms: Arc<Terms>, waker: Arc<Waker>) -> Commands {
         let replies = Arc::new(Replies { waiting: Mutex::default(), waker });
         Commands { host, terms, under_way: Arc::default(), replies }
+    }
+
+    /// Returns whether no command is under way, and no reply waits to be sent.
+    pub(crate) fn are_over(&self) -> bool {
+        self.under_way.load(Ordering::SeqCst) == 0
     }
 
     /// Returns where replies wait.

@@ -36,6 +36,8 @@ pub(crate) enum LinkError {
     NoGreeting,
     #[error("it does not take this host: {0}: {1}")]
     Refused(String, String),
+    #[error("the host's certificate was renewed, and is shown to it now")]
+    Renewed,
     #[error("the agent stops, or the controller is not in the file any more")]
     Over,
 }

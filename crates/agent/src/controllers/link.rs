@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use skein_api::{API_VERSION, Hello, HostReport, LineError, ToAgent, ToController, Welcome, parse_line};
+use skein_api::{API_VERSION, Hello, HostReport, LineError, Term, ToAgent, ToController, Welcome, parse_line};
 use skein_inventory::{HostAddress, printable};
 use tracing::{debug, info, warn};
 
@@ -17,6 +17,7 @@ use super::errors::LinkError;
 use super::host::ControlledHost;
 use super::learnt::LearntControllers;
 use super::observe::Observer;
+use super::renewal::Renewal;
 use super::report::Told;
 use super::terms::Terms;
 use super::waker::Waker;
@@ -29,6 +30,10 @@ use crate::random::random;
 const WORDS_BYTES_MAX: usize = 300;
 /// Bounds a wait, so that the thread sees that it is to end.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Bounds how long a connection that showed a certificate of before waits until its commands are over: those go on
+/// without it, and are asked for again.
+const RENEWED_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Says how long is waited for what.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +69,7 @@ impl Default for LinkTimes {
 /// What all connections of an agent share.
 pub(crate) struct LinkContext {
     pub(crate) tls: Arc<ClientConfig>,
+    pub(crate) renewal: Renewal,
     pub(crate) host: Arc<dyn ControlledHost>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
@@ -120,10 +126,15 @@ impl Link {
             if !context.observer.wait_first(WAIT_MAX) {
                 continue;
             }
-            let begun = Instant::now();
+            let (begun, renewals) = (Instant::now(), context.renewal.renewals());
             let Err(error) = self.connect(context);
             if self.is_over() {
                 return;
+            }
+            if context.renewal.renewals() != renewals {
+                // Whatever ended the connection, it showed a certificate that is not taken for long any more.
+                info!(controller = %self.address, "connects anew: {}", error_chain(&LinkError::Renewed));
+                continue;
             }
             let words = printable(error_chain(&error), WORDS_BYTES_MAX);
             // The same reason again and again is worth one line.
@@ -150,6 +161,7 @@ impl Link {
     /// Connects, and serves the controller until the connection is over.
     fn connect(&self, context: &LinkContext) -> Result<std::convert::Infallible, LinkError> {
         let times = &context.times;
+        let renewals = context.renewal.renewals();
         let socket = context.dial.dial(&self.address, times.dial)?;
         let mut wire = Wire::new(socket, context.tls.clone())?;
         let name = wire.shake_hands(times.greeting, &self.waker, &|| self.is_over())?;
@@ -161,8 +173,20 @@ impl Link {
         let period = Duration::from_millis(welcome.report_period_ms);
         let commands = Commands::new(context.host.clone(), context.terms.clone(), self.waker.clone());
         let _subscription = context.observer.subscribe(period, &self.waker);
-        Serving { context, name: &name, wire, commands, told: Told::default(), seen: 0, due: Instant::now(), period }
-            .serve(self)
+        Serving {
+            context,
+            name: &name,
+            wire,
+            commands,
+            told: Told::default(),
+            seen: 0,
+            due: Instant::now(),
+            period,
+            led: None,
+            renewals,
+            renewed: None,
+        }
+        .serve(self)
     }
 
     fn hello(&self, context: &LinkContext) -> Hello {
@@ -224,6 +248,12 @@ struct Serving<'a> {
     /// When the next report has to go out.
     due: Instant,
     period: Duration,
+    /// The term in which the controller leads, as it last said.
+    led: Option<Term>,
+    /// How often the host's certificate had been renewed when the connection began.
+    renewals: u64,
+    /// Since when the host has another certificate than this connection showed.
+    renewed: Option<Instant>,
 }
 
 impl Serving<'_> {
@@ -233,6 +263,7 @@ impl Serving<'_> {
                 return Err(LinkError::Over);
             }
             self.listen()?;
+            self.renew()?;
             self.speak()?;
             if self.wire.stalled_for() > self.context.times.stall {
                 return Err(LinkError::Stalled(self.context.times.stall));
@@ -254,18 +285,34 @@ impl Serving<'_> {
                         self.wire.queue(&answer)?;
                     }
                 }
-                ToAgent::Leads { term } => {
-                    if let Err(error) = self.context.terms.admit(term) {
-                        debug!(controller = self.name, "leads in term {term}: {}", error_chain(&error));
-                    }
-                }
+                ToAgent::Leads { term } => match self.context.terms.admit(term) {
+                    Ok(()) => self.led = Some(term),
+                    Err(error) => debug!(controller = self.name, "leads in term {term}: {}", error_chain(&error)),
+                },
                 ToAgent::Hosts { addresses } => self.context.host.learn_hosts(&addresses),
                 ToAgent::Controllers { addresses } => self.context.learnt.learn(&addresses),
                 ToAgent::Refused(refusal) => return Err(LinkError::Refused(refusal.message, refusal.cure)),
                 // A controller may say another period.
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),
+                ToAgent::Renewed { certificate } => self.context.renewal.take(&certificate),
+                ToAgent::NotRenewed(refusal) => self.context.renewal.refuse(refusal),
                 ToAgent::Other => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Asks the controller that leads for another certificate, if that is due; ends the connection if the host has one
+    /// that this connection did not show, once no command is under way.
+    fn renew(&mut self) -> Result<(), LinkError> {
+        let renewal = &self.context.renewal;
+        if renewal.renewals() != self.renewals {
+            let since = *self.renewed.get_or_insert_with(Instant::now);
+            if self.commands.are_over() && self.wire.unsent() == 0 || since.elapsed() > RENEWED_WAIT_MAX {
+                return Err(LinkError::Renewed);
+            }
+        } else if self.led == Some(self.context.terms.highest()) && renewal.wants() {
+            self.wire.queue(&ToController::Renew)?;
         }
         Ok(())
     }

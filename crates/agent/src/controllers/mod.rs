@@ -16,6 +16,7 @@
 //! | `link`, `errors` | the connection to one controller |
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
+//! | `renewal` | the host's certificate is renewed before it ends |
 //! | `commands`, `terms` | commands, and whose are obeyed |
 
 mod commands;
@@ -26,6 +27,9 @@ mod learnt;
 mod link;
 mod loads;
 mod observe;
+mod renewal;
+#[cfg(test)]
+mod renewal_tests;
 mod report;
 mod terms;
 #[cfg(test)]
@@ -56,6 +60,7 @@ use self::dial::TcpDial;
 use self::learnt::LearntControllers;
 use self::link::{Link, LinkContext, LinkTimes};
 use self::observe::Observer;
+use self::renewal::Renewal;
 use self::terms::Terms;
 use crate::random::random;
 use crate::watched_file::WatchedFile;
@@ -102,6 +107,7 @@ impl Controllers {
     ) -> Result<Controllers, ControllersError> {
         let context = LinkContext {
             tls: skein_identity::controller_client_config(identity)?,
+            renewal: Renewal::new(identity.clone()),
             observer: Observer::new(host.clone()),
             host,
             terms: Arc::new(Terms::load(term_file)),

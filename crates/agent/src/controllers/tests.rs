@@ -26,12 +26,13 @@ use super::errors::LinkError;
 use super::learnt::LearntControllers;
 use super::link::{LinkContext, LinkTimes};
 use super::observe::{CHANGE_PERIOD, Observer};
+use super::renewal::Renewal;
 use super::terms::Terms;
 use super::wire::Socket;
 use super::{ControlledHost, Controllers, GuestProcess, test_parts as parts};
 
 /// Short waits, so that a test sees their ends.
-const TIMES: LinkTimes = LinkTimes {
+pub(super) const TIMES: LinkTimes = LinkTimes {
     dial: Duration::from_secs(5),
     greeting: Duration::from_secs(30),
     stall: Duration::from_secs(30),
@@ -42,7 +43,7 @@ const TIMES: LinkTimes = LinkTimes {
 
 /// A host that has what a test says.
 #[derive(Default)]
-struct FakeHost {
+pub(super) struct FakeHost {
     vms: Mutex<BTreeMap<String, VmView>>,
     outline: AtomicU64,
     /// The requests that were carried out.
@@ -59,12 +60,12 @@ impl FakeHost {
         self.outline.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn halt(&self, is_halted: bool) {
+    pub(super) fn halt(&self, is_halted: bool) {
         *self.is_halted.lock() = is_halted;
         self.released.notify_all();
     }
 
-    fn has_run(&self, what: &str) -> usize {
+    pub(super) fn has_run(&self, what: &str) -> usize {
         self.run.lock().iter().filter(|line| format!("{:?}", line.request).contains(what)).count()
     }
 }
@@ -137,11 +138,11 @@ impl Dial for PairDial {
 }
 
 /// An agent's share, and the cluster around it.
-struct World {
-    ca: ClusterCa,
-    identity: Identity,
-    dir: tempfile::TempDir,
-    host: Arc<FakeHost>,
+pub(super) struct World {
+    pub(super) ca: ClusterCa,
+    pub(super) identity: Identity,
+    pub(super) dir: tempfile::TempDir,
+    pub(super) host: Arc<FakeHost>,
     dialled: Receiver<(String, UnixStream)>,
     dials: SyncSender<(String, UnixStream)>,
     controllers: Option<Controllers>,
@@ -156,6 +157,11 @@ impl World {
     fn with(addresses: &[&str], times: LinkTimes) -> World {
         let ca = ClusterCa::create("lab").unwrap();
         let identity = ca.issue("hosta", Validity::days(1)).unwrap();
+        World::of(ca, identity, addresses, times)
+    }
+
+    /// Begins with a host's identity.
+    pub(super) fn of(ca: ClusterCa, identity: Identity, addresses: &[&str], times: LinkTimes) -> World {
         let (dials, dialled) = sync_channel(64);
         let host = Arc::new(FakeHost::default());
         host.set_vm(parts::vm("web1", VmState::Running));
@@ -182,6 +188,7 @@ impl World {
         let host: Arc<dyn ControlledHost> = self.host.clone();
         let context = LinkContext {
             tls: skein_identity::controller_client_config(&self.identity).unwrap(),
+            renewal: Renewal::new(self.identity.clone()),
             observer: Observer::new(host.clone()),
             host,
             terms: Arc::new(Terms::load(&self.term_file())),
@@ -193,7 +200,7 @@ impl World {
         self.controllers = Some(Controllers::with(&self.dir.path().join("controllers.toml"), context).unwrap());
     }
 
-    fn fake(&self, name: &str) -> FakeController {
+    pub(super) fn fake(&self, name: &str) -> FakeController {
         let names = ControllerNames::new(name, []).unwrap();
         FakeController::new(&self.ca.issue_controller(&names, Validity::days(1)).unwrap())
     }
@@ -206,7 +213,7 @@ impl World {
 
     /// Takes the next connection to an address that is still there, and greets the agent.
     #[track_caller]
-    fn connect(&self, address: &str, fake: &FakeController) -> AgentConnection<UnixStream> {
+    pub(super) fn connect(&self, address: &str, fake: &FakeController) -> AgentConnection<UnixStream> {
         let end = Instant::now() + COMMAND_TIME;
         loop {
             let (to, socket) = self.dialled();
@@ -224,7 +231,7 @@ impl World {
     }
 }
 
-fn stop_request() -> Request {
+pub(super) fn stop_request() -> Request {
     Request::VmStop { name: "web1".into(), timeout_s: 1, force: false }
 }
 

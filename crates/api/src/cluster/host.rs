@@ -27,6 +27,10 @@ pub struct Host {
     pub addresses: Vec<String>,
     /// The release of the agent's program; `None`: the agent has not reported yet.
     pub release: Option<String>,
+    /// When the certificate ends that the host's agent last showed. The agent has it renewed by itself when a third of
+    /// its validity is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_ends: Option<UnixMs>,
     /// The CPUs that are online.
     pub cpus: Option<u32>,
     /// MemTotal.

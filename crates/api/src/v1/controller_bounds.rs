@@ -25,6 +25,8 @@ const ADDRESS_BYTES_MAX: usize = 255 + 6;
 const VMS_MAX: usize = 4096;
 /// Bounds the migrations of a line: those that a host remembers, and those under way.
 const MIGRATIONS_MAX: usize = 1024;
+/// Bounds a certificate in PEM, which has 1 to 2 KB.
+const CERTIFICATE_BYTES_MAX: usize = 16 << 10;
 /// Bounds a name of a cluster, a release, or the id of a boot.
 const WORD_BYTES_MAX: usize = 64;
 /// Bounds a term and a count, so that what is counted on from there stays below 2^63.
@@ -47,7 +49,7 @@ impl ToController {
             ToController::Hello(hello) => hello.check(),
             ToController::Report(report) => report.check(),
             ToController::Deposed { command: _, highest } => within("highest", Some(highest.0), &COUNT_RANGE),
-            ToController::Reply { command: _, reply: _ } | ToController::Other => Ok(()),
+            ToController::Reply { command: _, reply: _ } | ToController::Renew | ToController::Other => Ok(()),
         }
     }
 }
@@ -121,7 +123,10 @@ impl ToAgent {
                     addresses(std::slice::from_ref(dialled))
                 })
             }
-            ToAgent::Refused(_) | ToAgent::Other => Ok(()),
+            ToAgent::Renewed { certificate } => {
+                at_most("bytes of a certificate", certificate.len(), CERTIFICATE_BYTES_MAX)
+            }
+            ToAgent::Refused(_) | ToAgent::NotRenewed(_) | ToAgent::Other => Ok(()),
         }
     }
 }

@@ -57,6 +57,9 @@ pub enum ToController {
         /// The highest term.
         highest: Term,
     },
+    /// The certificate that the host showed is to be renewed: the leader signs one of the same name and key, and answers
+    /// [`ToAgent::Renewed`] or [`ToAgent::NotRenewed`]. A controller of an older release passes this over.
+    Renew,
     /// A line of a newer release.
     #[serde(other)]
     Other,
@@ -149,6 +152,13 @@ pub enum ToAgent {
         /// The address of each controller for agents, as `10.0.0.1:7443`, by the controller's name.
         addresses: BTreeMap<String, String>,
     },
+    /// The host's new certificate. The one of before is refused once this one was shown.
+    Renewed {
+        /// The certificate, in PEM.
+        certificate: String,
+    },
+    /// The host's certificate is not renewed, and why.
+    NotRenewed(Refusal),
     /// A line of a newer release.
     #[serde(other)]
     Other,

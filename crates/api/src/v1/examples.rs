@@ -603,6 +603,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         ToController::Report(Box::new(HostReport { sequence: 2, ..HostReport::default() })),
         ToController::Reply { command: 5, reply: Box::new(Reply::Done) },
         ToController::Deposed { command: 6, highest: Term(4) },
+        ToController::Renew,
         ToController::Other,
     ]
 }
@@ -630,6 +631,8 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         command(None, Request::VmList),
         ToAgent::Hosts { addresses: [("hosta".into(), addresses()), ("hostb".into(), vec![])].into() },
         ToAgent::Controllers { addresses: [("ctl2".into(), "10.0.0.2:7443".into())].into() },
+        ToAgent::Renewed { certificate: "-----BEGIN CERTIFICATE-----".into() },
+        ToAgent::NotRenewed(Refusal { message: "no key".into(), cure: "let another lead".into() }),
         ToAgent::Other,
     ]
 }

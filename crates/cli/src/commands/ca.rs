@@ -196,7 +196,7 @@ fn issue(ca_dir: &Path, host: &str, out: Option<PathBuf>, days: u32) -> anyhow::
          \x20 scp -p {from}/ca.pem {from}/host.pem {from}/host.key root@{host}:{DEFAULT_IDENTITY_DIR}/\n\
          Renew it before it ends:\n\
          \x20 skein ca renew {renew}{at}\n",
-        validity = validity(identity.info()),
+        validity = validity(&identity.info()),
         at = option(ca_dir),
         shown = dir.display(),
         from = quoted(&dir),
@@ -482,7 +482,7 @@ mod tests {
         let day = Duration::from_secs(24 * 3600);
         let now = SystemTime::now();
         let identity = ClusterCa::create("lab").unwrap().issue("node1", Validity::days(365)).unwrap();
-        let warning = |at| shown(Path::new("host.pem"), identity.info().clone(), at).warning;
+        let warning = |at| shown(Path::new("host.pem"), (*identity.info()).clone(), at).warning;
         assert_eq!(warning(now), None);
         assert_eq!(warning(now + 334 * day), None);
         let soon = warning(now + 336 * day).unwrap();

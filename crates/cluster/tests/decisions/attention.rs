@@ -4,6 +4,8 @@ use skein_api::cluster::UnixMs;
 use skein_api::{Hello, HostReport, Term, VmState, VmView};
 use skein_cluster::{Controller, Input, Now, Settings, Tables};
 
+use crate::bench::Bench;
+
 fn now() -> Now {
     Now { wall: UnixMs(1_770_000_000_000), mono_ms: 1_000, utc_offset_s: 0 }
 }
@@ -30,7 +32,7 @@ fn a_guest_that_runs_on_two_hosts_is_told() {
     let mut handle = |input| controller.handle(now(), input).unwrap();
     handle(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
     for (session, host) in [(1, "alpha"), (2, "beta")] {
-        handle(Input::AgentUp { session, hello: hello(host), certificate: host.into() });
+        handle(Input::AgentUp { session, hello: hello(host), certificate: host.to_owned().into() });
         let vms = vec![running("web"), running(host)];
         handle(Input::AgentReport { session, report: Box::new(HostReport { sequence: 1, vms, ..Default::default() }) });
     }
@@ -39,4 +41,32 @@ fn a_guest_that_runs_on_two_hosts_is_told() {
     // A host that says nothing any more is not counted.
     controller.handle(now(), Input::AgentDown { session: 2 }).unwrap();
     assert!(controller.attention().is_empty(), "{:?}", controller.attention());
+}
+
+#[test]
+fn agents_of_other_releases_are_told() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    assert!(bench.controller.release_attention("0.3.0").is_empty(), "no agent has a release that is a number");
+    let mut told = |releases: [&str; 3]| {
+        for (host, release) in ["alpha", "beta", "gamma"].into_iter().zip(releases) {
+            bench.releases.insert(host.into(), release.into());
+            bench.connect(host);
+        }
+        bench.controller.release_attention("0.3.0")
+    };
+    assert!(told(["0.3.0"; 3]).is_empty());
+    assert!(told(["0.2.1"; 3]).is_empty(), "agents are upgraded after controllers");
+    let different = told(["0.3.0", "0.2.0", "0.3.0"]);
+    assert_eq!(
+        different,
+        ["agents are of different releases: 0.2.0 on beta; 0.3.0 on alpha, gamma: upgrade the older ones"]
+    );
+    let others = told(["0.4.0", "0.1.9", "0.3.0"]);
+    assert_eq!(others.len(), 2);
+    assert!(others[0].contains("agent of beta is of release 0.1.9") && others[0].contains("does not know any more"));
+    assert!(others[1].contains("agent of alpha is of release 0.4.0, newer") && others[1].contains("skein-controller"));
+    // Whoever is gone counts no more.
+    bench.disconnect("alpha");
+    bench.disconnect("beta");
+    assert!(bench.controller.release_attention("0.3.0").is_empty());
 }

@@ -9,8 +9,8 @@ use skein_api::{
     Reply, Request, Role, Term, VmOrigin, VmState, VmView,
 };
 use skein_cluster::{
-    Answer, Ask, Asked, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused, SessionId, Settings,
-    Tables, plan,
+    Answer, Ask, Asked, CertificateValidity, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused,
+    SessionId, Settings, ShownCertificate, Tables, plan,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -44,7 +44,7 @@ impl Hand {
 
 pub struct Bench {
     pub controller: Controller,
-    now: Now,
+    pub now: Now,
     revision: u64,
     term: u64,
     store: BTreeMap<String, Vec<u8>>,
@@ -62,10 +62,14 @@ pub struct Bench {
     commanded: BTreeMap<u64, (String, String, String)>,
     /// The certificate that a host's agent shows: its first unless the test says otherwise.
     pub certificates: BTreeMap<String, String>,
+    /// From when until when the certificates are valid that agents show.
+    pub validity: Option<CertificateValidity>,
     /// The agents that were refused.
     pub refusals: Vec<(String, Refusal)>,
     /// How many plans were made.
     pub plans: u32,
+    /// The release of a host's agent: none that is a number unless the test says otherwise.
+    pub releases: BTreeMap<String, String>,
     /// Counts the boots of a host, from 1 on.
     boots: BTreeMap<String, u32>,
 }
@@ -88,8 +92,10 @@ impl Bench {
             hands: Vec::new(),
             commanded: BTreeMap::new(),
             certificates: BTreeMap::new(),
+            validity: None,
             refusals: Vec::new(),
             plans: 0,
+            releases: BTreeMap::new(),
             boots: BTreeMap::new(),
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
@@ -174,7 +180,7 @@ impl Bench {
         self.sessions.insert(session, host.to_owned());
         let hello = Hello {
             host: host.into(),
-            release: "test".into(),
+            release: self.releases.get(host).cloned().unwrap_or_else(|| "test".into()),
             api: 1,
             instance: 1,
             boot_id: Some(format!("boot {}", self.boots.get(host).copied().unwrap_or(1))),
@@ -182,6 +188,7 @@ impl Bench {
             highest_term: Term(0),
         };
         let certificate = self.certificates.get(host).cloned().unwrap_or_else(|| format!("{host} 1"));
+        let certificate = ShownCertificate { sha256: certificate, validity: self.validity };
         self.input(Input::AgentUp { session, hello, certificate });
         let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
         let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };

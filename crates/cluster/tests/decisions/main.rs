@@ -3,6 +3,7 @@
 mod attention;
 mod bench;
 mod by_hand;
+mod certificates;
 mod cpu_baseline;
 mod drain;
 mod fence;

@@ -11,15 +11,17 @@ use anyhow::{Context, bail};
 use hyper::Method;
 use skein_api::cluster::{NewToken, Page, Role, StoreKind, Token, TokenSecret};
 use skein_controller::client::Client;
-use skein_controller::config::{Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE, EtcdConfig};
+use skein_controller::config::{
+    Config, ConfigError, DEFAULT_CONFIG, DEFAULT_STORE, EtcdConfig, default_certificate_days,
+};
 use skein_controller::driver::{Member, Members};
 use skein_controller::fencing::FencingConfig;
 use skein_controller::found::{FoundError, Founded, check_ca, cluster_in, found, running_in};
 use skein_controller::http::token_secret;
 use skein_controller::server::DEFAULT_PORT;
 use skein_identity::{
-    CaFingerprint, ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR,
-    DEFAULT_VALIDITY_DAYS, JoinToken, Validity,
+    CaFingerprint, ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR, JoinToken,
+    Validity,
 };
 use skein_store_sqlite::OpenError;
 
@@ -265,6 +267,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         store,
         identity: args.identity.clone(),
         ca: Some(args.ca.clone()),
+        certificate_days: default_certificate_days(),
         admin_token: args.identity.join(TOKEN_FILE),
         etcd: etcd(args)?,
     };
@@ -331,7 +334,7 @@ fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Resul
     if ca.info().common_name.as_deref() == Some(&config.name) {
         bail!("the CA is called {} itself: give the controller another name with --controller", config.name);
     }
-    let identity = ca.issue_controller(&names(config)?, Validity::days(DEFAULT_VALIDITY_DAYS))?;
+    let identity = ca.issue_controller(&names(config)?, Validity::lasting(config.certificate_time()))?;
     identity.save(dir)?;
     writeln!(said, "made    the identity of {} in {}", identity.name(), dir.display())?;
     Ok(identity)

@@ -13,7 +13,8 @@ use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, Member, bo
 use skein_controller::fencing::RealDevices;
 use skein_controller::http::router;
 use skein_controller::server::{ServerSettings, serve};
-use skein_identity::{ClusterCa, ControllerIdentity, controller_server_config};
+use skein_controller::signer::Signer;
+use skein_identity::{ClusterCa, controller_server_config};
 use skein_store::{Key, Store, read_one};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -43,11 +44,12 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
-    let identity = ControllerIdentity::load(&config.identity)?;
     let ca = config.ca.as_ref().map(|dir| ClusterCa::load(dir)).transpose()?;
     if ca.is_none() {
-        warn!("this controller does not have the CA's key: no host can join by it");
+        warn!("this controller does not have the CA's key: no host can join by it, and no certificate is renewed");
     }
+    let signer = Arc::new(Signer::new(ca, config.certificate_time()));
+    let identity = signer.load_identity(&config.identity)?;
     let store = config.open_store()?;
     check(&*store)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -66,10 +68,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let server = ServerSettings { report_period: Duration::from_millis(args.report_ms), ..ServerSettings::default() };
     let served = runtime.block_on(async {
         let (stop, why) = stop(&driver)?;
-        let router = router(driver.clone(), ca);
+        let router = router(driver.clone(), signer.clone(), identity.clone());
+        let (renewed, renews) = (identity.clone(), signer.clone());
+        tokio::spawn(async move { renews.keep_renewed(&renewed).await });
         tell_systemd(NotifyState::Ready);
         info!("ready on {}", config.listen);
-        serve(listener, driver.clone(), router, controller_server_config(&identity), server, stop).await;
+        serve(listener, driver.clone(), router, controller_server_config(&identity), signer, server, stop).await;
         tell_systemd(NotifyState::Stopping);
         anyhow::Ok(why.borrow().clone())
     });

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use skein_api::cluster::{ChangedObject, FencingDevice};
-use skein_api::{Hello, Term};
+use skein_api::{Hello, Term, ToAgent};
 use skein_cluster::{
     Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, PowerAction, PowerResult, Refused,
-    RefusedKind, SessionId, error_chain,
+    RefusedKind, SessionId, ShownCertificate, error_chain,
 };
 use skein_store::StoreMember;
 use skein_store::election::HeldLease;
@@ -163,7 +163,7 @@ impl Shared {
     }
 
     /// Begins a connection with an agent.
-    pub fn agent_up(&self, hello: Hello, certificate: String) -> AgentLink {
+    pub fn agent_up(&self, hello: Hello, certificate: ShownCertificate) -> AgentLink {
         let mut state = self.state.write();
         let link = state.agents.add();
         self.input_to(&mut state, Input::AgentUp { session: link.session, hello, certificate });
@@ -175,6 +175,11 @@ impl Shared {
         let mut state = self.state.write();
         state.agents.remove(session);
         self.input_to(&mut state, Input::AgentDown { session });
+    }
+
+    /// Sends a line to an agent.
+    pub fn tell_agent(&self, session: SessionId, line: &ToAgent) {
+        self.state.write().agents.send(session, line);
     }
 
     /// Lets time go on.
@@ -239,7 +244,7 @@ impl Shared {
                 full.then_some(Input::Power { job, result: PowerResult::Refused(why) })
             }
             Output::Command { session, command, term, request_id, request } => {
-                let line = skein_api::ToAgent::Command { command, term, request_id, request };
+                let line = ToAgent::Command { command, term, request_id, request };
                 state.agents.send(session, &line);
                 None
             }

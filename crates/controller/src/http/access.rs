@@ -83,7 +83,7 @@ pub(crate) async fn new_ticket(
     if let Some(host) = &new.host {
         check_name(host)?;
     }
-    let ca = app.ca.as_ref().ok_or_else(no_ca)?;
+    let ca = app.signer.ca().ok_or_else(no_ca)?;
     let (id, secret) = new_secrets().ok_or_else(no_random)?;
     let secret_sha256 = sha256_hex(secret.as_bytes());
     let token = JoinToken { ca: ca.fingerprint(), id: id.clone(), secret }.to_string();

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use skein_identity::{ClusterCa, ClusterPeer};
+use skein_identity::{ClusterPeer, ControllerIdentity};
 use tokio::sync::Semaphore;
 
 use crate::driver::Driver;
 use crate::limits::Wrong;
+use crate::signer::Signer;
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug)]
@@ -23,8 +24,10 @@ pub struct Peer {
 /// What all routes need.
 pub(crate) struct App {
     pub driver: Arc<Driver>,
-    /// The cluster's CA, where this controller has it.
-    pub ca: Option<ClusterCa>,
+    /// What signs certificates.
+    pub signer: Arc<Signer>,
+    /// This controller's identity.
+    pub identity: ControllerIdentity,
     pub wrong: Wrong,
     /// How many questions about placement are answered at the same time.
     pub questions: Semaphore,

@@ -1,11 +1,14 @@
 //! The cluster as a whole.
 
+use std::time::SystemTime;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 use skein_api::Term;
 use skein_api::cluster::{ClusterStatus, ControllerView, StoreMemberView};
+use skein_cluster::Controller;
 use skein_store::StoreMember;
 use utoipa::ToSchema;
 
@@ -33,6 +36,7 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
     let term = Term(leader.as_ref().map_or(0, |leader| leader.term));
     let store = app.driver.store_kind();
     let members = app.driver.store_members();
+    let signs = app.signer.attention(&app.identity, SystemTime::now());
     app.driver.read(|of| {
         let Some(cluster) = &of.tables().cluster else {
             let cure = "ask again in a moment; a new controller needs 'skein-controller init'";
@@ -48,13 +52,19 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
             hosts: of.host_counts(),
             vms: of.vm_counts(),
             operations_running: u32::try_from(open).unwrap_or(u32::MAX),
-            attention: of.attention().into_iter().chain(store_attention(&members)).chain(gone).collect(),
+            attention: attention(of, &members).into_iter().chain(gone).chain(signs).collect(),
             store_members: members
                 .into_iter()
                 .map(|of| StoreMemberView { address: of.address, problem: of.problem })
                 .collect(),
         }))
     })
+}
+
+/// Returns what of the cluster and its store needs a person, one sentence each.
+fn attention(of: &Controller, members: &[StoreMember]) -> Vec<String> {
+    let releases = of.release_attention(env!("CARGO_PKG_VERSION"));
+    of.attention().into_iter().chain(releases).chain(store_attention(members)).collect()
 }
 
 /// Returns what is wrong with the store's members, one sentence each.

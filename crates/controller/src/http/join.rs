@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::{Extension, Json};
 use skein_api::cluster::{JoinRequest, Joined};
 use skein_cluster::{Answer, Ask, error_chain};
-use skein_identity::{CaFingerprint, DEFAULT_VALIDITY_DAYS, JoinToken, SigningRequest, Validity, certificate_pem};
+use skein_identity::{CaFingerprint, JoinToken, SigningRequest, certificate_pem};
 
 use super::access::no_ca;
 use super::answer::unexpected;
@@ -45,7 +45,7 @@ async fn try_join(origin: Origin, app: &App, request: &JoinRequest) -> Result<Jo
         let cure = "get a new token where a controller runs: skein-controller ticket";
         Problem::new(StatusCode::FORBIDDEN, detail, cure)
     };
-    let ca = app.ca.as_ref().ok_or_else(no_ca)?;
+    let ca = app.signer.ca().ok_or_else(no_ca)?;
     let token: JoinToken = request.token.trim().parse().map_err(|_| forbidden("that is no token for a join"))?;
     if token.ca != ca.fingerprint() {
         return Err(forbidden("the token is another cluster's"));
@@ -53,8 +53,9 @@ async fn try_join(origin: Origin, app: &App, request: &JoinRequest) -> Result<Jo
     let signing = SigningRequest::parse(request.signing_request.as_bytes())
         .map_err(|error| Problem::invalid(error_chain(&error), "make a request with `skein join`"))?;
     // The ticket is used up by the core's word, so that whatever else may fail comes before.
-    let certificate = ca
-        .sign_host(&signing, &request.host, Validity::days(DEFAULT_VALIDITY_DAYS))
+    let certificate = app
+        .signer
+        .sign(ca, &signing, &request.host)
         .map_err(|error| Problem::invalid(error_chain(&error), "make a request with `skein join`"))?;
     let host = signing.name().to_owned();
     let ask = Ask::Join {

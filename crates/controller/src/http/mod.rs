@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use axum::extract::DefaultBodyLimit;
 use axum::{Json, Router, middleware};
-use skein_identity::ClusterCa;
+use skein_identity::ControllerIdentity;
 use tokio::sync::Semaphore;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{RefOr, Schema, Type, schema::SchemaType};
@@ -42,6 +42,7 @@ use utoipa_axum::routes;
 
 use crate::driver::Driver;
 use crate::limits::Wrong;
+use crate::signer::Signer;
 
 use app::{App, Shared};
 
@@ -86,8 +87,9 @@ impl Modify for Security {
 const QUESTIONS_MAX: usize = 2;
 
 /// Returns the routes, and the document of them.
-pub fn router(driver: Arc<Driver>, ca: Option<ClusterCa>) -> Router {
-    let app = Arc::new(App { driver, ca, wrong: Wrong::default(), questions: Semaphore::new(QUESTIONS_MAX) });
+pub fn router(driver: Arc<Driver>, signer: Arc<Signer>, identity: ControllerIdentity) -> Router {
+    let questions = Semaphore::new(QUESTIONS_MAX);
+    let app = Arc::new(App { driver, signer, identity, wrong: Wrong::default(), questions });
     let (router, mut document) = routes().split_for_parts();
     plain_parameters(&mut document);
     router

@@ -11,7 +11,7 @@ use skein_api::{
     HostFacts, HostLoad, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, Term, ToAgent,
     ToController, VmOrigin, VmState, VmView,
 };
-use skein_identity::{ClusterCa, Validity, controller_client_config, controller_name};
+use skein_identity::{ClusterCa, Identity, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
@@ -37,6 +37,10 @@ struct HostState {
     refused: u32,
     /// What the agent was told by controllers that do not take its host.
     turned_away: Vec<Refusal>,
+    /// Whether the agent is to ask for another certificate.
+    asks_renewal: bool,
+    /// What it was answered: a certificate in PEM.
+    renewed: Option<Result<String, Refusal>>,
 }
 
 /// How long a migration takes.
@@ -72,6 +76,16 @@ impl World {
 
     pub fn turned_away(&self, host: &str) -> Vec<Refusal> {
         self.hosts.lock().get(host).map(|host| host.turned_away.clone()).unwrap_or_default()
+    }
+
+    /// Has a host's agent ask for another certificate.
+    pub fn ask_renewal(&self, host: &str) {
+        self.hosts.lock().entry(host.into()).or_default().asks_renewal = true;
+    }
+
+    /// Returns what a host's agent was answered, once.
+    pub fn renewed(&self, host: &str) -> Option<Result<String, Refusal>> {
+        self.hosts.lock().get_mut(host)?.renewed.take()
     }
 
     pub fn highest(&self, host: &str) -> Term {
@@ -187,8 +201,13 @@ impl Drop for FakeAgent {
 impl FakeAgent {
     /// Starts the agent of a host, which keeps contact with these controllers.
     pub fn start(ca: &ClusterCa, world: &Arc<World>, host: &str, controllers: Vec<SocketAddr>) -> FakeAgent {
-        let identity = ca.issue(host, Validity::days(1)).unwrap();
-        let connector = TlsConnector::from(controller_client_config(&identity).unwrap());
+        FakeAgent::start_as(&ca.issue(host, Validity::days(1)).unwrap(), world, controllers)
+    }
+
+    /// Starts the agent of a host with this identity.
+    pub fn start_as(identity: &Identity, world: &Arc<World>, controllers: Vec<SocketAddr>) -> FakeAgent {
+        let host = identity.host();
+        let connector = TlsConnector::from(controller_client_config(identity).unwrap());
         let (world, host) = (world.clone(), host.to_owned());
         let task = tokio::spawn(async move {
             let mut links = tokio::task::JoinSet::new();
@@ -233,6 +252,13 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 sequence += 1;
                 let report = world.report(host, sequence, &mut told);
                 send(&mut writer, &ToController::Report(Box::new(report))).await?;
+                let asks = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_renewal);
+                if asks {
+                    // Twice at once is answered as once.
+                    for _ in 0..2 {
+                        send(&mut writer, &ToController::Renew).await?;
+                    }
+                }
                 continue;
             }
             line = lines.next_line() => line?,
@@ -259,6 +285,12 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             }
             ToAgent::Controllers { addresses } => {
                 world.hosts.lock().entry(host.into()).or_default().controllers = addresses;
+            }
+            ToAgent::Renewed { certificate } => {
+                world.hosts.lock().entry(host.into()).or_default().renewed = Some(Ok(certificate));
+            }
+            ToAgent::NotRenewed(refusal) => {
+                world.hosts.lock().entry(host.into()).or_default().renewed = Some(Err(refusal));
             }
             ToAgent::Welcome(_) | ToAgent::Other => {}
         }

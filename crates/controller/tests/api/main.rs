@@ -2,6 +2,7 @@
 
 mod abuse;
 mod access;
+mod certificates;
 mod drain;
 mod failover;
 mod fake_agent;

@@ -12,7 +12,8 @@ use skein_controller::client::{Answered, Client};
 use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, MIGRATIONS, Member, boot_clock, wall};
 use skein_controller::http::{router, sha256_hex};
 use skein_controller::server::{ServerSettings, serve};
-use skein_identity::{ClusterCa, ControllerNames, Validity, controller_server_config};
+use skein_controller::signer::Signer;
+use skein_identity::{ClusterCa, ControllerIdentity, ControllerNames, Validity, controller_server_config};
 use skein_store::election::TermBase;
 use skein_store::schema::open_schema;
 use skein_store::{Key, Operation as Put, Store, Transaction, Value};
@@ -36,12 +37,17 @@ pub struct TestCluster {
     pub store: Arc<dyn Store>,
     pub world: Arc<World>,
     pub devices: Arc<FakeDevices>,
+    /// For how long certificates are valid that controllers sign.
+    pub valid_for: Duration,
+    /// Whether controllers have the CA's key.
+    pub signs: bool,
 }
 
 /// A controller that runs until this is dropped.
 pub struct TestController {
     pub address: SocketAddr,
     pub driver: Arc<Driver>,
+    pub identity: ControllerIdentity,
     stop: Option<oneshot::Sender<()>>,
     server: Option<JoinHandle<()>>,
 }
@@ -65,7 +71,8 @@ impl TestCluster {
             transaction = transaction.then(put(&format!("token/{name}"), value(&record)));
         }
         store.commit(&transaction, LONG).unwrap();
-        TestCluster { ca: ClusterCa::create("lab").unwrap(), store, world: Arc::default(), devices: Arc::default() }
+        let (ca, valid_for) = (ClusterCa::create("lab").unwrap(), Duration::from_secs(86_400));
+        TestCluster { ca, store, world: Arc::default(), devices: Arc::default(), valid_for, signs: true }
     }
 
     /// Starts a controller, with the CA.
@@ -88,14 +95,16 @@ impl TestCluster {
         let identity = self.ca.issue_controller(&names, Validity::days(1)).unwrap();
         let dir = tempfile::tempdir().unwrap();
         self.ca.save(dir.path()).unwrap();
-        let router = router(driver.clone(), Some(ClusterCa::load(dir.path()).unwrap()));
+        let ca = self.signs.then(|| ClusterCa::load(dir.path()).unwrap());
+        let signer = Arc::new(Signer::new(ca, self.valid_for));
+        let router = router(driver.clone(), signer.clone(), identity.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         let tls = controller_server_config(&identity);
-        let serving = serve(listener, driver.clone(), router, tls, server, async {
+        let serving = serve(listener, driver.clone(), router, tls, signer, server, async {
             let _ = stopped.await;
         });
         let server = Some(tokio::spawn(serving));
-        TestController { address, driver, stop: Some(stop), server }
+        TestController { address, driver, identity, stop: Some(stop), server }
     }
 
     /// Starts the agent of a host.

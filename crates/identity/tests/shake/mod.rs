@@ -1,5 +1,7 @@
 //! Handshakes between two ends in memory.
 
+#![allow(dead_code)] // each test takes of it what it needs
+
 use std::sync::Arc;
 
 use rustls::pki_types::ServerName;

@@ -55,11 +55,12 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
                 cpu,
                 ram,
                 format!("{}/{}", host.incoming, host.outgoing),
+                host.release.unwrap_or_default(),
                 host.note,
             ]
         })
         .collect();
-    print_table(["NAME", "CONTACT", "MODE", "GROUP", "VMS", "CPU", "RAM FREE", "IN/OUT", "NOTE"], &rows)
+    print_table(["NAME", "CONTACT", "MODE", "GROUP", "VMS", "CPU", "RAM FREE", "IN/OUT", "RELEASE", "NOTE"], &rows)
 }
 
 fn cpu(host: &Host) -> String {
@@ -94,6 +95,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("note", host.note.clone()),
         ("addresses", host.addresses.join(" ")),
         ("release", host.release.clone().unwrap_or_default()),
+        ("certificate", host.certificate_ends.map(|ends| format!("ends {}", time(ends))).unwrap_or_default()),
         ("cpus", cpu(&host)),
         ("ram free", ram(&host)),
         ("migrations", format!("{} to it, {} from it", host.incoming, host.outgoing)),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use skein_api::cluster::{Contact, JoinRequest};
 use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
-use skein_identity::{CaFingerprint, Identity, IdentityRequest, JoinToken};
+use skein_identity::{CaFingerprint, CertificateDer, Identity, IdentityError, IdentityRequest, JoinToken, parse_pem};
 use skein_inventory::{CONTROLLERS_MAX, ControllersFile};
 
 use super::access::{DEFAULT_CONFIG_DIR, config_dir};
@@ -31,7 +31,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// controller is known by the fingerprint in the token. If anything fails, nothing is changed; it may be run again.
 ///
 /// A host that has an identity of the cluster's CA already, as of `skein ca issue`, keeps it, and uses no token up. A
-/// host that was removed from the cluster joins anew: its key gets another certificate. VMs on the host go on. Where
+/// host that was removed from the cluster, or whose certificate has ended, joins anew: its key gets another certificate.
+/// Of a host that the cluster still knows, that takes a token for its name (`skein-controller ticket --host NAME`). VMs on the host go on. Where
 /// systemd does not run, nothing is started and nothing waited for: the agent's command is printed.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,7 +60,8 @@ enum Joins {
     First,
     /// It has its identity already.
     Already,
-    /// It was removed from the cluster before.
+    /// Its certificate is not taken any more: the host was removed from the cluster, or the certificate has ended or was
+    /// replaced.
     Anew,
 }
 
@@ -68,7 +70,7 @@ impl Joins {
         match self {
             Joins::First => "has an identity now",
             Joins::Already => "has its identity already",
-            Joins::Anew => "has another certificate now, as it was removed from the cluster before",
+            Joins::Anew => "has another certificate now, of the same key",
         }
     }
 }
@@ -79,14 +81,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let dir = config_dir();
     let identity_dir = dir.join("identity");
     let (identity, joins) = match present(&identity_dir)? {
-        Some(identity) => match kept(identity, &args, &identity_dir)? {
+        Present::Ended(host) => {
+            ended(&host, &args, &identity_dir)?;
+            writable(&dir)?;
+            (joined_anew(&args, &identity_dir, &host)?, Joins::Anew)
+        }
+        Present::Valid(identity) => match kept(*identity, &args, &identity_dir)? {
             identity if is_removed(&args, &identity)? => {
                 writable(&dir)?;
                 (joined_anew(&args, &identity_dir, identity.host())?, Joins::Anew)
             }
             identity => (identity, Joins::Already),
         },
-        None => {
+        Present::None => {
             writable(&dir)?;
             (joined(&args, &identity_dir)?, Joins::First)
         }
@@ -107,31 +114,58 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the identity that the host has. `None`: it has none.
-fn present(dir: &Path) -> anyhow::Result<Option<Identity>> {
+/// The identity that the host has.
+enum Present {
+    None,
+    Valid(Box<Identity>),
+    /// Its certificate has ended, which was this host's.
+    Ended(String),
+}
+
+/// Returns the identity that the host has.
+fn present(dir: &Path) -> anyhow::Result<Present> {
     let files = [Identity::CERTIFICATE_FILE, Identity::KEY_FILE, "ca.pem"];
     if files.iter().any(|file| dir.join(file).exists()) {
         let why =
             || format!("{} has a part of an identity that cannot be used: move it away, or mend it", dir.display());
-        return Identity::load(dir).map(Some).with_context(why);
+        return match Identity::load(dir) {
+            Err(IdentityError::Expired { host, .. }) => Ok(Present::Ended(host)),
+            loaded => loaded.map(Box::new).map(Present::Valid).with_context(why),
+        };
     }
-    Ok(None)
+    Ok(Present::None)
+}
+
+/// Refuses a token of another cluster than that of a certificate that has ended.
+fn ended(host: &str, args: &Args, dir: &Path) -> anyhow::Result<()> {
+    let roots = parse_pem(&std::fs::read(dir.join(Identity::CA_FILE))?)?;
+    is_of_cluster(&roots, host, args, dir)?;
+    is_named(host, args)
 }
 
 /// Returns an identity that the host has already, if it is of the token's cluster.
 fn kept(identity: Identity, args: &Args, dir: &Path) -> anyhow::Result<Identity> {
-    if !identity.roots().iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
+    is_of_cluster(identity.roots(), identity.host(), args, dir)?;
+    is_named(identity.host(), args)?;
+    Ok(identity)
+}
+
+fn is_of_cluster(roots: &[CertificateDer<'_>], host: &str, args: &Args, dir: &Path) -> anyhow::Result<()> {
+    if !roots.iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
         bail!(
-            "this host is '{}' of another cluster, and stays so: to leave that one, drain the host there, stop its \
+            "this host is '{host}' of another cluster, and stays so: to leave that one, drain the host there, stop its \
              agent, move {} away, and try again",
-            identity.host(),
             dir.display()
         );
     }
-    if let Some(name) = args.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(identity.host())) {
-        bail!("this host is '{}' of the cluster already, and not '{name}': leave --name out", identity.host());
+    Ok(())
+}
+
+fn is_named(host: &str, args: &Args) -> anyhow::Result<()> {
+    if let Some(name) = args.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(host)) {
+        bail!("this host is '{host}' of the cluster already, and not '{name}': leave --name out");
     }
-    Ok(identity)
+    Ok(())
 }
 
 /// Returns whether the controller refuses the host's certificate, as the host was removed.

@@ -34,7 +34,11 @@ pub fn identity(dir: &Path) -> Finding {
         left if left < RENEW_DAYS_BEFORE => warn(
             "identity",
             format!("{host}, valid until {day} only, {left} days more"),
-            format!("where the cluster's CA is: skein ca renew {host}; copy host.pem to {}", dir.display()),
+            format!(
+                "with a controller, the agent renews it, and its log says why it has not; else, where the cluster's CA \
+                 is: skein ca renew {host}; copy host.pem to {}",
+                dir.display()
+            ),
         ),
         _ => ok("identity", format!("{host}, valid until {day}")),
     }
