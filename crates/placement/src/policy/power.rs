@@ -2,10 +2,11 @@
 //!
 //! A host can sleep if all its guests have a place on the hosts that stay awake, and what is expected soon and later
 //! keeps the level `place` of each resource free there. With [`Config::spare`] the guests must have a place even after
-//! one more of those hosts is lost, though only the `reserve` is kept free then. One host goes to sleep at a time, the
+//! so many of those hosts are lost, too, though only the `reserve` is kept free then. One host goes to sleep at a time, the
 //! one with the least to move first, and only if some host could have slept for [`Config::settle_s`] on end. A host
 //! wakes as soon as what is expected leaves less than `start` free of what all awake hosts have together, or guests are
-//! broken which none of these hosts can take. Between the two levels nothing changes.
+//! broken which none of these hosts can take. No host goes to sleep that would have to wake at once. Between the two
+//! levels nothing changes.
 //!
 //! Of hosts that vote on who runs what, a majority stays awake whatever the load:
 //!
@@ -24,15 +25,15 @@ use crate::state::{Limit, State};
 pub struct Config {
     /// The least number of hosts that stay awake.
     pub awake_min: usize,
-    /// Whether guests have to fit even if one more host is lost.
-    pub spare: bool,
+    /// How many of the hosts that stay awake may be lost, one after the other, so that guests still fit.
+    pub spare: usize,
     /// The seconds for which a host must have been able to sleep, and none woke, before one goes to sleep.
     pub settle_s: u32,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { awake_min: 2, spare: true, settle_s: 1800 }
+        Config { awake_min: 2, spare: 1, settle_s: 1800 }
     }
 }
 
@@ -86,6 +87,11 @@ pub enum Against {
         of: HostId,
         /// The guest that would have no place.
         guest: GuestId,
+    },
+    /// A host would have to wake at once.
+    Needed {
+        /// Why.
+        need: Need,
     },
     /// The host could sleep, but must have been able to for longer.
     Settling {
@@ -231,34 +237,37 @@ impl PowerDecider<'_> {
         if awake < quorum(voters) {
             return Some(Need::Quorum);
         }
-        self.short().or_else(|| self.homeless())
+        self.lack(&self.closed(), self.here.assignment())
     }
 
-    fn short(&self) -> Option<Need> {
-        let closed = self.closed();
+    /// Returns what the hosts that are not closed lack, with guests at these hosts.
+    fn lack(&self, closed: &Bits, at: &[HostId]) -> Option<Need> {
+        self.short(closed, at).or_else(|| self.homeless(closed, at))
+    }
+
+    fn short(&self, closed: &Bits, at: &[HostId]) -> Option<Need> {
         let open: Vec<HostId> = self.hosts().filter(|host| !closed.contains(*host)).collect();
         self.columns.iter().enumerate().find_map(|(n, column)| {
             let all = |of: fn(&Host) -> &[i64]| -> i64 {
                 open.iter().map(|host| of(&self.view.problem.hosts[*host as usize])[column.resource]).sum()
             };
             let (capacity, safe) = (all(|host| &host.capacity), all(|host| &host.safe));
-            let guests = open.iter().flat_map(|host| self.here.guests_on(*host));
-            let used: i64 = guests.map(|guest| self.place.guests[*guest as usize].demand[n]).sum();
+            let here = self.place.guests.iter().zip(at).filter(|(_, on)| **on != NOWHERE && !closed.contains(**on));
+            let used: i64 = here.map(|(guest, _)| guest.demand[n]).sum();
             let (free, start) = (capacity - used, capacity - safe);
             (free < start).then_some(Need::Short { resource: column.resource, free, start })
         })
     }
 
     /// Returns the need of a guest that has to be on another host and has no place there.
-    fn homeless(&self) -> Option<Need> {
-        let state = State::new(self.reserve, &self.reserve.initial);
-        let closed = self.closed();
+    fn homeless(&self, closed: &Bits, at: &[HostId]) -> Option<Need> {
+        let state = State::new(self.reserve, at);
         let is_broken = |guest: &GuestId| match state.host_of(*guest) {
             NOWHERE => true,
             host => state.host_score(host).broken > 0,
         };
         let mut guests = (0..self.reserve.guests.len() as GuestId).filter(is_broken);
-        guests.find(|guest| first_fitting_host(&state, *guest, &closed).is_none()).map(|guest| Need::NoPlace { guest })
+        guests.find(|guest| first_fitting_host(&state, *guest, closed).is_none()).map(|guest| Need::NoPlace { guest })
     }
 
     /// Returns the host to wake: one that votes, if votes are missing, and the one with most of the resource that is
@@ -341,24 +350,29 @@ impl PowerDecider<'_> {
         closed.insert(host);
         let mut state = State::new(self.place, &self.place.initial);
         let moves = evacuate(&mut state, host, &closed).map_err(|guest| Against::NoPlace { guest })?;
-        if self.config.spare {
-            self.spare(state.assignment(), &closed)?;
+        if let Some(need) = self.lack(&closed, state.assignment()) {
+            return Err(Against::Needed { need });
+        }
+        if self.config.spare > 0 {
+            let after = Problem { initial: state.assignment().to_vec(), ..self.reserve.clone() };
+            self.spare(&mut State::new(&after, &after.initial), &closed, self.config.spare)?;
         }
         Ok(moves)
     }
 
-    /// Checks that any other host could be lost as well, once all guests are in their new places.
+    /// Checks that any so many other hosts could be lost as well, once all guests are in their new places.
     ///
     /// # Errors
     ///
     /// The host whose loss would leave a guest without a place.
-    fn spare(&self, at: &[HostId], closed: &Bits) -> Result<(), Against> {
-        let after = Problem { initial: at.to_vec(), ..self.reserve.clone() };
-        let mut state = State::new(&after, &after.initial);
+    fn spare(&self, state: &mut State, closed: &Bits, losses: usize) -> Result<(), Against> {
         for of in self.hosts().filter(|of| !closed.contains(*of)) {
             let mut closed = closed.clone();
             closed.insert(of);
-            let moves = evacuate(&mut state, of, &closed).map_err(|guest| Against::Loss { of, guest })?;
+            let moves = evacuate(state, of, &closed).map_err(|guest| Against::Loss { of, guest })?;
+            if losses > 1 {
+                self.spare(state, &closed, losses - 1)?;
+            }
             moves.into_iter().for_each(|(guest, _)| state.shift(guest, of));
         }
         Ok(())
@@ -437,7 +451,7 @@ mod tests {
     }
 
     fn config() -> Config {
-        Config { spare: false, settle_s: 0, awake_min: 1 }
+        Config { spare: 0, settle_s: 0, awake_min: 1 }
     }
 
     fn decision(config: &Config, problem: &Problem, roles: &[Role], pinned: &[GuestId]) -> Decision {
@@ -488,6 +502,9 @@ mod tests {
 
     #[test]
     fn place_and_minimum_are_kept() {
+        let short = decision(&config(), &cluster(&[&[95], &[]]), &[AWAKE; 2], &[]);
+        let need = Need::Short { resource: 0, free: 5, start: 10 };
+        assert_eq!((short.sleep, short.against[1]), (None, (1, Against::Needed { need })));
         let problem = cluster(&[&[70], &[60], &[30]]);
         let full = decision(&config(), &problem, &[AWAKE; 3], &[]);
         let no = |host| (host, Against::NoPlace { guest: host });
@@ -499,11 +516,14 @@ mod tests {
     #[test]
     fn with_a_spare_one_more_can_be_lost() {
         let problem = cluster(&[&[60], &[60], &[]]);
-        let spare = Config { spare: true, ..config() };
+        let spare = Config { spare: 1, ..config() };
         assert_eq!(decision(&config(), &problem, &[AWAKE; 3], &[]).sleep.map(|sleep| sleep.host), Some(2));
         let kept = decision(&spare, &problem, &[AWAKE; 3], &[]);
         assert_eq!(kept.sleep, None);
         assert_eq!(kept.against[2], (2, Against::Loss { of: 0, guest: 0 }));
+        let small = cluster(&[&[50], &[40], &[20], &[]]);
+        let sleeps = |spare| decision(&Config { spare, ..config() }, &small, &[AWAKE; 4], &[]).sleep.is_some();
+        assert_eq!([0, 1, 2, 3].map(sleeps), [true, true, false, false], "110 on three hosts, two, one");
     }
 
     #[test]
@@ -572,7 +592,7 @@ mod tests {
             let pinned: Bits = (0..guests as GuestId).filter(|_| dice.chance(0.1)).collect();
             let place = |host: &Host| host.capacity.iter().map(|most| most / 7).collect();
             let place_free: Vec<Vec<i64>> = problem.hosts.iter().map(place).collect();
-            let config = Config { settle_s: 0, spare: dice.chance(0.3), awake_min: 1 };
+            let config = Config { settle_s: 0, spare: dice.below(3), awake_min: 1 };
             let view = View {
                 problem: &problem,
                 outlooks: &outlooks,
