@@ -68,6 +68,9 @@ pub struct VmSettings {
     /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
     /// to compress; without a program pages go uncompressed.
     pub packer_command: Vec<OsString>,
+    /// The command with which a controller may have this host shut down once it has no guests, and its arguments;
+    /// empty: none.
+    pub power_off: Vec<OsString>,
 }
 
 /// The reason why an agent did not start.
@@ -264,6 +267,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         rooms,
         starter,
         addresses,
+        power_off: vms.power_off,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
         followers: Arc::default(),

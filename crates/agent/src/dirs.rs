@@ -23,6 +23,7 @@ use skein_handover::MigrationId;
 /// state/hosts.json           where controllers said that hosts are
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
+/// run/closed                 until when the host takes no guests, in seconds since its boot
 /// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -106,6 +106,7 @@ fn start(world: &World, waits: WaitTimes) -> Target {
         plain_data: false,
         keeper_command: vec!["/nonexistent".into()],
         packer_command: Vec::new(),
+        power_off: Vec::new(),
     };
     let acceptor = AcceptorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -40,6 +40,7 @@ impl World {
             plain_data: false,
             keeper_command: vec!["/nonexistent".into()],
             packer_command: Vec::new(),
+            power_off: Vec::new(),
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -5,6 +5,7 @@
 //! guest's own RAM that is not allocated yet counts), or the migration ended otherwise. A guest that is started here is
 //! let in by the same book, and has its reservation until its QEMU runs.
 
+mod closing;
 pub(crate) mod limits;
 mod qemu_memory;
 
@@ -21,6 +22,7 @@ use skein_hypervisor::{Guest, ProcessId};
 use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
 use tracing::{info, warn};
 
+use self::closing::Closing;
 use self::limits::{Charged, ChargedGroups, ProcFiles, Promise};
 use self::qemu_memory::QemuMemory;
 use crate::error_chain;
@@ -41,6 +43,8 @@ pub(crate) struct HostRoom {
     /// The kept RAM and marks of guests that left or came.
     pub(crate) kept: Arc<KeptRamStore>,
     reserved: Mutex<Reservations>,
+    /// Whether this host takes guests.
+    closing: Closing,
     /// Where QEMUs have their guests' RAM, as they said when they were first asked.
     ram_at: Mutex<HashMap<ProcessId, Vec<Range<u64>>>>,
 }
@@ -127,13 +131,43 @@ pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
 
 impl HostRoom {
     pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<HostRoom> {
-        Arc::new(HostRoom { host, vms, kept: Arc::default(), reserved: Mutex::default(), ram_at: Mutex::default() })
+        let closing = Closing::read(vms.closed_file());
+        let (kept, reserved, ram_at) = Default::default();
+        Arc::new(HostRoom { host, vms, kept, reserved, closing, ram_at })
     }
 
     /// Returns what a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
     pub(crate) fn room(&self) -> Room {
         let reserved = self.reserved.lock().clone();
         self.read(&reserved, None, None, self.kept.ram_bytes())
+    }
+
+    /// Takes no guests for a time, if there is none and none is on its way.
+    ///
+    /// # Errors
+    /// Which guest there is, or why that cannot be written down.
+    pub(crate) fn close(&self, time: Duration) -> Result<(), String> {
+        // Whoever is let in has a reservation until its guest runs.
+        let reserved = self.reserved.lock();
+        if let Some(Reserved::Incoming { vm, .. } | Reserved::Outgoing { vm, .. }) = reserved.values().next() {
+            return Err(format!("{vm} is on its way, or is being started"));
+        }
+        if let Some(vm) = self.vms.all().into_iter().find(|vm| vm.any_process().is_some()) {
+            return Err(format!("{} runs on {}", vm.name, self.host));
+        }
+        self.closing.close(time).map_err(|error| format!("that cannot be written down: {error}"))
+    }
+
+    /// Takes guests again.
+    pub(crate) fn open(&self) {
+        self.closing.open();
+    }
+
+    /// Refuses a guest while this host takes none.
+    fn refuse_closed(&self) -> Result<(), NoRoom> {
+        let what = || format!("{} is about to be switched off, and takes no guest", self.host);
+        let cure = "choose another host, or wake it when it sleeps: skein host wake";
+        if self.closing.is_closed() { Err(NoRoom { what: what(), cure: cure.into() }) } else { Ok(()) }
     }
 
     /// Lets a guest in, if there is room for it, and reserves the room. What was kept of guests that left is let go of
@@ -160,8 +194,9 @@ impl HostRoom {
         overcommit: Overcommit,
     ) -> Result<Reservation, NoRoom> {
         let holder = ReservedFor::Start(vm.to_owned());
-        if let Some(need) = need {
-            self.reserve(&holder, vm, need, None, overcommit)?;
+        match need {
+            Some(need) => self.reserve(&holder, vm, need, None, overcommit)?,
+            None => self.refuse_closed()?,
         }
         Ok(Reservation { rooms: self.clone(), holder, overcommit })
     }
@@ -175,6 +210,7 @@ impl HostRoom {
         overcommit: Overcommit,
     ) -> Result<(), NoRoom> {
         let mut reserved = self.reserved.lock();
+        self.refuse_closed()?;
         let refused = |rooms: &HostRoom, reserved: &_| {
             let room = rooms.read(reserved, Some(holder), qemu.map(|pid| (pid, need.ram_bytes)), 0);
             (refusal(&room, &need, &rooms.host, vm), room.unread)
@@ -456,6 +492,27 @@ mod tests {
         assert_eq!(left(), 0);
         drop((arriving, beyond));
         assert!(left() > most / 2 && rooms.reserved.lock().is_empty());
+    }
+
+    #[test]
+    fn a_host_that_is_about_to_be_switched_off_lets_nobody_in_also_after_the_agents_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = rooms(dir.path());
+        let starting = first.admit_start("v1", need(GIB / 64), Overcommit::Refused).unwrap();
+        assert!(first.close(Duration::from_secs(600)).unwrap_err().contains("v1 is on its way"));
+        drop(starting);
+        first.close(Duration::from_secs(600)).unwrap();
+        let again = rooms(dir.path());
+        for need in [need(GIB / 64), None] {
+            let told = again.admit_start("v1", need, Overcommit::Allowed).err().expect("nobody is let in").what;
+            assert_eq!(told, "hosta is about to be switched off, and takes no guest");
+        }
+        assert!(again.admit(MigrationId(7), "v2", need(GIB / 64).unwrap()).is_err());
+        again.open();
+        assert!(again.admit_start("v1", None, Overcommit::Refused).is_ok());
+        assert!(rooms(dir.path()).admit_start("v1", None, Overcommit::Refused).is_ok());
+        again.close(Duration::ZERO).unwrap();
+        assert!(again.admit_start("v1", None, Overcommit::Refused).is_ok(), "its time is over");
     }
 
     #[test]

@@ -48,6 +48,7 @@ impl RequestServer {
                 self.migrations.rates().set_cluster(limit, Instant::now() + Duration::from_secs(for_s));
                 Ok(Reply::Done)
             }
+            Request::HostClose { for_s, power_off } => self.host_close(for_s, power_off),
             Request::MigrationSwitch { id, deadline_s } => self.migration_switch(&id, deadline_s),
             Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),
         }

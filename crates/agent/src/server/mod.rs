@@ -6,6 +6,7 @@
 
 mod accept;
 mod answer;
+mod close;
 mod controlled_host;
 mod host_facts;
 mod hosts;

@@ -1,5 +1,6 @@
 //! Is what requests are answered from.
 
+use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -23,6 +24,8 @@ pub(crate) struct RequestServer {
     pub(crate) named_starts: NamedStarts,
     /// The addresses at which this host's agent listens.
     pub(crate) addresses: Vec<String>,
+    /// The command that shuts this host down, and its arguments; empty: there is none.
+    pub(crate) power_off: Vec<OsString>,
     pub(crate) stopping: AtomicBool,
     /// The number of connections of commands.
     pub(crate) clients: Arc<AtomicUsize>,

@@ -46,6 +46,11 @@ impl std::fmt::Debug for Vms {
 }
 
 impl Vms {
+    /// Returns the file that says until when this host takes no guests.
+    pub(crate) fn closed_file(&self) -> PathBuf {
+        self.dirs.run.join("closed")
+    }
+
     /// Has `tell` called for each guest that is killed, and not by this agent, with its name. The call comes once;
     /// before it nobody is told.
     pub(crate) fn on_killed(&self, tell: impl Fn(&str, Killed) + Send + Sync + 'static) {

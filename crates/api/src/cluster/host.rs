@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FencingDevice, UnixMs, VmMigration};
+use super::{FencingDevice, HostPower, SleepBy, UnixMs, VmMigration};
 use crate::v1::HostLoad;
 
 /// A host of the cluster.
@@ -48,6 +48,9 @@ pub struct Host {
     pub migrations: Vec<VmMigration>,
     /// A fact for people, as why the host is lost. May be empty.
     pub note: String,
+    /// What is to be said of the host's power. `None`: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<HostPower>,
     /// Changes with each change of what is stored of the host: the host's ETag.
     pub version: u64,
 }
@@ -66,6 +69,15 @@ pub enum Contact {
     Lost,
     /// The host is proven to be off: none of its guests runs.
     Off,
+    /// The host was emptied and shut down, since it is not needed. It is proven to be off, and wakes when it is needed.
+    Asleep,
+}
+
+impl Contact {
+    /// Returns whether the host is proven to be off.
+    pub fn is_off(self) -> bool {
+        matches!(self, Contact::Off | Contact::Asleep)
+    }
 }
 
 /// Whether guests may be put on a host.
@@ -104,4 +116,7 @@ pub struct HostSettings {
     /// What switches the host off from outside, and proves that it is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fencing: Option<FencingDevice>,
+    /// How the host is shut down when it goes to sleep, or that it never does.
+    #[serde(skip_serializing_if = "SleepBy::is_default")]
+    pub sleep: SleepBy,
 }

@@ -8,6 +8,7 @@
 //! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
 //! | `life` | a VM is created, started, stopped |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
+//! | `power` | which hosts sleep, how one goes to sleep and wakes |
 //! | `fencing` | what switches a host off, and proves that it is off |
 //! | `rule` | rules, what is broken, and why a VM can or cannot be on a host |
 //! | `settings` | what is set of the whole cluster |
@@ -22,6 +23,7 @@ mod fencing;
 mod host;
 mod life;
 mod operation;
+mod power;
 mod problem;
 mod rule;
 mod settings;
@@ -37,6 +39,7 @@ pub use operation::{
     DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, Operation, OperationKind,
     OperationState, Progress, ResumeRequest, SwitchRequest,
 };
+pub use power::{HostPower, PowerChange, PowerSettings, PowerStage, PowerStatus, SleepBy};
 pub use problem::ProblemDetails;
 pub use rule::{Complaint, Explanation, HostObjections, Rule};
 pub use settings::{ClusterSettings, FailoverSettings, OptimizeRequest, OptimizeSettings};

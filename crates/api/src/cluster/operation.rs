@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fencing, UnixMs};
+use super::{Fencing, PowerChange, UnixMs};
 use crate::v1::{HoldOptions, MigrationId};
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
@@ -30,6 +30,9 @@ pub struct Operation {
     /// How far a fencing is; of other operations `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fencing: Option<Fencing>,
+    /// How far a host is on its way to sleep, or awake; of other operations `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerChange>,
     /// How much of it is done.
     pub progress: Progress,
     /// Changes with each change of what is stored of the operation: the operation's ETag.
@@ -111,6 +114,20 @@ pub enum OperationKind {
     },
     /// Switches a lost host off by its fencing device, which proves that it is off.
     Fence {
+        /// The host.
+        host: String,
+        /// Whether nobody asked for it.
+        automatic: bool,
+    },
+    /// Empties a host that is not needed, and shuts it down in order.
+    Sleep {
+        /// The host.
+        host: String,
+        /// Whether nobody asked for it.
+        automatic: bool,
+    },
+    /// Switches a host on, and waits until its agent reports.
+    Wake {
         /// The host.
         host: String,
         /// Whether nobody asked for it.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::PowerSettings;
+
 /// What is set of the whole cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -21,6 +23,8 @@ pub struct ClusterSettings {
     pub optimize: OptimizeSettings,
     /// What happens when a host dies.
     pub failover: FailoverSettings,
+    /// When hosts that are not needed sleep.
+    pub power: PowerSettings,
 }
 
 impl Default for ClusterSettings {
@@ -31,6 +35,7 @@ impl Default for ClusterSettings {
             migration_rate: None,
             optimize: OptimizeSettings::default(),
             failover: FailoverSettings::default(),
+            power: PowerSettings::default(),
         }
     }
 }

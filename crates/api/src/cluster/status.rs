@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::UnixMs;
+use super::{PowerStatus, UnixMs};
 use crate::v1::Term;
 
 /// The cluster as a whole.
@@ -29,6 +29,9 @@ pub struct ClusterStatus {
     pub vms: VmCounts,
     /// The operations that are under way.
     pub operations_running: u32,
+    /// Which hosts sleep.
+    #[serde(default)]
+    pub power: PowerStatus,
     /// What needs a person, one sentence each.
     pub attention: Vec<String>,
 }
@@ -83,6 +86,9 @@ pub struct HostCounts {
     pub lost: u32,
     /// Hosts that are proven to be off.
     pub off: u32,
+    /// Hosts that sleep: they are proven to be off, and wake when they are needed.
+    #[serde(default)]
+    pub asleep: u32,
     /// Hosts that are being emptied, or take no guests.
     pub in_maintenance: u32,
 }

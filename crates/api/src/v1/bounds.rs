@@ -35,6 +35,8 @@ pub const REQUEST_ID_CHARS_MAX: usize = 128;
 
 /// Bounds the seconds for which a host holds a limit of the cluster's: a day.
 const LIMIT_TIME_RANGE_S: RangeInclusive<u64> = 1..=86_400;
+/// Bounds the seconds for which a host takes no guests before it is switched off: an hour.
+const CLOSED_TIME_RANGE_S: RangeInclusive<u64> = 0..=3_600;
 /// Bounds the moments of a window, in seconds since 1970 began: what a time of day can be made of, up to the year 9999.
 const WINDOW_RANGE_UNIX_S: RangeInclusive<u64> = 0..=253_402_300_799;
 /// Bounds a host name: a certificate's common name (RFC 5280, appendix A.1).
@@ -127,6 +129,7 @@ impl Request {
                 rate(*rate_bits_per_s)?;
                 within("for_s", Some(*for_s), &LIMIT_TIME_RANGE_S)
             }
+            Request::HostClose { for_s, power_off: _ } => within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S),
             Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),
         }
     }

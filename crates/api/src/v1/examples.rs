@@ -50,6 +50,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationLimit { id: name(), rate_bits_per_s: None },
         Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
+        Request::HostClose { for_s: 0, power_off: false },
+        Request::HostClose { for_s: 600, power_off: true },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
         held(HoldOptions { longest_s: Some(3600), window: None }),
         held(HoldOptions { longest_s: None, window: Some(window(None)) }),

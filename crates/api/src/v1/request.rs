@@ -156,6 +156,15 @@ pub enum Request {
         /// The seconds after which the limit is forgotten.
         for_s: u64,
     },
+    /// Take no guest from now on for a time, since the host is about to be switched off: no start, and no migration.
+    /// Refused if there is a guest, or one is on its way. → [`Reply::Done`](super::Reply::Done)
+    HostClose {
+        /// The seconds after which the host takes guests again; 0: at once.
+        for_s: u64,
+        /// Whether to shut the host down then, by the command that its administrator gave the agent.
+        #[serde(default)]
+        power_off: bool,
+    },
     /// Have a guest switch that is held, or is to be. Saying so twice does no harm. →
     /// [`Reply::Migration`](super::Reply::Migration)
     MigrationSwitch {

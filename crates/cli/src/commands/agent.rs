@@ -68,9 +68,14 @@ pub struct Args {
     /// Send guests' memory to other hosts without encryption; their agents have to allow it
     #[arg(long)]
     plain_data: bool,
+    /// Let the cluster's controllers shut this host down with this command, to save power, once it has no guests:
+    /// 'systemctl poweroff'; for hosts with sleep=agent
+    #[arg(long, value_name = "COMMAND")]
+    power_off: Option<String>,
     /// Have no VMs: be the end of tunnels, and nothing else
     #[arg(long, conflicts_with_all = [
         "state", "run", "hosts", "controllers", "qemu", "outgoing", "incoming", "plain_data",
+        "power_off",
     ])]
     tunnels_only: bool,
     /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
@@ -109,6 +114,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         // This very program, even after it was replaced by another build.
         keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
         packer_command: packer(),
+        power_off: args.power_off.unwrap_or_default().split_whitespace().map(Into::into).collect(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
     let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };

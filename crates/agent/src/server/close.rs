@@ -1,0 +1,39 @@
+//! Answers that the host is about to be switched off.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use skein_api::Reply;
+use tracing::warn;
+
+use super::refusal::{Answered, refusal};
+use super::request_server::RequestServer;
+
+impl RequestServer {
+    /// Takes no guests for a time, if there is none; and has the host shut down then, if that is asked for.
+    pub(super) fn host_close(&self, for_s: u64, power_off: bool) -> Answered<Reply> {
+        if power_off && self.power_off.is_empty() {
+            let cure = "start it with --power-off COMMAND; or skein property set host NAME sleep=device";
+            return Err(Box::new(refusal("this host's agent has no command that shuts the host down", cure)));
+        }
+        self.close(for_s)?;
+        let Some(program) = self.power_off.first().filter(|_| power_off) else { return Ok(Reply::Done) };
+        let mut command = Command::new(program);
+        command.args(&self.power_off[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        warn!("this host is shut down, as a controller asks for: {}", program.display());
+        let failed = |error: std::io::Error| refusal(format!("{}: {error}", program.display()), "see --power-off");
+        let mut child = command.spawn().map_err(failed)?;
+        // Somebody has to wait for it; if there is no thread, that is at the agent's end.
+        let _ = std::thread::Builder::new().name("power-off".into()).spawn(move || child.wait());
+        Ok(Reply::Done)
+    }
+
+    fn close(&self, for_s: u64) -> Answered<()> {
+        if for_s == 0 {
+            self.rooms.open();
+            return Ok(());
+        }
+        let time = Duration::from_secs(for_s);
+        self.rooms.close(time).map_err(|why| Box::new(refusal(why, "the host stays on: empty it first")))
+    }
+}
