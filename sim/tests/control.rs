@@ -15,7 +15,7 @@ const SEEDS: u64 = 5000;
 const PLANTED_SEEDS: u64 = 1500;
 
 fn settings() -> Settings {
-    Settings::default()
+    Settings { power_round_ms: 4_000, stop_within_ms: 20_000, ..Settings::default() }
 }
 
 #[test]
@@ -72,6 +72,10 @@ fn what_is_planted_is_found() {
         Planted::OffAssumed,
         Planted::EarlyReadingTrusted,
         Planted::ReturnForgotten,
+        Planted::ClosingForgotten,
+        Planted::SleepIntentForgotten,
+        Planted::AwakeMinForgotten,
+        Planted::SleeperTrusted,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

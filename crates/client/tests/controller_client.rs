@@ -31,6 +31,7 @@ fn status() -> ClusterStatus {
         hosts: HostCounts::default(),
         vms: VmCounts::default(),
         operations_running: 0,
+        power: Default::default(),
         attention: vec![],
     }
 }
@@ -47,6 +48,7 @@ fn operation() -> Operation {
         message: String::new(),
         moves: vec![],
         fencing: None,
+        power: None,
         progress: Default::default(),
         version: 1,
     }

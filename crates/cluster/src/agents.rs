@@ -102,7 +102,7 @@ impl Controller {
             // What came of it is reported.
             CommandPurpose::Hurry { .. } => {}
             // An agent that does not know limits sends as fast as before.
-            CommandPurpose::Limit => {}
+            CommandPurpose::Limit | CommandPurpose::Reopen => {}
         }
     }
 
@@ -126,6 +126,7 @@ impl Controller {
         let mut host = before.clone().unwrap_or_else(new);
         if host.contact != Contact::Online {
             (host.contact, host.contact_since) = (Contact::Online, now.wall);
+            host.power.wake(now.wall);
             self.epoch += 1;
         }
         host.note_certificate(&observed.certificate.sha256, observed.certificate.validity);
@@ -249,7 +250,7 @@ impl Controller {
             .map(|(name, _)| name.clone())
             .collect();
         let is_silent = self.tables.hosts.iter().any(|(name, host)| {
-            !matches!(host.value.contact, Contact::Joined | Contact::Off) && self.reporting(name).is_none()
+            host.value.contact != Contact::Joined && !host.value.contact.is_off() && self.reporting(name).is_none()
         });
         if is_silent {
             return;

@@ -33,6 +33,10 @@ pub enum Ask {
     Fence { host: String, request: FenceRequest },
     /// Ask a host's fencing device whether the host has power.
     ReadPower { host: String },
+    /// Empty a host that is not needed, and shut it down.
+    Sleep { host: String },
+    /// Switch a host on; of a host that is awake, say that what went wrong with its power is mended.
+    Wake { host: String },
     /// Let a host take guests again.
     Resume { host: String, request: ResumeRequest },
     /// Create a VM from its definition, and start it if that is asked for.

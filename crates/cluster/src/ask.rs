@@ -12,6 +12,7 @@ use skein_units::RatePlan;
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::operations::is_owner;
 use crate::planner::Want;
+use crate::power::wrong_hours;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
 use crate::rules;
 use crate::state::{Controller, PlanPurpose};
@@ -59,6 +60,8 @@ impl Controller {
                 let ask = Ask::ReadPower { host: host.clone() };
                 self.read_power(&host, Asked { ask, ..asked })
             }
+            Ask::Sleep { host } => Some(self.sleep_host(now, &host, &asked.by)),
+            Ask::Wake { host } => Some(self.wake_host(now, &host, &asked.by)),
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::CreateVm { request } => self.create_vm(now, &request, asked.id, &asked.by),
             Ask::StartVm { vm, request } => self.start_vm(now, &vm, &request, asked.id, &asked.by),
@@ -161,6 +164,7 @@ impl Controller {
                      elsewhere: {fence}"
                 ),
             ),
+            Contact::Asleep => ("sleeps: nothing runs on it", format!("wake it: skein host wake {host}")),
             Contact::Off if self.fails_over(host) => ("is off: its guests are being started elsewhere", String::new()),
             Contact::Off if self.lost_guests(host).is_empty() => ("is off: nothing runs on it", String::new()),
             Contact::Off => ("is off, and its guests with it", format!("start them elsewhere: {fence}")),
@@ -178,7 +182,9 @@ impl Controller {
             Contact::Online => return self.still_reports(now, host),
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
-            Contact::Off => return Answer::conflict(format!("'{host}' is known to be off already"), ""),
+            Contact::Off | Contact::Asleep => {
+                return Answer::conflict(format!("'{host}' is known to be off already"), "");
+            }
         }
         self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))
     }
@@ -198,6 +204,10 @@ impl Controller {
 
     fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {
         let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
+        if self.is_stopping(host) {
+            let cure = format!("wait until it sleeps, and wake it: skein host wake {host}");
+            return Answer::conflict(format!("'{host}' is being shut down, to sleep"), cure);
+        }
         // The guests of a drain that was called off may still be away.
         if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
             return Answer::conflict(format!("'{host}' takes guests already"), "");
@@ -250,6 +260,9 @@ impl Controller {
         if *to == from {
             return Some(Answer::conflict(format!("'{vm}' runs on '{to}' already"), ""));
         }
+        if target.value.contact == Contact::Asleep {
+            return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
+        }
         if target.value.mode != HostMode::Active {
             let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
             return Some(Answer::conflict(message, format!("skein host resume {to}")));
@@ -266,7 +279,7 @@ impl Controller {
         Some(Answer::Operation(Box::new(operation)))
     }
 
-    fn cancel(&mut self, now: Now, id: &str) -> Answer {
+    pub(crate) fn cancel(&mut self, now: Now, id: &str) -> Answer {
         let Some(mut operation) = self.operation(id) else {
             let message = format!("there is no operation '{id}'");
             return Answer::refused(RefusedKind::NotFound, message, "see skein operation list");
@@ -302,6 +315,10 @@ impl Controller {
         if let Some(Err(error)) = settings.migration_rate.as_deref().map(str::parse::<RatePlan>) {
             return Answer::refused(RefusedKind::Invalid, format!("migration_rate: {error}"), "");
         }
+        settings.power.hours = settings.power.hours.filter(|hours| !hours.is_empty());
+        if let Some(why) = settings.power.hours.as_deref().and_then(wrong_hours) {
+            return Answer::refused(RefusedKind::Invalid, format!("power.hours: {why}"), "");
+        }
         let wrong = [
             (AGGRESSIVENESS.contains(&settings.optimize.aggressiveness), "optimize.aggressiveness is 1 to 5"),
             ((60..=86_400).contains(&settings.optimize.interval_s), "optimize.interval_s is 60 to 86400"),
@@ -309,6 +326,11 @@ impl Controller {
             ((3..=3600).contains(&settings.host_lease_s), "host_lease_s is 3 to 3600"),
             (settings.failover.grace_s <= 86_400, "failover.grace_s is 0 to 86400"),
             ((1..=10_000).contains(&settings.failover.power_offs_max), "failover.power_offs_max is 1 to 10000"),
+            ((1..=10_000).contains(&settings.power.hosts_min), "power.hosts_min is 1 to 10000"),
+            (settings.power.spare_hosts <= 2, "power.spare_hosts is 0 to 2"),
+            (settings.power.settle_s <= 86_400, "power.settle_s is 0 to 86400"),
+            (settings.power.awake_min_s <= 604_800, "power.awake_min_s is 0 to 604800"),
+            ((30..=3600).contains(&settings.power.wake_within_s), "power.wake_within_s is 30 to 3600"),
         ];
         if let Some((_, what)) = wrong.into_iter().find(|(is_right, _)| !is_right) {
             return Answer::refused(RefusedKind::Invalid, what, "");
@@ -356,7 +378,7 @@ impl Controller {
     fn remove_host(&mut self, now: Now, host: &str, force: bool, by: &str) -> Answer {
         let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
         let (guests, off): (Vec<String>, Vec<String>) =
-            self.vms_on(host).into_iter().partition(|vm| self.has_guest(vm) && found.contact != Contact::Off);
+            self.vms_on(host).into_iter().partition(|vm| self.has_guest(vm) && !found.contact.is_off());
         let doubles = self.doubles(host).into_iter().map(|(vm, _)| vm);
         let guests: BTreeSet<String> = guests.into_iter().chain(doubles).collect();
         if !guests.is_empty() {

@@ -1,5 +1,8 @@
 //! What comes in, and what is written.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
@@ -7,6 +10,7 @@ use crate::answer::{Answer, Asked};
 use crate::observed::{SessionId, ShownCertificate};
 use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
+use crate::power_policy::PowerPolicy;
 use crate::records::{HostRecord, Record, VmRecord};
 use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, PowerPurpose, PowerResult, Role};
 use crate::tables::{BadRecord, Tables};
@@ -45,6 +49,9 @@ pub enum Input {
     Asked(Box<Asked>),
     /// A fencing device has answered, or not in time.
     Power { job: u64, result: PowerResult },
+    /// Where controllers and members of the store are, by their addresses; `None`: that is not known. Hosts with these
+    /// addresses never sleep.
+    NeededAt { addresses: Option<BTreeSet<IpAddr>> },
     /// A plan was made, or not.
     Planned { plan: u64, result: Result<Planned, PlanError> },
     /// Time has passed.
@@ -74,6 +81,7 @@ impl Controller {
             Input::AgentDown { session } => self.agent_down(session),
             Input::Asked(asked) => self.asked(now, *asked),
             Input::Power { job, result } => self.powered(now, job, result),
+            Input::NeededAt { addresses } => self.needed_at = addresses,
             Input::Planned { plan, result } => self.planned(now, plan, result),
             Input::Tick => self.tick(now),
         }
@@ -102,7 +110,7 @@ impl Controller {
             }
         }
         self.find_open();
-        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Off);
+        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact.is_off());
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|name| self.forget_said(name, "the host was off"));
         let names: Vec<String> = self.observed.keys().cloned().collect();
@@ -134,6 +142,7 @@ impl Controller {
         self.runs.clear();
         self.missing.clear();
         self.optimizer = Optimizer::default();
+        self.power = PowerPolicy::default();
         self.limits_told.clear();
         self.hurried.clear();
         self.numbers = 0;
@@ -284,7 +293,9 @@ impl Controller {
             return;
         }
         let online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online);
-        let lost = online.filter(|(name, _)| self.silent_ms(now, name) > self.host_lease_ms());
+        // A host that shuts itself down says nothing any more.
+        let lost =
+            online.filter(|(name, _)| self.silent_ms(now, name) > self.host_lease_ms() && !self.is_stopping(name));
         let lost: Vec<String> = lost.map(|(name, _)| name.clone()).collect();
         for name in lost {
             self.set_contact(now, &name, Contact::Lost);
@@ -292,7 +303,7 @@ impl Controller {
                 self.proven_off(now, &name, "nobody");
             }
         }
-        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Off);
+        let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact.is_off());
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|host| self.settle_doubts(host));
         self.forget_missing(now);
@@ -300,5 +311,6 @@ impl Controller {
         self.tick_optimizer(now);
         self.tick_rate_limits(now);
         self.tick_relays(now);
+        self.tick_power(now);
     }
 }

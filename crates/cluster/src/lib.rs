@@ -16,6 +16,8 @@
 //! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
 //! | `cpu_models`, `cpu_baseline` | CPU models of hosts, and the one that all hosts of a group have |
 //! | `pace` | how fast guests leave a host |
+//! | `power`, `power_planner`, `power_policy` | which hosts sleep and which wake, by which guards |
+//! | `seen` | what policies see of the cluster |
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
 //! | `records`, `tables` | what the store holds |
@@ -47,11 +49,15 @@ mod optimize;
 mod optimizer;
 mod pace;
 mod planner;
+mod power;
+mod power_planner;
+mod power_policy;
 mod questions;
 mod rate_limits;
 mod records;
 mod releases;
 mod rules;
+mod seen;
 mod state;
 mod tables;
 mod time;
@@ -62,9 +68,11 @@ pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
 pub use observed::{SessionId, ShownCertificate};
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
+pub use power_planner::{PowerPlan, PowerPlanError, PowerWant};
 pub use questions::{complaints, explained, warnings};
 pub use records::{
-    CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, RemovedRecord, TicketRecord, TokenRecord, VmRecord,
+    AsleepRecord, CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, PowerRecord, PowerRoundRecord,
+    RemovedRecord, TicketRecord, TokenRecord, VmRecord,
 };
 pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};

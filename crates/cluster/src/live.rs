@@ -7,9 +7,9 @@ use skein_api::{HostFacts, Resource as Bound};
 use skein_placement_model::cluster::amount::Amount;
 use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
-use crate::planner::{CPU, MEMORY};
 use crate::records::VmRecord;
 use crate::rules::{self, among_known};
+use crate::seen::{CPU, MEMORY};
 use crate::state::Controller;
 use crate::view::is_guest;
 
@@ -37,14 +37,18 @@ impl Controller {
         }
         let not_reserved = self.not_reserved();
         for (name, stored) in &self.tables.hosts {
-            let Some(facts) = self.observed.get(name).and_then(|observed| observed.facts.as_ref()) else { continue };
+            let facts = self.observed.get(name).and_then(|observed| observed.facts.as_ref());
             let here = reserved.get(name.as_str()).copied().unwrap_or(0);
             let comes = not_reserved.get(name.as_str()).copied().unwrap_or(0);
-            let ram = ram_for_guests(facts, here).saturating_sub(comes).max(here);
-            let capacity = [(MEMORY, bytes(ram)), (CPU, cores(f64::from(facts.cpus)))];
+            let (ram_bytes, cpus) = match (&stored.value.power.asleep, facts) {
+                (Some(asleep), _) => (asleep.ram_bytes, asleep.cpus),
+                (None, Some(facts)) => (ram_for_guests(facts, here).saturating_sub(comes).max(here), facts.cpus),
+                (None, None) => continue,
+            };
+            let capacity = [(MEMORY, bytes(ram_bytes)), (CPU, cores(f64::from(cpus)))];
             let mut host = Host::new(name, amounts(capacity));
             host.state = match (stored.value.contact, stored.value.mode) {
-                (Contact::Lost | Contact::Off | Contact::Joined, _) => HostState::Offline,
+                (Contact::Lost | Contact::Off | Contact::Joined | Contact::Asleep, _) => HostState::Offline,
                 (Contact::Online, HostMode::Active) => HostState::Online,
                 (Contact::Online, HostMode::Draining | HostMode::Maintenance) => HostState::Maintenance,
             };
@@ -175,7 +179,7 @@ fn owners(
 
 /// Returns how much memory a host has for guests: what its limits leave, and what its guests have reserved. A limit
 /// that counts a guest as used what it has not touched yet leaves too little, never too much.
-fn ram_for_guests(facts: &HostFacts, reserved: u64) -> u64 {
+pub(crate) fn ram_for_guests(facts: &HostFacts, reserved: u64) -> u64 {
     let limits = facts.room.iter().flat_map(|room| &room.limits);
     let left = limits.filter(|limit| matches!(limit.resource, Bound::Ram | Bound::Commit)).map(|limit| limit.left());
     let left = left.min().unwrap_or(facts.ram_available_bytes);

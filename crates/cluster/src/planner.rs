@@ -3,34 +3,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_placement::bits::Bits;
-use skein_placement::policy::View;
 use skein_placement::policy::dynamic::{BadRound, Config, History, Move, MoveReason, Round, decide};
 use skein_placement::policy::forecast::Outlook;
 use skein_placement::problem::{GuestId, HostId, NOWHERE, Problem};
 use skein_placement::schedule::{
-    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, StepId, forecast,
-    plan as schedule, waits_for_room,
+    Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, StepId, plan as schedule,
+    waits_for_room,
 };
 use skein_placement::search::repair;
 use skein_placement::state::State;
 use skein_placement_model::cluster::model::{Cluster, Guest, HostState};
-use skein_placement_model::cluster::{Compiled, Measure, Names, compile};
+use skein_placement_model::cluster::{Compiled, Names, compile};
 use skein_placement_model::explain::{Placing, why_moved};
 use thiserror::Error;
 
 use crate::pace::{SETUP_MS, setups_ms};
+use crate::power_planner::{PowerPlan, PowerPlanError, PowerWant, decide_power};
+use crate::seen::{CPU, MEMORY, RATE_UNKNOWN, Seen};
 
-/// The resource that guests reserve.
-pub(crate) const MEMORY: &str = "memory";
-/// The resource that guests use as measured.
-pub(crate) const CPU: &str = "cpu";
 /// How long the search for a placement goes on, in its steps: enough for thousands of guests.
 const REPAIR_STEPS: u64 = 200_000;
 /// How many orders of moves are tried.
 const SCHEDULE_BUDGET: u64 = 200;
-/// The rate of a migration on a host whose NICs do not tell their speed, in bytes per second: a gigabit.
-pub(crate) const RATE_UNKNOWN: f64 = 125e6;
+/// How many hosts that sleep are tried, each by itself, when guests find no place.
+const ASLEEP_TRIED_MAX: usize = 8;
 /// How long a guest takes to start, in milliseconds, as far as a plan cares.
 const START_MS: u64 = 5_000;
 /// The reasons of a guest that cannot be moved are told of this many hosts.
@@ -48,6 +44,8 @@ pub struct PlanRequest {
     /// What a host moves each way, in bytes of guests' memory per second, where it is known: by the moves that were
     /// made, or what its NICs carry.
     pub rates: Vec<(String, f64)>,
+    /// The hosts that sleep and can wake.
+    pub asleep: Vec<String>,
 }
 
 /// What is wanted.
@@ -70,6 +68,8 @@ pub enum Want {
     },
     /// Less is broken, and load is better spread.
     Better(Box<Better>),
+    /// It is decided which hosts sleep, and which wake.
+    Power(Box<PowerWant>),
     /// Guests are on these hosts, as far as they can be.
     At {
         /// Guests and hosts.
@@ -110,6 +110,10 @@ pub struct Planned {
     pub forecast_ms: Option<u64>,
     /// Whether hosts that are short were looked at, in a round of optimisation.
     pub is_relief: bool,
+    /// The hosts that sleep, and would have a place for guests that find none now.
+    pub wake: Vec<String>,
+    /// Which hosts sleep, and which wake, if that was asked for.
+    pub power: Option<Box<PowerPlan>>,
 }
 
 /// A planned move.
@@ -145,6 +149,8 @@ pub enum PlanError {
     Failed,
     #[error("what is known of the cluster's load makes no sense")]
     Round(#[from] BadRound),
+    #[error("it cannot be decided which hosts sleep")]
+    Power(#[from] PowerPlanError),
 }
 
 /// Makes a plan. The same request gives the same plan.
@@ -153,12 +159,36 @@ pub enum PlanError {
 ///
 /// The cluster is contradictory, or has no such guest.
 pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
+    let planned = plan_awake(request)?;
+    let without_place = |planned: &Planned| planned.moves.iter().filter(|of| of.to.is_none()).count();
+    let left = without_place(&planned);
+    if left == 0 || request.asleep.is_empty() {
+        return Ok(planned);
+    }
+    let each = request.asleep.iter().take(ASLEEP_TRIED_MAX).map(|host| vec![host.clone()]);
+    for wake in each.chain([request.asleep.clone()]) {
+        let mut with = request.clone();
+        let hosts = with.cluster.hosts.iter_mut().filter(|host| wake.contains(&host.name));
+        hosts.for_each(|host| host.state = HostState::Online);
+        if without_place(&plan_awake(&with)?) < left {
+            return Ok(Planned { wake, ..planned });
+        }
+    }
+    Ok(planned)
+}
+
+/// Makes a plan with the hosts that are awake.
+fn plan_awake(request: &PlanRequest) -> Result<Planned, PlanError> {
     match &request.want {
         Want::Empty { host } => empty(request, host),
         Want::Elsewhere { vm } => elsewhere(request, vm),
         Want::Start { .. } => starts(request),
         Want::Better(better) => round(request, better),
         Want::At { places } => at(request, places),
+        Want::Power(want) => {
+            let power = decide_power(&request.cluster, &request.rates, want)?;
+            Ok(Planned { power: Some(Box::new(power)), ..Planned::default() })
+        }
     }
 }
 
@@ -273,7 +303,7 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
             forecast_ms: Some(START_MS),
         }
     });
-    Ok(Planned { moves: moves.collect(), forecast_ms: Some(START_MS), is_relief: false })
+    Ok(Planned { moves: moves.collect(), forecast_ms: Some(START_MS), ..Planned::default() })
 }
 
 /// Moves a guest to the best other host, with all other guests where they are.
@@ -304,39 +334,8 @@ fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
 fn round(request: &PlanRequest, better: &Better) -> Result<Planned, PlanError> {
     let compiled = compiled(&request.cluster)?;
     let (problem, names) = (&compiled.problem, &compiled.names);
-    let outlook = |guest: usize, row: usize| {
-        let is_measured = names.rows[row].name == CPU && names.rows[row].measure == Measure::Measured;
-        let found = better.outlooks.get(&names.guests[guest]).filter(|_| is_measured).copied();
-        found.unwrap_or_else(|| Outlook::fixed(problem.guests[guest].demand[row] as f64))
-    };
-    let rows = problem.resources.len();
-    let outlooks: Vec<Vec<Outlook>> =
-        (0..problem.guests.len()).map(|guest| (0..rows).map(|row| outlook(guest, row)).collect()).collect();
-    let rate = |guest: usize| {
-        let host = names.hosts.get(problem.initial[guest] as usize);
-        let known = request.rates.iter().find(|(name, _)| Some(name) == host);
-        known.map_or(RATE_UNKNOWN, |(_, rate)| *rate).clamp(1e3, 1e15)
-    };
-    let sends = |guest: usize| forecast(&compiled.traffic[guest], rate(guest)).map_or(f64::INFINITY, |of| of.seconds);
-    let sends_s: Vec<f64> = (0..problem.guests.len()).map(sends).collect();
-    let mut pinned = Bits::default();
-    let stays: BTreeSet<&str> =
-        request.cluster.guests.iter().filter(|guest| !guest.optimize).map(|guest| guest.name.as_str()).collect();
-    let ids = (0..).zip(&names.guests).filter(|(_, name)| stays.contains(name.as_str()));
-    ids.for_each(|(guest, _)| pinned.insert(guest));
-    let mut closed = Bits::default();
-    let states = (0..).zip(&names.states).filter(|(_, state)| **state != HostState::Online);
-    states.for_each(|(host, _)| closed.insert(host));
-    let now_s = better.now_ms / 1000;
-    let view = View {
-        problem,
-        place_free: &names.place_free,
-        outlooks: &outlooks,
-        sends_s: &sends_s,
-        pinned: &pinned,
-        closed: &closed,
-        now_s,
-    };
+    let seen = Seen::new(&request.cluster, &compiled, &better.outlooks, &request.rates, better.now_ms);
+    let view = seen.view(&compiled);
     let decided = decide(&better.config, &view, &history(names, &better.rounds))?;
     let mut goal = problem.initial.clone();
     let from_host = decided.moves.iter().filter(|of| of.from != NOWHERE);

@@ -70,7 +70,7 @@ fn part(rate: Rate, senders: usize) -> Rate {
 
 impl Now {
     /// Returns the minute of the week, by the local clock.
-    fn clock_time(self) -> ClockTime {
+    pub(crate) fn clock_time(self) -> ClockTime {
         ClockTime::of_unix(i64::try_from(self.wall.0 / 1000).unwrap_or(i64::MAX), self.utc_offset_s)
     }
 }

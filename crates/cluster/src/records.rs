@@ -11,6 +11,7 @@
 //! | `ticket/ID` | [`TicketRecord`] |
 //! | `rule/NAME` | [`RuleRecord`] |
 //! | `settings` | [`ClusterSettings`](skein_api::cluster::ClusterSettings) |
+//! | `power/last` | [`PowerRoundRecord`] |
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
 
@@ -75,6 +76,9 @@ pub struct HostRecord {
     /// From when until when the certificate is valid that the agent last showed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validity: Option<CertificateValidity>,
+    /// Whether the host sleeps, and how it went.
+    #[serde(default)]
+    pub power: PowerRecord,
 }
 
 /// From when until when a certificate is valid.
@@ -119,6 +123,63 @@ impl HostRecord {
         let more = self.certificates.len().saturating_sub(HostRecord::CERTIFICATES_MAX);
         self.certificates.drain(..more);
     }
+}
+
+/// What is kept of a host's power.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PowerRecord {
+    /// Whether the host sleeps.
+    pub asleep: Option<AsleepRecord>,
+    /// When the host last woke.
+    pub woken: Option<UnixMs>,
+    /// What went wrong when the host was last to sleep or to wake. It is not put to sleep by anybody until that is
+    /// cleared.
+    pub trouble: Option<String>,
+    /// For how long the host slept until it last woke, in milliseconds.
+    pub slept_ms: u64,
+}
+
+impl PowerRecord {
+    /// Notes that the host is awake.
+    pub(crate) fn wake(&mut self, now: UnixMs) {
+        if let Some(asleep) = self.asleep.take() {
+            self.slept_ms = self.slept_ms.saturating_add(now.0.saturating_sub(asleep.since.0));
+            self.woken = Some(now);
+        }
+    }
+
+    /// Returns for how long the host has slept in all, in milliseconds.
+    pub(crate) fn slept_ms(&self, now: UnixMs) -> u64 {
+        let since = self.asleep.as_ref().map_or(0, |asleep| now.0.saturating_sub(asleep.since.0));
+        self.slept_ms.saturating_add(since)
+    }
+}
+
+/// A host that sleeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsleepRecord {
+    /// Since when.
+    pub since: UnixMs,
+    /// Who put it to sleep.
+    pub by: String,
+    /// Whether nobody asked for it.
+    pub automatic: bool,
+    /// The CPUs that it has.
+    pub cpus: u32,
+    /// The memory that it has for guests, in bytes.
+    pub ram_bytes: u64,
+}
+
+/// What was decided last of hosts that sleep and wake.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PowerRoundRecord {
+    /// When that was first decided.
+    pub at: UnixMs,
+    /// What was decided, in a sentence.
+    pub decision: String,
+    /// Why each host is not put to sleep.
+    pub against: BTreeMap<String, String>,
 }
 
 /// A host that was removed. It is refused until it joins anew, and its certificates of before are refused for good.
@@ -245,6 +306,7 @@ records! {
     TokenRecord => "token/",
     TicketRecord => "ticket/",
     RuleRecord => "rule/",
+    PowerRoundRecord => "power/",
     RepeatRecord => "repeat/",
     AuditRecord => "audit/",
 }

@@ -1,6 +1,7 @@
 //! A controller's state, what goes out, and what is held back until it is written.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 use skein_api::cluster::{AuditRecord, ChangedObject, Contact, FencingDevice, Operation, PowerState, UnixMs};
 use skein_api::{MigrationId, Refusal, Request, Term};
@@ -11,6 +12,7 @@ use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
 use crate::planner::PlanRequest;
+use crate::power_policy::PowerPolicy;
 use crate::records::HostRecord;
 use crate::tables::{Change, Tables};
 use crate::time::Now;
@@ -28,6 +30,10 @@ pub struct Settings {
     pub operations_kept: usize,
     /// How many records the audit log has.
     pub audit_kept: usize,
+    /// How often it is decided which hosts sleep and wake, in milliseconds.
+    pub power_round_ms: u64,
+    /// How long a host may take to be off that is shut down to sleep, in milliseconds.
+    pub stop_within_ms: u64,
     /// A mistake that the simulation has to find. For tests only.
     pub planted: Option<Planted>,
 }
@@ -69,6 +75,14 @@ pub enum Planted {
     PlanKept,
     /// A host's certificate is refused as soon as another is signed, which the host may never get.
     ReplacedAtOnce,
+    /// A host is shut down without its agent's word that it has no guest and takes none.
+    ClosingForgotten,
+    /// A host is shut down before the decision is written.
+    SleepIntentForgotten,
+    /// A host goes to sleep though no fewer may be awake.
+    AwakeMinForgotten,
+    /// A host sleeps as soon as its device says so, though its agent reports.
+    SleeperTrusted,
 }
 
 impl Default for Settings {
@@ -79,6 +93,8 @@ impl Default for Settings {
             missing_ms: 60_000,
             operations_kept: 500,
             audit_kept: 100_000,
+            power_round_ms: 60_000,
+            stop_within_ms: 300_000,
             planted: None,
         }
     }
@@ -116,6 +132,15 @@ pub enum Output {
 pub enum PowerAction {
     /// Switch the host off, at once.
     Off,
+    /// Have the host shut itself down, in order.
+    Shutdown,
+    /// Switch the host on.
+    On,
+    /// Say whether the host has power, and refuse if the device cannot switch it on, or cannot do what `shutdown` says.
+    Check {
+        /// Whether the device has to be able to have the host shut itself down.
+        shutdown: bool,
+    },
     /// Say whether the host has power.
     Read,
 }
@@ -123,7 +148,7 @@ pub enum PowerAction {
 /// What became of what a fencing device was told or asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PowerResult {
-    /// The power-off was accepted, which proves nothing.
+    /// What it was told was accepted, which proves nothing.
     Accepted,
     /// The device says so, and what it says of the machine.
     State(PowerState, String),
@@ -183,6 +208,8 @@ pub(crate) struct Relay {
     pub(crate) source: String,
     /// Until when the agent may take, by the clock that never jumps.
     pub(crate) until_ms: u64,
+    /// To have a host take guests again that did not go to sleep.
+    Reopen,
 }
 
 /// A command whose reply has not come.
@@ -204,6 +231,24 @@ pub(crate) enum FenceRun {
     Reading { job: Option<u64>, read_ms: u64, until_ms: u64, last: String },
 }
 
+/// How far a host is on its way to sleep, or awake, in this term.
+#[derive(Debug, Default)]
+pub(crate) enum PowerRun {
+    /// Nothing was asked or told.
+    #[default]
+    Idle,
+    /// The device was asked whether it can do what is needed.
+    Checking { job: u64, until_ms: u64 },
+    /// The device is as it has to be.
+    Checked,
+    /// The agent was asked to take no guest any more.
+    Closing,
+    /// The host or its device was told, and has not answered.
+    Ordering { job: Option<u64>, until_ms: u64 },
+    /// It is read whether the host has power.
+    Reading { job: Option<u64>, read_ms: u64, ordered_ms: Option<u64>, last: String },
+}
+
 /// How fast a host was told that its migrations may send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToldLimit {
@@ -217,6 +262,8 @@ pub(crate) struct ToldLimit {
 pub(crate) enum PowerPurpose {
     /// For a fencing.
     Fence { operation: String },
+    /// For a host that goes to sleep or wakes.
+    Change { operation: String },
     /// Only to be shown.
     Show { host: String, asked: Box<Asked> },
 }
@@ -232,6 +279,10 @@ pub(crate) struct OperationRun {
     pub(crate) plan_failed_ms: Option<u64>,
     /// How far a fencing is in this term.
     pub(crate) fence: FenceRun,
+    /// How far a host is on its way to sleep, or awake, in this term.
+    pub(crate) power: PowerRun,
+    /// The operations that wake hosts, for which its plan waits.
+    pub(crate) wakes: BTreeSet<String>,
     /// The memory of the guests whose moves were begun, by the move's index.
     pub(crate) memory: BTreeMap<usize, u64>,
 }
@@ -241,6 +292,8 @@ pub(crate) struct OperationRun {
 pub(crate) enum PlanPurpose {
     /// For an operation. `epoch` is that of the rules and guests that the plan goes by.
     Operation { id: String, epoch: u64 },
+    /// To decide which hosts sleep and wake.
+    Power,
     /// Only to be shown, to this request.
     Preview { asked: u64, operation: Box<Operation> },
 }
@@ -261,6 +314,9 @@ pub struct Controller {
     /// Counts the changes that make plans obsolete.
     pub(crate) epoch: u64,
     pub(crate) optimizer: Optimizer,
+    pub(crate) power: PowerPolicy,
+    /// Where controllers and members of the store are, by their addresses; `None`: that is not known.
+    pub(crate) needed_at: Option<BTreeSet<IpAddr>>,
     /// How fast guests leave each host that any has left.
     pub(crate) paces: BTreeMap<String, Pace>,
     /// The limits of rates that hosts were told, by connection.
@@ -295,6 +351,8 @@ impl Controller {
             runs: BTreeMap::new(),
             epoch: 0,
             optimizer: Optimizer::default(),
+            power: PowerPolicy::default(),
+            needed_at: None,
             paces: BTreeMap::new(),
             limits_told: BTreeMap::new(),
             relays: BTreeMap::new(),
@@ -320,6 +378,11 @@ impl Controller {
             Role::Leader { term, .. } => Some(term),
             Role::Follower => None,
         }
+    }
+
+    /// Returns where controllers and members of the store are; `None`: that is not known.
+    pub fn needed_at(&self) -> Option<&BTreeSet<IpAddr>> {
+        self.needed_at.as_ref()
     }
 
     /// Returns the records, as they will be when all is written.

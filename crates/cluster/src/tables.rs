@@ -6,8 +6,8 @@ use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
 
 use crate::records::{
-    CLUSTER_KEY, ClusterRecord, HostRecord, Record, RemovedRecord, RepeatRecord, RuleRecord, SETTINGS_KEY,
-    TicketRecord, TokenRecord, VmRecord,
+    CLUSTER_KEY, ClusterRecord, HostRecord, PowerRoundRecord, Record, RemovedRecord, RepeatRecord, RuleRecord,
+    SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord,
 };
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
@@ -80,6 +80,8 @@ pub struct Tables {
     pub rules: Table<RuleRecord>,
     /// What is set of the whole cluster.
     pub settings: Stored<ClusterSettings>,
+    /// What was decided last of hosts that sleep and wake, under one name.
+    pub power: Table<PowerRoundRecord>,
     /// The requests that may be repeated.
     pub repeats: Table<RepeatRecord>,
     /// The audit log.
@@ -111,6 +113,7 @@ in_table! {
     TokenRecord => tokens,
     TicketRecord => tickets,
     RuleRecord => rules,
+    PowerRoundRecord => power,
     RepeatRecord => repeats,
     AuditRecord => audit,
 }
@@ -144,6 +147,7 @@ impl Tables {
             .or_else(|| self.apply_to::<TokenRecord>(key, value, revision))
             .or_else(|| self.apply_to::<TicketRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RuleRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<PowerRoundRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RepeatRecord>(key, value, revision))
             .or_else(|| self.apply_to::<AuditRecord>(key, value, revision))
             .unwrap_or(Ok(()))
@@ -232,6 +236,7 @@ impl Tables {
             note::<TokenRecord>(self, key, revision);
             note::<TicketRecord>(self, key, revision);
             note::<RuleRecord>(self, key, revision);
+            note::<PowerRoundRecord>(self, key, revision);
             note::<RepeatRecord>(self, key, revision);
             note::<AuditRecord>(self, key, revision);
         }

@@ -77,7 +77,7 @@ impl Controller {
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
-            vms_running: if *contact == Contact::Off { 0 } else { guests },
+            vms_running: if contact.is_off() { 0 } else { guests },
             incoming,
             outgoing,
             migrations: self.host_migrations(name),
@@ -85,8 +85,10 @@ impl Controller {
                 Contact::Joined => "its agent has not reported yet".into(),
                 Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
                 Contact::Off => "it is proven to be off".into(),
+                Contact::Asleep => "it sleeps, and wakes when it is needed".into(),
                 Contact::Online => String::new(),
             },
+            power: self.power_view(name, &stored.value),
             version: stored.revision,
         }
     }
@@ -96,7 +98,7 @@ impl Controller {
         let on = host.as_deref().and_then(|host| self.tables.hosts.get(host));
         let state = match on.map(|host| host.value.contact) {
             Some(Contact::Lost) if is_guest(*state) => VmRunState::Lost,
-            Some(Contact::Off) if is_guest(*state) => VmRunState::Failed,
+            Some(contact) if contact.is_off() && is_guest(*state) => VmRunState::Failed,
             _ => *state,
         };
         let since = match (state, on) {
@@ -158,6 +160,7 @@ impl Controller {
             counts.online += u32::from(host.value.contact == Contact::Online);
             counts.lost += u32::from(host.value.contact == Contact::Lost);
             counts.off += u32::from(host.value.contact == Contact::Off);
+            counts.asleep += u32::from(host.value.contact == Contact::Asleep);
             counts.in_maintenance += u32::from(host.value.mode != HostMode::Active);
         }
         counts
@@ -168,7 +171,7 @@ impl Controller {
         let mut counts = VmCounts::default();
         for vm in self.tables.vms.values() {
             let on = vm.value.host.as_deref().and_then(|host| self.tables.hosts.get(host));
-            let is_lost = on.is_some_and(|host| matches!(host.value.contact, Contact::Lost | Contact::Off));
+            let is_lost = on.is_some_and(|host| host.value.contact == Contact::Lost || host.value.contact.is_off());
             counts.all += 1;
             match vm.value.state {
                 state if is_guest(state) && is_lost => counts.lost += 1,
@@ -231,7 +234,12 @@ impl Controller {
                         ));
                     }
                 }
-                Contact::Online => {}
+                Contact::Online | Contact::Asleep => {}
+            }
+            if let Some(trouble) = &host.value.power.trouble {
+                found.push(format!(
+                    "host '{name}': {trouble}; it is not put to sleep again before skein host wake {name}"
+                ));
             }
         }
         for (vm, hosts) in self.run_twice() {

@@ -19,6 +19,7 @@ fn migration(state: OperationState, of_move: MoveState) -> Operation {
         message: String::new(),
         moves: vec![only],
         fencing: None,
+        power: None,
         progress: Progress::default(),
         version: 0,
     }

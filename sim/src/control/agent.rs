@@ -62,6 +62,7 @@ pub fn switch_off(world: &mut World, host: usize) {
     let agent = &mut world.agents[host];
     agent.is_on = false;
     agent.boot += 1;
+    agent.closed_until = 0;
     agent.guests.values_mut().for_each(|guest| guest.runs = false);
     agent.incoming.clear();
     for id in flights_of(world, host) {
@@ -122,7 +123,7 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
         api: 1,
         instance: agent.life,
         boot_id: Some(format!("boot{}", agent.boot)),
-        addresses: Vec::new(),
+        addresses: vec![format!("10.0.0.{}:7070", host + 1)],
         highest_term: agent.highest,
     };
     world.send_to_controller(session, ToController::Hello(hello));
@@ -266,8 +267,52 @@ fn obey(
             world.say(|| format!("{name} is forgotten by host {host}"));
             Reply::Done
         }
+        Request::HostClose { for_s, .. } => close(world, host, for_s),
         _ => refused("the simulated agent does not do that"),
     })
+}
+
+/// Takes no guests for a while, if there is none.
+fn close(world: &mut World, host: usize, for_s: u64) -> Reply {
+    let now = world.now;
+    let agent = &mut world.agents[host];
+    if for_s > 0 && agent.ram_used_mb() > 0 {
+        return refused("it has a guest");
+    }
+    agent.closed_until = if for_s > 0 { now + 1000 * for_s } else { 0 };
+    // Somebody may be about to start one by hand.
+    if for_s > 0 && world.rng.percent(60) {
+        let ms = world.rng.between(1, 6000);
+        world.after(ms, Event::ByHand { host });
+    }
+    Reply::Done
+}
+
+/// Somebody starts a new guest by hand, on its host.
+pub fn by_hand(world: &mut World, host: usize) {
+    let number = world.number();
+    let agent = &world.agents[host];
+    let ram_mb = 512;
+    if !agent.is_up || agent.closed_until > world.now || agent.ram_used_mb() + ram_mb > agent.ram_mb {
+        return;
+    }
+    let name = format!("l{number}");
+    world.guests.insert(name.clone(), ram_mb);
+    run_guest(world, host, &name);
+    report_all(world, host);
+}
+
+/// Shuts a host down in order, as it was told. Whatever runs there would end.
+pub fn shut_down(world: &mut World, host: usize) {
+    if !world.agents[host].is_on {
+        return;
+    }
+    if world.agents[host].ram_used_mb() > 0 {
+        let what = format!("{} is shut down, and has guests", world.agents[host].name);
+        world.check.broken(world.now, what);
+    }
+    world.check.stats.slept += 1;
+    switch_off(world, host);
 }
 
 /// Begins a start that has a name. `None`: the reply comes when the guest runs.
@@ -293,7 +338,9 @@ fn start_vm(
     let agent = &world.agents[host];
     let has_no_room = agent.ram_used_mb() + world.guests[vm] > agent.ram_mb;
     let is_unknown = is_defined && !agent.guests.contains_key(vm);
-    let cannot = agent.refuses.contains(vm) || agent.starting.contains_key(vm) || has_no_room || is_unknown;
+    let is_closed = agent.closed_until > world.now;
+    let cannot =
+        is_closed || agent.refuses.contains(vm) || agent.starting.contains_key(vm) || has_no_room || is_unknown;
     let outcome = match known {
         Some(known) => known,
         None if runs => Start::Started,
@@ -378,6 +425,9 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
     let there = &world.agents[target];
     if !there.is_up {
         return refused("the target's agent cannot be reached");
+    }
+    if there.closed_until > world.now {
+        return refused("the target takes no guests");
     }
     let has_no_room = there.ram_used_mb() + guest.ram_mb > there.ram_mb;
     if there.refuses.contains(vm) || has_no_room {

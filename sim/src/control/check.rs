@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{HostMode, MoveState, Operation, OperationKind, VmRunState, VmSettings};
+use skein_api::cluster::{
+    ClusterSettings, Contact, HostMode, MoveState, Operation, OperationKind, VmRunState, VmSettings,
+};
 use skein_cluster::{Answer, Ask, Asked, HostRecord, VmRecord};
 use skein_store::{MemoryStore, Range, Transaction};
 
@@ -29,6 +31,10 @@ pub struct Stats {
     /// Hosts that a fencing device has switched off, and those of them whose guests ran.
     pub switched_off: u64,
     pub switched_off_alive: u64,
+    /// Hosts that were shut down to sleep.
+    pub slept: u64,
+    /// Hosts that were switched on again.
+    pub woken: u64,
     pub events: u64,
 }
 
@@ -46,6 +52,8 @@ impl Stats {
         self.renewed += other.renewed;
         self.switched_off += other.switched_off;
         self.switched_off_alive += other.switched_off_alive;
+        self.slept += other.slept;
+        self.woken += other.woken;
         self.events += other.events;
     }
 }
@@ -60,6 +68,8 @@ pub struct Checker {
     executed: BTreeSet<String>,
     /// How often a host was ordered to be switched off.
     orders: BTreeMap<String, u32>,
+    /// How often a host was told to shut itself down.
+    shutdowns: BTreeMap<String, u32>,
     terms: Vec<u64>,
     pub operations: BTreeSet<String>,
     /// When a controller last heard of a host.
@@ -226,6 +236,7 @@ impl Checker {
             }
         }
         self.limits(now, transaction, store);
+        self.awake(now, transaction, store);
     }
 
     /// Checks that no host has more moves than its agent takes.
@@ -285,6 +296,63 @@ impl Checker {
             let what =
                 format!("{host} is to be switched off, for the {orders}th time; the store has {written} of them");
             self.broken(now, what);
+        }
+    }
+
+    /// Checks that a shutdown that is ordered is in the store.
+    pub fn told_to_sleep(&mut self, now: Ms, host: &str, written: u32) {
+        let orders = self.shutdowns.entry(host.to_owned()).or_default();
+        *orders += 1;
+        if *orders > written {
+            let what = format!("{host} is told to shut down for the {orders}th time; the store has {written} of them");
+            self.broken(now, what);
+        }
+    }
+
+    /// Checks that enough hosts stay awake when another is put to sleep, by what is there and what is written.
+    fn awake(&mut self, now: Ms, transaction: &Transaction, store: &MemoryStore) {
+        let puts = transaction.operations.iter().filter_map(|operation| match operation {
+            skein_store::Operation::Put { key, value, .. } => Some((key.as_str(), value.as_bytes())),
+            _ => None,
+        });
+        let puts: BTreeMap<&str, &[u8]> = puts.collect();
+        let is_new = |key: &str| {
+            let key = skein_store::Key::new(key).expect("it is a key");
+            store.read(&Range::one(key)).is_ok_and(|page| page.entries.is_empty())
+        };
+        let sleeper = |value: &[u8]| match serde_json::from_slice::<Operation>(value).ok()? {
+            Operation { kind: OperationKind::Sleep { host, .. }, state, .. } if !state.is_over() => Some(host),
+            _ => None,
+        };
+        let begins = puts.iter().filter(|(key, _)| key.starts_with("operation/") && is_new(key));
+        let begins: BTreeSet<String> = begins.filter_map(|(_, value)| sleeper(value)).collect();
+        if begins.is_empty() {
+            return;
+        }
+        let all = |prefix: &str| {
+            let below = skein_store::Prefix::new(prefix).expect("that is a prefix");
+            let page = store.read(&Range::below(below)).expect("it is small");
+            let there = page.entries.into_iter().map(|of| (of.key.as_str().to_owned(), of.value.as_bytes().to_vec()));
+            let mut all: BTreeMap<String, Vec<u8>> = there.collect();
+            let put = puts.iter().filter(|(key, _)| key.starts_with(prefix));
+            all.extend(put.map(|(key, value)| ((*key).to_owned(), value.to_vec())));
+            all
+        };
+        let sleepers: BTreeSet<String> = all("operation/").values().filter_map(|value| sleeper(value)).collect();
+        let takes = |(key, value): &(String, Vec<u8>)| {
+            let host = serde_json::from_slice::<HostRecord>(value).expect("it is a host");
+            let name = key.trim_start_matches("host/");
+            host.contact == Contact::Online && host.mode == HostMode::Active && !sleepers.contains(name)
+        };
+        let awake = all("host/").into_iter().filter(takes).count();
+        let settings = store.read(&Range::one(skein_store::Key::new("settings").expect("it is a key")));
+        let settings = settings.ok().and_then(|page| page.entries.first().cloned());
+        let settings =
+            puts.get("settings").map(|value| value.to_vec()).or(settings.map(|of| of.value.as_bytes().to_vec()));
+        let settings = settings.and_then(|value| serde_json::from_slice::<ClusterSettings>(&value).ok());
+        let least = settings.unwrap_or_default().power.hosts_min as usize;
+        if awake < least {
+            self.broken(now, format!("{begins:?} are put to sleep: {awake} others are awake, and {least} have to be"));
         }
     }
 

@@ -37,6 +37,12 @@ pub enum Event {
     Powered { node: usize, life: u64, job: u64, result: PowerResult },
     /// A host is off that was to be switched off.
     PowerOff { host: usize },
+    /// A host shuts itself down, as its device was told.
+    ShutDown { host: usize },
+    /// A host is on again, as its device was told.
+    PowerOn { host: usize },
+    /// Somebody starts a guest by hand.
+    ByHand { host: usize },
     /// Hosts get their fencing devices.
     Outfit,
     /// A host that was cut off is reached again.

@@ -56,6 +56,8 @@ pub struct Agent {
     /// Whether the agent's process runs.
     pub is_up: bool,
     pub boot: u64,
+    /// Until when the host takes no guests, as its agent has on its disk.
+    pub closed_until: Ms,
     pub ram_mb: u64,
     pub guests: BTreeMap<String, Guest>,
     /// Guests on their way here: how much memory each takes.
@@ -87,6 +89,7 @@ impl Agent {
             is_on: true,
             is_up: true,
             boot: 1,
+            closed_until: 0,
             ram_mb,
             guests: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -160,7 +163,7 @@ fn view(name: &str, ram_mb: u64, state: VmState, migration: Option<u64>) -> VmVi
     VmView {
         memory_bytes: ram_mb << 20,
         migration: migration.map(MigrationId),
-        definition: Some(name.to_owned()),
+        definition: Some(format!("name = '{name}'\nmemory = '{ram_mb} MiB'\n")),
         ..VmView::new(name, state)
     }
 }

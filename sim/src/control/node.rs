@@ -27,6 +27,7 @@ pub fn start(world: &mut World, node: usize) {
     let settings = world.nodes[node].settings.clone();
     let life = world.nodes[node].life + 1;
     world.nodes[node] = Node { life, ..Node::new(settings) };
+    handle(world, node, Input::NeededAt { addresses: Some(Default::default()) });
     let first = world.rng.between(1, TICK_MS);
     world.after(first, Event::Tick { node, life });
 }
@@ -221,8 +222,8 @@ fn perform(world: &mut World, node: usize, output: Output) {
 fn send_power(world: &mut World, node: usize, job: u64, term: Term, host: &str, action: PowerAction) {
     let life = world.nodes[node].life;
     let Some(host) = world.agents.iter().position(|agent| agent.name == host) else { return };
-    if action == PowerAction::Off {
-        check_order(world, node, term, host);
+    if matches!(action, PowerAction::Off | PowerAction::Shutdown | PowerAction::On) {
+        check_told(world, node, term, host, action);
         let now = Duration::from_millis(world.now);
         let left = world.nodes[node].lease.map_or(0, |lease| lease.left(now).as_millis());
         if left < LEASE_LEFT_MS {
@@ -232,6 +233,22 @@ fn send_power(world: &mut World, node: usize, job: u64, term: Term, host: &str, 
     }
     let ms = if world.rng.percent(10) { world.rng.between(500, 3000) } else { world.rng.between(5, 100) };
     world.after(ms, Event::Power { node, life, job, host, action });
+}
+
+/// Checks that what a host's device is told was written before.
+fn check_told(world: &mut World, node: usize, term: Term, host: usize, action: PowerAction) {
+    if action == PowerAction::Off {
+        return check_order(world, node, term, host);
+    }
+    let name = world.agents[host].name.clone();
+    world.say(|| format!("c{node} orders in term {term} for {name}: {action:?}"));
+    if action == PowerAction::Shutdown {
+        let written = world.shutdowns_written(&name);
+        world.check.told_to_sleep(world.now, &name, written);
+        // Somebody may start a guest by hand before the host is off.
+        let ms = world.rng.between(1, 3000);
+        world.after(ms, Event::ByHand { host });
+    }
 }
 
 /// Checks that a power-off was written before, and that the host is not heard of.
@@ -263,11 +280,27 @@ fn check_lost(world: &mut World, node: usize, change: &Change) {
     }
 }
 
+/// Checks that a host that sleeps from now on was not heard of.
+fn check_asleep(world: &mut World, node: usize, change: &Change) {
+    let Change::Put { key, value } = change else { return };
+    let Some(name) = key.strip_prefix("host/") else { return };
+    let is = |value: &[u8]| serde_json::from_slice::<HostRecord>(value).is_ok_and(|of| of.contact == Contact::Asleep);
+    let was = world.value(key).is_some_and(|value| is(&value));
+    let host = world.agents.iter().position(|agent| agent.name == name);
+    if let Some(host) = host.filter(|_| is(value) && !was) {
+        let silent_ms = world.check.silent_ms(world.now, node, host);
+        if silent_ms < 2500 {
+            world.check.broken(world.now, format!("{name} counts as asleep, and was heard of {silent_ms} ms ago"));
+        }
+    }
+}
+
 fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &[Change]) {
     let life = world.nodes[node].life;
     let mut transaction = Transaction::new();
     for change in changes {
         check_lost(world, node, change);
+        check_asleep(world, node, change);
         if let Change::Put { key, value } = change
             && key.starts_with("vm/")
         {

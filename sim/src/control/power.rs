@@ -1,7 +1,9 @@
 //! Fencing devices: out of reach, slow, wrong about what they have done, wrong about the power until they are told to
 //! switch it off, and late to say that it is off.
 
-use skein_api::cluster::{ClusterSettings, Contact, FailoverSettings, FencingDevice, HostSettings, PowerState};
+use skein_api::cluster::{
+    ClusterSettings, Contact, FailoverSettings, FencingDevice, HostSettings, PowerSettings, PowerState,
+};
 use skein_cluster::{Ask, Asked, PowerAction, PowerResult};
 
 use super::agent;
@@ -21,7 +23,7 @@ pub fn outfit(world: &mut World) {
         |name: &String| world.nodes[node].controller.host(name).is_some_and(|host| host.settings.fencing.is_none());
     let Some(host) = world.agents.iter().map(|agent| agent.name.clone()).find(bare) else { return };
     let failover = FailoverSettings { grace_s: world.rng.below(4) as u32, ..FailoverSettings::default() };
-    let settings = Box::new(ClusterSettings { failover, ..ClusterSettings::default() });
+    let settings = Box::new(ClusterSettings { failover, power: saving(world), ..ClusterSettings::default() });
     ask(world, node, Ask::SetSettings { settings, version: None });
     let device = FencingDevice::Redfish {
         url: format!("http://{host}"),
@@ -36,6 +38,19 @@ pub fn outfit(world: &mut World) {
     ask(world, node, set);
 }
 
+/// Returns how hosts sleep: at once where they can, in some runs.
+pub fn saving(world: &mut World) -> PowerSettings {
+    PowerSettings {
+        saving: world.rng.percent(40),
+        hosts_min: world.rng.between(1, 3) as u32,
+        spare_hosts: world.rng.below(2) as u32,
+        settle_s: 0,
+        awake_min_s: 0,
+        wake_within_s: 30,
+        hours: None,
+    }
+}
+
 fn ask(world: &mut World, node: usize, ask: Ask) {
     let (id, what) = (world.number(), format!("{ask:?}"));
     node::ask(world, node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
@@ -48,14 +63,19 @@ pub fn take(world: &mut World, (node, life, job): (usize, u64, u64), host: usize
         _ if world.bmcs[host].silent_until > now => {
             let is_refused = world.rng.percent(50);
             let why = "it does not answer".to_owned();
-            if action == PowerAction::Off && !is_refused {
+            if action == PowerAction::Shutdown && !is_refused && world.rng.percent(50) {
+                let ms = world.rng.between(20, 8000);
+                world.after(ms, Event::ShutDown { host });
+            }
+            if matches!(action, PowerAction::Off | PowerAction::Shutdown) && !is_refused {
                 // The word may have come to it: from here on it does not lie.
                 (world.bmcs[host].says_off_until, world.bmcs[host].is_ordered) = (0, true);
             }
             if is_refused { PowerResult::Refused(why) } else { PowerResult::Unknown(why) }
         }
         PowerAction::Off => switch(world, host),
-        PowerAction::Read => {
+        PowerAction::Shutdown | PowerAction::On => turn(world, host, action == PowerAction::On),
+        PowerAction::Read | PowerAction::Check { .. } => {
             let bmc = &world.bmcs[host];
             let is_off = bmc.says_off_until > now || (!world.agents[host].is_on && bmc.says_on_until <= now);
             let state = if is_off { PowerState::Off } else { PowerState::On };
@@ -81,6 +101,24 @@ fn switch(world: &mut World, host: usize) -> PowerResult {
     if kind < 8 {
         let ms = world.rng.between(20, 4000);
         world.after(ms, Event::PowerOff { host });
+    }
+    match kind {
+        0..=6 | 8 => PowerResult::Accepted,
+        7 => PowerResult::Unknown("it answered with an error".into()),
+        _ => PowerResult::Refused("it answered with an error".into()),
+    }
+}
+
+/// Has a host shut itself down, or be on, or does not; and says so, or does not.
+fn turn(world: &mut World, host: usize, is_on: bool) -> PowerResult {
+    if !is_on {
+        let bmc = &mut world.bmcs[host];
+        (bmc.says_off_until, bmc.is_ordered) = (0, true);
+    }
+    let kind = if world.is_calm { 0 } else { world.rng.below(10) };
+    if kind < 8 {
+        let ms = world.rng.between(20, 8000);
+        world.after(ms, if is_on { Event::PowerOn { host } } else { Event::ShutDown { host } });
     }
     match kind {
         0..=6 | 8 => PowerResult::Accepted,

@@ -141,6 +141,12 @@ fn take(world: &mut World, event: Event) {
             node::handle(world, node, skein_cluster::Input::Power { job, result });
         }
         Event::PowerOff { host } => power::off(world, host),
+        Event::ShutDown { host } => agent::shut_down(world, host),
+        Event::PowerOn { host } if !world.agents[host].is_on => {
+            world.check.stats.woken += 1;
+            agent::start(world, host);
+        }
+        Event::ByHand { host } => agent::by_hand(world, host),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
         Event::Fault if !world.is_calm => faults::inject(world),
@@ -175,7 +181,7 @@ fn people(world: &mut World) {
         false => format!("v{}", world.rng.below(10)),
     };
     let dry_run = world.rng.percent(10);
-    let ask = match world.rng.below(20) {
+    let ask = match world.rng.below(23) {
         0..=3 => {
             let deadline_s = world.rng.percent(20).then(|| world.rng.between(1, 20));
             let evacuate = world.rng.percent(20);
@@ -197,7 +203,8 @@ fn people(world: &mut World) {
         9 => {
             let optimize = OptimizeSettings { automatic: true, interval_s: 60, ..OptimizeSettings::default() };
             let failover = FailoverSettings { grace_s: world.rng.below(4) as u32, ..FailoverSettings::default() };
-            let settings = Box::new(ClusterSettings { optimize, failover, ..Default::default() });
+            let power = power::saving(world);
+            let settings = Box::new(ClusterSettings { optimize, failover, power, ..Default::default() });
             Ask::SetSettings { settings, version: None }
         }
         10 => {
@@ -217,6 +224,8 @@ fn people(world: &mut World) {
         }
         16..=17 => Ask::StopVm { vm, request: StopVmRequest { timeout_s: 10, force: world.rng.percent(50) } },
         18 => Ask::DeleteVm { vm },
+        19..=20 => Ask::Sleep { host },
+        21 => Ask::Wake { host },
         _ => match world.nodes[node].controller.operations("", 1).first() {
             Some(newest) => Ask::Cancel { operation: newest.id.clone() },
             None => Ask::Drain { host, request: DrainRequest::default() },

@@ -44,7 +44,8 @@ pub fn settled(world: &mut World) -> Result<(), String> {
     }
     for agent in &world.agents {
         let Some(host) = hosts.get(&agent.name) else { return Err(format!("{} is no host", agent.name)) };
-        if host.contact != Contact::Online {
+        let is_off = !agent.is_on && matches!(host.contact, Contact::Asleep | Contact::Lost | Contact::Off);
+        if host.contact != Contact::Online && !is_off {
             return Err(format!("{} is up, and counts as {:?}", agent.name, host.contact));
         }
         let shown = node::certificate(&agent.name, agent.certificate);

@@ -196,6 +196,15 @@ impl World {
         of_host.filter_map(|found| found.fencing).map(|fencing| fencing.attempts).sum()
     }
 
+    /// Returns how many attempts to have a host shut itself down the store has.
+    pub fn shutdowns_written(&mut self, host: &str) -> u32 {
+        let (_, entries) = self.all();
+        let all = entries.iter().filter(|entry| entry.key.as_str().starts_with("operation/"));
+        let all = all.filter_map(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
+        let of_host = all.filter(|found| matches!(&found.kind, OperationKind::Sleep { host: of, .. } if of == host));
+        of_host.filter_map(|found| found.power).map(|power| power.attempts).sum()
+    }
+
     pub fn answered(&mut self, node: usize, asked: u64, answer: Answer) {
         self.say(|| format!("c{node} answers {asked}: {}", short(&answer)));
         if let Answer::Operation(operation) = &answer

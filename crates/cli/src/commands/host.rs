@@ -155,6 +155,45 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Empty a host that is not needed, and shut it down in order; it wakes when it is needed
+    #[command(after_help = format!("\
+A host sleeps only if its device can wake it (skein host fencing), and nothing that is needed is on it: a controller,
+a member of etcd, disks of others (storage=yes), a pinned VM. By itself the cluster puts hosts to sleep where that is
+switched on: skein cluster settings power.saving=yes.
+
+Examples:
+  skein host sleep hosta
+  skein host wake hosta
+
+{EXIT_CODES}"))]
+    Sleep {
+        /// Its name
+        name: String,
+        /// Return as soon as it is begun
+        #[arg(long)]
+        detach: bool,
+        /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
+    /// Switch a host on and wait until its agent reports; of a host that is awake, say that its power is mended
+    #[command(after_help = format!("\
+A host that did not go to sleep, or did not wake, is not put to sleep again before this was done.
+
+Examples:
+  skein host wake hosta
+
+{EXIT_CODES}"))]
+    Wake {
+        /// Its name
+        name: String,
+        /// Return as soon as it is begun
+        #[arg(long)]
+        detach: bool,
+        /// A line of JSON for each step
+        #[arg(long)]
+        json: bool,
+    },
     /// Set, look at and try what switches a host off from outside
     #[command(subcommand)]
     Fencing(fencing::Command),
@@ -210,6 +249,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Fence { name, is_off, detach, json } => {
             let client = view.controllers.client()?;
             return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
+        }
+        Command::Sleep { name, detach, json } => {
+            return hosts::sleep(&view.controllers.client()?, &name, Wait::of(detach), Output::of(json));
+        }
+        Command::Wake { name, detach, json } => {
+            return hosts::wake(&view.controllers.client()?, &name, Wait::of(detach), Output::of(json));
         }
         Command::Fencing(command) => fencing::run(&view.controllers.client()?, command)?,
         Command::Remove { name, force } => {

@@ -192,6 +192,17 @@ impl ControllerClient {
         json(self.sender.send(&ask)?)
     }
 
+    /// Puts a host to sleep.
+    pub fn sleep(&self, host: &str) -> Result<Operation, ControllerError> {
+        self.change(&format!("/hosts/{}/sleep", encoded(host)), None::<&()>)
+    }
+
+    /// Wakes a host. Returns the operation that does so; none for a host that is awake, and may be put to sleep again.
+    pub fn wake(&self, host: &str) -> Result<Option<Operation>, ControllerError> {
+        let ask = Ask::post(format!("/hosts/{}/wake", encoded(host)), None);
+        json(self.sender.send(&ask)?)
+    }
+
     /// Asks a host's fencing device whether the host has power.
     pub fn test_fencing(&self, host: &str) -> Result<PowerReading, ControllerError> {
         self.change(&format!("/hosts/{}/fencing/test", encoded(host)), None::<&()>)

@@ -34,6 +34,12 @@ impl Controller {
                 _ if matches!(operation.kind, OperationKind::Fence { .. }) && !operation.state.is_over() => {
                     self.advance_fence(now, operation);
                 }
+                _ if matches!(operation.kind, OperationKind::Sleep { .. }) && !operation.state.is_over() => {
+                    self.advance_sleep(now, operation);
+                }
+                _ if matches!(operation.kind, OperationKind::Wake { .. }) && !operation.state.is_over() => {
+                    self.advance_wake(now, operation);
+                }
                 _ if is_command(&operation.kind) && !operation.state.is_over() => self.advance_command(now, operation),
                 OperationState::Planning => self.plan_operation(now, operation),
                 OperationState::Running => self.advance_running(now, operation),
@@ -53,7 +59,7 @@ impl Controller {
         let Some(contact) = self.tables.hosts.get(host).map(|found| found.value.contact) else { return false };
         let is_under_way = matches!(operation.state, OperationState::Planning | OperationState::Running);
         match contact {
-            Contact::Off if is_under_way => {
+            Contact::Off | Contact::Asleep if is_under_way => {
                 let mut operation = operation.clone();
                 operation.message = format!("{host} is off: its guests are started elsewhere, or were lost with it");
                 operation.state = OperationState::Cancelling;
@@ -87,6 +93,10 @@ impl Controller {
             }
         }
         let Some(run) = self.runs.get(&operation.id) else { return };
+        // A host that is woken for it may have a place.
+        if run.wakes.iter().any(|id| self.is_open(id)) {
+            return;
+        }
         let is_soon = run.plan_failed_ms.is_some_and(|failed| now.ms_since(failed) < REPLAN_MS);
         // One plan at a time: each goes by what those before it are going to do.
         let is_other = self.plans.values().any(|purpose| matches!(purpose, PlanPurpose::Operation { .. }));
@@ -203,7 +213,11 @@ impl Controller {
                 self.all_starts_over(operation);
             }
             // They have no moves, and end by themselves.
-            OperationKind::Fence { .. } | OperationKind::Stop { .. } | OperationKind::Delete { .. } => {}
+            OperationKind::Fence { .. }
+            | OperationKind::Sleep { .. }
+            | OperationKind::Wake { .. }
+            | OperationKind::Stop { .. }
+            | OperationKind::Delete { .. } => {}
             OperationKind::Drain { host, .. } => {
                 let host = host.clone();
                 self.drained(operation, &host);

@@ -83,7 +83,7 @@ impl Controller {
 
     /// Returns whether a host is proven to be off.
     pub(super) fn is_off(&self, host: &str) -> bool {
-        self.tables.hosts.get(host).is_some_and(|host| host.value.contact == Contact::Off)
+        self.tables.hosts.get(host).is_some_and(|host| host.value.contact.is_off())
     }
 
     /// Returns whether a VM's guest ended with its host, and the VM is still that host's.

@@ -34,13 +34,13 @@ const REDFISH_WITHIN_MS: u64 = 10_000;
 /// How long a fence agent has for a power-off unless something else is set, in seconds.
 const AGENT_S: u32 = 60;
 /// How long a device has to say whether a host has power, in milliseconds.
-const READ_WITHIN_MS: u64 = 10_000;
+pub(crate) const READ_WITHIN_MS: u64 = 10_000;
 /// How long a host may take to be off once that was ordered, in milliseconds.
 const OFF_WITHIN_MS: u64 = 30_000;
 /// How often it is read whether the host is off, in milliseconds.
 const READ_PERIOD_MS: u64 = 1_000;
 /// How much longer than allowed an answer of the device is waited for, in milliseconds.
-const LATE_MS: u64 = 5_000;
+pub(crate) const LATE_MS: u64 = 5_000;
 
 impl Controller {
     /// Begins to switch a lost host off, as somebody asks for.
@@ -54,7 +54,9 @@ impl Controller {
         match found.value.contact {
             Contact::Lost | Contact::Joined => {}
             Contact::Online => return self.still_reports(now, host),
-            Contact::Off => return Answer::conflict(format!("'{host}' is known to be off already"), say_so),
+            Contact::Off | Contact::Asleep => {
+                return Answer::conflict(format!("'{host}' is known to be off already"), say_so);
+            }
         }
         if let Some(open) = self.fencing_of(host) {
             let message = format!("'{host}' is being switched off already, by operation {}", open.id);
@@ -181,7 +183,7 @@ impl Controller {
         if operation.state == OperationState::Cancelling {
             return self.end_fencing(now, operation, OperationState::Cancelled, format!("it was called off{ordered}"));
         }
-        if contact == Contact::Off {
+        if contact.is_off() {
             return self.end_fencing(now, operation, OperationState::Done, "somebody said that it is off".into());
         }
         if contact == Contact::Online && !self.has(Planted::ReturnForgotten) {
@@ -269,17 +271,21 @@ impl Controller {
     }
 
     /// Tells or asks a host's device something, once all that was decided is written.
-    fn send_power(&mut self, host: &str, action: PowerAction, purpose: PowerPurpose) -> Option<u64> {
+    pub(crate) fn send_power(&mut self, host: &str, action: PowerAction, purpose: PowerPurpose) -> Option<u64> {
         let term = self.term()?;
         let device = self.tables.hosts.get(host)?.value.settings.fencing.clone()?;
         let within_ms = match action {
-            PowerAction::Off => off_within_ms(Some(&device)),
-            PowerAction::Read => READ_WITHIN_MS,
+            PowerAction::Off | PowerAction::Shutdown | PowerAction::On => off_within_ms(Some(&device)),
+            PowerAction::Read | PowerAction::Check { .. } => READ_WITHIN_MS,
         };
         let job = self.number();
         self.powers.insert(job, purpose);
         let output = Output::Power { job, term, host: host.to_owned(), device: Box::new(device), action, within_ms };
-        match self.has(Planted::IntentForgotten) {
+        let is_early = match action {
+            PowerAction::Shutdown => self.has(Planted::SleepIntentForgotten),
+            _ => self.has(Planted::IntentForgotten),
+        };
+        match is_early {
             true => self.out.push_back(output),
             false => self.effect(output),
         }
@@ -290,6 +296,7 @@ impl Controller {
     pub(crate) fn powered(&mut self, now: Now, job: u64, result: PowerResult) {
         match self.powers.remove(&job) {
             Some(PowerPurpose::Fence { operation }) => self.fence_answered(now, &operation, job, result),
+            Some(PowerPurpose::Change { operation }) => self.change_answered(now, &operation, job, result),
             Some(PowerPurpose::Show { host, asked }) => {
                 let answer = match result {
                     PowerResult::State(power, detail) => Answer::Power(PowerReading { host, power, detail }),
@@ -376,10 +383,12 @@ impl Controller {
 }
 
 impl Controller {
-    /// Takes back what was to be told to a device for a fencing, as far as it has not gone out.
-    fn withdraw_power(&mut self, operation: &str) {
-        let is_of =
-            |purpose: &PowerPurpose| matches!(purpose, PowerPurpose::Fence { operation: of } if of == operation);
+    /// Takes back what was to be told to a device for an operation, as far as it has not gone out.
+    pub(crate) fn withdraw_power(&mut self, operation: &str) {
+        let is_of = |purpose: &PowerPurpose| match purpose {
+            PowerPurpose::Fence { operation: of } | PowerPurpose::Change { operation: of } => of == operation,
+            PowerPurpose::Show { .. } => false,
+        };
         let jobs: Vec<u64> = self.powers.iter().filter(|(_, of)| is_of(of)).map(|(job, _)| *job).collect();
         let stays = |output: &Output| !matches!(output, Output::Power { job, .. } if jobs.contains(job));
         self.held.retain(stays);
@@ -403,7 +412,7 @@ fn is_due_again(now: Now, last: &Operation) -> bool {
 }
 
 /// Returns how long a device has for a power-off.
-fn off_within_ms(device: Option<&FencingDevice>) -> u64 {
+pub(crate) fn off_within_ms(device: Option<&FencingDevice>) -> u64 {
     match device {
         Some(FencingDevice::Agent { timeout_s, .. }) => u64::from(timeout_s.unwrap_or(AGENT_S)) * 1000,
         Some(FencingDevice::Redfish { .. }) | None => REDFISH_WITHIN_MS,

@@ -105,7 +105,7 @@ impl Controller {
         let record = self.tables.vms.get(vm).map(|found| &found.value)?;
         let host = record.host.as_deref().unwrap_or_default();
         let contact = self.tables.hosts.get(host).map(|found| found.value.contact);
-        if is_guest(record.state) && contact != Some(Contact::Off) {
+        if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
         }
@@ -120,6 +120,9 @@ impl Controller {
     /// Refuses a host that somebody chose for a start, if it takes none, or not this VM.
     fn takes_none(&self, vm: &str, record: &VmRecord, on: &str) -> Option<Answer> {
         let Some(host) = self.tables.hosts.get(on).map(|found| &found.value) else { return Some(no_host(on)) };
+        if host.contact == Contact::Asleep {
+            return Some(Answer::conflict(format!("'{on}' sleeps"), format!("skein host wake {on}")));
+        }
         if host.mode != HostMode::Active {
             let message = format!("'{on}' takes no guests: it is in maintenance, or being drained");
             return Some(Answer::conflict(message, format!("skein host resume {on}")));
@@ -226,7 +229,7 @@ impl Controller {
             return refusal;
         }
         let host = record.host.unwrap_or_default();
-        if self.tables.hosts.get(&host).is_some_and(|found| found.value.contact == Contact::Off) {
+        if self.tables.hosts.get(&host).is_some_and(|found| found.value.contact.is_off()) {
             let cure =
                 format!("delete it when '{host}' is back, or remove that host: skein host remove {host} --force");
             return Answer::conflict(format!("'{host}' is off, and would still know '{vm}'"), cure);
@@ -253,7 +256,7 @@ impl Controller {
         };
         let host = record.host.clone().unwrap_or_default();
         let contact = self.tables.hosts.get(&host).map(|found| found.value.contact);
-        if is_stop && contact == Some(Contact::Off) {
+        if is_stop && contact.is_some_and(Contact::is_off) {
             self.tables.put(&vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..record });
             return self.end_command(
                 now,
@@ -315,6 +318,7 @@ impl Controller {
     pub(crate) fn commanded(&mut self, now: Now, id: &str, reply: Reply) {
         let Some(operation) = self.operation(id).filter(|found| !found.state.is_over()) else { return };
         match (&operation.kind, reply) {
+            (OperationKind::Sleep { .. }, reply) => self.told_to_stop(now, operation, reply),
             (OperationKind::Stop { vm, .. }, Reply::Vm(view)) => {
                 self.saw(&view);
                 if let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) {

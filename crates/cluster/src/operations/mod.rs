@@ -10,6 +10,7 @@
 //! | `record` | an operation's record, and what is read from it |
 //! | `advance` | where an operation goes from where it is |
 //! | `fence` | a lost host is switched off, and proven off |
+//! | `sleep`, `wake` | a host that is not needed is shut down, and is switched on again |
 //! | `failover` | guests of a host that died |
 //! | `start` | VMs are started, each on one host and once |
 //! | `life` | VMs are created, stopped, deleted |
@@ -29,6 +30,9 @@ mod moves;
 mod plans;
 mod record;
 mod relay;
+mod sleep;
 mod start;
+mod wake;
 
 pub(crate) use record::is_owner;
+pub(crate) use start::keeps_state;

@@ -6,8 +6,8 @@ use skein_api::{FailureReason, HoldOptions, MigrateOptions, Migration, Outcome, 
 use super::by_hand::MOVED_BY_HAND;
 use super::record::{is_owner, starts};
 use crate::observed::SessionId;
-use crate::planner::RATE_UNKNOWN;
 use crate::records::VmRecord;
+use crate::seen::RATE_UNKNOWN;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
@@ -235,7 +235,7 @@ impl Controller {
     pub(super) fn refusal(&self, vm: Option<&VmRecord>, to: Option<&str>) -> Option<String> {
         let name = to.unwrap_or("its target");
         let target = to.and_then(|to| self.tables.hosts.get(to)).map(|found| &found.value);
-        let is_open = target.is_some_and(|target| target.mode == HostMode::Active && target.contact != Contact::Off);
+        let is_open = target.is_some_and(|target| target.mode == HostMode::Active && !target.contact.is_off());
         if !is_open && !self.has(Planted::ModeForgotten) {
             return Some(format!("{name} takes no guests any more"));
         }
@@ -246,7 +246,7 @@ impl Controller {
     pub(crate) fn look_at_begun(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
-        if self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact == Contact::Off) {
+        if self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact.is_off()) {
             return self.settle_source_off(now, &mut operation.moves[index], &to);
         }
         let Some(id) = of.migration else {

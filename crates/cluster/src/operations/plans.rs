@@ -44,7 +44,8 @@ impl Controller {
         let limits = limits.collect();
         let rates = cluster.hosts.iter().filter_map(|host| Some((host.name.clone(), self.rate(&host.name)?))).collect();
         self.plans.insert(plan, purpose);
-        let request = Box::new(PlanRequest { cluster, want, limits, rates });
+        let asleep = self.can_wake().into_iter().collect();
+        let request = Box::new(PlanRequest { cluster, want, limits, rates, asleep });
         self.effect(Output::Plan { plan, request });
         plan
     }
@@ -66,11 +67,15 @@ impl Controller {
             Some(PlanPurpose::Preview { asked, mut operation }) => {
                 let answer = match result {
                     Ok(planned) => {
+                        let wake = planned.wake.join(", ");
                         take_over(&mut operation, planned);
                         self.tell_by_hand(&mut operation, 0, false);
                         self.tell_doubles(&mut operation);
                         self.tell_exclusions(&mut operation, 0);
                         operation.message = "nothing was begun: this is what would be done".into();
+                        if !wake.is_empty() {
+                            operation.message += &format!("; {wake} would be woken first, and has a place");
+                        }
                         if let OperationKind::Drain { host, .. } = &operation.kind
                             && let Some(off) = self.off_words(host)
                         {
@@ -82,6 +87,7 @@ impl Controller {
                 };
                 self.effect(Output::Answer { asked, answer });
             }
+            Some(PlanPurpose::Power) => self.power_planned(now, result),
             Some(PlanPurpose::Operation { id, epoch }) => {
                 let result = (epoch == self.epoch).then_some(result);
                 self.operation_planned(now, &id, result);
@@ -100,6 +106,7 @@ impl Controller {
         let Some(result) = result else { return };
         run.epoch = Some(self.epoch);
         match result {
+            Ok(planned) if !planned.wake.is_empty() => return self.wake_for(now, operation, &planned.wake),
             Ok(planned) => {
                 if let OperationKind::Optimize { automatic, .. } = operation.kind {
                     let vms = planned.moves.iter().filter(|of| of.to.is_some()).map(|of| of.vm.clone()).collect();

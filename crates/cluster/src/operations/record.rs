@@ -85,7 +85,7 @@ impl Controller {
     }
 
     /// Returns the operations that are under way, the oldest first.
-    pub(super) fn open_operations(&self) -> impl Iterator<Item = &Operation> {
+    pub(crate) fn open_operations(&self) -> impl Iterator<Item = &Operation> {
         self.runs.keys().filter_map(|id| self.tables.operations.get(id)).map(|found| &found.value)
     }
 
@@ -129,6 +129,7 @@ impl Controller {
             message: String::new(),
             moves: Vec::new(),
             fencing: None,
+            power: None,
             progress: Progress::default(),
             version: 0,
         }

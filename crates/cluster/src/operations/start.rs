@@ -43,7 +43,7 @@ impl Controller {
     /// Begins to start the guests again that ended when a host was booted. The host's agent has just said so; `before`
     /// is what was known of the host until then.
     pub(crate) fn host_booted(&mut self, now: Now, host: &str, before: &HostRecord) {
-        let is_off = before.contact == Contact::Off;
+        let is_off = before.contact.is_off();
         let ended = match before.contact {
             Contact::Lost => before.contact_since.0.saturating_sub(self.host_lease_ms()),
             _ => now.wall.0,
@@ -119,7 +119,8 @@ impl Controller {
             return Startable::NotYet;
         }
         match self.tables.hosts.get(home).map(|host| host.value.contact) {
-            None | Some(Contact::Off) => return Startable::Yes,
+            None => return Startable::Yes,
+            Some(contact) if contact.is_off() => return Startable::Yes,
             Some(_) => {}
         }
         let Some(observed) = self.reporting(home) else { return Startable::NotYet };
@@ -151,8 +152,7 @@ impl Controller {
             _ => None,
         });
         let bridges: BTreeSet<&String> = bridges.collect();
-        let is_uefi = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi;
-        let has_own = definition.tpm.is_some() || definition.firmware.as_ref().is_some_and(is_uefi);
+        let has_own = keeps_state(&definition);
         // What a host that is off keeps is out of reach, as in a failover.
         let keeper = home.filter(|home| has_own && self.tables.hosts.contains_key(*home) && !self.is_off(home));
         let mut found = BTreeMap::new();
@@ -321,7 +321,7 @@ impl Controller {
     pub(crate) fn look_at_begun_start(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
-        if self.tables.hosts.get(&to).is_some_and(|host| host.value.contact == Contact::Off) {
+        if self.tables.hosts.get(&to).is_some_and(|host| host.value.contact.is_off()) {
             // The VM is that host's, and is lost with it.
             let own = &mut operation.moves[index];
             (own.state, own.ended, own.detail) = (MoveState::Failed, Some(now.wall), format!("{to} is off"));
@@ -355,7 +355,8 @@ impl Controller {
             return false;
         }
         match self.tables.hosts.get(&of.from).map(|host| host.value.contact) {
-            None | Some(Contact::Off) => false,
+            None => false,
+            Some(contact) if contact.is_off() => false,
             Some(_) => self.reporting(&of.from).is_none_or(|observed| observed.vms.contains_key(&of.vm)),
         }
     }
@@ -451,4 +452,10 @@ impl Controller {
         let leaves = |of: &Move| of.vm == vm && of.from == host && of.to.as_deref().is_some_and(|to| to != host);
         moves.any(|of| of.state == MoveState::Begun && leaves(of))
     }
+}
+
+/// Returns whether a VM has UEFI variables or a TPM, which are on the host that has it.
+pub(crate) fn keeps_state(definition: &Definition) -> bool {
+    let is_uefi = |firmware: &Firmware| firmware.kind == FirmwareKind::Uefi;
+    definition.tpm.is_some() || definition.firmware.as_ref().is_some_and(is_uefi)
 }

@@ -99,6 +99,7 @@ impl Bench {
             boots: BTreeMap::new(),
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
+        bench.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
         hosts.iter().for_each(|host| bench.connect(host));
         bench
     }
@@ -184,7 +185,7 @@ impl Bench {
             api: 1,
             instance: 1,
             boot_id: Some(format!("boot {}", self.boots.get(host).copied().unwrap_or(1))),
-            addresses: Vec::new(),
+            addresses: vec![address_of(host)],
             highest_term: Term(0),
         };
         let certificate = self.certificates.get(host).cloned().unwrap_or_else(|| format!("{host} 1"));
@@ -287,6 +288,14 @@ impl Bench {
         self.set_vm_file(host, vm, state, &format!("name = \"{vm}\"\n"));
     }
 
+    /// Has a host have a VM in a state, of so much memory.
+    pub fn set_sized(&mut self, host: &str, vm: &str, state: VmState, memory_bytes: u64) {
+        let definition = Some(format!("name = \"{vm}\"\n"));
+        let view = VmView { memory_bytes, definition, ..VmView::new(vm, state) };
+        self.vms.entry(host.to_owned()).or_default().insert(vm.to_owned(), view);
+        self.report(host, &[vm], Vec::new());
+    }
+
     /// Has a host have a VM of a definition in a state, of 1 GiB.
     pub fn set_vm_file(&mut self, host: &str, vm: &str, state: VmState, definition: &str) {
         let definition = Some(definition.to_owned());
@@ -365,6 +374,9 @@ impl Bench {
                 let reply = Reply::Vm(Box::new(self.vms[&host][&name].clone()));
                 self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
             }
+            Request::HostClose { .. } => {
+                self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });
+            }
             Request::VmForget { name } => {
                 self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });
                 self.end_vm(&host, &name);
@@ -429,6 +441,7 @@ impl Bench {
         self.sessions.clear();
         self.term += 1;
         self.input(Input::Elected { term: Term(self.term), tables: Box::new(tables) });
+        self.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
     }
 
     // ---- people ----
@@ -497,6 +510,11 @@ fn device(host: &str) -> FencingDevice {
         certificate_sha256: None,
         ca: None,
     }
+}
+
+/// Returns where a host's agent listens: no two hosts of a test begin with the same letter.
+fn address_of(host: &str) -> String {
+    format!("192.0.2.{}:7070", host.as_bytes()[0])
 }
 
 /// A host of 16 cores and 64 GiB.

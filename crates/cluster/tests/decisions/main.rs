@@ -10,6 +10,7 @@ mod fence;
 mod fencing;
 mod life;
 mod pace;
+mod power;
 mod rates;
 mod reasons;
 mod remove;

@@ -206,6 +206,14 @@ impl Shared {
         *known = now;
     }
 
+    /// Tells the core where controllers and the store's members are, if that has changed.
+    pub fn tell_needed(&self, now: Input) {
+        let Input::NeededAt { addresses } = &now else { return };
+        if self.read(|controller| controller.needed_at() != addresses.as_ref()) {
+            self.input(now);
+        }
+    }
+
     /// Waits for a time, or until the controller is to end. Returns whether it is to end.
     pub fn wait_for_stop(&self, time: Duration) -> bool {
         let mut stop = self.stop.lock();

@@ -27,11 +27,18 @@ pub(crate) fn run(shared: &Arc<Shared>, devices: &dyn FencingDevices, jobs: &Mut
             Ok(job) => {
                 let result = call(shared, devices, &job);
                 match (job.action, &result) {
-                    (PowerAction::Read, PowerResult::Refused(_) | PowerResult::Unknown(_)) => {
+                    (
+                        PowerAction::Read | PowerAction::Check { .. },
+                        PowerResult::Refused(_) | PowerResult::Unknown(_),
+                    ) => {
                         warn!("whether '{}' has power is not known: {result:?}", job.host);
                     }
-                    (PowerAction::Read, _) => info!("the power of '{}': {result:?}", job.host),
+                    (PowerAction::Read | PowerAction::Check { .. }, _) => {
+                        info!("the power of '{}': {result:?}", job.host)
+                    }
                     (PowerAction::Off, _) => warn!("'{}' is to be switched off: {result:?}", job.host),
+                    (PowerAction::Shutdown, _) => info!("'{}' is to shut itself down: {result:?}", job.host),
+                    (PowerAction::On, _) => info!("'{}' is to be switched on: {result:?}", job.host),
                 }
                 shared.input(Input::Power { job: job.job, result });
             }

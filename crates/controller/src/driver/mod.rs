@@ -6,6 +6,7 @@
 //! | `candidate`, `members` | the store is read and followed; the election; who is there |
 //! | `writer` | what is written, guarded by the leader's key |
 //! | `planners` | plans |
+//! | `needed` | where controllers and the store's members are, so that no such host sleeps |
 //! | `fencers` | fencing devices |
 //! | `agents` | lines for agents |
 //! | `events` | what subscribers are sent |
@@ -18,6 +19,7 @@ mod core;
 mod events;
 mod fencers;
 mod members;
+mod needed;
 mod planners;
 mod writer;
 
@@ -137,10 +139,11 @@ impl Driver {
                 ticked.tick();
             }
         })?;
-        let (looking, at) = (shared.clone(), store.clone());
+        let (looking, at, own) = (shared.clone(), store.clone(), member.clone());
         driver.spawn("store-members", move || {
             while !looking.wait_for_stop(STORE_LOOK_PERIOD) {
                 looking.see_store_members(at.members(STORE_LOOK_WITHIN));
+                needed::look(&looking, &own, store_kind);
             }
         })?;
         let is_alone = store_kind == StoreKind::Sqlite;

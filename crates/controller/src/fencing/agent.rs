@@ -87,9 +87,9 @@ impl Drop for Running {
 }
 
 impl FenceAgent<'_> {
-    /// Switches the power off. `leads` says whether the controller still leads.
-    pub fn power_off(&self, until: Instant, leads: &dyn Fn() -> bool) -> Result<(), AgentError> {
-        let (status, said) = self.run("off", until, leads)?;
+    /// Switches the power on or off. `leads` says whether the controller still leads.
+    pub fn switch(&self, is_on: bool, until: Instant, leads: &dyn Fn() -> bool) -> Result<(), AgentError> {
+        let (status, said) = self.run(if is_on { "on" } else { "off" }, until, leads)?;
         if status.success() { Ok(()) } else { Err(self.failed(status, &said)) }
     }
 
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn an_agent_is_told_on_its_standard_input_and_answers_by_its_exit_code() {
         let script = Script::new("cat > said; env > env; grep -q '^action=off$' said");
-        script.with(|agent| agent.power_off(soon(), &|| true)).unwrap();
+        script.with(|agent| agent.switch(false, soon(), &|| true)).unwrap();
         assert_eq!(script.read("said"), "action=off\nip=10.0.0.1\npassword=open sesame\n");
         assert!(!script.read("env").contains("CARGO"), "{}", script.read("env"));
         for (code, is_on) in [(0, Some(true)), (2, Some(false)), (1, None), (3, None)] {
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn what_an_agent_says_is_told_without_the_secret() {
         let script = Script::new("cat > /dev/null; echo first; echo 'wrong password: open sesame' >&2; exit 1");
-        let error = script.with(|agent| agent.power_off(soon(), &|| true)).unwrap_err();
+        let error = script.with(|agent| agent.switch(false, soon(), &|| true)).unwrap_err();
         let told = error.to_string();
         assert!(told.contains("wrong password: ***") && !told.contains("open sesame"), "{told}");
         assert!(!error.is_refusal(), "it may have been done");
@@ -261,7 +261,7 @@ mod tests {
         };
         let script = Script::new(slow);
         let has_child = || std::fs::read_to_string(script.0.path().join("child")).is_ok_and(|pid| pid.ends_with('\n'));
-        let error = script.with(|agent| agent.power_off(soon(), &|| !has_child())).unwrap_err();
+        let error = script.with(|agent| agent.switch(false, soon(), &|| !has_child())).unwrap_err();
         assert!(matches!(error, AgentError::LeadsNoMore(_)), "{error}");
         is_gone(&script);
         let script = Script::new("cat > /dev/null; sleep 1000");
@@ -269,6 +269,6 @@ mod tests {
         assert!(matches!(error, AgentError::TooSlow(_)), "{error}");
         let none = Path::new("/no/such/fence_agent");
         let agent = FenceAgent { program: none, options: &BTreeMap::new(), password: None };
-        assert!(agent.power_off(soon(), &|| true).unwrap_err().is_refusal());
+        assert!(agent.switch(false, soon(), &|| true).unwrap_err().is_refusal());
     }
 }

@@ -7,7 +7,7 @@
 //! | `agent` | a fence agent: a program with the interface of ClusterLabs' fence-agents |
 //! | `secret` | files with passwords |
 //!
-//! A power-off goes out only while this controller leads, with so much of its lease left that sending is over before
+//! What switches a host off or on goes out only while this controller leads, with so much of its lease left that sending is over before
 //! another controller can lead. An answer may be waited for longer: it changes nothing that a later leader knows.
 
 mod agent;
@@ -23,7 +23,7 @@ use skein_api::cluster::{FencingDevice, PowerState};
 use skein_cluster::{PowerAction, PowerResult, error_chain};
 
 use self::agent::FenceAgent;
-use self::redfish::Redfish;
+use self::redfish::{Redfish, ResetType};
 use self::secret::{SecretError, read_secret};
 
 /// How much of its lease a leader has left when a power-off goes out: sending takes no longer. A leader that keeps its
@@ -79,6 +79,8 @@ enum DeviceError {
     LeadsNoMore,
     #[error("this controller's lease is not kept alive")]
     LeaseTooShort,
+    #[error("a fence agent cannot shut a host down in order: skein property set host NAME sleep=agent")]
+    NotInOrder,
     #[error(transparent)]
     Redfish(#[from] redfish::RedfishError),
     #[error(transparent)]
@@ -90,6 +92,7 @@ impl DeviceError {
     fn is_refusal(&self) -> bool {
         match self {
             DeviceError::Secret { .. } | DeviceError::LeadsNoMore | DeviceError::LeaseTooShort => true,
+            DeviceError::NotInOrder => true,
             DeviceError::Redfish(error) => error.is_refusal(),
             DeviceError::Agent(error) => error.is_refusal(),
         }
@@ -123,10 +126,20 @@ impl RealDevices {
                 let found = redfish.system(system.as_deref())?;
                 match call.action {
                     PowerAction::Read => Ok(PowerResult::State(found.power(), found.words())),
-                    PowerAction::Off => {
-                        let target = found.power_off_target()?;
+                    PowerAction::Check { shutdown } => {
+                        let kinds = [Some(ResetType::On), shutdown.then_some(ResetType::GracefulShutdown)];
+                        kinds.into_iter().flatten().try_for_each(|kind| found.reset_target(kind).map(drop))?;
+                        Ok(PowerResult::State(found.power(), found.words()))
+                    }
+                    PowerAction::Off | PowerAction::Shutdown | PowerAction::On => {
+                        let kind = match call.action {
+                            PowerAction::Shutdown => ResetType::GracefulShutdown,
+                            PowerAction::On => ResetType::On,
+                            _ => ResetType::ForceOff,
+                        };
+                        let target = found.reset_target(kind)?;
                         wait_for_lease(call)?;
-                        redfish.power_off(&target, SENT_WITHIN)?;
+                        redfish.reset(&target, kind, SENT_WITHIN)?;
                         Ok(PowerResult::Accepted)
                     }
                 }
@@ -134,14 +147,16 @@ impl RealDevices {
             FencingDevice::Agent { agent, options, secret: name, .. } => {
                 let agent = FenceAgent { program: &self.0.agents.join(agent), options, password: secret(name)? };
                 match call.action {
-                    PowerAction::Read => {
+                    PowerAction::Shutdown | PowerAction::Check { shutdown: true } => Err(DeviceError::NotInOrder),
+                    PowerAction::Read | PowerAction::Check { shutdown: false } => {
                         let state = agent.is_on(call.until)?;
                         let state = if state { PowerState::On } else { PowerState::Off };
                         Ok(PowerResult::State(state, format!("{} says so", agent.program.display())))
                     }
-                    PowerAction::Off => {
+                    PowerAction::Off | PowerAction::On => {
                         wait_for_lease(call)?;
-                        agent.power_off(call.until, &|| (call.lease_left)().is_some())?;
+                        let is_on = call.action == PowerAction::On;
+                        agent.switch(is_on, call.until, &|| (call.lease_left)().is_some())?;
                         Ok(PowerResult::Accepted)
                     }
                 }

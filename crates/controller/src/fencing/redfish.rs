@@ -1,5 +1,5 @@
 //! A management controller that speaks Redfish (DMTF DSP0266): a system's `PowerState`, and its action
-//! `#ComputerSystem.Reset` with `ForceOff`.
+//! `#ComputerSystem.Reset` with `ForceOff`, `GracefulShutdown` or `On`.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,27 @@ const SYSTEMS: &str = "/redfish/v1/Systems";
 const BODY_BYTES_MAX: u64 = 1 << 20;
 /// How much of a device's words is told.
 const TOLD_CHARS_MAX: usize = 200;
-/// How the power is switched off, at once.
-const FORCE_OFF: &str = "ForceOff";
+
+/// How the power is switched (`ResetType`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetType {
+    /// Off, at once.
+    ForceOff,
+    /// Off, by the system itself.
+    GracefulShutdown,
+    /// On.
+    On,
+}
+
+impl ResetType {
+    fn name(self) -> &'static str {
+        match self {
+            ResetType::ForceOff => "ForceOff",
+            ResetType::GracefulShutdown => "GracefulShutdown",
+            ResetType::On => "On",
+        }
+    }
+}
 
 /// Why a management controller did not do or say what it was to.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +71,13 @@ pub enum RedfishError {
         /// Why not.
         source: Box<ureq::Error>,
     },
-    /// A power-off was sent, and the answer did not come.
-    #[error("{url} does not answer the power-off")]
+    /// A reset was sent, and the answer did not come.
+    #[error("{url} does not answer the {kind}")]
     NoAnswer {
         /// The address.
         url: String,
+        /// How the system was to be switched.
+        kind: &'static str,
         /// Why not.
         source: Box<ureq::Error>,
     },
@@ -95,16 +116,21 @@ pub enum RedfishError {
         /// Their ids.
         ids: String,
     },
-    /// The system cannot be switched off.
-    #[error("the system cannot be switched off with ForceOff: it takes {0}")]
-    NoForceOff(String),
+    /// The system cannot be switched so.
+    #[error("the system cannot be switched with {kind}: it takes {takes}")]
+    NoReset {
+        /// How it was to be switched.
+        kind: &'static str,
+        /// How it can be switched.
+        takes: String,
+    },
 }
 
 impl RedfishError {
     /// Whether nothing was done for sure.
     pub fn is_refusal(&self) -> bool {
         match self {
-            // 4xx and 5xx of a power-off say little: some answer so if the power is off already.
+            // 4xx and 5xx of a reset say little: some answer so if the power is as wanted already.
             RedfishError::Status { status, .. } => matches!(status, 404 | 405),
             RedfishError::NoAnswer { .. } => false,
             _ => true,
@@ -190,12 +216,13 @@ impl System {
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns where a power-off is asked for.
-    pub fn power_off_target(&self) -> Result<String, RedfishError> {
-        let Some(reset) = &self.actions.reset else { return Err(RedfishError::NoForceOff("no reset at all".into())) };
+    /// Returns where a reset of a kind is asked for.
+    pub fn reset_target(&self, kind: ResetType) -> Result<String, RedfishError> {
+        let none = |takes: String| RedfishError::NoReset { kind: kind.name(), takes };
+        let Some(reset) = &self.actions.reset else { return Err(none("no reset at all".into())) };
         // A device that lists nothing takes what the standard has.
-        if !reset.allowable.is_empty() && !reset.allowable.iter().any(|value| value == FORCE_OFF) {
-            return Err(RedfishError::NoForceOff(told(&reset.allowable.join(", "))));
+        if !reset.allowable.is_empty() && !reset.allowable.iter().any(|value| value == kind.name()) {
+            return Err(none(told(&reset.allowable.join(", "))));
         }
         below_redfish(&reset.target)
     }
@@ -249,11 +276,11 @@ impl Redfish {
         self.get(&path)
     }
 
-    /// Asks for the power to be switched off. The request is sent within a time, or not at all; the answer may take
-    /// longer.
-    pub fn power_off(&self, target: &str, sent_within: Duration) -> Result<(), RedfishError> {
+    /// Asks for the power to be switched. The request is sent within a time, or not at all; the answer may take longer.
+    pub fn reset(&self, target: &str, kind: ResetType, sent_within: Duration) -> Result<(), RedfishError> {
         let request = self.request(Method::POST, target).header(CONTENT_TYPE, "application/json");
-        let request = request.body(format!("{{\"ResetType\":\"{FORCE_OFF}\"}}")).map_err(|error| self.cannot(error))?;
+        let request =
+            request.body(format!("{{\"ResetType\":\"{}\"}}", kind.name())).map_err(|error| self.cannot(error))?;
         let left = self.left();
         let request = self
             .agent
@@ -270,7 +297,7 @@ impl Redfish {
             ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect)
             | ureq::Error::ConnectionFailed
             | ureq::Error::HostNotFound => self.failed(error),
-            error => RedfishError::NoAnswer { url: self.base.clone(), source: Box::new(error) },
+            error => RedfishError::NoAnswer { url: self.base.clone(), kind: kind.name(), source: Box::new(error) },
         };
         self.checked(target, answer.map_err(no_answer)?).map(drop)
     }

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::app::Shared;
 use super::guard::Viewer;
 use super::problem::{Problem, ReadProblems};
-use crate::driver::Member;
+use crate::driver::{Member, wall};
 
 /// The cluster
 ///
@@ -51,6 +51,7 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
             term,
             hosts: of.host_counts(),
             vms: of.vm_counts(),
+            power: of.power_status(wall()),
             operations_running: u32::try_from(open).unwrap_or(u32::MAX),
             attention: attention(of, &members).into_iter().chain(gone).chain(signs).collect(),
             store_members: members

@@ -176,6 +176,43 @@ pub(crate) async fn test_fencing(
     }
 }
 
+/// Puts a host to sleep
+///
+/// The host is emptied, takes no guests, and shuts itself down in order. It wakes when it is needed, or is asked for.
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/sleep", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
+    responses((status = 202, description = "The host is emptied, and shut down", body = Operation), ReadProblems,
+        WriteProblems))]
+pub(crate) async fn sleep_host(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+) -> Result<Response, Problem> {
+    response(origin.ask(&app, Ask::Sleep { host }).await?, Shown::Kept)
+}
+
+/// Wakes a host
+///
+/// Its device switches it on, and its agent is waited for. Of a host that is awake, what went wrong with its power
+/// counts as mended.
+#[utoipa::path(post, path = "/api/v1/hosts/{host}/wake", tag = "hosts",
+    params(("host" = String, Path, description = "The name"),
+        ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+            description = "The same key is the same request")),
+    responses((status = 202, description = "The host is switched on", body = Operation),
+        (status = 204, description = "The host may be put to sleep again"), ReadProblems, WriteProblems))]
+pub(crate) async fn wake_host(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(host): Path<String>,
+) -> Result<Response, Problem> {
+    response(origin.ask(&app, Ask::Wake { host }).await?, Shown::Kept)
+}
+
 /// Lets a host take guests again
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/resume", tag = "hosts",
     params(("host" = String, Path, description = "The name"),

@@ -139,6 +139,8 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(hosts::drain_host))
         .routes(routes!(hosts::fence_host))
         .routes(routes!(hosts::test_fencing))
+        .routes(routes!(hosts::sleep_host))
+        .routes(routes!(hosts::wake_host))
         .routes(routes!(hosts::resume_host))
         .routes(routes!(vms::list_vms, life::create_vm))
         .routes(routes!(vms::get_vm, life::delete_vm))

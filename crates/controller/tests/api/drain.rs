@@ -108,7 +108,7 @@ async fn agents_are_told_where_hosts_and_controllers_are() {
     let _agents = three_hosts(&cluster, &controller).await;
     for host in ["alpha", "beta", "gamma"] {
         until("it is told of all hosts", async || (cluster.world.told(host).len() == 3).then_some(())).await;
-        assert_eq!(cluster.world.told(host)["beta"], ["beta.lab:7070"]);
+        assert_eq!(cluster.world.told(host)["beta"], ["192.0.2.98:7070"]);
     }
     // A controller that comes later is told to agents that know the first one only.
     let second = cluster.start("c2").await;

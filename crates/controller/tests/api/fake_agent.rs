@@ -141,6 +141,7 @@ impl World {
                 vm.state = VmState::Stopped;
                 return Ok(Reply::Vm(Box::new(vm.clone())));
             }
+            Request::HostClose { .. } => return Ok(Reply::Done),
             Request::VmForget { name } => {
                 state.vms.remove(name);
                 return Ok(Reply::Done);
@@ -240,7 +241,7 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
         api: skein_api::API_VERSION,
         instance: 1,
         boot_id: Some(format!("boot-{host}")),
-        addresses: vec![format!("{host}.lab:7070")],
+        addresses: vec![format!("192.0.2.{}:7070", host.as_bytes()[0])],
         highest_term: world.highest(host),
     };
     send(&mut writer, &ToController::Hello(hello)).await?;

@@ -16,6 +16,8 @@ pub struct FakeDevices {
 #[derive(Clone, Default)]
 pub struct FakeDevice {
     orders: u32,
+    /// How often it was told to have its host shut itself down.
+    pub shutdowns: u32,
     pub is_off: bool,
     pub is_broken: bool,
 }
@@ -23,6 +25,10 @@ pub struct FakeDevice {
 impl FakeDevices {
     pub fn set(&self, url: &str, change: impl FnOnce(&mut FakeDevice)) {
         change(self.devices.lock().entry(url.to_owned()).or_default());
+    }
+
+    pub fn get(&self, url: &str) -> FakeDevice {
+        self.devices.lock().get(url).cloned().unwrap_or_default()
     }
 
     pub fn orders(&self, url: &str) -> u32 {
@@ -45,7 +51,13 @@ impl FencingDevices for FakeDevices {
                 device.is_off = true;
                 PowerResult::Accepted
             }
-            PowerAction::Read => {
+            PowerAction::Shutdown | PowerAction::On => {
+                assert!((call.lease_left)().is_some(), "only a leader switches a host");
+                device.shutdowns += u32::from(call.action == PowerAction::Shutdown);
+                device.is_off = call.action == PowerAction::Shutdown;
+                PowerResult::Accepted
+            }
+            PowerAction::Read | PowerAction::Check { .. } => {
                 let state = if device.is_off { PowerState::Off } else { PowerState::On };
                 PowerResult::State(state, "name alpha".into())
             }

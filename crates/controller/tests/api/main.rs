@@ -9,4 +9,5 @@ mod fake_agent;
 mod fake_devices;
 mod fencing;
 mod life;
+mod power;
 mod setup;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostSettings, OperationKind, ResumeRequest, Vm};
+use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostPower, HostSettings, OperationKind, ResumeRequest, Vm};
 use skein_client::{ControllerClient, Settings};
-use skein_units::about_bytes;
+use skein_units::{about_bytes, duration};
 
 use super::fencing::device;
 use super::follow::{exit_code, follow, hints};
@@ -103,6 +103,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("properties", pairs(&host.settings.properties)),
         ("areas", pairs(&host.settings.areas)),
         ("storage", if host.settings.storage { "others need its disks" } else { "" }.to_owned()),
+        ("power", host.power.as_ref().map(power).unwrap_or_default()),
         ("fencing", host.settings.fencing.as_ref().map(device).unwrap_or_default()),
         ("incoming max", limit(host.settings.incoming_max)),
         ("outgoing max", limit(host.settings.outgoing_max)),
@@ -128,6 +129,36 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         text += &table(["VM", "STATE", "MEMORY", "CPUS"], &rows);
     }
     print(&text)
+}
+
+fn power(of: &HostPower) -> String {
+    let mut words = Vec::new();
+    if let (Some(since), Some(by)) = (of.asleep_since, &of.asleep_by) {
+        words.push(format!("asleep since {}, by {}", time(since), clean_line(by)));
+    }
+    words.extend(of.awake_because.as_ref().map(|why| format!("awake: {}", clean_line(why))));
+    words.extend(of.trouble.as_ref().map(|trouble| format!("TROUBLE: {}", clean_line(trouble))));
+    if of.slept_ms > 0 {
+        words.push(format!("slept for {} in all", duration(of.slept_ms)));
+    }
+    words.join("; ")
+}
+
+/// Puts a host to sleep.
+pub fn sleep(client: &ControllerClient, host: &str, wait: Wait, output: Output) -> anyhow::Result<ExitCode> {
+    begun(client, client.sleep(host)?, wait, output)
+}
+
+/// Wakes a host, or says that what went wrong with its power is mended.
+pub fn wake(client: &ControllerClient, host: &str, wait: Wait, output: Output) -> anyhow::Result<ExitCode> {
+    if let Some(operation) = client.wake(host)? {
+        return begun(client, operation, wait, output);
+    }
+    match output {
+        Output::Json => print_json(&client.host(host)?)?,
+        Output::Text => print(&format!("{} is awake, and may be put to sleep again\n", clean_line(host)))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Lists the groups with their hosts, or only that group; puts hosts into it if some are named.

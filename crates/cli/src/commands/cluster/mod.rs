@@ -35,7 +35,8 @@ mod words;
 
 use std::process::ExitCode;
 
-use skein_api::cluster::{ClusterStatus, ControllerView, StoreKind};
+use skein_api::cluster::{ClusterStatus, ControllerView, PowerStatus, StoreKind};
+use skein_units::duration;
 
 use self::access::ControllerArgs;
 use self::output::Output;
@@ -138,6 +139,19 @@ fn role(controller: &ControllerView) -> &'static str {
     }
 }
 
+/// Returns what is saved, and what was decided last; nothing where no host ever slept or is to sleep.
+fn power(of: &PowerStatus) -> String {
+    let mut words = Vec::new();
+    if of.slept_ms > 0 {
+        words.push(format!("hosts have slept for {}", duration(of.slept_ms)));
+    }
+    if of.saving {
+        words.push("saving".to_owned());
+    }
+    words.extend(Some(clean_line(&of.decision)).filter(|decision| !decision.is_empty()));
+    words.join("; ")
+}
+
 fn show(status: &ClusterStatus) -> anyhow::Result<()> {
     let (hosts, vms) = (&status.hosts, &status.vms);
     let some = |number: u32, what: &str| (number > 0).then(|| format!("{number} {what}"));
@@ -165,6 +179,7 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
                     some(hosts.online, "online"),
                     some(hosts.lost, "LOST"),
                     some(hosts.off, "off"),
+                    some(hosts.asleep, "asleep"),
                     some(hosts.in_maintenance, "in maintenance"),
                 ],
             ),
@@ -177,6 +192,7 @@ fn show(status: &ClusterStatus) -> anyhow::Result<()> {
                 vec![some(vms.running, "running"), some(vms.stopped, "stopped"), some(vms.lost, "LOST")],
             ),
         ),
+        ("power", power(&status.power)),
         ("operations", format!("{} under way", status.operations_running)),
         ("store", store),
         ("term", status.term.to_string()),

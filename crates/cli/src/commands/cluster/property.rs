@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use skein_api::PRIORITY_RANGE;
-use skein_api::cluster::{HostSettings, VmSettings};
+use skein_api::cluster::{HostSettings, SleepBy, VmSettings};
 use skein_client::Settings;
 
 use super::access::ControllerArgs;
@@ -54,6 +54,7 @@ Examples:
     #[command(after_help = "\
 Settings of a host:
   group=web  storage=yes  incoming-max=2  outgoing-max=2  area.rack=r1  property.gpu=a100
+  sleep=device   how it is shut down when it goes to sleep: by its device, or agent, or never (skein host sleep)
 Settings of a VM:
   tenant=acme  availability-set=web  owners=hosta,hostb  preferred=hosta  tags=db,big  property.tier=gold
   priority=7     0 to 100: greater is moved first in a drain, and started first after a host died; none counts as 0
@@ -116,14 +117,22 @@ fn set_host(settings: &mut HostSettings, key: &str, value: &str) -> anyhow::Resu
     match key {
         "group" => settings.group = some(value),
         "storage" => settings.storage = yes(key, value)?,
+        "sleep" => {
+            settings.sleep = match value {
+                "device" | "" => SleepBy::Device,
+                "agent" => SleepBy::Agent,
+                "never" => SleepBy::Never,
+                _ => bail!("sleep is device, agent or never, and not '{value}'"),
+            }
+        }
         "incoming-max" => settings.incoming_max = number(key, value, MIGRATIONS_RANGE)?,
         "outgoing-max" => settings.outgoing_max = number(key, value, MIGRATIONS_RANGE)?,
         _ => match key.split_once('.') {
             Some(("area", level)) if !level.is_empty() => put(&mut settings.areas, level, value),
             Some(("property", name)) if !name.is_empty() => put(&mut settings.properties, name, value),
             _ => bail!(
-                "a host has no setting '{key}': it may be group, storage, incoming-max, outgoing-max, area.LEVEL or \
-                 property.NAME"
+                "a host has no setting '{key}': it may be group, storage, sleep, incoming-max, outgoing-max, \
+                 area.LEVEL or property.NAME"
             ),
         },
     }
@@ -192,13 +201,16 @@ mod tests {
     #[test]
     fn settings_are_set_and_taken_away() {
         let mut host = HostSettings { group: Some("old".into()), ..HostSettings::default() };
-        for (key, value) in [("group", ""), ("storage", "yes"), ("incoming-max", "2"), ("area.rack", "r1")] {
+        for (key, value) in
+            [("group", ""), ("storage", "yes"), ("sleep", "agent"), ("incoming-max", "2"), ("area.rack", "r1")]
+        {
             set_host(&mut host, key, value).unwrap();
         }
         set_host(&mut host, "property.gpu", "a100").unwrap();
         set_host(&mut host, "area.rack", "").unwrap();
         let expected = HostSettings {
             storage: true,
+            sleep: SleepBy::Agent,
             incoming_max: Some(2),
             properties: BTreeMap::from([("gpu".into(), "a100".into())]),
             ..HostSettings::default()
@@ -226,9 +238,12 @@ mod tests {
     #[test]
     fn what_is_no_setting_is_told() {
         let (mut host, mut vm) = (HostSettings::default(), VmSettings::default());
-        for (key, value, says) in
-            [("colour", "x", "no setting 'colour'"), ("storage", "maybe", "yes or no"), ("incoming-max", "-1", "whole")]
-        {
+        for (key, value, says) in [
+            ("colour", "x", "no setting 'colour'"),
+            ("sleep", "maybe", "never"),
+            ("storage", "maybe", "yes or no"),
+            ("incoming-max", "-1", "whole"),
+        ] {
             let error = set_host(&mut host, key, value).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         }

@@ -16,6 +16,7 @@ pub fn contact(contact: Contact) -> &'static str {
         Contact::Online => "online",
         Contact::Lost => "LOST",
         Contact::Off => "off",
+        Contact::Asleep => "asleep",
     }
 }
 
@@ -85,6 +86,8 @@ pub fn kind(kind: &OperationKind) -> String {
         OperationKind::Drain { host, evacuate: true, .. } => format!("evacuation of {}", clean_line(host)),
         OperationKind::Optimize { .. } => "optimisation".to_owned(),
         OperationKind::Fence { host, .. } => format!("fencing of {}", clean_line(host)),
+        OperationKind::Sleep { host, .. } => format!("sleep of {}", clean_line(host)),
+        OperationKind::Wake { host, .. } => format!("waking of {}", clean_line(host)),
         OperationKind::Failover { host } => format!("failover of {}", clean_line(host)),
         OperationKind::Start { vm, on: None, .. } => format!("start of {}", clean_line(vm)),
         OperationKind::Start { vm, on: Some(on), .. } => format!("start of {} on {}", clean_line(vm), clean_line(on)),
@@ -102,7 +105,14 @@ fn starts(kind: &OperationKind) -> bool {
 
 /// Returns whether an operation has no moves, and says itself how far it is.
 pub fn is_moveless(kind: &OperationKind) -> bool {
-    matches!(kind, OperationKind::Fence { .. } | OperationKind::Stop { .. } | OperationKind::Delete { .. })
+    matches!(
+        kind,
+        OperationKind::Fence { .. }
+            | OperationKind::Sleep { .. }
+            | OperationKind::Wake { .. }
+            | OperationKind::Stop { .. }
+            | OperationKind::Delete { .. }
+    )
 }
 
 /// Returns a move, as `web1: hosta -> hostb`; a start where no other host had the VM, as `web1: hostb`.
@@ -140,7 +150,8 @@ pub fn made(operation: &Operation) -> String {
 pub fn progress(operation: &Operation) -> String {
     let of = &operation.progress;
     if operation.state == OperationState::Planning {
-        return "its moves are being planned".to_owned();
+        let waits = Some(clean_line(&operation.message)).filter(|message| !message.is_empty());
+        return waits.unwrap_or_else(|| "its moves are being planned".to_owned());
     }
     if is_moveless(&operation.kind) {
         // It has no moves, and says itself how far it is.

@@ -116,7 +116,7 @@ fn the_only_system_is_found_read_and_switched_off() {
     let system = redfish.system(None).unwrap();
     assert_eq!(system.power(), PowerState::On);
     assert_eq!(system.words(), "name hosta, host name hosta.example, model R1");
-    redfish.power_off(&system.power_off_target().unwrap(), LONG).unwrap();
+    redfish.reset(&system.reset_target(ResetType::ForceOff).unwrap(), ResetType::ForceOff, LONG).unwrap();
     let account = "authorization: Basic ZmVuY2luZzpvcGVuIHNlc2FtZQ==";
     let expected = [
         format!("GET {SYSTEMS} HTTP/1.1 {account} "),
@@ -150,19 +150,22 @@ fn what_is_not_clear_is_refused() {
     let redfish = bmc.plain();
     let told = |error: RedfishError| (skein_cluster::error_chain(&error), error.is_refusal());
     let of = |id: &str| redfish.system(Some(id));
+    let off = |path: &str| redfish.reset(path, ResetType::ForceOff, LONG);
     let (which, _) = told(redfish.system(None).unwrap_err());
     assert_eq!(which, "it has 2 systems: set which one it is, a, b");
-    assert!(told(of("away").unwrap().power_off_target().unwrap_err()).0.contains("no path below /redfish/"));
-    assert!(told(of("soft").unwrap().power_off_target().unwrap_err()).0.contains("On, GracefulShutdown"));
+    assert!(told(of("away").unwrap().reset_target(ResetType::On).unwrap_err()).0.contains("no path below /redfish/"));
+    assert!(
+        told(of("soft").unwrap().reset_target(ResetType::ForceOff).unwrap_err()).0.contains("On, GracefulShutdown")
+    );
     assert!(matches!(of("page"), Err(RedfishError::NotRedfish { .. })));
     assert!(matches!(of("none"), Err(RedfishError::Status { status: 404, .. })));
     let (closed, _) = told(of("closed").unwrap_err());
     assert!(closed.contains("refuses the account (401)") && !closed.contains("sesame"), "{closed}");
     // A power-off that was answered with an error, or not at all, may have been done.
-    let (busy, is_refusal) = told(redfish.power_off("/busy", LONG).unwrap_err());
+    let (busy, is_refusal) = told(off("/busy").unwrap_err());
     assert!(busy.contains("503") && busy.contains("come back later") && !is_refusal, "{busy}");
-    assert!(!told(redfish.power_off("/silent", LONG).unwrap_err()).1);
-    assert!(told(redfish.power_off("/none", LONG).unwrap_err()).1);
+    assert!(!told(off("/silent").unwrap_err()).1);
+    assert!(told(off("/none").unwrap_err()).1);
 }
 
 #[test]
