@@ -15,6 +15,8 @@
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use skein_api::cluster::{
     AuditRecord, Contact, HostMode, HostSettings, Operation, Token, UnixMs, VmRunState, VmSettings,

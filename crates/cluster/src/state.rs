@@ -199,6 +199,8 @@ pub(crate) enum CommandPurpose {
     Relay { asked: u64 },
     /// To end a hold that an evacuation does not wait for.
     Hurry { migration: MigrationId },
+    /// To have a host take guests again that did not go to sleep.
+    Reopen,
 }
 
 /// Something that somebody asked of a migration, and that its source's agent answers.
@@ -208,8 +210,6 @@ pub(crate) struct Relay {
     pub(crate) source: String,
     /// Until when the agent may take, by the clock that never jumps.
     pub(crate) until_ms: u64,
-    /// To have a host take guests again that did not go to sleep.
-    Reopen,
 }
 
 /// A command whose reply has not come.

@@ -62,7 +62,7 @@ impl Emulator {
         command.stdout(log.try_clone().unwrap()).stderr(log);
         let mut emulator = Emulator { process: command.spawn().unwrap(), address };
         let begin = Instant::now();
-        while TcpStream::connect(address).is_err() {
+        while TcpStream::connect_timeout(&address, LONG).is_err() {
             let log = || std::fs::read_to_string(dir.join("log")).unwrap_or_default();
             assert!(emulator.process.try_wait().unwrap().is_none() && begin.elapsed() < LONG, "{}", log());
             std::thread::sleep(Duration::from_millis(50));

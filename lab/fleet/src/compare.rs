@@ -89,6 +89,7 @@ mod tests {
             settings: Default::default(),
             addresses: Vec::new(),
             release: None,
+            certificate_ends: None,
             cpus: None,
             ram_bytes: None,
             load: None,
@@ -97,6 +98,7 @@ mod tests {
             outgoing: 0,
             migrations: Vec::new(),
             note: String::new(),
+            power: None,
             version: 1,
         }
     }

@@ -471,6 +471,7 @@ mod tests {
             message: String::new(),
             moves,
             fencing: None,
+            power: None,
             progress: Progress::default(),
             version: 1,
         }

@@ -159,7 +159,8 @@ async fn take(world: &Arc<World>, index: usize, replies: &mpsc::Sender<ToControl
             world.act(index);
         }
         ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Controllers { .. } => {}
-        ToAgent::Other => {}
+        // Simulated hosts do not ask for a new certificate.
+        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::Other => {}
     }
 }
 

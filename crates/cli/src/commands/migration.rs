@@ -215,7 +215,7 @@ fn switch(
         Told::Controller(migration) if json => print_json(&migration)?,
         Told::Controller(migration) => {
             let show = format!("skein vm show {}", clean_line(&migration.vm));
-            print(&switch_text(&as_told(migration), &show))?;
+            print(&switch_text(&as_told(*migration), &show))?;
         }
     }
     Ok(())
@@ -267,7 +267,7 @@ fn set_limit(
     let migration = match ask_anywhere(local, controllers, (&id, &request), through)? {
         Told::Agent(migration) => migration,
         Told::Controller(migration) if json => return print_json(&migration),
-        Told::Controller(migration) => Box::new(as_told(migration)),
+        Told::Controller(migration) => Box::new(as_told(*migration)),
     };
     if json {
         print_json(&migration)?;
@@ -281,7 +281,7 @@ fn set_limit(
 /// A migration, by who told of it.
 enum Told {
     Agent(Box<Migration>),
-    Controller(VmMigration),
+    Controller(Box<VmMigration>),
 }
 
 /// Asks this host's agent about a migration; a controller, if one is named, if there is no agent, or if the agent
@@ -306,11 +306,11 @@ fn ask_anywhere(
         }
         let client = controllers.client()?;
         let Ok(Some(vm)) = moving_vm(&client, id) else { return Err(refusal.into()) };
-        return Ok(Told::Controller(through(&client, &vm)?));
+        return Ok(Told::Controller(Box::new(through(&client, &vm)?)));
     }
     let client = controllers.client()?;
     match moving_vm(&client, id)? {
-        Some(vm) => Ok(Told::Controller(through(&client, &vm)?)),
+        Some(vm) => Ok(Told::Controller(Box::new(through(&client, &vm)?))),
         None => bail!("the controller knows no migration '{id}' that is under way: see `skein vm list`"),
     }
 }
