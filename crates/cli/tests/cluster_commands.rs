@@ -440,7 +440,7 @@ fn a_host_that_was_removed_joins_anew_with_its_key() {
     let before = files();
     let (url, token) = (user.controller.url(), user.token());
     let joined = user.run(&["join", &url, "--token", &token, "--socket", "none.sock"]).exits(0);
-    joined.says("node3 has another certificate now, as it was removed from the cluster before");
+    joined.says("node3 has another certificate now, of the same key");
     let after = files();
     assert!(before[0] == after[0] && before[1] != after[1], "the key stays, and the certificate is another");
     assert_eq!(skein_identity::Identity::load(&user.path("etc/identity")).unwrap().host(), "node3");

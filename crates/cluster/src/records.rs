@@ -71,8 +71,8 @@ pub struct HostRecord {
     /// The SHA-256 of the certificate that was signed last in place of another, until the host shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed: Option<String>,
-    /// The SHA-256 of certificates that are refused, as the host has shown one since that was signed in their place; the
-    /// newest last.
+    /// The SHA-256 of certificates that are refused, as the host has shown one since that was signed in their place;
+    /// the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaced: Vec<String>,
     /// From when until when the certificate is valid that the agent last showed.

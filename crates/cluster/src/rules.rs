@@ -157,9 +157,9 @@ mod tests {
         let all = json!({"among": {"of": {"guests": ["web"]}, "within": [{"hosts": ["alpha"]}, {"group": "rack"}]}});
         assert_eq!(unknown(&all, &known), Vec::<String>::new());
         let rule =
-            json!({"among": {"of": {"guests": ["web", "wbe"]}, "within": [{"hosts": ["alhpa"]}, {"group": "rak"}]}});
+            json!({"among": {"of": {"guests": ["web", "wbe"]}, "within": [{"hosts": ["delta"]}, {"group": "rak"}]}});
         let found = unknown(&rule, &known).join("; ");
-        for says in ["no VM 'wbe'", "no host 'alhpa'", "no host of the group 'rak'"] {
+        for says in ["no VM 'wbe'", "no host 'delta'", "no host of the group 'rak'"] {
             assert!(found.contains(says), "{found}");
         }
         assert_eq!(unknown(&json!({"apart": {"of": {"tag": "bd"}}}), &known).len(), 1);

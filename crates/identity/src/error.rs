@@ -123,7 +123,8 @@ pub enum IdentityError {
     },
     /// A controller's certificate has expired.
     #[error(
-        "the controller's identity in {path} expired on {day}: start skein-controller with the CA's key (`ca` in controller.toml), and it is renewed"
+        "the controller's identity in {path} expired on {day}: start skein-controller with the CA's key (`ca` in \
+         controller.toml), and it is renewed"
     )]
     ControllerExpired {
         /// The certificate's file.

@@ -83,7 +83,8 @@ pub fn settled(world: &mut World) -> Result<(), String> {
         return Err(format!("{vm} ended with its host, and was to be started again"));
     }
     world.check.stats.autostarted = started.len() as u64;
-    // A host that was back forgets the guests that were started elsewhere.
-    let twice = world.guests.keys().find(|vm| world.agents.iter().filter(|of| of.guests.contains_key(*vm)).count() > 1);
+    // A host that was back forgets the guests that were started elsewhere; a host that sleeps does so when it wakes.
+    let awake = || world.agents.iter().filter(|of| of.is_on);
+    let twice = world.guests.keys().find(|vm| awake().filter(|of| of.guests.contains_key(*vm)).count() > 1);
     twice.map_or(Ok(()), |vm| Err(format!("{vm} is known to two hosts")))
 }

@@ -57,8 +57,8 @@ pub enum ToController {
         /// The highest term.
         highest: Term,
     },
-    /// The certificate that the host showed is to be renewed: the leader signs one of the same name and key, and answers
-    /// [`ToAgent::Renewed`] or [`ToAgent::NotRenewed`]. A controller of an older release passes this over.
+    /// The certificate that the host showed is to be renewed. The leader signs one of the same name and key, and
+    /// answers [`ToAgent::Renewed`] or [`ToAgent::NotRenewed`]. A controller of an older release passes this over.
     Renew,
     /// A line of a newer release.
     #[serde(other)]

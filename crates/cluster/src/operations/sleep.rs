@@ -220,7 +220,7 @@ impl Controller {
     /// Asks a host's agent to take no guests.
     fn close(&mut self, now: Now, operation: Operation, host: &str) {
         let is_cancelling = operation.state == OperationState::Cancelling;
-        if is_cancelling && operation.power.as_ref().is_none_or(|power| power.attempts == 0) {
+        if is_cancelling && !was_told(&operation, 1) {
             self.give_back(&operation, host);
             return self.end_change(now, operation, OperationState::Cancelled, String::new());
         }
@@ -255,7 +255,7 @@ impl Controller {
                 self.give_back(&operation, &host);
                 self.end_change(now, operation, OperationState::Failed, format!("its agent says: {why}"));
             }
-            Some(PowerRun::Ordering { job: None, .. }) => self.not_asleep(now, operation, &host, &why),
+            Some(PowerRun::Ordering { job: None, .. }) => self.stop_refused(now, operation, &host, why),
             _ => {}
         }
     }
@@ -278,6 +278,15 @@ impl Controller {
                 PowerRun::Ordering { job, until_ms: now.mono_ms + off_within_ms(settings.fencing.as_ref()) + LATE_MS };
         }
         self.set_power_run(&operation.id, run);
+    }
+
+    /// Takes a refusal of the order to shut down. It says nothing of an order before, which may be carried out yet.
+    fn stop_refused(&mut self, now: Now, mut operation: Operation, host: &str, why: String) {
+        if was_told(&operation, 2) {
+            return self.read_until_asleep(now, &operation.id, why);
+        }
+        operation.power.get_or_insert_default().attempts = 0;
+        self.not_asleep(now, operation, host, &why);
     }
 
     fn read_until_asleep(&mut self, now: Now, operation: &str, last: String) {
@@ -304,7 +313,7 @@ impl Controller {
                 self.end_change(now, operation, OperationState::Failed, why);
             }
             (PowerRun::Ordering { job: Some(job), .. }, result) if *job == answered => match result {
-                PowerResult::Refused(why) => self.not_asleep(now, operation, &host, &why),
+                PowerResult::Refused(why) => self.stop_refused(now, operation, &host, why),
                 PowerResult::Unknown(why) => self.read_until_asleep(now, &operation.id, why),
                 PowerResult::Accepted | PowerResult::State(..) => {
                     self.read_until_asleep(now, &operation.id, String::new());
@@ -351,11 +360,21 @@ impl Controller {
     fn not_asleep(&mut self, now: Now, operation: Operation, host: &str, why: &str) {
         self.in_trouble(host, &format!("it did not go to sleep: {why}"));
         self.give_back(&operation, host);
-        self.end_change(now, operation, OperationState::Failed, why.to_owned());
+        let stays = match was_told(&operation, 1) {
+            true => format!(
+                "; it stays in maintenance, as it may shut down yet: once it will not, skein host resume {host}"
+            ),
+            false => String::new(),
+        };
+        self.end_change(now, operation, OperationState::Failed, format!("{why}{stays}"));
     }
 
-    /// Has a host take guests again that does not go to sleep.
+    /// Has a host take guests again that does not go to sleep. A host that was told to shut down may do so late: it
+    /// takes none until a person says so.
     fn give_back(&mut self, operation: &Operation, host: &str) {
+        if was_told(operation, 1) {
+            return;
+        }
         let own = operation.power.as_ref().and_then(|power| power.drain.as_ref());
         let found = self.tables.hosts.get(host).map(|found| found.value.clone());
         if let Some(found) = found.filter(|found| own.is_some() && found.drain.as_ref() == own) {
@@ -369,6 +388,11 @@ impl Controller {
             self.send(session, CommandPurpose::Reopen, None, Request::HostClose { for_s: 0, power_off: false });
         }
     }
+}
+
+/// Returns whether a host was told to shut down, or was about to be, so many times.
+fn was_told(operation: &Operation, times: u32) -> bool {
+    operation.power.as_ref().is_some_and(|power| power.attempts >= times)
 }
 
 fn mode_before(operation: &Operation) -> HostMode {

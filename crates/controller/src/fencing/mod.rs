@@ -7,8 +7,9 @@
 //! | `agent` | a fence agent: a program with the interface of ClusterLabs' fence-agents |
 //! | `secret` | files with passwords |
 //!
-//! What switches a host off or on goes out only while this controller leads, with so much of its lease left that sending is over before
-//! another controller can lead. An answer may be waited for longer: it changes nothing that a later leader knows.
+//! What switches a host off or on goes out only while this controller leads, with so much of its lease left that
+//! sending is over before another controller can lead. An answer may be waited for longer: it changes nothing that a
+//! later leader knows.
 
 mod agent;
 mod redfish;

@@ -2,8 +2,8 @@
 //!
 //! A host can sleep if all its guests have a place on the hosts that stay awake, and what is expected soon and later
 //! keeps the level `place` of each resource free there. With [`Config::spare`] the guests must have a place even after
-//! so many of those hosts are lost, too, though only the `reserve` is kept free then. One host goes to sleep at a time, the
-//! one with the least to move first, and only if some host could have slept for [`Config::settle_s`] on end. A host
+//! so many of those hosts are lost, too, though only the `reserve` is kept free then. One host goes to sleep at a time,
+//! the one with the least to move first, and only if some host could have slept for [`Config::settle_s`] on end. A host
 //! wakes as soon as what is expected leaves less than `start` free of what all awake hosts have together, or guests are
 //! broken which none of these hosts can take. No host goes to sleep that would have to wake at once. Between the two
 //! levels nothing changes.
@@ -90,7 +90,7 @@ pub enum Against {
     },
     /// A host would have to wake at once.
     Needed {
-        /// Why.
+        /// What it would have to wake for.
         need: Need,
     },
     /// The host could sleep, but must have been able to for longer.

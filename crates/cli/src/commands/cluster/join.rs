@@ -31,9 +31,10 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// controller is known by the fingerprint in the token. If anything fails, nothing is changed; it may be run again.
 ///
 /// A host that has an identity of the cluster's CA already, as of `skein ca issue`, keeps it, and uses no token up. A
-/// host that was removed from the cluster, or whose certificate has ended, joins anew: its key gets another certificate.
-/// Of a host that the cluster still knows, that takes a token for its name (`skein-controller ticket --host NAME`). VMs on the host go on. Where
-/// systemd does not run, nothing is started and nothing waited for: the agent's command is printed.
+/// host that was removed from the cluster, or whose certificate has ended, joins anew, and its key gets another
+/// certificate. Of a host that the cluster still knows, that takes a token for its name (`skein-controller ticket
+/// --host NAME`). VMs on the host go on. Where systemd does not run, nothing is started and nothing waited for: the
+/// agent's command is printed.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -60,8 +61,8 @@ enum Joins {
     First,
     /// It has its identity already.
     Already,
-    /// Its certificate is not taken any more: the host was removed from the cluster, or the certificate has ended or was
-    /// replaced.
+    /// Its certificate is not taken any more: the host was removed from the cluster, or the certificate has ended or
+    /// was replaced.
     Anew,
 }
 
