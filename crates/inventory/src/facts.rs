@@ -166,7 +166,7 @@ pub struct CpuModel {
     pub missing: Vec<String>,
     /// How many features the model has; `None`: the model lacks some here, its name does not mean the same everywhere
     /// (an alias, `max`), or the host's agent does not tell.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feature_count: Option<u32>,
 }
 
