@@ -7,6 +7,7 @@ use skein_placement::policy::forecast::{Expected, LoadForecast};
 
 use crate::state::Controller;
 use crate::time::Now;
+use crate::words::NOBODY;
 
 /// How often what guests use is sampled, in milliseconds: the forecast's constants are for this.
 const SAMPLE_MS: u64 = 300_000;
@@ -24,7 +25,7 @@ impl Controller {
         if automatic && is_due && self.runs.is_empty() {
             self.optimizer.begun_ms = Some(now.mono_ms);
             let kind = OperationKind::Optimize { automatic: true, aggressiveness };
-            self.begin_operation(now, kind, OperationState::Planning, "the controller");
+            self.begin_operation(now, kind, OperationState::Planning, NOBODY);
         }
     }
 

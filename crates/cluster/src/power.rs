@@ -23,9 +23,8 @@ use crate::power_planner::PowerWant;
 use crate::records::{HostRecord, PowerRoundRecord};
 use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
+use crate::words::NOBODY;
 
-/// Who decides what nobody asked for.
-pub(crate) const NOBODY: &str = "the controller";
 /// The name of the only record of a decision.
 const LAST: &str = "last";
 

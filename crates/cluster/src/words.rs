@@ -1,8 +1,11 @@
-//! Errors in words.
+//! Errors in words, and who is said to have done what nobody asked for.
 
 use std::error::Error;
 
 use skein_api::Refusal;
+
+/// Names who began what nobody asked for.
+pub(crate) const NOBODY: &str = "the controller";
 
 /// Returns what an agent refused, with what to do about it, in one line.
 pub(crate) fn refusal_words(refusal: Refusal) -> String {

@@ -18,9 +18,8 @@ use crate::answer::{Answer, Asked};
 use crate::ask::no_host;
 use crate::state::{Controller, FenceRun, Output, Planted, PowerAction, PowerPurpose, PowerResult, Role};
 use crate::time::Now;
+use crate::words::NOBODY;
 
-/// Who asks for a power-off that nobody asked for.
-const NOBODY: &str = "the controller";
 /// How long a leader leads before it orders a power-off: agents that reach it have reported by then, in milliseconds.
 const SETTLE_MS: u64 = 3_000;
 /// How often a power-off is ordered before the fencing counts as failed.

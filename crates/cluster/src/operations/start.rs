@@ -20,12 +20,11 @@ use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
+use crate::words::NOBODY;
 
 /// How long before its host went down a guest may have ended, in milliseconds, so that it ended with the host: a host
 /// that is shut down in order ends its guests first.
 const SHUTDOWN_MS: u64 = 60_000;
-/// Who starts what nobody asked for.
-const NOBODY: &str = "the controller";
 
 /// Whether a VM may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]

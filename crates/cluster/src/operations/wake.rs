@@ -8,10 +8,10 @@ use skein_api::cluster::{Contact, Operation, OperationKind, OperationState, Powe
 use super::fence::{LATE_MS, READ_WITHIN_MS, off_within_ms};
 use crate::answer::Answer;
 use crate::ask::no_host;
-use crate::power::NOBODY;
 use crate::records::HostRecord;
 use crate::state::{Controller, PowerAction, PowerPurpose, PowerResult, PowerRun};
 use crate::time::Now;
+use crate::words::NOBODY;
 
 /// How often it is read whether a host has power that does not report, in milliseconds.
 const READ_PERIOD_MS: u64 = 5_000;
