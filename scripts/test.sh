@@ -217,7 +217,7 @@ done
 [ ${#lines[@]} = 0 ] || mapfile -t lines < <(printf '%s\n' "${lines[@]}" | sort -s -k1,1nr -k2,2nr)
 
 # Tiers that only compile get the CPU that the others leave. They run one after the other, since cargo allows one build
-# at a time.
+# at a time. On a busy machine the others leave little, so their deadline is close to that of the whole run.
 compiling=()
 if wants clippy; then compiling+=(clippy); fi
 if wants doc; then compiling+=(doc); fi
@@ -227,13 +227,13 @@ compile() {
   local idle=(chrt --idle 0)
   case $1 in
     clippy)
-      start clippy 2400 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
+      start clippy 4800 0 "${idle[@]}" cargo clippy --locked --workspace --all-targets \
         --features skein/fault-points,skein/exact,skein-lab/exact,skein-controller/etcd -- -D warnings
       ;;
     # The documents are built without the features that only tests have.
-    doc) RUSTDOCFLAGS="-D warnings" start doc 2400 0 "${idle[@]}" \
+    doc) RUSTDOCFLAGS="-D warnings" start doc 4800 0 "${idle[@]}" \
       cargo doc --locked --workspace --no-deps --document-private-items ;;
-    unit-doc) start unit-doc 2400 0 "${idle[@]}" cargo test --locked "${features[@]}" --doc ;;
+    unit-doc) start unit-doc 4800 0 "${idle[@]}" cargo test --locked "${features[@]}" --doc ;;
   esac
   compiles=$!
 }
