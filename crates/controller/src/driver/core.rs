@@ -190,7 +190,7 @@ impl Shared {
         let State { controller, agents, .. } = &mut *state;
         agents.send_controllers(controllers);
         if controller.term().is_some() {
-            agents.send_hosts();
+            agents.send_hosts(Instant::now());
         }
     }
 

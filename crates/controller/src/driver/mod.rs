@@ -8,7 +8,7 @@
 //! | `planners` | plans |
 //! | `needed` | where controllers and the store's members are, so that no such host sleeps |
 //! | `fencers` | fencing devices |
-//! | `agents` | lines for agents |
+//! | `agents`, `host_list`, `line` | lines for agents |
 //! | `events` | what subscribers are sent |
 //! | `clock` | the clocks |
 
@@ -18,6 +18,8 @@ mod clock;
 mod core;
 mod events;
 mod fencers;
+mod host_list;
+mod line;
 mod members;
 mod needed;
 mod planners;
@@ -41,9 +43,10 @@ pub use clock::{BootClock, boot_clock, wall};
 pub use events::{EventId, NoEventId, Published, Subscription};
 pub use members::{Leader, Member, Members};
 
-pub(crate) use self::agents::{AgentLink, HangUp, bytes};
+pub(crate) use self::agents::{AgentLink, HangUp};
 pub(crate) use self::core::Shared;
 use self::core::{Queues, Waiting, too_slow};
+pub(crate) use self::line::bytes;
 use crate::fencing::FencingDevices;
 use candidate::Candidate;
 
