@@ -468,7 +468,6 @@ impl Controller {
 
     /// Returns the VMs of a host, by the records.
     pub(crate) fn vms_on(&self, host: &str) -> BTreeSet<String> {
-        let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
-        here.map(|(name, _)| name.clone()).collect()
+        self.tables.vms_of(host).map(|(name, _)| name.to_owned()).collect()
     }
 }

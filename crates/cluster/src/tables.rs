@@ -1,6 +1,6 @@
 //! The store's records in memory, by kind, and what of them is to be written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
@@ -86,6 +86,8 @@ pub struct Tables {
     pub repeats: Table<RepeatRecord>,
     /// The audit log.
     pub audit: Table<AuditRecord>,
+    /// The names of the VMs that each host has by the records.
+    vms_by_host: BTreeMap<String, BTreeSet<String>>,
     /// What is to be written, each key once.
     staged: BTreeMap<String, Change>,
 }
@@ -93,6 +95,11 @@ pub struct Tables {
 /// Names the table of a kind of records.
 pub(crate) trait InTable: Record {
     fn table(tables: &mut Tables) -> &mut Table<Self>;
+
+    /// Returns the host by which records of this kind are found.
+    fn by_host(&self) -> Option<&str> {
+        None
+    }
 }
 
 macro_rules! in_table {
@@ -108,7 +115,6 @@ macro_rules! in_table {
 in_table! {
     HostRecord => hosts,
     RemovedRecord => removed,
-    VmRecord => vms,
     Operation => operations,
     TokenRecord => tokens,
     TicketRecord => tickets,
@@ -116,6 +122,16 @@ in_table! {
     PowerRoundRecord => power,
     RepeatRecord => repeats,
     AuditRecord => audit,
+}
+
+impl InTable for VmRecord {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.vms
+    }
+
+    fn by_host(&self) -> Option<&str> {
+        self.host.as_deref()
+    }
 }
 
 impl Tables {
@@ -163,15 +179,63 @@ impl Tables {
         let name = key.strip_prefix(T::PREFIX)?;
         Some(match value.map(T::read) {
             Some(Ok(value)) => {
-                T::table(self).insert(name.to_owned(), Stored { value, revision });
+                self.insert(name, value, Some(revision));
                 Ok(())
             }
             Some(Err(error)) => Err(error),
             None => {
-                T::table(self).remove(name);
+                self.remove::<T>(name);
                 Ok(())
             }
         })
+    }
+
+    /// Sets a record. Without a revision the record keeps the one that it has.
+    fn insert<T: InTable>(&mut self, name: &str, value: T, revision: Option<u64>) {
+        let host = value.by_host().map(str::to_owned);
+        let before = match T::table(self).get_mut(name) {
+            Some(stored) => {
+                stored.revision = revision.unwrap_or(stored.revision);
+                Some(std::mem::replace(&mut stored.value, value))
+            }
+            None => {
+                T::table(self).insert(name.to_owned(), Stored { value, revision: revision.unwrap_or(0) });
+                None
+            }
+        };
+        let before = before.as_ref().and_then(T::by_host);
+        if before != host.as_deref() {
+            self.forget_at(before, name);
+            if let Some(host) = host {
+                self.vms_by_host.entry(host).or_default().insert(name.to_owned());
+            }
+        }
+    }
+
+    /// Takes a record away. Returns whether there was one.
+    fn remove<T: InTable>(&mut self, name: &str) -> bool {
+        let removed = T::table(self).remove(name);
+        self.forget_at(removed.as_ref().and_then(|of| of.value.by_host()), name);
+        removed.is_some()
+    }
+
+    fn forget_at(&mut self, host: Option<&str>, name: &str) {
+        let Some((host, there)) = host.and_then(|host| Some((host, self.vms_by_host.get_mut(host)?))) else { return };
+        there.remove(name);
+        if there.is_empty() {
+            self.vms_by_host.remove(host);
+        }
+    }
+
+    /// Returns the VMs that a host has by the records, by name.
+    pub fn vms_of<'a>(&'a self, host: &str) -> impl Iterator<Item = (&'a str, &'a VmRecord)> {
+        let names = self.vms_by_host.get(host).into_iter().flatten();
+        names.filter_map(|name| Some((name.as_str(), &self.vms.get(name)?.value)))
+    }
+
+    /// Returns whether a VM is on a host by the records.
+    pub(crate) fn is_on(&self, vm: &str, host: &str) -> bool {
+        self.vms_by_host.get(host).is_some_and(|there| there.contains(vm))
     }
 
     /// Changes a record here, and stages the change for the store. The record's revision stays until the change is
@@ -179,11 +243,7 @@ impl Tables {
     pub(crate) fn put<T: InTable>(&mut self, name: &str, value: T) {
         let key = format!("{}{name}", T::PREFIX);
         self.staged.insert(key.clone(), Change::Put { key, value: value.bytes() });
-        let stored = T::table(self).entry(name.to_owned());
-        match stored {
-            std::collections::btree_map::Entry::Occupied(mut found) => found.get_mut().value = value,
-            std::collections::btree_map::Entry::Vacant(free) => drop(free.insert(Stored { value, revision: 0 })),
-        }
+        self.insert(name, value, None);
     }
 
     /// Changes what is set of the whole cluster, as [`Tables::put`] does.
@@ -196,7 +256,7 @@ impl Tables {
     /// Takes a record away here, and stages the change for the store.
     pub(crate) fn delete<T: InTable>(&mut self, name: &str) {
         let key = format!("{}{name}", T::PREFIX);
-        if T::table(self).remove(name).is_some() {
+        if self.remove::<T>(name) {
             self.staged.insert(key.clone(), Change::Delete { key });
         }
     }
@@ -240,5 +300,40 @@ impl Tables {
             note::<RepeatRecord>(self, key, revision);
             note::<AuditRecord>(self, key, revision);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_are_found_by_their_host_whatever_was_done() {
+        let mut tables = Tables::default();
+        // A generator of its own, so that the course is always the same.
+        let mut seed = 1_u32;
+        let mut any = |of: u32| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (seed >> 16) % of
+        };
+        for step in 0..2000_u64 {
+            let name = format!("vm{}", any(12));
+            let host = Some(any(5)).filter(|host| *host > 0).map(|host| format!("h{host}"));
+            let record = VmRecord { host, ..VmRecord::default() };
+            match any(4) {
+                0 => tables.put(&name, record),
+                1 => tables.delete::<VmRecord>(&name),
+                2 => tables.apply(&format!("{}{name}", VmRecord::PREFIX), Some(&record.bytes()), step).unwrap(),
+                _ => tables.apply(&format!("{}{name}", VmRecord::PREFIX), None, step).unwrap(),
+            }
+            for host in ["h1", "h2", "h3", "h4"] {
+                let there = tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
+                let there: Vec<&str> = there.map(|(name, _)| name.as_str()).collect();
+                let found: Vec<&str> = tables.vms_of(host).map(|(name, _)| name).collect();
+                assert_eq!(found, there, "after step {step}");
+                assert!(found.iter().all(|vm| tables.is_on(vm, host)));
+            }
+        }
+        assert!(tables.vms_by_host.values().all(|there| !there.is_empty()));
     }
 }

@@ -30,19 +30,13 @@ pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {
 impl Controller {
     /// Returns a host.
     pub fn host(&self, name: &str) -> Option<Host> {
-        let running = self.guests_on(name).len() as u32;
-        self.tables.hosts.get(name).map(|stored| self.host_view(name, stored, running))
+        self.tables.hosts.get(name).map(|stored| self.host_view(name, stored))
     }
 
     /// Returns the hosts after a name, by name, `most` at most.
     pub fn hosts(&self, after: &str, most: usize) -> Vec<Host> {
-        let mut running: BTreeMap<&str, u32> = BTreeMap::new();
-        for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
-            *running.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += 1;
-        }
-        let running = |name: &String| running.get(name.as_str()).copied().unwrap_or(0);
         let found = self.tables.hosts.range(above(after)).take(most);
-        found.map(|(name, stored)| self.host_view(name, stored, running(name))).collect()
+        found.map(|(name, stored)| self.host_view(name, stored)).collect()
     }
 
     /// Returns a VM.
@@ -52,13 +46,20 @@ impl Controller {
 
     /// Returns the VMs after a name, by name, `most` at most; with a host only those on the host.
     pub fn vms(&self, after: &str, host: Option<&str>, most: usize) -> Vec<Vm> {
-        let on = |stored: &Stored<VmRecord>| host.is_none_or(|host| stored.value.host.as_deref() == Some(host));
-        let found = self.tables.vms.range(above(after)).filter(|(_, stored)| on(stored)).take(most);
-        found.map(|(name, stored)| self.vm_view(name, stored)).collect()
+        let Some(host) = host else {
+            let found = self.tables.vms.range(above(after)).take(most);
+            return found.map(|(name, stored)| self.vm_view(name, stored)).collect();
+        };
+        let found = self.tables.vms_of(host).map(|(name, _)| name).skip_while(|name| *name <= after).take(most);
+        found.filter_map(|name| self.vm(name)).collect()
     }
 
-    /// Returns a host. `guests`: how many it had when it last reported.
-    fn host_view(&self, name: &str, stored: &Stored<HostRecord>, guests: u32) -> Host {
+    /// Counts the guests that a host had when it last reported.
+    fn count_guests(&self, host: &str) -> u32 {
+        self.tables.vms_of(host).filter(|(_, vm)| is_guest(vm.state)).count() as u32
+    }
+
+    fn host_view(&self, name: &str, stored: &Stored<HostRecord>) -> Host {
         let HostRecord { contact, contact_since, mode, drain, settings, addresses, .. } = &stored.value;
         let observed = self.observed.get(name);
         let is_online = *contact == Contact::Online;
@@ -77,7 +78,7 @@ impl Controller {
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
-            vms_running: if contact.is_off() { 0 } else { guests },
+            vms_running: if contact.is_off() { 0 } else { self.count_guests(name) },
             incoming,
             outgoing,
             migrations: self.host_migrations(name),
@@ -185,11 +186,23 @@ impl Controller {
 
     /// Returns the guests that run on several hosts, by what these report.
     pub(crate) fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
-        let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (host, observed) in self.observed.iter().filter(|(_, observed)| observed.session.is_some()) {
-            // In a migration the source may not have told yet that its guest is gone.
-            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
-            running.for_each(|vm| runs.entry(&vm.name).or_default().push(host));
+        let running = || {
+            let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
+            reporting.flat_map(|(host, observed)| {
+                // In a migration the source may not have told yet that its guest is gone.
+                let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
+                running.map(move |vm| (vm.name.as_str(), host.as_str()))
+            })
+        };
+        // The records tell one host of each guest: only of a guest that runs elsewhere, too, more has to be found.
+        let mut runs: BTreeMap<&str, Vec<&str>> =
+            running().filter(|(vm, host)| !self.tables.is_on(vm, host)).map(|(vm, _)| (vm, Vec::new())).collect();
+        if !runs.is_empty() {
+            for (vm, host) in running() {
+                if let Some(hosts) = runs.get_mut(vm) {
+                    hosts.push(host);
+                }
+            }
         }
         runs.retain(|_, hosts| hosts.len() > 1);
         runs

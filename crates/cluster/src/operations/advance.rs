@@ -310,8 +310,8 @@ impl Controller {
 
     /// Returns the VMs with a guest on a host.
     pub(crate) fn guests_on(&self, host: &str) -> Vec<String> {
-        let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
-        here.filter(|(_, vm)| is_guest(vm.value.state)).map(|(name, _)| name.clone()).collect()
+        let guests = self.tables.vms_of(host).filter(|(_, vm)| is_guest(vm.state));
+        guests.map(|(name, _)| name.to_owned()).collect()
     }
 
     fn advance_cancelling(&mut self, now: Now, mut operation: Operation) {
