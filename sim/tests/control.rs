@@ -76,6 +76,8 @@ fn what_is_planted_is_found() {
         Planted::SleepIntentForgotten,
         Planted::AwakeMinForgotten,
         Planted::SleeperTrusted,
+        Planted::UpdateDrainForgotten,
+        Planted::UpdateRepeated,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

@@ -24,6 +24,7 @@ use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::controllers::{Controllers, ControllersError};
 use crate::dirs::Dirs;
+use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
 use crate::named_starts::NamedStarts;
 use crate::own_socket::{OwnSocket, SocketError};
@@ -71,6 +72,8 @@ pub struct VmSettings {
     /// The command with which a controller may have this host shut down once it has no guests, and its arguments;
     /// empty: none.
     pub power_off: Vec<OsString>,
+    /// The commands with which a controller may have this host updated and booted once it has no guests.
+    pub update: UpdateCommands,
 }
 
 /// The reason why an agent did not start.
@@ -237,6 +240,9 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     };
     let name = identity.host().to_owned();
     let rooms = HostRoom::new(name.clone(), known.clone());
+    let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
+    let own_updates = updates.clone();
+    rooms.closed_while(move || own_updates.may_boot());
     let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu: vms.qemu.clone() };
     let store = RequestStore::new(vms.dirs.attempts());
     let named_starts = NamedStarts::new(vms.dirs.starts());
@@ -268,6 +274,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         starter,
         addresses,
         power_off: vms.power_off,
+        updates,
         stopping: AtomicBool::new(false),
         clients: Arc::default(),
         followers: Arc::default(),

@@ -21,6 +21,7 @@ use skein_handover::MigrationId;
 /// state/starts/NAME.json     what came of a start that a controller asked for under a name
 /// state/term                 the highest term of a controller that led
 /// state/hosts.json           where controllers said that hosts are
+/// state/update/               the last update of this host that a controller asked for, and what came of it
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
 /// run/closed                 until when the host takes no guests, in seconds since its boot

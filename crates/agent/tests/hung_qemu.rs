@@ -107,6 +107,7 @@ fn start(world: &World, waits: WaitTimes) -> Target {
         keeper_command: vec!["/nonexistent".into()],
         packer_command: Vec::new(),
         power_off: Vec::new(),
+        update: Default::default(),
     };
     let acceptor = AcceptorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),

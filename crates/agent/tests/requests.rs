@@ -41,6 +41,7 @@ impl World {
             keeper_command: vec!["/nonexistent".into()],
             packer_command: Vec::new(),
             power_off: Vec::new(),
+            update: Default::default(),
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -578,3 +578,53 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     user.run(&["vm", "start", "web1", "--local", "--on", "hosta"]).exits(1).complains("add --cluster");
     user.run(&["vm", "start", "web1", "--cluster", "--overcommit"]).exits(1).complains("no --overcommit");
 }
+
+/// Returns an update of two hosts, of which each is in such a state.
+fn updated(state: &str, message: &str, hosts: [(&str, &str); 2]) -> Operation {
+    let [a, b] = hosts.map(|(state, detail)| json!({"state": state, "detail": detail}));
+    let host = |name: &str, of: Value| json!({"host": name, "state": of["state"], "detail": of["detail"]});
+    typed(json!({
+        "id": "17-000050", "kind": {"kind": "update", "how": "update-reboot", "bring_home": true, "wait_s": 1800,
+            "skip_blocked": false},
+        "state": state, "by": "anna", "created": 1000,
+        "ended": if state == "failed" { json!(61_000) } else { Value::Null }, "cancelled": false, "message": message,
+        "moves": [], "update": {"hosts": [host("hosta", a), host("hostb", b)]}, "progress": {}, "version": 9,
+    }))
+}
+
+#[test]
+fn an_update_of_hosts_is_shown_beforehand_and_followed() {
+    let blocked = "it cannot be emptied: db1 stays: it is pinned here";
+    let failed = "hosta: its update failed (exit 7): no space; it stays in maintenance";
+    let user = User::logged_in(move |asked, before| match asked.what.as_str() {
+        "POST /api/v1/cluster/update" if asked.body.contains("\"dry_run\":true") => Answer::ok(&updated(
+            "planning",
+            "nothing was begun: this is what would be done",
+            [("waiting", "2 VMs leave"), ("skipped", blocked)],
+        )),
+        "POST /api/v1/cluster/update" => {
+            let begun = updated("planning", "it is seen whether each host can be emptied", [("unchecked", ""); 2]);
+            Answer::Json(202, serde_json::to_string(&begun).unwrap())
+        }
+        _ if before < 3 => {
+            let message = "hosta (1 of 2): its guests leave, by operation 17-000051";
+            Answer::ok(&updated("running", message, [("emptying", ""), ("waiting", "")]))
+        }
+        _ => Answer::ok(&updated("failed", failed, [("failed", "exit 7"), ("waiting", "")])),
+    });
+    let shown = user.run(&["cluster", "update", "--dry-run"]).exits(3);
+    shown.says("hosta  waiting").says("2 VMs leave").says("left out").says("1 host would be updated, 1 would not");
+    let failed = user.run(&["cluster", "update", "--host", "hosta", "--host", "hostb", "--wait", "1h"]).exits(1);
+    failed.says("update of hosts: hosta (1 of 2): its guests leave").says("update of hosts failed").says("exit 7");
+    let asked = user.controller.asked();
+    let body: Value = serde_json::from_str(&asked[1].body).unwrap();
+    let wanted = json!({
+        "hosts": ["hosta", "hostb"], "how": "update-reboot", "bring_home": true, "wait_s": 3600, "skip_blocked": false,
+        "dry_run": false,
+    });
+    assert_eq!(body, wanted);
+    assert!(asked[1].headers.contains_key("idempotency-key"));
+    user.run(&["operation", "show", "17-000050"]).exits(0).says("hosta  FAILED");
+    user.run(&["cluster", "update", "--manual", "--no-reboot"]).exits(2);
+    user.run(&["cluster", "update", "--group", "web", "--host", "hosta"]).exits(2);
+}

@@ -70,6 +70,57 @@ fn a_host_is_drained_and_its_guests_come_home() {
     world.cluster.check();
 }
 
+/// Waits until an operation is over, and returns it.
+fn ended(world: &Controlled, id: &str) -> Value {
+    let show = || world.json(&["operation", "show", id, "--json"]);
+    world.waits("the operation is over", || !show()["ended"].is_null());
+    show()
+}
+
+#[test]
+fn hosts_are_updated_one_by_one_with_guests_that_leave_and_come_home() {
+    let mut world = up();
+    // Each host's own command says when it ran, and how many QEMUs there were in its name space.
+    let log = world.cluster.dir().join("updates");
+    let agents = ["b", "c", "d"];
+    for host in agents {
+        world.cluster.stop(host);
+        let run = world.cluster.run_dir(host);
+        let command = format!("echo {host} $(ls {}/vms | wc -l) >>{}; sleep 1", run.display(), log.display());
+        let args = vec!["--update".into(), command.into()];
+        world.cluster.start_as(host, &Start { args, ..Start::default() });
+    }
+    let vms: Vec<String> = vec!["v1".into(), "v2".into()];
+    for vm in &vms {
+        let definition = world.cluster.bare(vm);
+        world.cluster.start_vm("b", &definition);
+    }
+    world.sees(&vms, "b");
+    let shown = world.json(&["cluster", "update", "--no-reboot", "--host", "b", "--host", "c", "--dry-run", "--json"]);
+    assert_eq!(shown["update"]["hosts"][0]["detail"], "2 VMs leave", "{shown}");
+    assert!(!log.exists());
+
+    let begun = world.json(&["cluster", "update", "--no-reboot", "--host", "b", "--host", "c", "--detach", "--json"]);
+    let id = begun["id"].as_str().unwrap().to_owned();
+    // The controller is killed in the middle, and the update goes on.
+    world.waits("b is updated", || log.exists());
+    world.kill_controller(CONTROLLER_HOST);
+    world.start_controller(CONTROLLER_HOST);
+    let over = ended(&world, &id);
+    assert_eq!(over["state"], "done", "{over}");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "b 0\nc 0\n", "each once, and with no guest");
+    world.sees(&vms, "b");
+
+    // A host whose agent has no such command ends it, and takes guests again when somebody says so.
+    let failed = world.skein(&["cluster", "update", "--host", "a", "--no-reboot"]);
+    assert!(!failed.status.success(), "{failed:?}");
+    assert!(String::from_utf8_lossy(&failed.stdout).contains("no command that updates the host"), "{failed:?}");
+    assert_eq!(world.host("a")["mode"], "maintenance");
+    done(&world.skein(&["host", "resume", "a"]), "skein host resume");
+    world.cluster.wait_clean(DEADLINE);
+    world.cluster.check();
+}
+
 #[test]
 fn guests_of_a_host_that_is_off_start_elsewhere_once_it_is_proven() {
     let mut world = up();

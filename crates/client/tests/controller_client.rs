@@ -49,6 +49,7 @@ fn operation() -> Operation {
         moves: vec![],
         fencing: None,
         power: None,
+        update: None,
         progress: Default::default(),
         version: 1,
     }

@@ -2,8 +2,8 @@
 
 use skein_api::cluster::{
     ClusterSettings, CreateVmRequest, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation,
-    OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, VmMigration,
-    VmSettings,
+    OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, UpdateRequest,
+    VmMigration, VmSettings,
 };
 
 /// Something that is asked, and by whom.
@@ -37,6 +37,8 @@ pub enum Ask {
     Sleep { host: String },
     /// Switch a host on; of a host that is awake, say that what went wrong with its power is mended.
     Wake { host: String },
+    /// Update hosts, one after the other.
+    Update { request: UpdateRequest },
     /// Let a host take guests again.
     Resume { host: String, request: ResumeRequest },
     /// Create a VM from its definition, and start it if that is asked for.

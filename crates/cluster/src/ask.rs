@@ -6,7 +6,7 @@ use skein_api::cluster::{
     ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
-use skein_api::{HoldOptions, MigrateOptions};
+use skein_api::{HoldOptions, MigrateOptions, Request, UpdateHow};
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
@@ -15,7 +15,7 @@ use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
 use crate::rules;
-use crate::state::{Controller, PlanPurpose};
+use crate::state::{CommandPurpose, Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 use crate::{error_chain, fencing_device};
@@ -40,6 +40,11 @@ pub(crate) fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
 
+/// Returns whether hosts are updated by persons.
+fn is_by_hand(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Update { how: UpdateHow::Manual, .. })
+}
+
 fn changed(what: &str) -> Answer {
     Answer::refused(RefusedKind::Changed, format!("{what} changed since you looked"), "look again, and ask again")
 }
@@ -61,6 +66,7 @@ impl Controller {
                 self.read_power(&host, Asked { ask, ..asked })
             }
             Ask::Sleep { host } => Some(self.sleep_host(now, &host, &asked.by)),
+            Ask::Update { request } => self.update_hosts(now, &request, asked.id, &asked.by),
             Ask::Wake { host } => Some(self.wake_host(now, &host, &asked.by)),
             Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
             Ask::CreateVm { request } => self.create_vm(now, &request, asked.id, &asked.by),
@@ -208,6 +214,10 @@ impl Controller {
             let cure = format!("wait until it sleeps, and wake it: skein host wake {host}");
             return Answer::conflict(format!("'{host}' is being shut down, to sleep"), cure);
         }
+        if let Some(open) = self.updating(host).filter(|of| !is_by_hand(&of.kind)) {
+            let cure = format!("wait for it: skein operation watch {}", open.id);
+            return Answer::conflict(format!("'{host}' is being updated, and may be booted at any time"), cure);
+        }
         // The guests of a drain that was called off may still be away.
         if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
             return Answer::conflict(format!("'{host}' takes guests already"), "");
@@ -216,6 +226,12 @@ impl Controller {
             self.cancel(now, &drain);
         }
         let drain = found.drain.clone();
+        if (self.updating(host).is_some() || self.was_left_by_update(host))
+            && let Some(session) = self.session_of(host)
+        {
+            // Its agent was told to take no guests.
+            self.send(session, CommandPurpose::Reopen, None, Request::HostClose { for_s: 0, power_off: false });
+        }
         self.set_mode(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
         match drain.filter(|_| request.bring_home) {
             Some(drain) => {

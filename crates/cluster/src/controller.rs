@@ -166,7 +166,7 @@ impl Controller {
             self.out.push_back(Output::Answer { asked: relay.asked.id, answer: Answer::unavailable(why) });
         }
         for purpose in std::mem::take(&mut self.plans).into_values() {
-            if let PlanPurpose::Preview { asked, .. } = purpose {
+            if let PlanPurpose::Preview { asked, .. } | PlanPurpose::UpdateCheck { asked: Some(asked), .. } = purpose {
                 self.out.push_back(Output::Answer { asked, answer: Answer::unavailable(why) });
             }
         }
@@ -295,7 +295,7 @@ impl Controller {
         let online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online);
         // A host that shuts itself down says nothing any more.
         let lost =
-            online.filter(|(name, _)| self.silent_ms(now, name) > self.host_lease_ms() && !self.is_stopping(name));
+            online.filter(|(name, _)| self.silent_ms(now, name) > self.host_lease_ms() && !self.may_be_silent(name));
         let lost: Vec<String> = lost.map(|(name, _)| name.clone()).collect();
         for name in lost {
             self.set_contact(now, &name, Contact::Lost);

@@ -84,7 +84,7 @@ impl Controller {
     }
 
     /// Returns what is being done with a host that must not be in the middle when the host goes to sleep.
-    fn is_busy(&self, host: &str, own: Option<&str>) -> Option<String> {
+    pub(crate) fn is_busy(&self, host: &str, own: Option<&str>) -> Option<String> {
         let drain = own.and_then(|own| self.tables.operations.get(own)).and_then(|own| own.value.power.as_ref());
         let drain = drain.and_then(|power| power.drain.as_deref());
         let is_other = |of: &&Operation| Some(of.id.as_str()) != own && Some(of.id.as_str()) != drain;
@@ -99,6 +99,13 @@ impl Controller {
         };
         if let Some(open) = self.open_operations().filter(is_other).find(of_host) {
             return Some(format!("operation {} is about it", open.id));
+        }
+        let updates = |of: &&Operation| {
+            let mut hosts = of.update.iter().flat_map(|of| &of.hosts);
+            !of.state.is_over() && hosts.any(|of| of.host == host && !of.state.is_over())
+        };
+        if let Some(open) = self.open_operations().filter(is_other).find(updates) {
+            return Some(format!("operation {} is to update it", open.id));
         }
         let mut others = self.open_operations().filter(is_other).flat_map(|of| &of.moves);
         if let Some(of) = others.find(|of| !of.state.is_over() && (of.from == host || of.to.as_deref() == Some(host))) {
@@ -176,6 +183,11 @@ impl Controller {
             let is_it = matches!(&of.kind, OperationKind::Sleep { host: of, .. } if of == host);
             is_it && of.power.as_ref().is_some_and(|power| power.stage == PowerStage::Stopping)
         })
+    }
+
+    /// Returns whether a host that says nothing is not lost: it shuts itself down, or is booted, and has no guest.
+    pub(crate) fn may_be_silent(&self, host: &str) -> bool {
+        self.is_stopping(host) || self.updating(host).is_some()
     }
 
     /// Returns the operation that wakes a host.

@@ -83,6 +83,10 @@ pub enum Planted {
     AwakeMinForgotten,
     /// A host sleeps as soon as its device says so, though its agent reports.
     SleeperTrusted,
+    /// A host is told to be updated before its guests have left.
+    UpdateDrainForgotten,
+    /// A later leader has a host updated once more.
+    UpdateRepeated,
 }
 
 impl Default for Settings {
@@ -249,6 +253,15 @@ pub(crate) enum PowerRun {
     Reading { job: Option<u64>, read_ms: u64, ordered_ms: Option<u64>, last: String },
 }
 
+/// How far a host's update is in this term.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UpdateRun {
+    /// When its agent was last asked, by the clock that never jumps.
+    pub(crate) asked_ms: Option<u64>,
+    /// Whether it is done, and the agent is told to take guests again.
+    pub(crate) opens: bool,
+}
+
 /// How fast a host was told that its migrations may send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToldLimit {
@@ -281,6 +294,8 @@ pub(crate) struct OperationRun {
     pub(crate) fence: FenceRun,
     /// How far a host is on its way to sleep, or awake, in this term.
     pub(crate) power: PowerRun,
+    /// How far the host is in this term whose update is under way.
+    pub(crate) update: UpdateRun,
     /// The operations that wake hosts, for which its plan waits.
     pub(crate) wakes: BTreeSet<String>,
     /// The memory of the guests whose moves were begun, by the move's index.
@@ -294,6 +309,8 @@ pub(crate) enum PlanPurpose {
     Operation { id: String, epoch: u64 },
     /// To decide which hosts sleep and wake.
     Power,
+    /// To see whether a host can be emptied that is to be updated. With `asked` only to be shown, to this request.
+    UpdateCheck { asked: Option<u64>, operation: Box<Operation>, index: usize },
     /// Only to be shown, to this request.
     Preview { asked: u64, operation: Box<Operation> },
 }

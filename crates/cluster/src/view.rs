@@ -261,6 +261,7 @@ impl Controller {
         }
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
+        found.extend(self.update_attention());
         found.extend(self.certificate_attention());
         found
     }

@@ -20,6 +20,7 @@ fn migration(state: OperationState, of_move: MoveState) -> Operation {
         moves: vec![only],
         fencing: None,
         power: None,
+        update: None,
         progress: Progress::default(),
         version: 0,
     }

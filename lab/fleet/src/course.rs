@@ -472,6 +472,7 @@ mod tests {
             moves,
             fencing: None,
             power: None,
+            update: None,
             progress: Progress::default(),
             version: 1,
         }

@@ -10,6 +10,7 @@ use skein_cluster::VmRecord;
 
 use super::event::{Event, Session};
 use super::host::{Flight, Guest, Ms, Sent, Start};
+use super::update;
 use super::world::World;
 
 /// How often an agent reports.
@@ -229,7 +230,7 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
     }
 }
 
-fn refused(message: &str) -> Reply {
+pub fn refused(message: &str) -> Reply {
     Reply::Error(Refusal { message: message.to_owned(), cure: String::new() })
 }
 
@@ -267,17 +268,21 @@ fn obey(
             world.say(|| format!("{name} is forgotten by host {host}"));
             Reply::Done
         }
+        Request::HostUpdate { id, how, order, for_s } => update::take(world, host, id, how, order, for_s),
         Request::HostClose { for_s, .. } => close(world, host, for_s),
         _ => refused("the simulated agent does not do that"),
     })
 }
 
 /// Takes no guests for a while, if there is none.
-fn close(world: &mut World, host: usize, for_s: u64) -> Reply {
+pub fn close(world: &mut World, host: usize, for_s: u64) -> Reply {
     let now = world.now;
     let agent = &mut world.agents[host];
     if for_s > 0 && agent.ram_used_mb() > 0 {
         return refused("it has a guest");
+    }
+    if for_s == 0 && agent.may_boot() {
+        return refused("it may be booted at any moment");
     }
     agent.closed_until = if for_s > 0 { now + 1000 * for_s } else { 0 };
     // Somebody may be about to start one by hand.
@@ -293,7 +298,7 @@ pub fn by_hand(world: &mut World, host: usize) {
     let number = world.number();
     let agent = &world.agents[host];
     let ram_mb = 512;
-    if !agent.is_up || agent.closed_until > world.now || agent.ram_used_mb() + ram_mb > agent.ram_mb {
+    if !agent.is_up || agent.is_closed(world.now) || agent.ram_used_mb() + ram_mb > agent.ram_mb {
         return;
     }
     let name = format!("l{number}");
@@ -338,7 +343,7 @@ fn start_vm(
     let agent = &world.agents[host];
     let has_no_room = agent.ram_used_mb() + world.guests[vm] > agent.ram_mb;
     let is_unknown = is_defined && !agent.guests.contains_key(vm);
-    let is_closed = agent.closed_until > world.now;
+    let is_closed = agent.is_closed(world.now);
     let cannot =
         is_closed || agent.refuses.contains(vm) || agent.starting.contains_key(vm) || has_no_room || is_unknown;
     let outcome = match known {
@@ -426,7 +431,7 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
     if !there.is_up {
         return refused("the target's agent cannot be reached");
     }
-    if there.closed_until > world.now {
+    if there.is_closed(world.now) {
         return refused("the target takes no guests");
     }
     let has_no_room = there.ram_used_mb() + guest.ram_mb > there.ram_mb;

@@ -33,6 +33,9 @@ pub struct Stats {
     pub switched_off_alive: u64,
     /// Hosts that were shut down to sleep.
     pub slept: u64,
+    /// Hosts that were updated, and those that were booted for it.
+    pub updated: u64,
+    pub booted: u64,
     /// Hosts that were switched on again.
     pub woken: u64,
     pub events: u64,
@@ -53,6 +56,8 @@ impl Stats {
         self.switched_off += other.switched_off;
         self.switched_off_alive += other.switched_off_alive;
         self.slept += other.slept;
+        self.updated += other.updated;
+        self.booted += other.booted;
         self.woken += other.woken;
         self.events += other.events;
     }
@@ -68,6 +73,8 @@ pub struct Checker {
     executed: BTreeSet<String>,
     /// How often a host was ordered to be switched off.
     orders: BTreeMap<String, u32>,
+    /// The operations, each with a host, whose update was begun.
+    updates: BTreeSet<String>,
     /// How often a host was told to shut itself down.
     shutdowns: BTreeMap<String, u32>,
     terms: Vec<u64>,
@@ -104,6 +111,7 @@ impl Checker {
             Ask::Drain { request, .. } => request.dry_run,
             Ask::Migrate { request, .. } => request.dry_run,
             Ask::Optimize { request } => !request.apply,
+            Ask::Update { request } => request.dry_run,
             Ask::CreateVm { request } => request.dry_run,
             Ask::StartVm { request, .. } => request.dry_run,
             _ => false,
@@ -184,16 +192,17 @@ impl Checker {
             let page = store.read(&Range::one(skein_store::Key::new(key).ok()?)).ok()?;
             page.entries.first().map(|entry| entry.value.as_bytes().to_vec())
         };
-        // Where guests are was known before the move was decided.
-        let read_vm = |key: &str| {
-            let written = transaction.operations.iter().find_map(|operation| match operation {
+        let written = |key: &str| {
+            transaction.operations.iter().find_map(|operation| match operation {
                 skein_store::Operation::Put { key: put, value, .. } if put.as_str() == key => {
                     Some(value.as_bytes().to_vec())
                 }
                 _ => None,
-            });
-            written.or_else(|| read(key))
+            })
         };
+        // Where guests are was known before the move was decided; and so was a host that has only just been heard of.
+        let read_vm = |key: &str| written(key).or_else(|| read(key));
+        let read_host = |key: &str| read(key).or_else(|| written(key));
         for operation in &transaction.operations {
             let skein_store::Operation::Put { key, value, .. } = operation else { continue };
             let Some(id) = key.as_str().strip_prefix("operation/") else { continue };
@@ -210,7 +219,8 @@ impl Checker {
                     continue;
                 }
                 let to = of.to.clone().unwrap_or_default();
-                let target = read(&format!("host/{to}")).and_then(|v| serde_json::from_slice::<HostRecord>(&v).ok());
+                let target =
+                    read_host(&format!("host/{to}")).and_then(|v| serde_json::from_slice::<HostRecord>(&v).ok());
                 let vm = read(&format!("vm/{}", of.vm)).and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
                 match &target {
                     None => self.broken(now, format!("{id} moves {} to {to}, which is no host", of.vm)),
@@ -306,6 +316,14 @@ impl Checker {
         if *orders > written {
             let what = format!("{host} is told to shut down for the {orders}th time; the store has {written} of them");
             self.broken(now, what);
+        }
+    }
+
+    /// Checks that a host is updated once for an operation.
+    pub fn updated(&mut self, now: Ms, id: &str) {
+        self.stats.updated += 1;
+        if !self.updates.insert(id.to_owned()) {
+            self.broken(now, format!("{id} is updated a second time"));
         }
     }
 

@@ -41,6 +41,10 @@ pub enum Event {
     ShutDown { host: usize },
     /// A host is on again, as its device was told.
     PowerOn { host: usize },
+    /// The command ends that updates a host.
+    Updated { host: usize, id: String },
+    /// A host is booted that is updated: it goes down, and comes back later or not at all by itself.
+    Boot { host: usize },
     /// Somebody starts a guest by hand.
     ByHand { host: usize },
     /// Hosts get their fencing devices.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::{FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, VmLoad, VmState, VmView};
+use skein_api::{
+    FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, UpdateHow, VmLoad, VmState, VmView,
+};
 use skein_cluster::{Controller, Settings};
 use skein_store::election::HeldLease;
 
@@ -76,6 +78,9 @@ pub struct Agent {
     pub signed: u64,
     /// Guests that the host cannot run.
     pub refuses: BTreeSet<String>,
+    /// The last order to update the host, as its agent has on its disk: its id, how, the boot in which it came, and
+    /// whether its command has succeeded, once it is over.
+    pub update: Option<(String, UpdateHow, u64, Option<bool>)>,
     /// The session with each controller.
     pub sessions: BTreeMap<usize, u64>,
     pub sent: BTreeMap<u64, Sent>,
@@ -101,9 +106,23 @@ impl Agent {
             certificate: 1,
             signed: 1,
             refuses: BTreeSet::new(),
+            update: None,
             sessions: BTreeMap::new(),
             sent: BTreeMap::new(),
         }
+    }
+
+    /// Returns whether an update is under way that boots the host.
+    pub fn may_boot(&self) -> bool {
+        let boots = |how: UpdateHow| matches!(how, UpdateHow::UpdateReboot | UpdateHow::Reboot);
+        let is_open = |(_, how, boot, result): &(String, UpdateHow, u64, Option<bool>)| {
+            boots(*how) && *boot == self.boot && *result != Some(false)
+        };
+        self.update.as_ref().is_some_and(is_open)
+    }
+
+    pub fn is_closed(&self, now: Ms) -> bool {
+        self.closed_until > now || self.may_boot()
     }
 
     pub fn ram_used_mb(&self) -> u64 {

@@ -7,6 +7,7 @@
 //! | `node` | what a controller's process does: its candidacy, its writes, its plans |
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
 //! | `power` | fencing devices, which switch hosts off |
+//! | `update` | hosts that are updated, and booted |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
 //! | `check`, `settled` | what must hold, at each step and in the end |
 //! | [`scenario`] | a run from a seed |
@@ -20,6 +21,7 @@ mod node;
 mod power;
 pub mod scenario;
 mod settled;
+mod update;
 mod world;
 
 pub use check::Stats;

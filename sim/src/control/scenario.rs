@@ -1,9 +1,10 @@
 //! A run from a seed.
 
 use serde_json::json;
+use skein_api::UpdateHow;
 use skein_api::cluster::{
     ClusterSettings, Contact, CreateVmRequest, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest,
-    OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, VmSettings,
+    OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, UpdateRequest, VmSettings,
 };
 use skein_cluster::{Ask, Asked, Settings};
 
@@ -13,10 +14,10 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node, power};
+use super::{agent, node, power, update};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
-const END_MS: u64 = 150_000;
+const END_MS: u64 = 600_000;
 /// When people stop to ask for things.
 const PEOPLE_MS: u64 = 40_000;
 /// How often it is seen whether all is settled, in milliseconds.
@@ -146,6 +147,8 @@ fn take(world: &mut World, event: Event) {
             world.check.stats.woken += 1;
             agent::start(world, host);
         }
+        Event::Updated { host, id } => update::ended(world, host, &id),
+        Event::Boot { host } => update::boot(world, host),
         Event::ByHand { host } => agent::by_hand(world, host),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
@@ -169,6 +172,15 @@ fn is_life(world: &World, node: usize, life: u64) -> bool {
     world.nodes[node].is_alive && world.nodes[node].life == life
 }
 
+/// Returns an update of one host, or of all.
+fn update_of(world: &mut World, host: String, dry_run: bool) -> UpdateRequest {
+    let hosts = if world.rng.percent(50) { vec![host] } else { Vec::new() };
+    let hows = [UpdateHow::UpdateReboot, UpdateHow::Update, UpdateHow::Reboot, UpdateHow::Manual];
+    let how = hows[world.rng.below(4) as usize];
+    let skip_blocked = world.rng.percent(80);
+    UpdateRequest { hosts, how, bring_home: world.rng.percent(70), wait_s: 60, skip_blocked, dry_run }
+}
+
 /// Somebody asks for something.
 fn people(world: &mut World) {
     let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
@@ -181,7 +193,7 @@ fn people(world: &mut World) {
         false => format!("v{}", world.rng.below(10)),
     };
     let dry_run = world.rng.percent(10);
-    let ask = match world.rng.below(23) {
+    let ask = match world.rng.below(25) {
         0..=3 => {
             let deadline_s = world.rng.percent(20).then(|| world.rng.between(1, 20));
             let evacuate = world.rng.percent(20);
@@ -226,6 +238,7 @@ fn people(world: &mut World) {
         18 => Ask::DeleteVm { vm },
         19..=20 => Ask::Sleep { host },
         21 => Ask::Wake { host },
+        22..=23 => Ask::Update { request: update_of(world, host, dry_run) },
         _ => match world.nodes[node].controller.operations("", 1).first() {
             Some(newest) => Ask::Cancel { operation: newest.id.clone() },
             None => Ask::Drain { host, request: DrainRequest::default() },

@@ -11,7 +11,7 @@ mod qemu_memory;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -45,6 +45,8 @@ pub(crate) struct HostRoom {
     reserved: Mutex<Reservations>,
     /// Whether this host takes guests.
     closing: Closing,
+    /// Says whether the host may be booted at any moment.
+    may_boot: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     /// Where QEMUs have their guests' RAM, as they said when they were first asked.
     ram_at: Mutex<HashMap<ProcessId, Vec<Range<u64>>>>,
 }
@@ -132,8 +134,8 @@ pub(crate) fn agent_bytes(ram_bytes: u64, delta_memory: f64) -> u64 {
 impl HostRoom {
     pub(crate) fn new(host: String, vms: Arc<Vms>) -> Arc<HostRoom> {
         let closing = Closing::read(vms.closed_file());
-        let (kept, reserved, ram_at) = Default::default();
-        Arc::new(HostRoom { host, vms, kept, reserved, closing, ram_at })
+        let (kept, reserved, ram_at, may_boot) = Default::default();
+        Arc::new(HostRoom { host, vms, kept, reserved, closing, may_boot, ram_at })
     }
 
     /// Returns what a QEMU that the agent starts gets at most. What was kept of guests that left counts as free.
@@ -158,16 +160,36 @@ impl HostRoom {
         self.closing.close(time).map_err(|error| format!("that cannot be written down: {error}"))
     }
 
-    /// Takes guests again.
-    pub(crate) fn open(&self) {
+    /// Takes guests again, unless the host may be booted at any moment.
+    ///
+    /// # Errors
+    /// It may.
+    pub(crate) fn open(&self) -> Result<(), String> {
+        if self.may_boot() {
+            return Err(format!("{} is being updated, and may be booted at any moment", self.host));
+        }
         self.closing.open();
+        Ok(())
+    }
+
+    /// Has no guest be let in while `may_boot` says that the host may be booted at any moment. The call comes once.
+    pub(crate) fn closed_while(&self, may_boot: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.may_boot.set(Box::new(may_boot));
+    }
+
+    fn may_boot(&self) -> bool {
+        self.may_boot.get().is_some_and(|may_boot| may_boot())
     }
 
     /// Refuses a guest while this host takes none.
     fn refuse_closed(&self) -> Result<(), NoRoom> {
-        let what = || format!("{} is about to be switched off, and takes no guest", self.host);
+        let what = || format!("{} is about to be switched off or updated, and takes no guest", self.host);
         let cure = "choose another host, or wake it when it sleeps: skein host wake";
-        if self.closing.is_closed() { Err(NoRoom { what: what(), cure: cure.into() }) } else { Ok(()) }
+        if self.closing.is_closed() || self.may_boot() {
+            Err(NoRoom { what: what(), cure: cure.into() })
+        } else {
+            Ok(())
+        }
     }
 
     /// Lets a guest in, if there is room for it, and reserves the room. What was kept of guests that left is let go of

@@ -1,9 +1,9 @@
-//! Answers that the host is about to be switched off.
+//! Answers that the host is about to be switched off, or is updated.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use skein_api::Reply;
+use skein_api::{Reply, UpdateHow};
 use tracing::warn;
 
 use super::refusal::{Answered, refusal};
@@ -28,10 +28,19 @@ impl RequestServer {
         Ok(Reply::Done)
     }
 
+    /// Brings the host up to date, once for each id, if there is no guest; or only says how far that is.
+    pub(super) fn host_update(&self, id: &str, how: UpdateHow, order: bool, for_s: u64) -> Answered<Reply> {
+        if !order {
+            return Ok(Reply::HostUpdate(self.updates.look(id)));
+        }
+        let close = || self.rooms.close(Duration::from_secs(for_s));
+        let view = self.updates.order(id, how, close).map_err(|(message, cure)| Box::new(refusal(message, cure)))?;
+        Ok(Reply::HostUpdate(view))
+    }
+
     fn close(&self, for_s: u64) -> Answered<()> {
         if for_s == 0 {
-            self.rooms.open();
-            return Ok(());
+            return self.rooms.open().map_err(|why| Box::new(refusal(why, "wait until that is over")));
         }
         let time = Duration::from_secs(for_s);
         self.rooms.close(time).map_err(|why| Box::new(refusal(why, "the host stays on: empty it first")))

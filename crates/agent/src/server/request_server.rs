@@ -9,6 +9,7 @@ use skein_api::Reply;
 
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
+use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
 use crate::named_starts::NamedStarts;
 use crate::room::HostRoom;
@@ -26,6 +27,8 @@ pub(crate) struct RequestServer {
     pub(crate) addresses: Vec<String>,
     /// The command that shuts this host down, and its arguments; empty: there is none.
     pub(crate) power_off: Vec<OsString>,
+    /// The updates of this host.
+    pub(crate) updates: Arc<HostUpdates>,
     pub(crate) stopping: AtomicBool,
     /// The number of connections of commands.
     pub(crate) clients: Arc<AtomicUsize>,

@@ -9,6 +9,7 @@
 //! | `life` | a VM is created, started, stopped |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
 //! | `power` | which hosts sleep, how one goes to sleep and wakes |
+//! | `update` | hosts are updated one after the other |
 //! | `fencing` | what switches a host off, and proves that it is off |
 //! | `rule` | rules, what is broken, and why a VM can or cannot be on a host |
 //! | `settings` | what is set of the whole cluster |
@@ -28,6 +29,7 @@ mod problem;
 mod rule;
 mod settings;
 mod status;
+mod update;
 mod vm;
 
 pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, NewToken, Role, Token, TokenSecret};
@@ -44,6 +46,7 @@ pub use problem::ProblemDetails;
 pub use rule::{Complaint, Explanation, HostObjections, Rule};
 pub use settings::{ClusterSettings, FailoverSettings, OptimizeRequest, OptimizeSettings};
 pub use status::{ClusterStatus, ControllerView, HostCounts, Page, StoreKind, StoreMemberView, VmCounts};
+pub use update::{HostUpdate, HostUpdateState, HostsUpdate, UpdateRequest};
 pub use vm::{Vm, VmMigration, VmRunState, VmSettings};
 
 /// A time: milliseconds since 1970-01-01 00:00 UTC, without leap seconds.

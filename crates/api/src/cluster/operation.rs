@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fencing, PowerChange, UnixMs};
-use crate::v1::{HoldOptions, MigrationId};
+use super::{Fencing, HostsUpdate, PowerChange, UnixMs};
+use crate::v1::{HoldOptions, MigrationId, UpdateHow};
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Operation {
     /// How far a host is on its way to sleep, or awake; of other operations `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerChange>,
+    /// How far an update of hosts is; of other operations `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub update: Option<HostsUpdate>,
     /// How much of it is done.
     pub progress: Progress,
     /// Changes with each change of what is stored of the operation: the operation's ETag.
@@ -132,6 +135,17 @@ pub enum OperationKind {
         host: String,
         /// Whether nobody asked for it.
         automatic: bool,
+    },
+    /// Updates hosts, one after the other.
+    Update {
+        /// How each host is brought up to date.
+        how: UpdateHow,
+        /// Whether guests come home to a host that is updated.
+        bring_home: bool,
+        /// The seconds within which each host has to be updated and back.
+        wait_s: u64,
+        /// Whether hosts that cannot be emptied are left out.
+        skip_blocked: bool,
     },
     /// Brings the guests of a drain home, and those of the drains that it follows.
     Resume {

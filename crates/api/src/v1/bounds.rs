@@ -37,6 +37,10 @@ pub const REQUEST_ID_CHARS_MAX: usize = 128;
 const LIMIT_TIME_RANGE_S: RangeInclusive<u64> = 1..=86_400;
 /// Bounds the seconds for which a host takes no guests before it is switched off: an hour.
 const CLOSED_TIME_RANGE_S: RangeInclusive<u64> = 0..=3_600;
+/// Bounds the seconds for which a host takes no guests that is updated: two days.
+const UPDATE_TIME_RANGE_S: RangeInclusive<u64> = 1..=172_800;
+/// Bounds the id of an update: an operation's id and a host's name.
+const UPDATE_ID_BYTES_MAX: usize = 400;
 /// Bounds the moments of a window, in seconds since 1970 began: what a time of day can be made of, up to the year 9999.
 const WINDOW_RANGE_UNIX_S: RangeInclusive<u64> = 0..=253_402_300_799;
 /// Bounds a host name: a certificate's common name (RFC 5280, appendix A.1).
@@ -128,6 +132,12 @@ impl Request {
             Request::HostLimit { rate_bits_per_s, for_s } => {
                 rate(*rate_bits_per_s)?;
                 within("for_s", Some(*for_s), &LIMIT_TIME_RANGE_S)
+            }
+            Request::HostUpdate { id, how: _, order: _, for_s } => {
+                if id.is_empty() || id.len() > UPDATE_ID_BYTES_MAX || id.chars().any(char::is_control) {
+                    return refuse("the id of an update is wrong".into(), "give an id of at most 400 bytes");
+                }
+                within("for_s", Some(*for_s), &UPDATE_TIME_RANGE_S)
             }
             Request::HostClose { for_s, power_off: _ } => within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S),
             Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),

@@ -52,6 +52,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
         Request::HostClose { for_s: 0, power_off: false },
         Request::HostClose { for_s: 600, power_off: true },
+        Request::HostUpdate { id: "op.a".into(), how: UpdateHow::UpdateReboot, order: true, for_s: 2700 },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
         held(HoldOptions { longest_s: Some(3600), window: None }),
         held(HoldOptions { longest_s: None, window: Some(window(None)) }),
@@ -540,6 +541,9 @@ pub(crate) fn replies() -> Vec<Reply> {
     replies.extend(checks().into_iter().map(Reply::Check));
     replies.extend(migrations().into_iter().map(|migration| Reply::Progress(Box::new(migration))));
     replies.extend(migrations().into_iter().map(|migration| Reply::Migration(Box::new(migration))));
+    for state in [UpdateRunState::Unknown, UpdateRunState::Running, UpdateRunState::Done, UpdateRunState::Failed] {
+        replies.push(Reply::HostUpdate(HostUpdateView { state, message: "it is updated".into() }));
+    }
     replies.push(Reply::Version(VersionView { release: "0.1.0".into(), api: API_VERSION }));
     replies
 }

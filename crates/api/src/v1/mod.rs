@@ -54,6 +54,6 @@ pub use host_facts::{
 pub use load::{HostLoad, VmLoad};
 pub use migration::{Attempt, Migration, MigrationId, RateLimit, RateLimitedBy};
 pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
-pub use reply::{Refusal, Reply, VersionView};
-pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, VmOrigin};
+pub use reply::{HostUpdateView, Refusal, Reply, UpdateRunState, VersionView};
+pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, UpdateHow, VmOrigin};
 pub use vm::{Drive, VmState, VmView};

@@ -44,6 +44,8 @@ pub enum Reply {
         /// The migrations that this host remembers.
         migrations: Vec<Migration>,
     },
+    /// How far an update of the host is.
+    HostUpdate(HostUpdateView),
     /// The versions that the agent speaks.
     Version(VersionView),
 }
@@ -56,6 +58,31 @@ pub struct Refusal {
     pub message: String,
     /// What to do about it. May be empty.
     pub cure: String,
+}
+
+/// How far an update of a host is, as its agent knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostUpdateView {
+    /// How far it is.
+    pub state: UpdateRunState,
+    /// What remains to be said, as the end of what a command wrote that failed. May be empty.
+    pub message: String,
+}
+
+/// How far an update of a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateRunState {
+    /// The agent has taken no order of this id.
+    Unknown,
+    /// It is under way, or the host is about to be booted, or a person is waited for.
+    Running,
+    /// The commands have succeeded, and the host was booted if it was to be.
+    Done,
+    /// A command has failed, or nobody knows what became of it.
+    Failed,
 }
 
 /// The versions of an agent's program and of the API.

@@ -165,6 +165,19 @@ pub enum Request {
         #[serde(default)]
         power_off: bool,
     },
+    /// Bring the host up to date for a controller, once for each id; or only tell how far that is. An order is refused
+    /// if there is a guest, or one is on its way; once it is taken, the host takes no guest. →
+    /// [`Reply::HostUpdate`](super::Reply::HostUpdate)
+    HostUpdate {
+        /// The id of the order: what comes again under the same id is done no second time.
+        id: String,
+        /// What is done.
+        how: UpdateHow,
+        /// Whether it is to be done. `false`: only say what is known of it.
+        order: bool,
+        /// The seconds for which the host takes no guests then, unless it is booted, or told otherwise.
+        for_s: u64,
+    },
     /// Have a guest switch that is held, or is to be. Saying so twice does no harm. →
     /// [`Reply::Migration`](super::Reply::Migration)
     MigrationSwitch {
@@ -185,6 +198,30 @@ pub enum Request {
     },
     /// Tell the versions that the agent speaks. → [`Reply::Version`](super::Reply::Version)
     Version,
+}
+
+/// How a host is brought up to date. The commands are the host's own: its administrator gave them to the agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateHow {
+    /// The host's agent runs its update command (`skein agent --update`), and then reboots the host (`--reboot`).
+    #[default]
+    UpdateReboot,
+    /// The agent runs the update command, which must not reboot the host.
+    Update,
+    /// The agent reboots the host.
+    Reboot,
+    /// A person does all that, and boots the host.
+    Manual,
+}
+
+impl UpdateHow {
+    /// Returns whether the host is to be booted.
+    pub fn boots(self) -> bool {
+        self != UpdateHow::Update
+    }
 }
 
 /// What a VM is started from.

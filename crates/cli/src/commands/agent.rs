@@ -7,7 +7,9 @@ use std::path::{self, PathBuf};
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
-use skein_agent::{AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, VmSettings};
+use skein_agent::{
+    AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, UpdateCommands, VmSettings,
+};
 use skein_handover::MigrationLimits;
 use tracing::warn;
 
@@ -72,10 +74,18 @@ pub struct Args {
     /// 'systemctl poweroff'; for hosts with sleep=agent
     #[arg(long, value_name = "COMMAND")]
     power_off: Option<String>,
+    /// Let the cluster's controllers update this host with this command of the shell, once it has no guests:
+    /// 'systemd-run --wait --collect --pipe /usr/local/sbin/update-host'; for skein cluster update
+    #[arg(long, value_name = "COMMAND")]
+    update: Option<String>,
+    /// Let the cluster's controllers reboot this host with this command of the shell, once it has no guests: 'systemctl
+    /// reboot'; for skein cluster update
+    #[arg(long, value_name = "COMMAND")]
+    reboot: Option<String>,
     /// Have no VMs: be the end of tunnels, and nothing else
     #[arg(long, conflicts_with_all = [
         "state", "run", "hosts", "controllers", "qemu", "outgoing", "incoming", "plain_data",
-        "power_off",
+        "power_off", "update", "reboot",
     ])]
     tunnels_only: bool,
     /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
@@ -114,6 +124,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         // This very program, even after it was replaced by another build.
         keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
         packer_command: packer(),
+        update: UpdateCommands { update: args.update.unwrap_or_default(), reboot: args.reboot.unwrap_or_default() },
         power_off: args.power_off.unwrap_or_default().split_whitespace().map(Into::into).collect(),
     };
     let vms = (!args.tunnels_only).then_some(vms);

@@ -71,6 +71,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Check(_) => "a check",
         Reply::Migration(_) => "a migration",
         Reply::Migrations { .. } => "migrations",
+        Reply::HostUpdate(_) => "an update",
         Reply::Version(_) => "its version",
     })
 }

@@ -8,8 +8,8 @@ use serde_json::Value;
 use skein_api::cluster::{
     AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
     Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, NewToken, Operation, OptimizeRequest, Page,
-    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, Token, TokenSecret, Vm,
-    VmMigration, VmSettings,
+    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, Token, TokenSecret, UpdateRequest,
+    Vm, VmMigration, VmSettings,
 };
 use ureq::http::Method;
 use ureq::http::header::ETAG;
@@ -190,6 +190,11 @@ impl ControllerClient {
     pub fn fence(&self, host: &str, request: &FenceRequest) -> Result<Option<Operation>, ControllerError> {
         let ask = Ask::post(format!("/hosts/{}/fence", encoded(host)), Some(plain(request)));
         json(self.sender.send(&ask)?)
+    }
+
+    /// Updates hosts one after the other, or says what would be done.
+    pub fn update(&self, request: &UpdateRequest) -> Result<Operation, ControllerError> {
+        self.change("/cluster/update", Some(request))
     }
 
     /// Puts a host to sleep.

@@ -40,6 +40,7 @@ impl Controller {
                 _ if matches!(operation.kind, OperationKind::Wake { .. }) && !operation.state.is_over() => {
                     self.advance_wake(now, operation);
                 }
+                _ if operation.update.is_some() && !operation.state.is_over() => self.advance_update(now, operation),
                 _ if is_command(&operation.kind) && !operation.state.is_over() => self.advance_command(now, operation),
                 OperationState::Planning => self.plan_operation(now, operation),
                 OperationState::Running => self.advance_running(now, operation),
@@ -125,7 +126,7 @@ impl Controller {
 
     /// Returns whether enough is known for a plan: the agents of hosts that should be online have reported, or have had
     /// the time to.
-    fn may_plan(&self, now: Now, operation: &Operation) -> bool {
+    pub(super) fn may_plan(&self, now: Now, operation: &Operation) -> bool {
         let is_waited = now.wall.0.saturating_sub(operation.created.0) > self.host_lease_ms();
         let has_reported = |name: &String| self.observed.get(name).is_some_and(|observed| observed.facts.is_some());
         let mut online = self.tables.hosts.iter().filter(|(_, host)| host.value.contact == Contact::Online);
@@ -216,6 +217,7 @@ impl Controller {
             OperationKind::Fence { .. }
             | OperationKind::Sleep { .. }
             | OperationKind::Wake { .. }
+            | OperationKind::Update { .. }
             | OperationKind::Stop { .. }
             | OperationKind::Delete { .. } => {}
             OperationKind::Drain { host, .. } => {

@@ -318,6 +318,7 @@ impl Controller {
     pub(crate) fn commanded(&mut self, now: Now, id: &str, reply: Reply) {
         let Some(operation) = self.operation(id).filter(|found| !found.state.is_over()) else { return };
         match (&operation.kind, reply) {
+            (OperationKind::Update { .. }, reply) => self.update_answered(now, operation, reply),
             (OperationKind::Sleep { .. }, reply) => self.told_to_stop(now, operation, reply),
             (OperationKind::Stop { vm, .. }, Reply::Vm(view)) => {
                 self.saw(&view);

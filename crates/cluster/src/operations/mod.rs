@@ -11,6 +11,7 @@
 //! | `advance` | where an operation goes from where it is |
 //! | `fence` | a lost host is switched off, and proven off |
 //! | `sleep`, `wake` | a host that is not needed is shut down, and is switched on again |
+//! | `update`, `update_check` | hosts are updated one after the other; whether they can be |
 //! | `failover` | guests of a host that died |
 //! | `start` | VMs are started, each on one host and once |
 //! | `life` | VMs are created, stopped, deleted |
@@ -32,6 +33,8 @@ mod record;
 mod relay;
 mod sleep;
 mod start;
+mod update;
+mod update_check;
 mod wake;
 
 pub(crate) use record::is_owner;

@@ -87,6 +87,9 @@ impl Controller {
                 };
                 self.effect(Output::Answer { asked, answer });
             }
+            Some(PlanPurpose::UpdateCheck { asked, operation, index }) => {
+                self.update_checked(now, asked, *operation, index, result);
+            }
             Some(PlanPurpose::Power) => self.power_planned(now, result),
             Some(PlanPurpose::Operation { id, epoch }) => {
                 let result = (epoch == self.epoch).then_some(result);

@@ -130,6 +130,7 @@ impl Controller {
             moves: Vec::new(),
             fencing: None,
             power: None,
+            update: None,
             progress: Progress::default(),
             version: 0,
         }

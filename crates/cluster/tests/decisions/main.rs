@@ -15,3 +15,4 @@ mod rates;
 mod reasons;
 mod remove;
 mod starts;
+mod update;

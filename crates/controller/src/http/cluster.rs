@@ -5,17 +5,24 @@ use std::time::SystemTime;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use axum::response::Response;
 use serde::Serialize;
 use skein_api::Term;
-use skein_api::cluster::{ClusterStatus, ControllerView, StoreMemberView};
-use skein_cluster::Controller;
+use skein_api::cluster::{ClusterStatus, ControllerView, Operation, StoreMemberView, UpdateRequest};
+use skein_cluster::{Ask, Controller};
 use skein_store::StoreMember;
 use utoipa::ToSchema;
 
+use super::answer::{Shown, response};
 use super::app::Shared;
-use super::guard::Viewer;
-use super::problem::{Problem, ReadProblems};
+use super::body::OptionalBody;
+use super::guard::{Operator, Viewer};
+use super::origin::Origin;
+use super::problem::{Problem, ReadProblems, WriteProblems};
 use crate::driver::{Member, wall};
+
+/// The most hosts that may be named: as the document says.
+const HOSTS_MAX: usize = 10_000;
 
 /// The cluster
 ///
@@ -78,6 +85,34 @@ fn store_attention(members: &[StoreMember]) -> Vec<String> {
         format!("etcd's member at {address}: {problem}; {well} of {all} are well, and {needed} have to be")
     })
     .collect()
+}
+
+/// Updates hosts, one after the other
+///
+/// Each is emptied, updated and booted by the commands that its administrator gave its agent, and takes guests again.
+/// First it is seen whether each can be emptied. The first that fails ends it, and stays in maintenance. With
+/// `dry_run` it is only said what would be done, which takes a viewer only.
+#[utoipa::path(post, path = "/api/v1/cluster/update", tag = "cluster",
+    params(("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
+        description = "The same key is the same request")),
+    request_body = Option<UpdateRequest>,
+    responses((status = 200, description = "What would be done", body = Operation),
+        (status = 202, description = "It has begun", body = Operation), ReadProblems, WriteProblems))]
+pub(crate) async fn update_hosts(
+    _: Viewer,
+    operator: Result<Operator, Problem>,
+    origin: Origin,
+    State(app): State<Shared>,
+    OptionalBody(request): OptionalBody<UpdateRequest>,
+) -> Result<Response, Problem> {
+    if !request.dry_run {
+        operator?;
+    }
+    if request.hosts.len() > HOSTS_MAX {
+        return Err(Problem::invalid("too many hosts", format!("at most {HOSTS_MAX} may be named")));
+    }
+    let shown = Shown::of(request.dry_run);
+    response(origin.with(&request).ask(&app, Ask::Update { request }).await?, shown)
 }
 
 /// How a controller is.

@@ -132,6 +132,7 @@ fn plain_parameters(document: &mut utoipa::openapi::OpenApi) {
 fn routes() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(cluster::get_cluster))
+        .routes(routes!(cluster::update_hosts))
         .routes(routes!(cluster::health))
         .routes(routes!(hosts::list_hosts))
         .routes(routes!(hosts::get_host, hosts::remove_host))

@@ -8,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::json;
 use skein_api::{
-    HostFacts, HostLoad, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, Term, ToAgent,
-    ToController, VmOrigin, VmState, VmView,
+    HostFacts, HostLoad, HostReport, HostUpdateView, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role,
+    Term, ToAgent, ToController, UpdateRunState, VmOrigin, VmState, VmView,
 };
 use skein_identity::{ClusterCa, Identity, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -142,6 +142,11 @@ impl World {
                 return Ok(Reply::Vm(Box::new(vm.clone())));
             }
             Request::HostClose { .. } => return Ok(Reply::Done),
+            Request::HostUpdate { .. } => {
+                let is_empty = state.vms.values().all(|vm| vm.state == VmState::Stopped);
+                let state = if is_empty { UpdateRunState::Done } else { UpdateRunState::Failed };
+                return Ok(Reply::HostUpdate(HostUpdateView { state, message: String::new() }));
+            }
             Request::VmForget { name } => {
                 state.vms.remove(name);
                 return Ok(Reply::Done);

@@ -11,3 +11,4 @@ mod fencing;
 mod life;
 mod power;
 mod setup;
+mod update;

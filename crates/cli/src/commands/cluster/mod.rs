@@ -8,6 +8,7 @@
 //! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
 //! | `operation`, `property`, `rule`, `optimize`, `token`, `join`, `login` | these commands |
 //! | `settings`, `audit` | the cluster's settings and its audit log |
+//! | `update` | `skein cluster update` |
 //! | `fencing` | `skein host fencing` |
 //! | `names` | what a shell completes |
 
@@ -30,6 +31,7 @@ pub mod rule;
 mod screen;
 mod settings;
 pub mod token;
+mod update;
 pub mod vms;
 mod words;
 
@@ -85,6 +87,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    Update(update::Args),
     /// Who did what, when, from where, and what came of it: the newest last
     #[command(after_help = "\
 Examples:
@@ -115,6 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 show(&status)?;
             }
         }
+        Command::Update(args) => return update::run(&client, args),
         Command::Settings { set, .. } => settings::run(&client, &set)?,
         Command::Audit { last, all, json } => {
             let most = if all { usize::MAX } else { usize::try_from(last)? };

@@ -11,6 +11,7 @@ use super::follow::{EXIT_CODES, follow};
 use super::output::Output;
 use super::plan::moves;
 use super::screen::print_table;
+use super::update::hosts_table;
 use super::words::{kind, operation_state, progress, time};
 use crate::commands::text::{clean_line, fields, print, print_json};
 
@@ -162,6 +163,6 @@ fn shown(operation: &Operation) -> String {
         ("until", operation.ended.map(time).unwrap_or_default()),
         ("note", operation.message.clone()),
     ];
-    let moves = moves(operation);
+    let moves = moves(operation) + &hosts_table(operation);
     format!("{} {}\n{}{moves}", clean_line(&operation.id), kind(&operation.kind), fields(&rows))
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use skein_api::UpdateHow;
 use skein_api::cluster::{
     Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, UnixMs, VmRunState,
 };
@@ -87,6 +88,8 @@ pub fn kind(kind: &OperationKind) -> String {
         OperationKind::Optimize { .. } => "optimisation".to_owned(),
         OperationKind::Fence { host, .. } => format!("fencing of {}", clean_line(host)),
         OperationKind::Sleep { host, .. } => format!("sleep of {}", clean_line(host)),
+        OperationKind::Update { how: UpdateHow::Reboot, .. } => "reboot of hosts".to_owned(),
+        OperationKind::Update { .. } => "update of hosts".to_owned(),
         OperationKind::Wake { host, .. } => format!("waking of {}", clean_line(host)),
         OperationKind::Failover { host } => format!("failover of {}", clean_line(host)),
         OperationKind::Start { vm, on: None, .. } => format!("start of {}", clean_line(vm)),
@@ -110,6 +113,7 @@ pub fn is_moveless(kind: &OperationKind) -> bool {
         OperationKind::Fence { .. }
             | OperationKind::Sleep { .. }
             | OperationKind::Wake { .. }
+            | OperationKind::Update { .. }
             | OperationKind::Stop { .. }
             | OperationKind::Delete { .. }
     )

@@ -1,0 +1,286 @@
+//! Brings this host up to date, as a controller asks for, with the commands that its administrator gave the agent.
+//!
+//! ```text
+//! state/update/order.json   the last order: written before anything is done, so that nothing is done twice
+//! state/update/outcome      what became of its commands, written by the shell that runs them
+//! state/update/log          what they wrote
+//! ```
+//!
+//! The commands go on when the agent ends: they may replace it, and do boot the host. Whoever looks afterwards reads
+//! the files. What was under way when the host was booted, and was not to boot it, counts as failed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use skein_api::{HostUpdateView, UpdateHow, UpdateRunState};
+use tracing::warn;
+
+use crate::host_files;
+
+/// How many bytes of the end of a log are told.
+const LOG_TOLD_BYTES: usize = 300;
+
+/// Runs `$2`, and then `$3`; either may be empty. `$1` is the directory.
+const SCRIPT: &str = r#"
+tell() { echo "$1" >"$dir/outcome.new" && sync "$dir/outcome.new" && mv "$dir/outcome.new" "$dir/outcome"; }
+dir=$1
+if [ -n "$2" ]; then
+    sh -c "$2"
+    code=$?
+    if [ $code -ne 0 ]; then tell "failed $code"; exit; fi
+fi
+if [ -z "$3" ]; then tell done; exit; fi
+tell booting || exit
+sh -c "$3" || tell "not-booted $?"
+"#;
+
+/// The commands that bring a host up to date, for a shell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpdateCommands {
+    /// Updates the host. Empty: there is none.
+    pub update: String,
+    /// Boots the host anew. Empty: there is none.
+    pub reboot: String,
+}
+
+/// What is kept of the last order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Order {
+    id: String,
+    how: UpdateHow,
+    /// The kernel's id of the boot in which it came.
+    boot_id: Option<String>,
+    /// The process that runs the commands, once it runs.
+    pid: Option<u32>,
+}
+
+/// The updates of this host.
+pub(crate) struct HostUpdates {
+    dir: PathBuf,
+    commands: UpdateCommands,
+    /// Held while an order is taken: of two only one is begun.
+    taking: Mutex<()>,
+}
+
+impl HostUpdates {
+    pub(crate) fn new(state: &Path, commands: UpdateCommands) -> HostUpdates {
+        HostUpdates { dir: state.join("update"), commands, taking: Mutex::default() }
+    }
+
+    /// Returns how far an update is.
+    pub(crate) fn look(&self, id: &str) -> HostUpdateView {
+        self.look_in(id, host_files::boot_id())
+    }
+
+    /// Takes an order, unless it is known. `close` has the host take no guests, or says why that cannot be.
+    ///
+    /// # Errors
+    /// What is in the way, and what to do. Nothing was begun.
+    pub(crate) fn order(
+        &self,
+        id: &str,
+        how: UpdateHow,
+        close: impl FnOnce() -> Result<(), String>,
+    ) -> Result<HostUpdateView, (String, String)> {
+        let _one = self.taking.lock();
+        if self.known().is_some_and(|known| known.id == id) {
+            return Ok(self.look(id));
+        }
+        let (update, reboot) = self.commands_for(how)?;
+        close().map_err(|why| (why, "nothing was begun: empty the host first".into()))?;
+        let failed = |error: io::Error| (format!("the order cannot be kept: {error}"), "see the agent's disk".into());
+        let mut order = Order { id: id.to_owned(), how, boot_id: host_files::boot_id(), pid: None };
+        let _ = fs::remove_file(self.dir.join("outcome"));
+        self.keep(&order).map_err(failed)?;
+        if how != UpdateHow::Manual {
+            warn!("this host is updated, as a controller asks for: {id}, {how:?}");
+            let pid = self.run(update, reboot).map_err(|error| (format!("sh: {error}"), String::new()))?;
+            order.pid = Some(pid);
+            self.keep(&order).map_err(failed)?;
+        }
+        Ok(self.look(id))
+    }
+
+    /// Returns whether an update is under way that boots the host.
+    pub(crate) fn may_boot(&self) -> bool {
+        let boots = |order: &Order| matches!(order.how, UpdateHow::UpdateReboot | UpdateHow::Reboot);
+        let known = self.known().filter(boots);
+        known.is_some_and(|order| self.look(&order.id).state == UpdateRunState::Running)
+    }
+
+    /// Returns the commands of an order: to update, and to boot.
+    fn commands_for(&self, how: UpdateHow) -> Result<(&str, &str), (String, String)> {
+        let (update, reboot) = (self.commands.update.as_str(), self.commands.reboot.as_str());
+        let (update, reboot) = match how {
+            UpdateHow::Manual => return Ok(("", "")),
+            UpdateHow::UpdateReboot => (Some(update), Some(reboot)),
+            UpdateHow::Update => (Some(update), None),
+            UpdateHow::Reboot => (None, Some(reboot)),
+        };
+        let lacks =
+            |what: &str, cure: &str| Err((format!("this host's agent has no command that {what}"), cure.into()));
+        if update == Some("") {
+            return lacks("updates the host", "start it with --update COMMAND; or ask for --only-reboot, or --manual");
+        }
+        if reboot == Some("") {
+            return lacks("boots the host", "start it with --reboot 'systemctl reboot'; or ask for --manual");
+        }
+        Ok((update.unwrap_or_default(), reboot.unwrap_or_default()))
+    }
+
+    fn known(&self) -> Option<Order> {
+        serde_json::from_slice(&fs::read(self.dir.join("order.json")).ok()?).ok()
+    }
+
+    fn keep(&self, order: &Order) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let (new, path) = (self.dir.join("order.new"), self.dir.join("order.json"));
+        let mut file = fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec(order)?)?;
+        file.sync_all()?;
+        fs::rename(new, path)?;
+        fs::File::open(&self.dir)?.sync_all()
+    }
+
+    /// Runs the commands in a session of their own, and returns the process.
+    fn run(&self, update: &str, reboot: &str) -> io::Result<u32> {
+        let log = fs::File::create(self.dir.join("log"))?;
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(SCRIPT).arg("skein-update").arg(&self.dir).arg(update).arg(reboot);
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        let mut child = command.spawn()?;
+        let pid = child.id();
+        // Somebody has to wait for it; if there is no thread, that is at the agent's end.
+        let _ = std::thread::Builder::new().name("update".into()).spawn(move || child.wait());
+        Ok(pid)
+    }
+
+    fn look_in(&self, id: &str, boot_id: Option<String>) -> HostUpdateView {
+        let view = |state, message: &str| HostUpdateView { state, message: message.to_owned() };
+        let Some(order) = self.known().filter(|known| known.id == id) else {
+            return view(UpdateRunState::Unknown, "");
+        };
+        let is_booted = boot_id.is_some() && order.boot_id.is_some() && order.boot_id != boot_id;
+        // It writes the outcome before it ends, so it is asked first whether it runs.
+        let is_running = !is_booted && order.pid.is_some_and(is_alive);
+        let outcome = fs::read_to_string(self.dir.join("outcome")).unwrap_or_default();
+        let (word, code) = outcome.trim().split_once(' ').unwrap_or((outcome.trim(), ""));
+        match (word, order.how) {
+            (_, UpdateHow::Manual) if is_booted => view(UpdateRunState::Done, "it was booted"),
+            (_, UpdateHow::Manual) => view(UpdateRunState::Running, "a person updates it"),
+            ("booting" | "not-booted", _) if is_booted => view(UpdateRunState::Done, "it was booted"),
+            ("booting", _) => view(UpdateRunState::Running, "it is being booted"),
+            ("done", _) => view(UpdateRunState::Done, "its command has succeeded"),
+            ("failed", _) => view(UpdateRunState::Failed, &self.with_log(&format!("its update failed (exit {code})"))),
+            ("not-booted", _) => {
+                view(UpdateRunState::Failed, &self.with_log(&format!("its reboot failed (exit {code})")))
+            }
+            _ if is_running => view(UpdateRunState::Running, "its update runs"),
+            _ if is_booted => view(UpdateRunState::Failed, "it was booted before its update was done"),
+            _ => view(UpdateRunState::Failed, "its update ended, and did not say how"),
+        }
+    }
+
+    /// Adds the end of what the commands wrote.
+    fn with_log(&self, what: &str) -> String {
+        let log = fs::read(self.dir.join("log")).unwrap_or_default();
+        let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TOLD_BYTES)..]).into_owned();
+        let plain = end.split_whitespace().collect::<Vec<_>>().join(" ");
+        let plain: String = plain.chars().filter(|char| !char.is_control()).collect();
+        if plain.is_empty() { what.to_owned() } else { format!("{what}: {plain}") }
+    }
+}
+
+/// Returns whether a process is there, and has not ended.
+fn is_alive(pid: u32) -> bool {
+    let stat = host_files::text(format!("/proc/{pid}/stat"));
+    // The state is behind the name, which is in brackets and may have any characters.
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn updates(dir: &Path, update: &str, reboot: &str) -> HostUpdates {
+        HostUpdates::new(dir, UpdateCommands { update: update.into(), reboot: reboot.into() })
+    }
+
+    fn over(updates: &HostUpdates, id: &str) -> HostUpdateView {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let view = updates.look(id);
+            if view.state != UpdateRunState::Running || Instant::now() > end {
+                return view;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[test]
+    fn an_order_of_an_update_is_carried_out_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let counted = dir.path().join("count");
+        let updates = updates(dir.path(), &format!("echo one >>{}", counted.display()), "");
+        assert_eq!(updates.look("1.a").state, UpdateRunState::Unknown);
+        updates.order("1.a", UpdateHow::Update, || Ok(())).unwrap();
+        assert_eq!(over(&updates, "1.a").state, UpdateRunState::Done);
+        // Also by an agent that was started again, which need not close the host for it.
+        let again = super::tests::updates(dir.path(), "false", "");
+        let view = again.order("1.a", UpdateHow::Update, || Err("it has a guest".into())).unwrap();
+        assert_eq!(view.state, UpdateRunState::Done);
+        assert_eq!(fs::read_to_string(counted).unwrap(), "one\n");
+        assert_eq!(again.look("2.a").state, UpdateRunState::Unknown);
+    }
+
+    #[test]
+    fn a_host_with_a_guest_or_without_commands_is_not_updated() {
+        let dir = tempfile::tempdir().unwrap();
+        let marked = dir.path().join("mark");
+        let ours = updates(dir.path(), &format!("touch {}", marked.display()), "");
+        let (why, _) = ours.order("1.a", UpdateHow::Update, || Err("v1 runs on a".into())).unwrap_err();
+        assert!(why.contains("v1 runs"), "{why}");
+        let (why, cure) = ours.order("1.a", UpdateHow::UpdateReboot, || Ok(())).unwrap_err();
+        assert!(why.contains("boots the host") && cure.contains("--reboot"), "{why}: {cure}");
+        let none = updates(dir.path(), "", "true");
+        assert!(none.order("1.a", UpdateHow::Update, || Ok(())).unwrap_err().1.contains("--update"));
+        assert_eq!(ours.look("1.a").state, UpdateRunState::Unknown);
+        assert!(!marked.exists());
+    }
+
+    #[test]
+    fn what_became_of_an_update_is_told_also_after_a_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = Some("another boot".to_owned());
+        let failing = updates(dir.path(), "echo no space >&2; exit 7", "true");
+        failing.order("1.a", UpdateHow::UpdateReboot, || Ok(())).unwrap();
+        let view = over(&failing, "1.a");
+        assert_eq!(view.state, UpdateRunState::Failed);
+        assert!(view.message.contains("exit 7") && view.message.contains("no space"), "{view:?}");
+        // A reboot that was ordered is done once there is another boot.
+        let boots = updates(dir.path(), "true", "true");
+        boots.order("2.a", UpdateHow::UpdateReboot, || Ok(())).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while boots.look("2.a").message != "it is being booted" && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(boots.look("2.a").state, UpdateRunState::Running);
+        assert_eq!(boots.look_in("2.a", other.clone()).state, UpdateRunState::Done);
+        // A command that was cut off by a boot has failed; a person's update is over with the boot.
+        let slow = updates(dir.path(), "sleep 60", "");
+        slow.order("3.a", UpdateHow::Update, || Ok(())).unwrap();
+        assert_eq!(slow.look("3.a").state, UpdateRunState::Running);
+        assert_eq!(slow.look_in("3.a", other.clone()).state, UpdateRunState::Failed);
+        slow.order("4.a", UpdateHow::Manual, || Ok(())).unwrap();
+        assert_eq!(slow.look("4.a").state, UpdateRunState::Running);
+        assert_eq!(slow.look_in("4.a", other).state, UpdateRunState::Done);
+    }
+}
