@@ -12,8 +12,8 @@ fn main() {
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if is("PROFILE", "release") && is("CARGO_CFG_TARGET_ARCH", "x86_64") && is("CARGO_CFG_TARGET_OS", "linux") {
         println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
-        // libaegis begins by choosing code for each of its six ciphers, of which one is used here: it chooses that one's
-        // six times, and the others are left out. Where another one is used, linking fails: its names are there twice.
+        // libaegis begins by choosing code for each of its six ciphers, of which one is used here: it chooses for that
+        // one six times, and the others are left out. Where another is used, linking fails: its names are there twice.
         for unused in ["128l", "128x4", "256", "256x2", "256x4"] {
             let choice = format!("aegis{unused}_pick_best_implementation=aegis128x2_pick_best_implementation");
             println!("cargo::rustc-link-arg-bins=-Wl,--defsym={choice}");

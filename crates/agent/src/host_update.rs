@@ -182,6 +182,10 @@ impl HostUpdates {
                 view(UpdateRunState::Failed, &self.with_log(&format!("its reboot failed (exit {code})")))
             }
             _ if is_running => view(UpdateRunState::Running, "its update runs"),
+            // The agent ended just when it began them: they may run.
+            _ if order.pid.is_none() && !is_booted => {
+                view(UpdateRunState::Running, "whether its commands run is not known: boot it")
+            }
             _ if is_booted => view(UpdateRunState::Failed, "it was booted before its update was done"),
             _ => view(UpdateRunState::Failed, "its update ended, and did not say how"),
         }
@@ -279,6 +283,12 @@ mod tests {
         slow.order("3.a", UpdateHow::Update, || Ok(())).unwrap();
         assert_eq!(slow.look("3.a").state, UpdateRunState::Running);
         assert_eq!(slow.look_in("3.a", other.clone()).state, UpdateRunState::Failed);
+        // An agent that ended when it began the commands does not know whether they run.
+        let order = Order { id: "5.a".into(), how: UpdateHow::Reboot, boot_id: host_files::boot_id(), pid: None };
+        fs::remove_file(dir.path().join("update/outcome")).unwrap_or_default();
+        slow.keep(&order).unwrap();
+        assert!(slow.may_boot());
+        assert_eq!(slow.look_in("5.a", other.clone()).state, UpdateRunState::Failed);
         slow.order("4.a", UpdateHow::Manual, || Ok(())).unwrap();
         assert_eq!(slow.look("4.a").state, UpdateRunState::Running);
         assert_eq!(slow.look_in("4.a", other).state, UpdateRunState::Done);

@@ -215,6 +215,13 @@ impl Controller {
         is_here || !self.guests_on(host).is_empty()
     }
 
+    /// Returns whether a host may only not have told yet that its guests have left: that a guest has come is told by the
+    /// host that it came to, and that ends the drain.
+    pub(crate) fn tells_of_leavers(&self, now: Now, host: &str, drain: &Operation) -> bool {
+        let until = drain.ended.map_or(0, |ended| ended.0 + LEFT_TOLD_MS);
+        self.has_guests_now(host) && now.wall.0 < until
+    }
+
     // ---- decisions ----
 
     /// Decides, when it is time, which hosts sleep and which wake.
@@ -366,3 +373,5 @@ impl Controller {
 
 /// How many other hosts' reasons are kept with the decision that a host sleeps.
 const REASONS_MAX: usize = 50;
+/// How long after its drain a host may still tell of guests that have left, in milliseconds.
+const LEFT_TOLD_MS: u64 = 60_000;

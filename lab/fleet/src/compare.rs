@@ -99,7 +99,6 @@ mod tests {
             migrations: Vec::new(),
             note: String::new(),
             power: None,
-            update: None,
             version: 1,
         }
     }

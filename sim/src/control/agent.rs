@@ -268,7 +268,9 @@ fn obey(
             world.say(|| format!("{name} is forgotten by host {host}"));
             Reply::Done
         }
-        Request::HostUpdate { id, how, order, for_s } => update::take(world, host, id, how, order, for_s),
+        Request::HostUpdate { id, how, order, for_s } => {
+            update::take(world, host, id, how, order, |world| close(world, host, for_s))
+        }
         Request::HostClose { for_s, .. } => close(world, host, for_s),
         _ => refused("the simulated agent does not do that"),
     })

@@ -148,7 +148,7 @@ fn take(world: &mut World, event: Event) {
             agent::start(world, host);
         }
         Event::Updated { host, id } => update::ended(world, host, &id),
-        Event::Boot { host } => update::boot(world, host),
+        Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
         Event::ByHand { host } => agent::by_hand(world, host),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
@@ -179,6 +179,22 @@ fn update_of(world: &mut World, host: String, dry_run: bool) -> UpdateRequest {
     let how = hows[world.rng.below(4) as usize];
     let skip_blocked = world.rng.percent(80);
     UpdateRequest { hosts, how, bring_home: world.rng.percent(70), wait_s: 60, skip_blocked, dry_run }
+}
+
+/// Returns what somebody does about a host that is lost.
+fn of_a_lost_host(world: &mut World, node: usize) -> Option<Ask> {
+    // Whoever sees that a host is off says so, often.
+    let is_off = |agent: &Agent| {
+        let contact = world.nodes[node].controller.host(&agent.name).map(|host| host.contact);
+        !agent.is_on && contact == Some(Contact::Lost)
+    };
+    let off = world.agents.iter().find(|agent| is_off(agent)).map(|agent| agent.name.clone());
+    if let Some(host) = off.filter(|_| world.rng.percent(60)) {
+        return Some(Ask::Fence { host, request: FenceRequest { is_off: true } });
+    }
+    // Who does not see that a host is off has it switched off.
+    let lost = power::lost(world, node).filter(|_| world.rng.percent(40))?;
+    Some(Ask::Fence { host: lost, request: FenceRequest::default() })
 }
 
 /// Somebody asks for something.
@@ -244,20 +260,7 @@ fn people(world: &mut World) {
             None => Ask::Drain { host, request: DrainRequest::default() },
         },
     };
-    // Whoever sees that a host is off says so, often.
-    let is_off = |agent: &Agent| {
-        let contact = world.nodes[node].controller.host(&agent.name).map(|host| host.contact);
-        !agent.is_on && contact == Some(Contact::Lost)
-    };
-    let off = world.agents.iter().find(|agent| is_off(agent)).map(|agent| agent.name.clone());
-    let ask = match off.filter(|_| world.rng.percent(60)) {
-        Some(host) => Ask::Fence { host, request: FenceRequest { is_off: true } },
-        // Who does not see that a host is off has it switched off.
-        None => match power::lost(world, node).filter(|_| world.rng.percent(40)) {
-            Some(host) => Ask::Fence { host, request: FenceRequest::default() },
-            None => ask,
-        },
-    };
+    let ask = of_a_lost_host(world, node).unwrap_or(ask);
     let id = world.number();
     world.say(|| format!("somebody asks c{node}: {ask:?}"));
     let what = format!("{ask:?}");

@@ -4,16 +4,22 @@ use skein_api::cluster::{HostMode, HostUpdateState, Operation, OperationState};
 use skein_api::{HostUpdateView, Reply, UpdateHow, UpdateRunState};
 use skein_cluster::HostRecord;
 
-use super::agent;
 use super::event::Event;
 use super::world::World;
 
-/// Takes an order to update the host, or tells how far it is.
-pub fn take(world: &mut World, host: usize, id: String, how: UpdateHow, order: bool, for_s: u64) -> Reply {
+/// Takes an order to update the host, or tells how far it is. `close` has the host take no guests, or refuses that.
+pub fn take(
+    world: &mut World,
+    host: usize,
+    id: String,
+    how: UpdateHow,
+    order: bool,
+    close: impl FnOnce(&mut World) -> Reply,
+) -> Reply {
     let known = world.agents[host].update.as_ref().is_some_and(|update| update.0 == id);
     if !known && order {
         check_order(world, host, &id, how);
-        if let Reply::Error(refusal) = agent::close(world, host, for_s) {
+        if let Reply::Error(refusal) = close(world) {
             return Reply::Error(refusal);
         }
         let boot = world.agents[host].boot;
@@ -66,8 +72,8 @@ pub fn ended(world: &mut World, host: usize, id: &str) {
     }
 }
 
-/// Boots a host, as was ordered. Whatever runs there would end.
-pub fn boot(world: &mut World, host: usize) {
+/// Boots a host, as was ordered. Whatever runs there would end. `switch_off` ends it.
+pub fn boot(world: &mut World, host: usize, switch_off: impl FnOnce(&mut World)) {
     if !world.agents[host].is_on {
         return;
     }
@@ -82,7 +88,7 @@ pub fn boot(world: &mut World, host: usize) {
         let what = format!("{} is booted, and has guests", world.agents[host].name);
         world.check.broken(world.now, what);
     }
-    agent::switch_off(world, host);
+    switch_off(world);
     let ms = if world.rng.percent(15) { world.rng.between(40_000, 90_000) } else { world.rng.between(500, 9_000) };
     world.after(ms, Event::Restart { node: None, host: Some(host) });
 }

@@ -527,14 +527,29 @@ mod tests {
         let again = rooms(dir.path());
         for need in [need(GIB / 64), None] {
             let told = again.admit_start("v1", need, Overcommit::Allowed).err().expect("nobody is let in").what;
-            assert_eq!(told, "hosta is about to be switched off, and takes no guest");
+            assert_eq!(told, "hosta is about to be switched off or updated, and takes no guest");
         }
         assert!(again.admit(MigrationId(7), "v2", need(GIB / 64).unwrap()).is_err());
-        again.open();
+        again.open().unwrap();
         assert!(again.admit_start("v1", None, Overcommit::Refused).is_ok());
         assert!(rooms(dir.path()).admit_start("v1", None, Overcommit::Refused).is_ok());
         again.close(Duration::ZERO).unwrap();
         assert!(again.admit_start("v1", None, Overcommit::Refused).is_ok(), "its time is over");
+    }
+
+    #[test]
+    fn a_host_that_may_be_booted_at_any_moment_lets_nobody_in_whatever_it_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let rooms = rooms(dir.path());
+        let may_boot = Arc::new(std::sync::atomic::AtomicBool::new(true));
+        let asked = may_boot.clone();
+        rooms.closed_while(move || asked.load(std::sync::atomic::Ordering::SeqCst));
+        assert!(rooms.open().unwrap_err().contains("may be booted"));
+        assert!(rooms.admit_start("v1", None, Overcommit::Allowed).is_err());
+        assert!(rooms.admit(MigrationId(7), "v2", need(GIB / 64).unwrap()).is_err());
+        may_boot.store(false, std::sync::atomic::Ordering::SeqCst);
+        rooms.open().unwrap();
+        assert!(rooms.admit_start("v1", None, Overcommit::Refused).is_ok());
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) fn requests() -> Vec<Request> {
     let start = StartOptions { overcommit: true, as_defined: true, new_state: true, cpu_model: Some("EPYC-v4".into()) };
     let definition = VmOrigin::Definition { file: "web1.toml".into(), text: "name = \"web1\"\n".into() };
     let migrate = |options, detach| Request::Migrate { vm: name(), to: "hostb".into(), options, detach };
-    vec![
+    [
         Request::VmStart { from: definition, options: start },
         Request::VmStart { from: VmOrigin::Name(name()), options: StartOptions::default() },
         Request::VmAdopt { qmp: "/run/vm7.qmp".into(), name: Some(name()) },
@@ -52,7 +52,6 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
         Request::HostClose { for_s: 0, power_off: false },
         Request::HostClose { for_s: 600, power_off: true },
-        Request::HostUpdate { id: "op.a".into(), how: UpdateHow::UpdateReboot, order: true, for_s: 2700 },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
         held(HoldOptions { longest_s: Some(3600), window: None }),
         held(HoldOptions { longest_s: None, window: Some(window(None)) }),
@@ -60,6 +59,14 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationSwitch { id: name(), deadline_s: None },
         Request::MigrationSwitch { id: name(), deadline_s: Some(60) },
     ]
+    .into_iter()
+    .chain(updates())
+    .collect()
+}
+
+fn updates() -> impl Iterator<Item = Request> {
+    let all = [UpdateHow::UpdateReboot, UpdateHow::Update, UpdateHow::Reboot, UpdateHow::Manual];
+    all.map(|how| Request::HostUpdate { id: "op.a".into(), how, order: true, for_s: 2700 }).into_iter()
 }
 
 fn held(hold: HoldOptions) -> Request {

@@ -88,6 +88,9 @@ impl Controller {
         let drain = self.operation(&id);
         match drain.as_ref().map(|drain| drain.state) {
             Some(OperationState::Done) if !is_cancelling => {
+                if drain.is_some_and(|drain| self.tells_of_leavers(now, host, &drain)) {
+                    return;
+                }
                 if let Some(why) = self.bar_of_stop(&operation, host) {
                     self.give_back(&operation, host);
                     return self.end_change(now, operation, OperationState::Failed, why);

@@ -154,7 +154,11 @@ impl Controller {
             _ if self.has(Planted::UpdateDrainForgotten) && !is_cancelling => {
                 self.begin_updating(now, operation, index);
             }
-            Some(OperationState::Done) if !is_cancelling => self.begin_updating(now, operation, index),
+            Some(OperationState::Done) if !is_cancelling => {
+                if !drain.is_some_and(|drain| self.tells_of_leavers(now, &of.host, &drain)) {
+                    self.begin_updating(now, operation, index);
+                }
+            }
             Some(OperationState::Failed) if !is_cancelling => {
                 let why = drain.map(|drain| drain.message).unwrap_or_default();
                 self.fail_host(now, operation, index, &format!("it was not emptied: {why}"));

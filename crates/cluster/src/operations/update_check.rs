@@ -59,7 +59,7 @@ impl Controller {
         operation.update = Some(HostsUpdate { hosts, waits_until: None });
         operation.message = "it is seen whether each host can be emptied".into();
         if request.dry_run {
-            self.check_preview(now, operation, asked);
+            self.check_preview(operation, asked);
             return None;
         }
         self.keep_operation(now, operation.clone());
@@ -143,7 +143,7 @@ impl Controller {
         self.save_operation(now, operation);
     }
 
-    fn check_preview(&mut self, now: Now, operation: Operation, asked: u64) {
+    fn check_preview(&mut self, mut operation: Operation, asked: u64) {
         let hosts = operation.update.iter().flat_map(|of| &of.hosts);
         let next = hosts.enumerate().find(|(_, of)| of.state == HostUpdateState::Unchecked);
         if let Some((index, host)) = next.map(|(index, of)| (index, of.host.clone())) {
@@ -151,10 +151,8 @@ impl Controller {
             self.ask_plan(purpose, Want::Empty { host }, &Excluded::new());
             return;
         }
-        let mut operation = operation;
         operation.message = "nothing was begun: this is what would be done".into();
         operation.progress.left_ms = None;
-        let _ = now;
         self.effect(Output::Answer { asked, answer: Answer::Operation(Box::new(operation)) });
     }
 
@@ -192,7 +190,7 @@ impl Controller {
                     of.state = HostUpdateState::Skipped;
                     of.detail = format!("it cannot be emptied: {}", of.detail);
                 }
-                self.check_preview(now, operation, asked);
+                self.check_preview(operation, asked);
             }
             None => self.save_operation(now, operation),
         }

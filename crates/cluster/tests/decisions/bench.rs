@@ -283,6 +283,21 @@ impl Bench {
         self.report(&host, &[&vm], vec![migration]);
     }
 
+    /// Ends a migration that was commanded: its guest runs at the target, and the source has not forgotten it yet.
+    pub fn arrive_commanded(&mut self, id: u64) {
+        let (vm, host, to) = self.commanded.remove(&id).expect("it was begun");
+        let ended = |role| Migration {
+            outcome: Some(Outcome::Moved),
+            ..Migration::new(MigrationId(id), &vm, role, &host, &to)
+        };
+        let view = self.vms.get_mut(&host).and_then(|vms| vms.get_mut(&vm)).expect("it is there");
+        (view.migration, view.state) = (None, VmState::Moved);
+        let there = VmView { state: VmState::Running, ..view.clone() };
+        self.vms.entry(to.clone()).or_default().insert(vm.clone(), there);
+        self.report(&to, &[&vm], vec![ended(Role::Target)]);
+        self.report(&host, &[&vm], vec![ended(Role::Source)]);
+    }
+
     /// Has a host have a VM in a state, of 1 GiB.
     pub fn set_vm(&mut self, host: &str, vm: &str, state: VmState) {
         self.set_vm_file(host, vm, state, &format!("name = \"{vm}\"\n"));

@@ -96,6 +96,37 @@ fn hosts_are_updated_one_after_the_other_and_their_guests_come_home() {
 }
 
 #[test]
+fn a_host_that_tells_late_that_its_guest_has_left_is_waited_for() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.run_vm("a", "web");
+    let operation = bench.begin(of(&["a"], UpdateHow::Update));
+    bench.wait_s(1);
+    bench.begin_commanded(7);
+    bench.arrive_commanded(7);
+    bench.wait_s(5);
+    let drain = bench.controller.operations("", 10).into_iter().find(|of| of.id != operation.id).unwrap();
+    assert_eq!(drain.state, OperationState::Done);
+    assert_eq!(states(&bench, &operation), [HostUpdateState::Emptying]);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    bench.end_vm("a", "web");
+    assert_eq!(asked(&mut bench).0, "a");
+}
+
+#[test]
+fn a_host_that_has_a_guest_long_after_its_drain_is_not_updated() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.run_vm("a", "web");
+    let operation = bench.begin(of(&["a"], UpdateHow::Update));
+    bench.wait_s(1);
+    bench.begin_commanded(7);
+    bench.arrive_commanded(7);
+    bench.wait_s(70);
+    let over = bench.now(&operation);
+    assert_eq!(over.state, OperationState::Failed, "{over:?}");
+    assert!(over.message.contains("it has a guest again"), "{}", over.message);
+}
+
+#[test]
 fn the_first_host_that_fails_ends_it_and_stays_in_maintenance() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.run_vm("a", "web");

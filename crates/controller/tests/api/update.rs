@@ -22,7 +22,7 @@ async fn hosts_are_updated_one_after_the_other() {
     assert_eq!(shown.status, 200);
     let shown: Operation = shown.json().unwrap();
     assert!(shown.update.unwrap().hosts.iter().all(|of| of.state == HostUpdateState::Waiting));
-    for (body, status) in [(r#"{"hosts":["nobody"]}"#, 404), (r#"{"wait_s":1}"#, 400), (r#"{"command":"rm"}"#, 400)] {
+    for (body, status) in [(r#"{"hosts":["nobody"]}"#, 404), (r#"{"wait_s":1}"#, 422), (r#"{"command":"rm"}"#, 422)] {
         assert_eq!(send(&admin, Method::POST, UPDATE, body).await.status, status, "{body}");
     }
 
