@@ -87,7 +87,7 @@ fn hosts_are_updated_one_by_one_with_guests_that_leave_and_come_home() {
         world.cluster.stop(host);
         let run = world.cluster.run_dir(host);
         let command = format!("echo {host} $(ls {}/vms | wc -l) >>{}; sleep 1", run.display(), log.display());
-        let args = vec!["--update".into(), command.into()];
+        let args = vec!["--update".into(), command];
         world.cluster.start_as(host, &Start { args, ..Start::default() });
     }
     let vms: Vec<String> = vec!["v1".into(), "v2".into()];

@@ -215,8 +215,8 @@ impl Controller {
         is_here || !self.guests_on(host).is_empty()
     }
 
-    /// Returns whether a host may only not have told yet that its guests have left: that a guest has come is told by the
-    /// host that it came to, and that ends the drain.
+    /// Returns whether a host may only not have told yet that its guests have left: that a guest has come is told by
+    /// the host that it came to, and that ends the drain.
     pub(crate) fn tells_of_leavers(&self, now: Now, host: &str, drain: &Operation) -> bool {
         let until = drain.ended.map_or(0, |ended| ended.0 + LEFT_TOLD_MS);
         self.has_guests_now(host) && now.wall.0 < until
