@@ -5,7 +5,6 @@
 //! ([`Controller::sleep_bar`]); some keep it awake only where nobody asks ([`Controller::sleeps_not_by_itself`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
 
 use skein_api::VmState;
 use skein_api::cluster::{
@@ -73,8 +72,7 @@ impl Controller {
         let Some(needed) = &self.needed_at else {
             return Some("it is not known where controllers and the store's members run".into());
         };
-        let ip = |of: &String| of.parse().ok().map(|of: SocketAddr| of.ip().to_canonical());
-        let own: Vec<IpAddr> = found.addresses.iter().filter_map(ip).collect();
+        let own = found.ips();
         if own.is_empty() {
             return Some(format!(
                 "its agent does not tell its addresses, so a controller may be on it: {set} sleep=never"

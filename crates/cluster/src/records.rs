@@ -16,6 +16,7 @@
 //! | `audit/ID` | [`AuditRecord`] |
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use skein_api::cluster::{
@@ -98,6 +99,12 @@ impl HostRecord {
     /// The most certificates that are remembered as replaced. Each was shown until two thirds of its time were over, so
     /// those of before have ended.
     const REPLACED_MAX: usize = 16;
+
+    /// Returns the addresses of the host's agent, without ports. Names of hosts are left out.
+    pub(crate) fn ips(&self) -> Vec<IpAddr> {
+        let ip = |of: &String| of.parse().ok().map(|of: SocketAddr| of.ip().to_canonical());
+        self.addresses.iter().filter_map(ip).collect()
+    }
 
     /// Remembers a certificate of the host, which shows it. If it was signed in place of others, these are replaced.
     pub(crate) fn note_certificate(&mut self, sha256: &str, validity: Option<CertificateValidity>) {

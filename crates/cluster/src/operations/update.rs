@@ -14,7 +14,7 @@
 use skein_api::cluster::{Contact, HostMode, HostUpdate, HostUpdateState, Operation, OperationKind, OperationState};
 use skein_api::{HostUpdateView, Reply, Request, UpdateHow, UpdateRunState};
 
-use super::update_check::{is_reporting_host, numbered};
+use super::update_check::numbered;
 use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller, Planted, UpdateRun};
 use crate::time::Now;
@@ -436,7 +436,7 @@ impl Controller {
         if let Some(open) = self.open_operations().find(is_other) {
             return Some(format!("operation {} is under way", open.id));
         }
-        if !is_reporting_host(self, host) || self.silent_ms(now, host) >= SILENT_MS {
+        if self.reporting(host).is_none() || self.silent_ms(now, host) >= SILENT_MS {
             return Some("its agent does not report".into());
         }
         self.is_busy(host, Some(own))

@@ -1,7 +1,6 @@
 //! Before hosts are updated it is seen of each whether it can be emptied, and who comes last.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
 
 use skein_api::cluster::{
     Contact, HostUpdate, HostUpdateState, HostsUpdate, Operation, OperationKind, OperationState, UpdateRequest,
@@ -78,16 +77,14 @@ impl Controller {
 
     /// Returns whether a controller or a member of the store runs on a host, as far as that is known.
     fn is_needed(&self, found: &HostRecord) -> bool {
-        let ip = |of: &String| of.parse().ok().map(|of: SocketAddr| of.ip().to_canonical());
-        let own: Vec<IpAddr> = found.addresses.iter().filter_map(ip).collect();
-        self.needed_at.as_ref().is_some_and(|needed| own.iter().any(|ip| needed.contains(ip)))
+        self.needed_at.as_ref().is_some_and(|needed| found.ips().iter().any(|ip| needed.contains(ip)))
     }
 
     /// Returns why a host cannot be updated now, and whether it is left out without being asked.
     fn cannot_begin(&self, host: &str) -> Option<(String, bool)> {
         let found = self.tables.hosts.get(host).map(|found| &found.value)?;
         match found.contact {
-            Contact::Online if is_reporting_host(self, host) => None,
+            Contact::Online if self.reporting(host).is_some() => None,
             Contact::Asleep => Some(("it sleeps".into(), true)),
             Contact::Off => Some(("it is off".into(), false)),
             Contact::Online | Contact::Lost | Contact::Joined => Some(("its agent does not report".into(), false)),
@@ -211,11 +208,6 @@ impl Controller {
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         words.join("; ") + &more
     }
-}
-
-/// Returns whether the agent of a host reports.
-pub(super) fn is_reporting_host(of: &Controller, host: &str) -> bool {
-    of.reporting(host).is_some()
 }
 
 /// Returns `hosta (2 of 5): STEP`.

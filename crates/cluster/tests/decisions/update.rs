@@ -95,14 +95,20 @@ fn hosts_are_updated_one_after_the_other_and_their_guests_come_home() {
     assert!(["a", "b", "c"].iter().all(|host| bench.host(host).mode == HostMode::Active));
 }
 
-#[test]
-fn a_host_that_tells_late_that_its_guest_has_left_is_waited_for() {
+/// Begins to update a host whose guest has left, and which still tells of the guest.
+fn with_a_leaver() -> (Bench, Operation) {
     let mut bench = Bench::new(&["a", "b"]);
     bench.run_vm("a", "web");
     let operation = bench.begin(of(&["a"], UpdateHow::Update));
     bench.wait_s(1);
     bench.begin_commanded(7);
     bench.arrive_commanded(7);
+    (bench, operation)
+}
+
+#[test]
+fn a_host_that_tells_late_that_its_guest_has_left_is_waited_for() {
+    let (mut bench, operation) = with_a_leaver();
     bench.wait_s(5);
     let drain = bench.controller.operations("", 10).into_iter().find(|of| of.id != operation.id).unwrap();
     assert_eq!(drain.state, OperationState::Done);
@@ -114,12 +120,7 @@ fn a_host_that_tells_late_that_its_guest_has_left_is_waited_for() {
 
 #[test]
 fn a_host_that_has_a_guest_long_after_its_drain_is_not_updated() {
-    let mut bench = Bench::new(&["a", "b"]);
-    bench.run_vm("a", "web");
-    let operation = bench.begin(of(&["a"], UpdateHow::Update));
-    bench.wait_s(1);
-    bench.begin_commanded(7);
-    bench.arrive_commanded(7);
+    let (mut bench, operation) = with_a_leaver();
     bench.wait_s(70);
     let over = bench.now(&operation);
     assert_eq!(over.state, OperationState::Failed, "{over:?}");
