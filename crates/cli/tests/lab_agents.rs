@@ -17,7 +17,7 @@ use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 use skein_lab_guest::{Params, Rewrite};
 
 /// The time within which everything is tidied up after a migration.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 /// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// At this rate a busy guest is copied for ever.

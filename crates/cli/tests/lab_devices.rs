@@ -12,7 +12,7 @@ use skein_api::{Outcome, ProblemKind, Request, VmOrigin};
 use skein_lab_cluster::{Cluster, Settings, until};
 
 /// The time within which everything is tidied up.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// The time in which OVMF boots on a busy machine without KVM.
 const BOOT_TIME: Duration = Duration::from_secs(150);
 /// The time in which UEFI's shell carries out a command.

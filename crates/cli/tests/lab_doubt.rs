@@ -16,7 +16,7 @@ use skein_lab_guest::Params;
 use skein_lab_hosts::Cut;
 
 const VM: &str = "v";
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// Long enough for a guest to be resumed by mistake.
 const A_WHILE: Duration = Duration::from_secs(4);
 

@@ -15,7 +15,7 @@ use skein_lab_cluster::{Cluster, Settings, until};
 
 const VM: &str = "v";
 const TRIES: u32 = 24;
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// The time after which QEMU has its connections, or has failed, once it was told to migrate.
 const OPENING: Duration = Duration::from_millis(6);
 

@@ -29,7 +29,7 @@ use skein_lab_hosts::Cut;
 
 /// How many migrations are compared by default.
 const QUICK: usize = 8;
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The rates of the three pairs of NICs, in Mb/s.

@@ -17,7 +17,7 @@ use skein_client::CallError;
 use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
 
 /// The time within which everything is tidied up.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 /// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -581,7 +581,9 @@ fn a_start_that_fails_leaves_nothing() {
 fn a_guest_that_left_was_not_stopped() {
     let mut cluster = Cluster::idle(settings());
     cluster.start("b");
-    cluster.settings().qemu = qemu_after(&mut cluster, "case \"$*\" in *-incoming*) sleep 4;; esac");
+    let held = cluster.dir().join("held");
+    let wait = format!("case \"$*\" in *-incoming*) while [ -e '{}' ]; do sleep 0.1; done;; esac", held.display());
+    cluster.settings().qemu = qemu_after(&mut cluster, &wait);
     cluster.start("a");
     cluster.start_vm("a", &cluster.bare("v1"));
     let stopping = |host: &'static str, timeout_s, meanwhile: &dyn Fn()| {
@@ -593,18 +595,20 @@ fn a_guest_that_left_was_not_stopped() {
         })
     };
     // The guest is gone before it would be killed.
-    let said = stopping("a", 10, &|| drop(cluster.moved("v1", "a", "b")));
+    let said = stopping("a", 60, &|| drop(cluster.moved("v1", "a", "b")));
     assert!(said.contains("'v1' left for another host"), "{said}");
     runs_on(&cluster, "v1", "b");
 
     // The guest is on its way then, to a QEMU that does not exist yet.
+    fs::write(&held, "").unwrap();
     let begun = Cell::new(None);
-    let said = stopping("b", 3, &|| {
+    let said = stopping("b", 20, &|| {
         begun.set(Some(cluster.begin("v1", "b", "a", MigrateOptions::default()).id));
     });
     let id = begun.get().unwrap();
     assert!(said.contains(&format!("'v1' is in migration {id}")), "{said}");
     assert_eq!(cluster.where_runs("v1"), ["b"]);
+    fs::remove_file(&held).unwrap();
     let over = cluster.watched("b", id);
     assert_eq!(over.outcome, Some(Outcome::Moved), "{over:?}");
     runs_on(&cluster, "v1", "a");

@@ -30,7 +30,7 @@ const NOISE_BYTES: usize = 8 << 20;
 const WORLDS: usize = 3;
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The time within which a change that stops or affects a guest is reported: one second, and what a busy machine takes.
-const NOTICE: Duration = Duration::from_secs(5);
+const NOTICE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {

@@ -217,8 +217,8 @@ fn exhaust(group: &Group) {
 fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let Some(group) = Group::new() else { return };
     group.limit(4096 * MIB);
-    // The copy takes a while: 40 MiB at 20 Mb/s.
-    let mut cluster = cluster(&group, Settings { rates: vec![Some(20)], ..settings() });
+    // The copy does not end before the kill is told: 40 MiB at 1 Mb/s.
+    let mut cluster = cluster(&group, Settings { rates: vec![Some(1)], ..settings() });
     let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
     cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
     cluster.start_vm("a", &guest(&cluster, "new", 64, Some(&small)));
@@ -237,6 +237,7 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     let Reply::Vm(old) = cluster.asked("b", &Request::VmShow { name: "old".into() }) else { panic!("no VM") };
     assert!(old.note.contains("the kernel killed its QEMU"), "{old:?}");
     group.limit(4096 * MIB);
+    cluster.asked("a", &Request::MigrationCancel { id: id.to_string() });
     cluster.watched("a", id);
     cluster.wait_clean(PATIENCE);
     // The next agent knows it as well.

@@ -21,11 +21,11 @@ use skein_lab_cluster::{Witness, arguments, until};
 use skein_lab_hosts::{Lab, Spec};
 
 /// The time after an agent's end within which everything is in order again.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(60);
 /// The time for anything that has to happen at all.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The time for an agent that is asked to end, on a busy machine, too.
-const STOP_TIME: Duration = Duration::from_secs(2);
+const STOP_TIME: Duration = Duration::from_secs(30);
 /// The time for an agent to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What the guest has in its RAM, so that there is something to copy.
