@@ -559,7 +559,7 @@ impl Controller {
     /// Asks for a plan that is only to be shown.
     fn preview(&mut self, now: Now, asked: u64, kind: OperationKind, want: Want, by: &str) {
         let operation = self.unsaved_operation(now, kind, OperationState::Planning, by);
-        self.ask_plan(PlanPurpose::Preview { asked, operation: Box::new(operation) }, want, &Default::default());
+        self.ask_plan(PlanPurpose::Preview { asked, operation: Box::new(operation) }, want, Default::default());
     }
 }
 

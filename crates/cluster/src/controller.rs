@@ -12,7 +12,9 @@ use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::power_policy::PowerPolicy;
 use crate::records::{HostRecord, Record, VmRecord};
-use crate::state::{Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, PowerPurpose, PowerResult, Role};
+use crate::state::{
+    AskedPlan, Controller, InFlight, OperationRun, Output, PlanPurpose, Planted, PowerPurpose, PowerResult, Role,
+};
 use crate::tables::{BadRecord, Tables};
 use crate::time::Now;
 
@@ -165,7 +167,7 @@ impl Controller {
         for relay in std::mem::take(&mut self.relays).into_values() {
             self.out.push_back(Output::Answer { asked: relay.asked.id, answer: Answer::unavailable(why) });
         }
-        for purpose in std::mem::take(&mut self.plans).into_values() {
+        for AskedPlan { purpose, .. } in std::mem::take(&mut self.plans).into_values() {
             if let PlanPurpose::Preview { asked, .. } | PlanPurpose::UpdateCheck { asked: Some(asked), .. } = purpose {
                 self.out.push_back(Output::Answer { asked, answer: Answer::unavailable(why) });
             }

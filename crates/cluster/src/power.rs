@@ -12,6 +12,7 @@ use skein_api::cluster::{
 };
 use skein_inventory::definition::Definition;
 use skein_placement::policy::power::Config;
+use skein_placement_model::cluster::model::{Cluster, HostState};
 use skein_units::TimeWindow;
 
 use crate::error_chain;
@@ -20,7 +21,7 @@ use crate::operations::keeps_state;
 use crate::planner::{PlanError, Planned, Want};
 use crate::power_planner::PowerWant;
 use crate::records::{HostRecord, PowerRoundRecord};
-use crate::state::{Controller, PlanPurpose, Planted};
+use crate::state::{Controller, PlanBasis, PlanPurpose, Planted};
 use crate::time::Now;
 use crate::words::NOBODY;
 
@@ -161,7 +162,7 @@ impl Controller {
     }
 
     /// Returns why a host is not put to sleep by itself, though somebody may ask for it.
-    fn sleeps_not_by_itself(&self, now: Now, host: &str) -> Option<String> {
+    fn sleeps_not_by_itself(&self, host: &str) -> Option<String> {
         let found = &self.tables.hosts.get(host)?.value;
         if found.mode != HostMode::Active {
             return Some("it is in maintenance, or being drained".into());
@@ -171,7 +172,7 @@ impl Controller {
             return Some(format!("{name} does not report: what is free is not known"));
         }
         let least_s = u64::from(self.tables.settings.value.power.awake_min_s);
-        let woken = found.power.woken.filter(|woken| now.wall.0 < woken.0.saturating_add(least_s * 1000));
+        let woken = found.power.woken.filter(|woken| self.wall.0 < woken.0.saturating_add(least_s * 1000));
         woken.map(|_| format!("it woke less than {least_s} s ago (power.awake_min_s)"))
     }
 
@@ -257,9 +258,14 @@ impl Controller {
     }
 
     fn ask_power(&mut self, now: Now) {
-        if self.plans.values().any(|purpose| matches!(purpose, PlanPurpose::Power)) {
+        if self.plans.values().any(|asked| matches!(asked.purpose, PlanPurpose::Power)) {
             return;
         }
+        self.ask_plan_for(PlanPurpose::Power, PlanBasis::Power { now_ms: now.mono_ms });
+    }
+
+    /// Returns what is wanted of hosts' power, and the cluster as it will be once those are awake that wake.
+    pub(crate) fn power_wanted(&self, now_ms: u64) -> (Want, Cluster) {
         let mut cluster = self.model(&Excluded::new());
         let (mut barred, mut off) = (BTreeMap::new(), BTreeSet::new());
         let mut closed = 0;
@@ -268,7 +274,7 @@ impl Controller {
             let Some(found) = self.tables.hosts.get(name).map(|found| &found.value) else { continue };
             if self.waking(name).is_some() && found.mode == HostMode::Active {
                 // It will be there soon.
-                host.state = skein_placement_model::cluster::model::HostState::Online;
+                host.state = HostState::Online;
                 barred.insert(name.clone(), "it wakes".to_owned());
                 continue;
             }
@@ -277,7 +283,7 @@ impl Controller {
                 continue;
             }
             closed += usize::from(found.mode != HostMode::Active);
-            let why = self.sleep_bar(name, None).or_else(|| self.sleeps_not_by_itself(now, name));
+            let why = self.sleep_bar(name, None).or_else(|| self.sleeps_not_by_itself(name));
             barred.extend(why.map(|why| (name.clone(), why)));
         }
         let set = &self.tables.settings.value.power;
@@ -293,9 +299,9 @@ impl Controller {
             off,
             can_wake: self.can_wake(),
             history: self.power.history,
-            now_ms: now.mono_ms,
+            now_ms,
         };
-        self.ask_plan_of(PlanPurpose::Power, Want::Power(Box::new(want)), cluster);
+        (Want::Power(Box::new(want)), cluster)
     }
 
     /// Takes a decision over. What has changed since it was asked for is looked at again.
@@ -314,7 +320,7 @@ impl Controller {
             decision = format!("{host} wakes: {why}");
             self.begin_wake(now, &host, NOBODY, vec![why]);
         } else if let Some((host, mut reasons)) = plan.sleep {
-            let bar = self.sleep_bar(&host, None).or_else(|| self.sleeps_not_by_itself(now, &host));
+            let bar = self.sleep_bar(&host, None).or_else(|| self.sleeps_not_by_itself(&host));
             // What is under way changes the loads.
             if bar.is_none() && self.runs.is_empty() {
                 decision = format!("{host} goes to sleep");

@@ -8,12 +8,13 @@ use skein_api::{MigrationId, Refusal, Request, Term};
 use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
+use crate::live::Excluded;
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
-use crate::planner::PlanRequest;
+use crate::planner::Want;
 use crate::power_policy::PowerPolicy;
-use crate::records::HostRecord;
+use crate::records::{HostRecord, VmRecord};
 use crate::tables::{Change, Tables};
 use crate::time::Now;
 
@@ -118,8 +119,8 @@ pub enum Output {
     HangUp { session: SessionId, why: String },
     /// Tell an agent that its host is not taken, and end the connection.
     Refuse { session: SessionId, refusal: Refusal },
-    /// Make a plan, and come back with [`Input::Planned`](crate::Input::Planned).
-    Plan { plan: u64, request: Box<PlanRequest> },
+    /// Make a plan of [`Controller::plan_request`], and come back with [`Input::Planned`](crate::Input::Planned).
+    Plan { plan: u64 },
     /// Tell a fencing device something, or ask it, and come back with [`Input::Power`](crate::Input::Power) within
     /// `within_ms`. A power-off is told only while this controller leads in this term.
     Power { job: u64, term: Term, host: String, device: Box<FencingDevice>, action: PowerAction, within_ms: u64 },
@@ -315,6 +316,22 @@ pub(crate) enum PlanPurpose {
     Preview { asked: u64, operation: Box<Operation> },
 }
 
+/// What a plan is about.
+#[derive(Debug)]
+pub(crate) enum PlanBasis {
+    /// Where guests are. `excluded`: hosts where guests cannot be. `unknown`: a VM that the cluster may not know.
+    Guests { want: Want, excluded: Excluded, unknown: Option<(String, VmRecord)> },
+    /// Which hosts sleep and wake.
+    Power { now_ms: u64 },
+}
+
+/// A plan that was asked for.
+#[derive(Debug)]
+pub(crate) struct AskedPlan {
+    pub purpose: PlanPurpose,
+    pub basis: PlanBasis,
+}
+
 /// A controller.
 #[derive(Debug)]
 pub struct Controller {
@@ -324,7 +341,7 @@ pub struct Controller {
     pub(crate) observed: BTreeMap<String, Observed>,
     pub(crate) sessions: BTreeMap<SessionId, String>,
     pub(crate) commands: BTreeMap<u64, Outstanding>,
-    pub(crate) plans: BTreeMap<u64, PlanPurpose>,
+    pub(crate) plans: BTreeMap<u64, AskedPlan>,
     /// What fencing devices were told or asked, and have not answered.
     pub(crate) powers: BTreeMap<u64, PowerPurpose>,
     pub(crate) runs: BTreeMap<String, OperationRun>,

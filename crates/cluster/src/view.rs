@@ -1,6 +1,6 @@
 //! Shows hosts and VMs as the API has them, from what is stored and what is observed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::VmState;
 use skein_api::cluster::{
@@ -170,9 +170,11 @@ impl Controller {
     /// Counts the VMs.
     pub fn vm_counts(&self) -> VmCounts {
         let mut counts = VmCounts::default();
+        let is_lost = |contact: Contact| contact == Contact::Lost || contact.is_off();
+        let lost = self.tables.hosts.iter().filter(|(_, host)| is_lost(host.value.contact));
+        let lost: BTreeSet<&str> = lost.map(|(name, _)| name.as_str()).collect();
         for vm in self.tables.vms.values() {
-            let on = vm.value.host.as_deref().and_then(|host| self.tables.hosts.get(host));
-            let is_lost = on.is_some_and(|host| host.value.contact == Contact::Lost || host.value.contact.is_off());
+            let is_lost = vm.value.host.as_deref().is_some_and(|host| lost.contains(host));
             counts.all += 1;
             match vm.value.state {
                 state if is_guest(state) && is_lost => counts.lost += 1,
@@ -186,21 +188,24 @@ impl Controller {
 
     /// Returns the guests that run on several hosts, by what these report.
     pub(crate) fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
-        let running = || {
-            let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
-            reporting.flat_map(|(host, observed)| {
-                // In a migration the source may not have told yet that its guest is gone.
-                let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
-                running.map(move |vm| (vm.name.as_str(), host.as_str()))
-            })
-        };
+        let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
+        let reporting = reporting.map(|(host, observed)| {
+            // In a migration the source may not have told yet that its guest is gone.
+            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
+            (host.as_str(), running.map(|vm| vm.name.as_str()))
+        });
         // The records tell one host of each guest: only of a guest that runs elsewhere, too, more has to be found.
-        let mut runs: BTreeMap<&str, Vec<&str>> =
-            running().filter(|(vm, host)| !self.tables.is_on(vm, host)).map(|(vm, _)| (vm, Vec::new())).collect();
+        let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (host, running) in reporting.clone() {
+            let there = self.tables.names_on(host);
+            runs.extend(
+                running.filter(|vm| !there.is_some_and(|there| there.contains(*vm))).map(|vm| (vm, Vec::new())),
+            );
+        }
         if !runs.is_empty() {
-            for (vm, host) in running() {
-                if let Some(hosts) = runs.get_mut(vm) {
-                    hosts.push(host);
+            for (host, running) in reporting {
+                for vm in running {
+                    runs.entry(vm).and_modify(|hosts| hosts.push(host));
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use skein_api::cluster::Contact;
 use skein_api::{Term, ToAgent, ToController, Welcome};
-use skein_cluster::{Ask, Asked, Change, HostRecord, Input, Output, PowerAction, PowerResult, Tables, plan};
+use skein_cluster::{Ask, Asked, Change, HostRecord, Input, Output, PowerAction, PowerResult, Tables};
 use skein_store::election::{HeldLease, TermBase, campaign, guarded};
 use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
 
@@ -202,9 +202,9 @@ fn perform(world: &mut World, node: usize, output: Output) {
             }
             world.break_session(session);
         }
-        Output::Plan { plan, request } => {
-            let ms = world.rng.between(5, 400);
-            world.after(ms, Event::Plan { node, life, plan, request });
+        Output::Plan { plan } => {
+            let ms = world.rng.between(0, 100);
+            world.after(ms, Event::Plan { node, life, plan });
         }
         Output::Power { job, term, host, action, .. } => send_power(world, node, job, term, &host, action),
         Output::Answer { asked, answer } => world.answered(node, asked, answer),
@@ -263,16 +263,17 @@ fn check_order(world: &mut World, node: usize, term: Term, host: usize) {
     }
 }
 
-/// Checks that a host that counts as lost from now on was not heard of for its lease.
+/// Checks that a host that counts as lost from now on was not heard of for its lease. A host that slept counts as lost
+/// once it was told to switch on and nobody waits for it.
 fn check_lost(world: &mut World, node: usize, change: &Change) {
     let Change::Put { key, value } = change else { return };
     let Some(name) = key.strip_prefix("host/") else { return };
-    let is_lost =
-        |value: &[u8]| serde_json::from_slice::<HostRecord>(value).is_ok_and(|host| host.contact == Contact::Lost);
-    let was_lost = world.value(key).is_some_and(|value| is_lost(&value));
+    let contact = |value: &[u8]| serde_json::from_slice::<HostRecord>(value).ok().map(|host| host.contact);
+    let before = world.value(key).and_then(|value| contact(&value));
+    let is_news = contact(value) == Some(Contact::Lost) && before == Some(Contact::Online);
     let host = world.agents.iter().position(|agent| agent.name == name);
     let lease_ms = 1000 * u64::from(skein_api::cluster::ClusterSettings::default().host_lease_s);
-    if let Some(host) = host.filter(|_| is_lost(value) && !was_lost) {
+    if let Some(host) = host.filter(|_| is_news) {
         let silent_ms = world.check.silent_ms(world.now, node, host);
         if silent_ms + TICK_MS * 4 < lease_ms {
             world.check.broken(world.now, format!("{name} counts as lost after {silent_ms} ms"));
@@ -323,9 +324,16 @@ fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &
     world.after(ms, Event::Stored { node, life, done: Stored::Written { write, outcome } });
 }
 
-/// Makes a plan, as the process's planner does.
+/// Begins a plan, as the process's planner does.
+pub fn plan(world: &mut World, node: usize, number: u64) {
+    let Some(request) = world.nodes[node].controller.plan_request(number) else { return };
+    let (ms, life) = (world.rng.between(5, 400), world.nodes[node].life);
+    world.after(ms, Event::Planned { node, life, plan: number, request: Box::new(request) });
+}
+
+/// Ends a plan.
 pub fn planned(world: &mut World, node: usize, number: u64, request: &skein_cluster::PlanRequest) {
-    let result = plan(request);
+    let result = skein_cluster::plan(request);
     world.say(|| {
         let at: Vec<String> = request.cluster.guests.iter().map(|g| format!("{}@{:?}", g.name, g.host)).collect();
         let hosts: Vec<String> = request.cluster.hosts.iter().map(|h| format!("{}:{:?}", h.name, h.state)).collect();

@@ -100,7 +100,7 @@ impl Controller {
         }
         let is_soon = run.plan_failed_ms.is_some_and(|failed| now.ms_since(failed) < REPLAN_MS);
         // One plan at a time: each goes by what those before it are going to do.
-        let is_other = self.plans.values().any(|purpose| matches!(purpose, PlanPurpose::Operation { .. }));
+        let is_other = self.plans.values().any(|asked| matches!(asked.purpose, PlanPurpose::Operation { .. }));
         if run.plan.is_some() || is_other || is_soon || !self.may_plan(now, &operation) {
             return;
         }
@@ -118,7 +118,7 @@ impl Controller {
         }
         let (want, excluded) = self.want(now, &operation);
         let plan =
-            self.ask_plan(PlanPurpose::Operation { id: operation.id.clone(), epoch: self.epoch }, want, &excluded);
+            self.ask_plan(PlanPurpose::Operation { id: operation.id.clone(), epoch: self.epoch }, want, excluded);
         if let Some(run) = self.runs.get_mut(&operation.id) {
             run.plan = Some(plan);
         }

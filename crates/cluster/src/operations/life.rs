@@ -16,7 +16,7 @@ use crate::ask::{no_host, no_vm};
 use crate::live::Excluded;
 use crate::planner::Want;
 use crate::records::VmRecord;
-use crate::state::{CommandPurpose, Controller, PlanPurpose};
+use crate::state::{CommandPurpose, Controller, PlanBasis, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 use crate::words::refusal_words;
@@ -188,10 +188,9 @@ impl Controller {
         }
         let unsuited = self.unsuited(record.definition.as_deref(), record.host.as_deref()).into_keys().collect();
         let excluded = Excluded::from([(vm.to_owned(), unsuited)]);
-        let mut cluster = self.model(&Excluded::new());
-        self.add_unplaced(&mut cluster, [(vm, record)], &excluded);
         let purpose = PlanPurpose::Preview { asked, operation: Box::new(operation) };
-        self.ask_plan_of(purpose, Want::Start { vms: vec![vm.to_owned()] }, cluster);
+        let (want, unknown) = (Want::Start { vms: vec![vm.to_owned()] }, Some((vm.to_owned(), record.clone())));
+        self.ask_plan_for(purpose, PlanBasis::Guests { want, excluded, unknown });
         None
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
-use skein_placement_model::cluster::model::Cluster;
+use skein_placement_model::cluster::model::{Cluster, HostState};
 
 use super::advance::double_words;
 use super::by_hand::MOVED_BY_HAND;
@@ -14,40 +14,58 @@ use crate::answer::Answer;
 use crate::error_chain;
 use crate::live::Excluded;
 use crate::planner::{Better, PastRound, PlanError, PlanRequest, Planned, Want};
-use crate::state::{Controller, Output, PlanPurpose, Planted};
+use crate::records::VmRecord;
+use crate::state::{AskedPlan, Controller, Output, PlanBasis, PlanPurpose, Planted};
 use crate::time::Now;
 
 impl Controller {
     /// Asks for a plan.
-    pub(crate) fn ask_plan(&mut self, purpose: PlanPurpose, want: Want, excluded: &Excluded) -> u64 {
-        let mut cluster = self.model(excluded);
-        if let Want::Empty { host } = &want
-            && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
-        {
-            // A preview asks what would be.
-            found.state = skein_placement_model::cluster::model::HostState::Maintenance;
-        }
-        if let Want::Start { vms } = &want {
-            let records = vms.iter().filter_map(|vm| Some((vm.as_str(), &self.tables.vms.get(vm)?.value)));
-            self.add_unplaced(&mut cluster, records, excluded);
-        }
-        self.ask_plan_of(purpose, want, cluster)
+    pub(crate) fn ask_plan(&mut self, purpose: PlanPurpose, want: Want, excluded: Excluded) -> u64 {
+        self.ask_plan_for(purpose, PlanBasis::Guests { want, excluded, unknown: None })
     }
 
-    /// Asks for a plan of a cluster.
-    pub(crate) fn ask_plan_of(&mut self, purpose: PlanPurpose, want: Want, cluster: Cluster) -> u64 {
+    /// Asks for a plan of something.
+    pub(crate) fn ask_plan_for(&mut self, purpose: PlanPurpose, basis: PlanBasis) -> u64 {
         let plan = self.number();
+        self.plans.insert(plan, AskedPlan { purpose, basis });
+        self.effect(Output::Plan { plan });
+        plan
+    }
+
+    /// Returns what a plan goes by that was asked for: the cluster as it is now, which takes a while to tell of a large
+    /// one. `None`: nobody waits for the plan any more.
+    pub fn plan_request(&self, plan: u64) -> Option<PlanRequest> {
+        let (want, cluster) = match &self.plans.get(&plan)?.basis {
+            PlanBasis::Guests { want, excluded, unknown } => {
+                let cluster = self.cluster_for(want, excluded, unknown.as_ref());
+                (want.clone(), cluster)
+            }
+            PlanBasis::Power { now_ms } => self.power_wanted(*now_ms),
+        };
         let limits = cluster.hosts.iter().map(|host| {
             let (incoming, outgoing) = self.slots(&host.name);
             (host.name.clone(), ConcurrencyLimits { incoming, outgoing, total: incoming.saturating_add(outgoing) })
         });
         let limits = limits.collect();
         let rates = cluster.hosts.iter().filter_map(|host| Some((host.name.clone(), self.rate(&host.name)?))).collect();
-        self.plans.insert(plan, purpose);
         let asleep = self.can_wake().into_iter().collect();
-        let request = Box::new(PlanRequest { cluster, want, limits, rates, asleep });
-        self.effect(Output::Plan { plan, request });
-        plan
+        Some(PlanRequest { cluster, want, limits, rates, asleep })
+    }
+
+    fn cluster_for(&self, want: &Want, excluded: &Excluded, unknown: Option<&(String, VmRecord)>) -> Cluster {
+        let mut cluster = self.model(excluded);
+        if let Want::Empty { host } = want
+            && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
+        {
+            // A preview asks what would be.
+            found.state = HostState::Maintenance;
+        }
+        if let Want::Start { vms } = want {
+            let new = unknown.map(|(name, record)| (name.as_str(), record));
+            let known = vms.iter().filter_map(|vm| Some((vm.as_str(), &self.tables.vms.get(vm)?.value)));
+            self.add_unplaced(&mut cluster, new.into_iter().chain(known), excluded);
+        }
+        cluster
     }
 
     /// Returns what leaves a host in a second of guests' memory, in bytes: by the moves that were made, or as much as
@@ -63,7 +81,7 @@ impl Controller {
     }
 
     pub(crate) fn planned(&mut self, now: Now, plan: u64, result: Result<Planned, PlanError>) {
-        match self.plans.remove(&plan) {
+        match self.plans.remove(&plan).map(|asked| asked.purpose) {
             Some(PlanPurpose::Preview { asked, mut operation }) => {
                 let answer = match result {
                     Ok(planned) => {

@@ -111,7 +111,7 @@ impl Controller {
         }
         let want = Want::Empty { host: host.clone() };
         let purpose = PlanPurpose::UpdateCheck { asked: None, operation: Box::new(operation.clone()), index };
-        let plan = self.ask_plan(purpose, want, &Excluded::new());
+        let plan = self.ask_plan(purpose, want, Excluded::new());
         if let Some(run) = self.runs.get_mut(&operation.id) {
             run.plan = Some(plan);
         }
@@ -145,7 +145,7 @@ impl Controller {
         let next = hosts.enumerate().find(|(_, of)| of.state == HostUpdateState::Unchecked);
         if let Some((index, host)) = next.map(|(index, of)| (index, of.host.clone())) {
             let purpose = PlanPurpose::UpdateCheck { asked: Some(asked), operation: Box::new(operation), index };
-            self.ask_plan(purpose, Want::Empty { host }, &Excluded::new());
+            self.ask_plan(purpose, Want::Empty { host }, Excluded::new());
             return;
         }
         operation.message = "nothing was begun: this is what would be done".into();

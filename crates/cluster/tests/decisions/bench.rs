@@ -135,8 +135,9 @@ impl Bench {
                 }
                 return Some(Input::Written { write, revision: self.revision });
             }
-            Output::Plan { plan: number, request } => {
+            Output::Plan { plan: number } => {
                 self.plans += 1;
+                let request = self.controller.plan_request(number)?;
                 return Some(Input::Planned { plan: number, result: plan(&request) });
             }
             Output::Command { session, command, request_id, request, .. } => {

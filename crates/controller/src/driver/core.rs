@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex};
 use skein_api::cluster::{ChangedObject, FencingDevice};
 use skein_api::{Hello, Term, ToAgent};
 use skein_cluster::{
-    Answer, Asked, Change, Controller, Input, Output, PlanError, PlanRequest, PowerAction, PowerResult, Refused,
-    RefusedKind, SessionId, ShownCertificate, error_chain,
+    Answer, Asked, Change, Controller, Input, Output, PlanError, PowerAction, PowerResult, Refused, RefusedKind,
+    SessionId, ShownCertificate, error_chain,
 };
 use skein_store::StoreMember;
 use skein_store::election::HeldLease;
@@ -23,18 +23,13 @@ use super::agents::{AgentLink, Agents};
 use super::clock::{self, BootClock};
 use super::events::Events;
 use super::members::Members;
+use super::patient_lock::PatientLock;
 
 /// A transaction that is to be written.
 pub(crate) struct WriteJob {
     pub write: u64,
     pub term: Term,
     pub changes: Vec<Change>,
-}
-
-/// A plan that is to be made.
-pub(crate) struct PlanJob {
-    pub plan: u64,
-    pub request: Box<PlanRequest>,
 }
 
 /// What a device is to be told or asked.
@@ -49,7 +44,7 @@ pub(crate) struct PowerJob {
 
 /// What the threads and tasks of a controller share.
 pub(crate) struct Shared {
-    state: RwLock<State>,
+    state: PatientLock<State>,
     pub boot: BootClock,
     pub events: Events,
     pub members: Mutex<Members>,
@@ -77,7 +72,7 @@ struct State {
 /// Where what takes a while waits to be done.
 pub(crate) struct Queues {
     pub writes: SyncSender<WriteJob>,
-    pub plans: SyncSender<PlanJob>,
+    pub plans: SyncSender<u64>,
     pub powers: SyncSender<PowerJob>,
 }
 
@@ -85,7 +80,7 @@ impl Shared {
     pub fn new(controller: Controller, boot: BootClock, queues: Queues) -> Shared {
         let state = State { controller, agents: Agents::default(), answers: BTreeMap::new(), queues, asked: 0 };
         Shared {
-            state: RwLock::new(state),
+            state: PatientLock::new(state),
             boot,
             events: Events::default(),
             members: Mutex::default(),
@@ -241,8 +236,8 @@ impl Shared {
                 let full = state.queues.writes.try_send(WriteJob { write, term, changes }).is_err();
                 full.then(|| Input::WriteFailed { write, why: "earlier writes take too long".into() })
             }
-            Output::Plan { plan, request } => {
-                let full = state.queues.plans.try_send(PlanJob { plan, request }).is_err();
+            Output::Plan { plan } => {
+                let full = state.queues.plans.try_send(plan).is_err();
                 full.then_some(Input::Planned { plan, result: Err(PlanError::Busy) })
             }
             Output::Power { job, term, host, device, action, within_ms } => {

@@ -11,6 +11,7 @@
 //! | `agents`, `host_list`, `line` | lines for agents |
 //! | `events` | what subscribers are sent |
 //! | `clock` | the clocks |
+//! | `patient_lock` | the lock of the core: reads do not wait for one another |
 
 mod agents;
 mod candidate;
@@ -22,6 +23,7 @@ mod host_list;
 mod line;
 mod members;
 mod needed;
+mod patient_lock;
 mod planners;
 mod writer;
 

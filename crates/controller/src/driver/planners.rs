@@ -9,21 +9,22 @@ use parking_lot::Mutex;
 use skein_cluster::{Input, PlanError, plan};
 use tracing::error;
 
-use super::core::{PlanJob, Shared};
+use super::core::Shared;
 
 /// How many plans are made at the same time.
 pub(crate) const THREADS: usize = 2;
-/// How many plans wait at most. Each has a copy of the cluster.
+/// How many plans wait at most.
 pub(crate) const PLANS_MAX: usize = 64;
 /// How often a thread sees whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Makes plans until the controller ends.
-pub(crate) fn run(shared: &Arc<Shared>, jobs: &Mutex<Receiver<PlanJob>>) {
+pub(crate) fn run(shared: &Arc<Shared>, jobs: &Mutex<Receiver<u64>>) {
     loop {
         let job = jobs.lock().recv_timeout(LOOK);
         match job {
-            Ok(PlanJob { plan: id, request }) => {
+            Ok(id) => {
+                let Some(request) = shared.read(|controller| controller.plan_request(id)) else { continue };
                 let planned = catch_unwind(AssertUnwindSafe(|| plan(&request)));
                 let result = planned.unwrap_or_else(|_| {
                     error!("the planner failed for {:?}", request.want);
