@@ -63,6 +63,7 @@ impl Controller {
         // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
         let online = cluster.hosts.iter().filter(|host| host.state != HostState::Offline);
         let online: BTreeSet<String> = online.map(|host| host.name.clone()).collect();
+        let moved_by_hand = self.moved_by_hand();
         for (name, stored) in self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state)) {
             let vm = &stored.value;
             let Some(on) = vm.host.clone().filter(|host| online.contains(host)) else { continue };
@@ -71,7 +72,7 @@ impl Controller {
             let to = pending.get(name.as_str()).filter(|to| online.contains(**to));
             guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
             // Somebody else moves it: it counts as where it is until it has gone, and nothing else is done with it.
-            guest.optimize &= self.by_hand(name).is_none();
+            guest.optimize &= !moved_by_hand.contains(name.as_str());
             cluster.guests.push(guest);
         }
         // A VM that is to be started counts as where it will be.

@@ -236,7 +236,10 @@ async fn lines(
                     match parse(&line) {
                         // Whoever asks again before there is an answer gets that answer.
                         Ok(ToController::Renew) => drop(renew.try_send(())),
-                        Ok(line) => take(shared, session, line),
+                        Ok(line) => {
+                            shared.free().await;
+                            take(shared, session, line);
+                        }
                         Err(end) => return end,
                     }
                 }

@@ -4,7 +4,7 @@
 //! drain asks for a person's word. An evacuation does not wait, as its host is about to fail: a guest that is held on
 //! its way from the host is told to switch, and a migration to the host is called off.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, VmMigration};
 use skein_api::{Migration, MigrationId, Request, Role};
@@ -32,6 +32,13 @@ impl Controller {
         let migration = self.migration_of(vm)?;
         let is_ours = self.begun_moves().any(|of| of.vm == vm && of.from == migration.source);
         (!is_ours).then_some(migration)
+    }
+
+    /// Returns the VMs that somebody moves, and no operation.
+    pub(crate) fn moved_by_hand(&self) -> BTreeSet<&str> {
+        let vms = self.observed.values().flat_map(|observed| observed.vms.values());
+        let moving = vms.filter(|vm| vm.migration.is_some()).map(|vm| vm.name.as_str());
+        moving.filter(|vm| self.by_hand(vm).is_some()).collect()
     }
 
     /// Returns the migrations to a host that no operation began, as their sources tell.

@@ -93,6 +93,12 @@ impl Shared {
         }
     }
 
+    /// Waits for a moment at which something can be taken in. A thousand reports that each hold a thread as they wait
+    /// for a planner would leave none to answer requests.
+    pub async fn free(&self) {
+        self.state.free().await;
+    }
+
     /// Takes something in, and hands on what is to be done.
     pub fn input(&self, input: Input) {
         self.input_to(&mut self.state.write(), input);

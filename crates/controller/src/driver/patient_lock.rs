@@ -3,12 +3,14 @@
 //! A planner reads the whole of a large cluster for tens of milliseconds. Behind it a report of an agent waits to be
 //! written, a thousand times a second; a fair lock has all that read after that report wait, too.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RecursiveRwLock, RecursiveRwLockReadGuard, RecursiveRwLockWriteGuard};
 
 /// How long a writer waits while others begin to read.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(150);
+/// How often a task looks whether the lock is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(crate) struct PatientLock<T> {
@@ -26,6 +28,14 @@ impl<T> PatientLock<T> {
     pub fn read(&self) -> RecursiveRwLockReadGuard<'_, T> {
         drop(self.turn.lock());
         self.value.read()
+    }
+
+    /// Waits, without holding a thread, until nobody has the lock, or for the most that a writer lets others read.
+    pub async fn free(&self) {
+        let until = Instant::now() + self.patience;
+        while self.value.is_locked() && Instant::now() < until {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     pub fn write(&self) -> RecursiveRwLockWriteGuard<'_, T> {

@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
 use skein_cluster::{Input, PlanError, plan};
 use tracing::error;
 
@@ -18,8 +20,13 @@ pub(crate) const PLANS_MAX: usize = 64;
 /// How often a thread sees whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How far planners stand behind what answers and hears agents, where cores are busy (sched(7)).
+const NICENESS: i32 = 10;
+
 /// Makes plans until the controller ends.
 pub(crate) fn run(shared: &Arc<Shared>, jobs: &Mutex<Receiver<u64>>) {
+    // Without that, reads wait for plans on a machine of few cores.
+    let _ = setpriority_process(Some(gettid()), NICENESS);
     loop {
         let job = jobs.lock().recv_timeout(LOOK);
         match job {

@@ -21,6 +21,12 @@ impl Finder<'_> {
                 continue;
             }
             let common = |host: &HostId| guests.iter().all(|guest| self.allowed(*guest).contains(*host));
+            let mut hosts = (0..self.problem.hosts.len() as HostId).filter(common);
+            // Mostly the first host will do.
+            let need = self.need_of(&guests);
+            if hosts.any(|host| self.has_room(host, &need)) {
+                continue;
+            }
             let hosts: Vec<HostId> = (0..self.problem.hosts.len() as HostId).filter(common).collect();
             if hosts.is_empty() {
                 let (rules, guests, _) = self.reduced(&guests, |_, hosts| hosts.is_empty());
@@ -29,7 +35,7 @@ impl Finder<'_> {
                     self.names.list(&guests)
                 );
                 self.report(rules, &guests, what, "let them share a host, or no longer require that they do");
-            } else if self.is_too_large(&guests, &hosts) {
+            } else {
                 let (rules, guests, hosts) =
                     self.reduced(&guests, |guests, hosts| !hosts.is_empty() && self.is_too_large(guests, hosts));
                 let what = self.too_large(&guests, &hosts);
@@ -85,8 +91,12 @@ impl Finder<'_> {
     /// Returns whether none of the hosts has what these guests need together.
     fn is_too_large(&self, guests: &[GuestId], hosts: &[HostId]) -> bool {
         let need = self.need_of(guests);
-        let capacity = |host: &HostId| &self.problem.hosts[*host as usize].capacity;
-        !hosts.iter().any(|host| need.iter().zip(capacity(host)).all(|(need, has)| need <= has))
+        !hosts.iter().any(|host| self.has_room(*host, &need))
+    }
+
+    /// Returns whether a host has so much of each row.
+    fn has_room(&self, host: HostId, need: &[i64]) -> bool {
+        need.iter().zip(&self.problem.hosts[host as usize].capacity).all(|(need, has)| need <= has)
     }
 
     /// Describes what none of these hosts has.
