@@ -12,125 +12,53 @@ use super::host::Ms;
 #[derive(Debug)]
 pub enum Event {
     /// A controller's clock ticks.
-    Tick {
-        node: usize,
-        life: u64,
-    },
+    Tick { node: usize, life: u64 },
     /// The store has an answer for a controller.
-    Stored {
-        node: usize,
-        life: u64,
-        done: Stored,
-    },
+    Stored { node: usize, life: u64, done: Stored },
+    /// A plan is begun.
+    Planning { node: usize, life: u64, plan: u64 },
     /// A plan is made.
-    Plan {
-        node: usize,
-        life: u64,
-        plan: u64,
-    },
-    Planned {
-        node: usize,
-        life: u64,
-        plan: u64,
-        request: Box<PlanRequest>,
-    },
+    Plan { node: usize, life: u64, plan: u64, request: Box<PlanRequest> },
     /// A line comes to an agent.
-    ToAgent {
-        host: usize,
-        session: u64,
-        line: Box<ToAgent>,
-    },
+    ToAgent { host: usize, session: u64, line: Box<ToAgent> },
     /// A line comes to a controller.
-    ToController {
-        node: usize,
-        session: u64,
-        line: Box<ToController>,
-    },
+    ToController { node: usize, session: u64, line: Box<ToController> },
     /// An agent dials a controller.
-    Dial {
-        host: usize,
-        life: u64,
-        node: usize,
-    },
+    Dial { host: usize, life: u64, node: usize },
     /// An agent reports.
-    Report {
-        host: usize,
-        life: u64,
-        session: u64,
-    },
+    Report { host: usize, life: u64, session: u64 },
     /// A guest runs that was being started, as a command of this session asked.
-    Started {
-        host: usize,
-        life: u64,
-        session: u64,
-        command: u64,
-        name: String,
-        vm: String,
-    },
+    Started { host: usize, life: u64, session: u64, command: u64, name: String, vm: String },
     /// A migration comes to its end.
-    Migrated {
-        id: u64,
-    },
+    Migrated { id: u64 },
     /// One end of a session notices that it is over.
-    Broken {
-        session: u64,
-        at_node: bool,
-    },
+    Broken { session: u64, at_node: bool },
     /// A controller's word comes to a fencing device.
-    Power {
-        node: usize,
-        life: u64,
-        job: u64,
-        host: usize,
-        action: PowerAction,
-    },
+    Power { node: usize, life: u64, job: u64, host: usize, action: PowerAction },
     /// A fencing device's answer comes to a controller.
-    Powered {
-        node: usize,
-        life: u64,
-        job: u64,
-        result: PowerResult,
-    },
+    Powered { node: usize, life: u64, job: u64, result: PowerResult },
     /// A host is off that was to be switched off.
-    PowerOff {
-        host: usize,
-    },
+    PowerOff { host: usize },
     /// A host shuts itself down, as its device was told.
-    ShutDown {
-        host: usize,
-    },
+    ShutDown { host: usize },
     /// A host is on again, as its device was told.
-    PowerOn {
-        host: usize,
-    },
+    PowerOn { host: usize },
     /// The command ends that updates a host.
-    Updated {
-        host: usize,
-        id: String,
-    },
+    Updated { host: usize, id: String },
     /// A host is booted that is updated: it goes down, and comes back later or not at all by itself.
-    Boot {
-        host: usize,
-    },
+    Boot { host: usize },
     /// Somebody starts a guest by hand.
-    ByHand {
-        host: usize,
-    },
+    ByHand { host: usize },
     /// Hosts get their fencing devices.
     Outfit,
     /// A host that was cut off is reached again.
-    Rejoin {
-        host: usize,
-    },
+    Rejoin { host: usize },
     /// Something goes wrong, or is mended.
     Fault,
     /// Somebody asks for something.
     People,
     /// A host's or controller's process starts again.
-    Restart {
-        node: Option<usize>,
-        host: Option<usize>,
-    },
+    Restart { node: Option<usize>, host: Option<usize> },
 }
 
 /// The answer of the store.

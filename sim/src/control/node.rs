@@ -204,7 +204,7 @@ fn perform(world: &mut World, node: usize, output: Output) {
         }
         Output::Plan { plan } => {
             let ms = world.rng.between(0, 100);
-            world.after(ms, Event::Plan { node, life, plan });
+            world.after(ms, Event::Planning { node, life, plan });
         }
         Output::Power { job, term, host, action, .. } => send_power(world, node, job, term, &host, action),
         Output::Answer { asked, answer } => world.answered(node, asked, answer),
@@ -328,7 +328,7 @@ fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &
 pub fn plan(world: &mut World, node: usize, number: u64) {
     let Some(request) = world.nodes[node].controller.plan_request(number) else { return };
     let (ms, life) = (world.rng.between(5, 400), world.nodes[node].life);
-    world.after(ms, Event::Planned { node, life, plan: number, request: Box::new(request) });
+    world.after(ms, Event::Plan { node, life, plan: number, request: Box::new(request) });
 }
 
 /// Ends a plan.

@@ -112,8 +112,8 @@ fn take(world: &mut World, event: Event) {
     match event {
         Event::Tick { node, life } if is_life(world, node, life) => node::tick(world, node, life),
         Event::Stored { node, life, done } if is_life(world, node, life) => node::stored(world, node, done),
-        Event::Plan { node, life, plan } if is_life(world, node, life) => node::plan(world, node, plan),
-        Event::Planned { node, life, plan, request } if is_life(world, node, life) => {
+        Event::Planning { node, life, plan } if is_life(world, node, life) => node::plan(world, node, plan),
+        Event::Plan { node, life, plan, request } if is_life(world, node, life) => {
             node::planned(world, node, plan, &request);
         }
         Event::ToAgent { host, session, line } => agent::line(world, host, session, *line),
@@ -164,7 +164,7 @@ fn take(world: &mut World, event: Event) {
 fn node_of(event: &Event) -> Option<usize> {
     match event {
         Event::Tick { node, .. } | Event::Stored { node, .. } | Event::Plan { node, .. } => Some(*node),
-        Event::Planned { node, .. } => Some(*node),
+        Event::Planning { node, .. } => Some(*node),
         Event::ToController { node, .. } | Event::Powered { node, .. } => Some(*node),
         _ => None,
     }
