@@ -78,6 +78,8 @@ fn what_is_planted_is_found() {
         Planted::SleeperTrusted,
         Planted::UpdateDrainForgotten,
         Planted::UpdateRepeated,
+        Planted::KeptTooEarly,
+        Planted::LeftTooEarly,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

@@ -99,8 +99,8 @@ impl NamedStarts {
             // An earlier process of the agent began it, and nobody goes on with it.
             Ok(Some(SavedState::Begun)) => {
                 let cut_short = Refusal {
-                    message: "the agent ended while it started the VM, and the VM does not run".into(),
-                    cure: "start it again".into(),
+                    message: "the agent ended while it was at that, and it was not done".into(),
+                    cure: "ask for it again".into(),
                 };
                 return self.end(&file, name, if runs() { Ok(()) } else { Err(cut_short) });
             }

@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use serde_json::Value;
+use skein_api::{Request, VmOrigin, VmState};
 use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, until};
 
 use controlled::{DEADLINE, FENCE_AGENT};
@@ -118,6 +119,48 @@ fn hosts_are_updated_one_by_one_with_guests_that_leave_and_come_home() {
     assert_eq!(world.host("a")["mode"], "maintenance");
     done(&world.skein(&["host", "resume", "a"]), "skein host resume");
     world.cluster.wait_clean(DEADLINE);
+    world.cluster.check();
+}
+
+#[test]
+fn vms_that_are_off_leave_a_host_that_is_drained_start_there_and_come_home() {
+    let world = up();
+    let vms = ["v1", "v2"].map(str::to_owned);
+    for vm in &vms {
+        let definition = world.cluster.bare(vm);
+        world.cluster.start_vm("b", &definition);
+    }
+    world.sees(&vms, "b");
+    let stop = |vm: &str| {
+        let stopped = world.skein(&["vm", "stop", vm, "--cluster", "--timeout", "1", "--force"]);
+        done(&stopped, "skein vm stop");
+    };
+    vms.iter().for_each(|vm| stop(vm));
+    let would = world.skein(&["host", "drain", "b", "--dry-run"]);
+    done(&would, "skein host drain --dry-run");
+    let said = String::from_utf8_lossy(&would.stdout);
+    assert!(said.contains("2 VMs that are off move, too"), "{said}");
+
+    done(&world.skein(&["host", "drain", "b"]), "skein host drain");
+    assert!(world.cluster.vms("b").is_empty(), "{:?}", world.cluster.vms("b"));
+    let list = world.json(&["vm", "list", "--cluster", "--json"]);
+    let host = |vm: &str| {
+        let found = list.as_array().unwrap().iter().find(|of| of["name"] == vm).cloned().unwrap_or_default();
+        found["host"].as_str().unwrap_or_default().to_owned()
+    };
+    let (first, second) = (host("v1"), host("v2"));
+    assert!(![&first, &second].iter().any(|host| host.is_empty() || *host == "b"), "{list}");
+    assert_eq!(world.cluster.vm(&first, "v1").reserved, None, "nothing holds it there any more");
+    // One is started where it came to, by its host alone, and goes home as a guest; the other as it came.
+    world.cluster.asked(&first, &Request::VmStart { from: VmOrigin::Name("v1".into()), options: Default::default() });
+    world.sees(&vms[..1], &first);
+    done(&world.skein(&["host", "resume", "b", "--bring-home"]), "skein host resume");
+    world.sees(&vms[..1], "b");
+    assert_eq!(world.cluster.vm("b", "v2").state, VmState::Stopped);
+    assert!(world.cluster.vms(&second).iter().all(|vm| vm.name != "v2"));
+    // By hand, too.
+    done(&world.skein(&["migrate", "v2", "--to", "c"]), "skein migrate v2 --to c");
+    assert_eq!(world.cluster.vm("c", "v2").state, VmState::Stopped);
     world.cluster.check();
 }
 

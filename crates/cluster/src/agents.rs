@@ -87,6 +87,7 @@ impl Controller {
             self.note_host(now, &host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
             self.forget_elsewhere(&host);
+            self.settle_reservations(&host);
         }
         is_news
     }
@@ -96,6 +97,7 @@ impl Controller {
         self.commands.remove(&command);
         match outstanding.purpose {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
+            CommandPurpose::Offer { operation, index } => self.offered(now, &operation, index, reply),
             CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
             CommandPurpose::Relay { asked } => self.relayed(now, asked, reply),
@@ -173,6 +175,10 @@ impl Controller {
         let Some(state) = run_state(vm.state) else { return };
         let before = self.tables.vms.get(&vm.name).map(|found| found.value.clone());
         let mut record = before.clone().unwrap_or_default();
+        // It is on its way there, and another host's.
+        if vm.reserved.is_some() && record.host.as_deref() != Some(host) {
+            return;
+        }
         // While a guest is handed over, both hosts have it. It is where it runs, or where it was until it does. What a
         // host has left of a guest that went elsewhere counts only if it is known not to be there any more.
         let other = record.host.as_deref().filter(|other| *other != host);
@@ -248,6 +254,8 @@ impl Controller {
             .iter()
             .filter(|(_, since)| now.ms_since(**since) > most)
             .map(|(name, _)| name.clone())
+            // The host to which it is moved while it is off keeps it.
+            .filter(|name| !self.begun_off_moves().any(|of| of.vm == *name))
             .collect();
         let is_silent = self.tables.hosts.iter().any(|(name, host)| {
             host.value.contact != Contact::Joined && !host.value.contact.is_off() && self.reporting(name).is_none()
@@ -270,6 +278,6 @@ impl Controller {
     /// Returns what a host that reports says of a VM that it has.
     fn said_of(&self, host: &str, vm: &str) -> Option<VmRunState> {
         let observed = self.observed.get(host).filter(|observed| observed.session.is_some())?;
-        observed.vms.get(vm).and_then(|vm| run_state(vm.state))
+        observed.vms.get(vm).filter(|vm| vm.reserved.is_none()).and_then(|vm| run_state(vm.state))
     }
 }

@@ -251,9 +251,17 @@ impl Controller {
         if let Some((message, cure)) = self.moving_words(vm) {
             return Some(Answer::conflict(message, cure));
         }
-        let Some(from) = found.host.filter(|_| is_guest(found.state)) else {
-            return Some(Answer::conflict(format!("'{vm}' does not run"), format!("start it: skein vm start {vm}")));
+        let is_off = self.off_host(vm).is_some();
+        let Some(from) = found.host.filter(|_| is_guest(found.state) || is_off) else {
+            let message = format!("'{vm}' is off, and no host that reports has it");
+            return Some(Answer::conflict(message, format!("start it: skein vm start {vm} --cluster")));
         };
+        if is_off && request.hold.is_some() {
+            return Some(Answer::conflict(
+                format!("'{vm}' is off: there is nothing to hold"),
+                "leave out what holds it",
+            ));
+        }
         let options = MigrateOptions { rate_bits_per_s: request.rate_bits_per_s, ..MigrateOptions::default() };
         let hold = request.hold.as_ref().map_or(Ok(()), HoldOptions::check);
         if let Err(wrong) = options.check().and(hold) {
@@ -266,6 +274,9 @@ impl Controller {
             hold: request.hold.clone(),
         };
         let Some(to) = &request.to else {
+            if is_off {
+                return Some(self.migrate_off(now, kind, vm, None, request.dry_run, by));
+            }
             if request.dry_run {
                 self.preview(now, asked, kind, Want::Elsewhere { vm: vm.to_owned() }, by);
                 return None;
@@ -274,7 +285,7 @@ impl Controller {
         };
         let Some(target) = self.tables.hosts.get(to) else { return Some(no_host(to)) };
         if *to == from {
-            return Some(Answer::conflict(format!("'{vm}' runs on '{to}' already"), ""));
+            return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), ""));
         }
         if target.value.contact == Contact::Asleep {
             return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
@@ -287,12 +298,33 @@ impl Controller {
             let message = format!("'{to}' is none of the possible owners of '{vm}'");
             return Some(Answer::conflict(message, "change its settings first, or choose another host"));
         }
+        if is_off {
+            return Some(self.migrate_off(now, kind, vm, Some(to), request.dry_run, by));
+        }
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
         operation.moves.push(Move::new(vm, &from, Some(to), "asked for"));
         if !request.dry_run {
             self.keep_operation(now, operation.clone());
         }
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    /// Moves a VM that is off.
+    fn migrate_off(
+        &mut self,
+        now: Now,
+        kind: OperationKind,
+        vm: &str,
+        to: Option<&str>,
+        dry_run: bool,
+        by: &str,
+    ) -> Answer {
+        let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
+        operation.moves.extend(self.off_move(&operation, vm, to));
+        if !dry_run {
+            self.keep_operation(now, operation.clone());
+        }
+        Answer::Operation(Box::new(operation))
     }
 
     pub(crate) fn cancel(&mut self, now: Now, id: &str) -> Answer {

@@ -88,6 +88,10 @@ pub enum Planted {
     UpdateDrainForgotten,
     /// A later leader has a host updated once more.
     UpdateRepeated,
+    /// A VM that is off is its new host's before its old host has forgotten the VM.
+    KeptTooEarly,
+    /// A VM that is off is to be forgotten by its host before another host keeps the VM.
+    LeftTooEarly,
 }
 
 impl Default for Settings {
@@ -190,6 +194,8 @@ pub(crate) struct InFlight {
 pub(crate) enum CommandPurpose {
     /// To begin a move of an operation.
     Begin { operation: String, index: usize },
+    /// To hear what a host keeps of a VM that is off, for a move of an operation.
+    Offer { operation: String, index: usize },
     /// To call a move off.
     CallOff { operation: String, index: usize },
     /// To settle a migration in doubt whose other host is off.

@@ -74,6 +74,7 @@ async fn connect(world: &Arc<World>, index: usize, tls: &TlsConnector, controlle
             boot_id: Some(host.boot_id()),
             addresses: vec![format!("10.0.{}.{}:7070", number / 250, number % 250 + 1)],
             highest_term: host.highest,
+            moves_off: false,
         }
     };
     send(&mut writer, &ToController::Hello(hello)).await?;

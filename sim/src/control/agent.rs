@@ -10,6 +10,7 @@ use skein_cluster::VmRecord;
 
 use super::event::{Event, Session};
 use super::host::{Flight, Guest, Ms, Sent, Start};
+use super::off;
 use super::update;
 use super::world::World;
 
@@ -21,8 +22,12 @@ const RENEWALS_PERCENT: u64 = 4;
 
 /// Starts an agent's process: it dials all controllers.
 pub fn start(world: &mut World, host: usize) {
+    let now = world.now;
     let agent = &mut world.agents[host];
     agent.life += 1;
+    if !agent.is_on {
+        agent.on_since = now;
+    }
     (agent.is_up, agent.is_on) = (true, true);
     let life = agent.life;
     for node in 0..world.nodes.len() {
@@ -126,6 +131,7 @@ pub fn dial(world: &mut World, host: usize, node: usize) {
         boot_id: Some(format!("boot{}", agent.boot)),
         addresses: vec![format!("10.0.0.{}:7070", host + 1)],
         highest_term: agent.highest,
+        moves_off: true,
     };
     world.send_to_controller(session, ToController::Hello(hello));
     report(world, host, session);
@@ -161,7 +167,7 @@ fn renewed(world: &mut World, host: usize, number: u64) {
     sessions.into_iter().for_each(|session| world.break_session(session));
 }
 
-fn report_all(world: &mut World, host: usize) {
+pub(super) fn report_all(world: &mut World, host: usize) {
     let sessions: Vec<u64> = world.agents[host].sessions.values().copied().collect();
     sessions.into_iter().for_each(|session| report(world, host, session));
 }
@@ -259,10 +265,17 @@ fn obey(
             return start_vm(world, host, from_whom, request_id, vm, is_defined);
         }
         Request::VmStop { name, force, .. } => stop_vm(world, host, &name, force),
+        Request::VmForget { name } if let Some(id) = request_id => off::leave(world, host, &name, id),
+        Request::VmOffer { name } => off::offer(world, host, &name),
+        Request::VmReserve { reservation, offer } => off::reserve(world, host, reservation, &offer),
+        Request::VmRelease { name, reservation, keep } => off::release(world, host, &name, &reservation, keep),
         Request::VmForget { name } => {
             let agent = &mut world.agents[host];
             if agent.starting.contains_key(&name) || agent.guests.get(&name).is_some_and(|guest| guest.runs) {
                 return Some(refused("it runs"));
+            }
+            if agent.reserved.contains_key(&name) {
+                return Some(refused("it is on its way here"));
             }
             agent.guests.remove(&name);
             world.say(|| format!("{name} is forgotten by host {host}"));
@@ -346,8 +359,13 @@ fn start_vm(
     let has_no_room = agent.ram_used_mb() + world.guests[vm] > agent.ram_mb;
     let is_unknown = is_defined && !agent.guests.contains_key(vm);
     let is_closed = agent.is_closed(world.now);
-    let cannot =
-        is_closed || agent.refuses.contains(vm) || agent.starting.contains_key(vm) || has_no_room || is_unknown;
+    let is_reserved = agent.reserved.contains_key(vm);
+    let cannot = is_reserved
+        || is_closed
+        || agent.refuses.contains(vm)
+        || agent.starting.contains_key(vm)
+        || has_no_room
+        || is_unknown;
     let outcome = match known {
         Some(known) => known,
         None if runs => Start::Started,
@@ -378,7 +396,7 @@ fn started_reply(world: &World, host: usize, vm: &str) -> Reply {
 }
 
 /// Has a guest run that was started.
-fn run_guest(world: &mut World, host: usize, vm: &str) {
+pub(super) fn run_guest(world: &mut World, host: usize, vm: &str) {
     world.say(|| format!("{vm} starts on host {host}"));
     if let Some(other) = world.agents.iter().find(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs)) {
         let what = format!("{vm} is started on host {host}, and runs on {}", other.name);
@@ -437,6 +455,9 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
         return refused("the target takes no guests");
     }
     let has_no_room = there.ram_used_mb() + guest.ram_mb > there.ram_mb;
+    if there.reserved.contains_key(vm) {
+        return refused("it is on its way there while it is off");
+    }
     if there.refuses.contains(vm) || has_no_room {
         let problem = Problem {
             kind: ProblemKind::CpuVendor,

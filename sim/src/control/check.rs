@@ -38,6 +38,8 @@ pub struct Stats {
     pub booted: u64,
     /// Hosts that were switched on again.
     pub woken: u64,
+    /// VMs that were moved while they were off.
+    pub moved_off: u64,
     pub events: u64,
 }
 
@@ -59,6 +61,7 @@ impl Stats {
         self.updated += other.updated;
         self.booted += other.booted;
         self.woken += other.woken;
+        self.moved_off += other.moved_off;
         self.events += other.events;
     }
 }
@@ -236,7 +239,7 @@ impl Checker {
                 };
                 let other = other.and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
                 let meets = other.is_some_and(|other| other.host.as_ref() == Some(&to) && is_running(&other));
-                if meets && is_picked(&new) && read(&format!("rule/{APART}")).is_some() {
+                if meets && of.off.is_none() && is_picked(&new) && read(&format!("rule/{APART}")).is_some() {
                     self.broken(now, format!("{id} moves {} to {to}, where the other one is", of.vm));
                 }
                 let owners = vm.and_then(|vm| vm.settings.owners);
@@ -267,7 +270,7 @@ impl Checker {
         }
         let mut used: BTreeMap<(String, bool), u32> = BTreeMap::new();
         for operation in all.values().filter_map(|value| serde_json::from_slice::<Operation>(value).ok()) {
-            for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun) {
+            for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun && of.off.is_none()) {
                 let is_start = matches!(
                     operation.kind,
                     OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. }

@@ -49,6 +49,8 @@ pub enum Event {
     Boot { host: usize },
     /// Somebody starts a guest by hand.
     ByHand { host: usize },
+    /// Somebody starts a VM by hand that is off on its host.
+    StartOff { host: usize, vm: String },
     /// Hosts get their fencing devices.
     Outfit,
     /// A host that was cut off is reached again.

@@ -55,6 +55,8 @@ pub struct Agent {
     pub life: u64,
     /// Whether the host is on.
     pub is_on: bool,
+    /// Since when the host is on.
+    pub on_since: Ms,
     /// Whether the agent's process runs.
     pub is_up: bool,
     pub boot: u64,
@@ -64,6 +66,10 @@ pub struct Agent {
     pub guests: BTreeMap<String, Guest>,
     /// Guests on their way here: how much memory each takes.
     pub incoming: BTreeMap<String, u64>,
+    /// VMs that are off and on their way here, with their reservations.
+    pub reserved: BTreeMap<String, String>,
+    /// What came of requests to give a VM up.
+    pub left: BTreeMap<String, bool>,
     /// Guests that are being started, and how much memory each takes.
     pub starting: BTreeMap<String, u64>,
     /// What the agent has on its disk: requests that it knows, migrations, the highest term.
@@ -92,12 +98,15 @@ impl Agent {
             name: name.to_owned(),
             life: 1,
             is_on: true,
+            on_since: 0,
             is_up: true,
             boot: 1,
             closed_until: 0,
             ram_mb,
             guests: BTreeMap::new(),
             incoming: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+            left: BTreeMap::new(),
             starting: BTreeMap::new(),
             requests: BTreeMap::new(),
             starts: BTreeMap::new(),
@@ -174,7 +183,11 @@ impl Agent {
             self.incoming.iter().map(|(name, ram_mb)| (name.clone(), view(name, *ram_mb, VmState::Incoming, None)));
         let starts =
             self.starting.iter().map(|(name, ram_mb)| (name.clone(), view(name, *ram_mb, VmState::Starting, None)));
-        comes.chain(own).chain(starts).collect()
+        let reserved = self.reserved.iter().map(|(name, reservation)| {
+            let view = view(name, 512, VmState::Stopped, None);
+            (name.clone(), VmView { reserved: Some(reservation.clone()), ..view })
+        });
+        reserved.chain(comes).chain(own).chain(starts).collect()
     }
 }
 

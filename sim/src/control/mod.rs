@@ -6,6 +6,7 @@
 //! | `world` | the heap of what happens, the store, and connections |
 //! | `node` | what a controller's process does: its candidacy, its writes, its plans |
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
+//! | `off` | moves of VMs that are off |
 //! | `power` | fencing devices, which switch hosts off |
 //! | `update` | hosts that are updated, and booted |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
@@ -18,6 +19,7 @@ mod event;
 mod faults;
 mod host;
 mod node;
+mod off;
 mod power;
 pub mod scenario;
 mod settled;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use skein_api::cluster::{Contact, HostMode, Operation, OperationKind, VmRunState};
 use skein_cluster::{HostRecord, VmRecord};
 
+use super::host::Agent;
 use super::node;
 use super::world::World;
 
@@ -63,12 +64,22 @@ pub fn settled(world: &mut World) -> Result<(), String> {
             return Err(format!("{name} was set to {set:?}, and is {:?}", vm.settings));
         }
         let at = world.agents.iter().find(|agent| agent.guests.get(name).is_some_and(|guest| guest.runs));
-        let at = at.or_else(|| world.agents.iter().find(|agent| agent.guests.contains_key(name)));
-        let runs = at.is_some_and(|agent| agent.guests[name].runs);
+        // A host that is off may know what another host has by now.
+        let counts = |agent: &&Agent| agent.is_on || vm.host.as_ref() == Some(&agent.name);
+        let knows = |agent: &&Agent| agent.guests.contains_key(name) && counts(agent);
+        let at = at.or_else(|| world.agents.iter().find(knows));
+        // A host that is off hears that a VM is its own when it is back.
+        let at = at.or_else(|| world.agents.iter().find(|agent| !agent.is_on && agent.reserved.contains_key(name)));
+        let runs = at.and_then(|agent| agent.guests.get(name)).is_some_and(|guest| guest.runs);
         let is_right = at.map(|agent| agent.name.clone()) == vm.host && runs == (vm.state == VmRunState::Running);
         if !is_right {
             return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
         }
+    }
+    if let Some((agent, vm)) =
+        world.agents.iter().find_map(|of| Some((of, of.reserved.keys().next()?))).filter(|(of, _)| of.is_on)
+    {
+        return Err(format!("{vm} is still on its way to {}", agent.name));
     }
     let known = |vm: &String| entries.iter().any(|entry| entry.key.as_str() == format!("vm/{vm}"));
     let mut all = world.agents.iter().flat_map(|agent| agent.guests.iter().map(move |(vm, of)| (vm, &agent.name, of)));

@@ -198,6 +198,7 @@ impl Link {
             boot_id: boot_id(),
             addresses: context.host.addresses(),
             highest_term: context.terms.highest(),
+            moves_off: true,
         }
     }
 

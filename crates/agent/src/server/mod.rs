@@ -11,6 +11,7 @@ mod controlled_host;
 mod host_facts;
 mod hosts;
 mod migrations;
+mod off;
 mod refusal;
 mod request_server;
 mod start_vm;

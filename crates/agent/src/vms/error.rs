@@ -76,6 +76,17 @@ pub enum VmError {
     BadCpuModel(String),
     #[error("'{name}' could never be moved: {why}")]
     Unmovable { name: String, why: String },
+    #[error(
+        "'{name}' is on its way to this host, by move {reservation} of the cluster, and is not to be started before \
+             it has come"
+    )]
+    Reserved { name: String, reservation: String },
+    #[error("'{name}' cannot be moved while it is off: {why}")]
+    StaysHere { name: String, why: String },
+    #[error("'{name}' cannot be kept on this host: {why}")]
+    CannotKeep { name: String, why: String },
+    #[error("what another host keeps of '{0}' is not understood")]
+    StrangeOffer(String),
     #[error("{what}")]
     OtherImages { what: String, cure: String },
     #[error("{}", .0.what)]
@@ -99,7 +110,10 @@ impl VmError {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
             VmError::Running(_) => "stop it first, with `skein vm stop`",
-            VmError::NotRunning(_) => "if it is to run, `skein vm start` starts it; if not, there is nothing to do",
+            VmError::NotRunning(_) => {
+                "if it is to run, `skein vm start` starts it; if it is to be elsewhere while it is off, have a \
+                 controller move it: `skein migrate` without --to, or with --controller"
+            }
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
             VmError::CalledOff(_) => "start it again if that was not what was meant",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
@@ -132,6 +146,12 @@ impl VmError {
                 "remove that from the VM's file; or, if the VM is to stay on this host for good, add [migration] \
                  allowed = false"
             }
+            VmError::Reserved { .. } => "wait for that, or call it off: `skein operation list`",
+            VmError::StaysHere { .. } => "start it here and move it while it runs, or leave it here",
+            VmError::CannotKeep { .. } => {
+                "put its disks on storage that both hosts share (NFS, Ceph, iSCSI), at the same path"
+            }
+            VmError::StrangeOffer(_) => "see that both hosts have the same release of skein",
             VmError::OtherImages { cure, .. } => cure,
             VmError::NoRoom(lack) => &lack.cure,
             VmError::NoProcess(_) => "the agent has to run in the same pid namespace as QEMU",

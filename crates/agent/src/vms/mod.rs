@@ -25,6 +25,9 @@ mod kills;
 #[cfg(test)]
 mod life_tests;
 mod movable;
+mod off;
+#[cfg(test)]
+mod off_tests;
 mod reattach;
 mod receive;
 mod registry;
@@ -43,5 +46,6 @@ mod watch;
 pub use self::error::VmError;
 pub(crate) use self::involvement::Involvement;
 pub(crate) use self::kills::Killed;
+pub(crate) use self::off::HostFiles;
 pub(crate) use self::registry::Vms;
 pub(crate) use self::vm::{Running, Vm};

@@ -36,6 +36,9 @@ pub(super) struct SavedVm {
     /// Why the VM is off, if that is worth knowing.
     #[serde(default)]
     pub(super) note: String,
+    /// The reservation of a VM that is on its way here while it is off: it cannot be started before that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reserved: Option<String>,
 }
 
 impl SavedVm {
@@ -48,6 +51,7 @@ impl SavedVm {
             last_seen: None,
             replaced_images: BTreeMap::new(),
             note: String::new(),
+            reserved: None,
         }
     }
 }

@@ -112,7 +112,8 @@ impl Vm {
         let process = self.any_process().map(|process| process.id().pid);
         let state = self.state.lock();
         let part = (state.involvement.migration(), state.involvement.moved_by(), state.incoming);
-        (self.name.clone(), process, state.running.is_some(), state.busy, part, state.note.clone())
+        let reserved = self.saved.lock().reserved.clone();
+        (self.name.clone(), process, state.running.is_some(), state.busy, part, state.note.clone(), reserved)
     }
 
     /// Returns the process of a VM that is being started.
@@ -129,6 +130,9 @@ impl Vm {
     pub(super) fn busy_error(&self) -> Option<VmError> {
         if self.state.lock().busy {
             return Some(VmError::Busy(self.name.clone()));
+        }
+        if let Some(reservation) = self.saved.lock().reserved.clone() {
+            return Some(VmError::Reserved { name: self.name.clone(), reservation });
         }
         self.process().map(|_| VmError::Running(self.name.clone()))
     }
@@ -264,6 +268,7 @@ impl Vm {
             drives: self.drives(),
             definition: definition.map(Definition::to_toml),
             note: self.state.lock().note.clone(),
+            reserved: kept.reserved.clone(),
         }
     }
 

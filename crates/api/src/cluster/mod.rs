@@ -38,7 +38,7 @@ pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
 pub use host::{Contact, Host, HostMode, HostSettings};
 pub use life::{CreateVmRequest, StartVmRequest, StopVmRequest};
 pub use operation::{
-    DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, Operation, OperationKind,
+    DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, OffStage, Operation, OperationKind,
     OperationState, Progress, ResumeRequest, SwitchRequest,
 };
 pub use power::{HostPower, PowerChange, PowerSettings, PowerStage, PowerStatus, SleepBy};

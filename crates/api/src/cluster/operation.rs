@@ -227,6 +227,9 @@ pub struct Move {
     /// How long the move was forecast to take, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast_ms: Option<u64>,
+    /// How far the move is of a VM that is off. `None`: the guest runs, or is started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub off: Option<OffStage>,
 }
 
 impl Move {
@@ -248,8 +251,27 @@ impl Move {
             ended: None,
             downtime_ms: None,
             forecast_ms: None,
+            off: None,
         }
     }
+
+    /// Makes the move of a VM that is off.
+    pub fn of_off(vm: &str, from: &str, to: Option<&str>, reason: &str) -> Move {
+        Move { off: Some(OffStage::Reserve), ..Move::new(vm, from, to, reason) }
+    }
+}
+
+/// How far the move is of a VM that is off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum OffStage {
+    /// The target is to keep the VM, without starting it. The VM is the source's.
+    Reserve,
+    /// The source is to forget the VM.
+    Leave,
+    /// The VM is the target's, which is to hear so.
+    Keep,
 }
 
 /// How far a move is.

@@ -79,11 +79,13 @@ impl RequestLine {
 pub(super) fn check_request(id: Option<&str>, request: &Request) -> Result<(), Refusal> {
     if let Some(id) = id {
         request_id(id)?;
-        let may_have_id =
-            matches!(request, Request::Migrate { .. } | Request::MigrateHeld { .. } | Request::VmStart { .. });
+        let may_have_id = matches!(
+            request,
+            Request::Migrate { .. } | Request::MigrateHeld { .. } | Request::VmStart { .. } | Request::VmForget { .. }
+        );
         if !may_have_id {
             let cure = "leave it out: asked again, such a request does what it says again";
-            return refuse("only a migration or a start has a request id".into(), cure);
+            return refuse("only a migration, a start or a forgetting has a request id".into(), cure);
         }
     }
     request.check()
@@ -100,7 +102,15 @@ impl Request {
                 socket(qmp)?;
                 name.iter().try_for_each(|name| vm(name))
             }
-            Request::VmShow { name } | Request::VmResume { name } | Request::VmForget { name } => vm(name),
+            Request::VmShow { name }
+            | Request::VmResume { name }
+            | Request::VmForget { name }
+            | Request::VmOffer { name } => vm(name),
+            Request::VmReserve { reservation, offer: _ } => request_id(reservation),
+            Request::VmRelease { name, reservation, keep: _ } => {
+                vm(name)?;
+                request_id(reservation)
+            }
             Request::VmStop { name, timeout_s, force: _ } => {
                 vm(name)?;
                 within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_RANGE_S)

@@ -240,6 +240,7 @@ mod tests {
             boot_id: None,
             addresses: vec!["[fd00::1]:7070".into(), "10.0.0.1:1".into(), "node_1.example.org:65535".into()],
             highest_term: Term(1 << 62),
+            moves_off: true,
         };
         assert_eq!(ToController::Hello(good.clone()).check(), Ok(()));
         for (odd, says) in [

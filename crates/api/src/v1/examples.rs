@@ -36,6 +36,9 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::VmStop { name: name(), timeout_s: 60, force: true },
         Request::VmResume { name: name() },
         Request::VmForget { name: name() },
+        Request::VmOffer { name: name() },
+        Request::VmReserve { reservation: "1795687159798-000028.0.1".into(), offer: "{}".into() },
+        Request::VmRelease { name: name(), reservation: "1795687159798-000028.0.1".into(), keep: true },
         Request::HostList,
         Request::HostShow { name: Some("hostb".into()) },
         Request::HostShow { name: None },
@@ -113,6 +116,7 @@ fn vm(state: VmState) -> VmView {
         ],
         definition: Some("name = \"web1\"\n".into()),
         note: "a note".into(),
+        reserved: Some("1795687159798-000028.0.1".into()),
     }
 }
 
@@ -128,6 +132,7 @@ fn bare_vm() -> VmView {
         drives: vec![],
         definition: None,
         note: String::new(),
+        reserved: None,
         ..vm(VmState::Stopped)
     }
 }
@@ -537,6 +542,8 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Done,
         Reply::Error(Refusal { message: "it cannot be done".into(), cure: "do this".into() }),
         Reply::NotStarted(Refusal { message: "it was not started".into(), cure: "see why".into() }),
+        Reply::NotForgotten(Refusal { message: "it runs".into(), cure: "stop it".into() }),
+        Reply::Offer { offer: "{}".into() },
         Reply::Vms { vms: vec![] },
         Reply::Vms { vms: [vec![bare_vm()], VM_STATES.map(vm).to_vec()].concat() },
         Reply::Vm(Box::new(vm(VmState::Running))),
@@ -592,11 +599,13 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         boot_id: None,
         addresses: vec![],
         highest_term: Term(0),
+        moves_off: false,
     };
     let full = Hello {
         boot_id: Some("3b2b1f0c-6f0e-4b7f-9f57-2f5b8a8f1f2e".into()),
         addresses: addresses(),
         highest_term: Term(3),
+        moves_off: true,
         ..bare.clone()
     };
     let report = HostReport {

@@ -23,6 +23,14 @@ pub enum Reply {
     /// The VM was not started by the request of this id, and will not be: the agent remembers that. Only for
     /// [`Request::VmStart`](super::Request::VmStart) with a request id.
     NotStarted(Refusal),
+    /// The VM was not forgotten by the request of this id, and will not be: the agent remembers that. Only for
+    /// [`Request::VmForget`](super::Request::VmForget) with a request id.
+    NotForgotten(Refusal),
+    /// What a host keeps of a VM that is off.
+    Offer {
+        /// Text of the agent, which only an agent reads.
+        offer: String,
+    },
     /// The VMs, by name.
     Vms {
         /// The VMs of this host.

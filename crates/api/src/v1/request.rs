@@ -21,7 +21,7 @@ pub struct RequestLine {
     /// A name that the caller chose for a migration or a start, at random or by its purpose. The same name again means
     /// the same migration, with all its attempts, or the same start. It is then followed and not begun anew, for
     /// instance after an answer was lost. The agent remembers the name of a migration for a day, that of a start for a
-    /// week, also when it is started again. With [`Request::Migrate`] and [`Request::VmStart`] only.
+    /// week, also when it is started again. With [`Request::Migrate`], [`Request::VmStart`] and [`Request::VmForget`] only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The request itself.
@@ -72,10 +72,37 @@ pub enum Request {
         /// The VM's name.
         name: String,
     },
-    /// Forget a stopped VM's definition. → [`Reply::Done`](super::Reply::Done)
+    /// Forget a stopped VM's definition. → [`Reply::Done`](super::Reply::Done); with a request id
+    /// [`Reply::Done`](super::Reply::Done) if the VM was forgotten by this request, now or before;
+    /// [`Reply::NotForgotten`](super::Reply::NotForgotten) if it was not and never will be; an error says nothing of
+    /// that.
     VmForget {
         /// The VM's name.
         name: String,
+    },
+    /// Say what this host keeps of a VM that is off, for another host that is to have the VM. →
+    /// [`Reply::Offer`](super::Reply::Offer), or an error if the VM cannot be moved while it is off
+    VmOffer {
+        /// The VM's name.
+        name: String,
+    },
+    /// Keep a VM that is off on another host, and do not start it before the reservation is released. Asked again, the
+    /// reservation stays. → [`Reply::Vm`](super::Reply::Vm)
+    VmReserve {
+        /// The reservation, which names the move.
+        reservation: String,
+        /// The other host's word of [`Reply::Offer`](super::Reply::Offer).
+        offer: String,
+    },
+    /// End a reservation. Nothing is done if the VM has no such reservation. → [`Reply::Vm`](super::Reply::Vm), or
+    /// [`Reply::Done`](super::Reply::Done) if this host does not have the VM any more
+    VmRelease {
+        /// The VM's name.
+        name: String,
+        /// The reservation.
+        reservation: String,
+        /// Whether the VM is this host's from now on, and can be started. Else it is forgotten.
+        keep: bool,
     },
     /// List all hosts of the cluster, as far as this host knows them. → [`Reply::Hosts`](super::Reply::Hosts)
     HostList,

@@ -39,6 +39,9 @@ pub struct VmView {
     pub definition: Option<String>,
     /// A fact for people, as why the VM stopped. May be empty.
     pub note: String,
+    /// The reservation of a VM that is on its way here while it is off, and cannot be started until that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<String>,
 }
 
 impl VmView {
@@ -59,6 +62,7 @@ impl VmView {
             drives: Vec::new(),
             definition: None,
             note: String::new(),
+            reserved: None,
         }
     }
 }

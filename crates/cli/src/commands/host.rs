@@ -75,7 +75,8 @@ Examples:
     },
     /// Empty a host: it takes no guests from now on, and its guests move away
     ///
-    /// All moves are planned as a whole and shown with their reasons. Ctrl-C stops watching, not the drain.
+    /// All moves are planned as a whole and shown with their reasons. VMs that are off move, too, if another host has
+    /// their disks. Ctrl-C stops watching, not the drain.
     #[command(after_help = format!("\
 Examples:
   skein host drain hosta --dry-run
@@ -88,7 +89,7 @@ Examples:
       it is about to fail: what is most important goes first
 
 {EXIT_CODES}
-    3  with --dry-run: something would stay"))]
+    3  with --dry-run: a guest would stay"))]
     Drain {
         /// Its name
         name: String,

@@ -65,6 +65,8 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Error(_) => "an error",
         Reply::Vm(_) => "a VM",
         Reply::NotStarted(_) => "that it was not started",
+        Reply::NotForgotten(_) => "that it was not forgotten",
+        Reply::Offer { .. } => "what it keeps of a VM",
         Reply::Vms { .. } => "VMs",
         Reply::Host(_) => "a host",
         Reply::Hosts { .. } => "hosts",

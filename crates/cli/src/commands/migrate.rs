@@ -19,7 +19,7 @@ use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected}
 use super::session_options::transport;
 use super::text::{print, print_json};
 
-/// Move a running VM to another host.
+/// Move a VM to another host while it runs; by a controller also one that is off.
 ///
 /// Everything that could stand in the way is checked first; if something does, all of it is told at once, each with its
 /// cure, and nothing is begun. Until the guest is handed over at the very end, whatever fails leaves it running here;

@@ -227,6 +227,7 @@ pub fn vm(name: &str, state: VmState) -> VmView {
         }],
         definition: Some(format!("name = \"{name}\"\nmemory = \"4 GiB\"\ncpus = 2\n")),
         note: String::new(),
+        reserved: None,
     }
 }
 

@@ -116,6 +116,13 @@ impl Controller {
                 return self.save_operation(now, operation);
             }
         }
+        if let OperationKind::Migrate { vm, .. } = &operation.kind
+            && self.off_host(vm).is_some()
+        {
+            self.add_off_moves(&mut operation);
+            operation.state = OperationState::Running;
+            return self.save_operation(now, operation);
+        }
         let (want, excluded) = self.want(now, &operation);
         let plan =
             self.ask_plan(PlanPurpose::Operation { id: operation.id.clone(), epoch: self.epoch }, want, excluded);
@@ -152,7 +159,10 @@ impl Controller {
         }
         let starts = starts(&operation.kind);
         for index in 0..operation.moves.len() {
+            let is_off = operation.moves[index].off.is_some();
             match operation.moves[index].state {
+                MoveState::Waiting if is_off => self.look_at_waiting_off(now, &mut operation.moves[index]),
+                MoveState::Begun if is_off => self.look_at_begun_off(now, &mut operation, index),
                 MoveState::Waiting if starts => {
                     self.look_at_waiting_start(now, &operation.kind, &mut operation.moves[index]);
                 }
@@ -253,7 +263,8 @@ impl Controller {
         let here = self.guests_on(host);
         let settled = |vm: &String| {
             let last = operation.moves.iter().rfind(|of| of.vm == *vm && of.from == *host);
-            last.is_some_and(|of| of.state == MoveState::Left && of.to.is_none())
+            // What is said of a VM that is off does not count once its guest runs.
+            last.is_some_and(|of| of.state == MoveState::Left && of.to.is_none() && of.off.is_none())
         };
         let (stay, new): (Vec<String>, Vec<String>) = here.into_iter().partition(settled);
         if !new.is_empty() {
@@ -268,7 +279,18 @@ impl Controller {
             }
             return;
         }
+        let off = self.off_left(operation, host);
+        if !off.is_empty() {
+            let is_other = |vm: &String| self.operation_of(vm).is_some_and(|other| other != operation.id);
+            if !off.iter().all(is_other) {
+                operation.state = OperationState::Planning;
+            }
+            return;
+        }
         // A move to this host that was begun before the drain is waited for, and its guest moved on.
+        if self.begun_off_moves().any(|of| of.to.as_deref() == Some(host)) {
+            return;
+        }
         if self.begun_moves().any(|of| of.to.as_deref() == Some(host)) || !self.by_hand_to(host).is_empty() {
             return;
         }
@@ -284,7 +306,7 @@ impl Controller {
             words.push(format!("{how_many}: {}", stay.join(", ")));
         }
         operation.state = if words.is_empty() { OperationState::Done } else { OperationState::Failed };
-        words.extend(self.off_words(host));
+        words.extend(self.off_stay_words(operation, host));
         operation.message = words.join("; ");
     }
 
@@ -293,16 +315,6 @@ impl Controller {
         let runs_twice = self.run_twice().into_iter().filter(|(_, hosts)| hosts.contains(&host));
         let others = |hosts: Vec<&str>| hosts.into_iter().filter(|of| *of != host).map(str::to_owned).collect();
         runs_twice.map(|(vm, hosts)| (vm.to_owned(), others(hosts))).collect()
-    }
-
-    /// Says which VMs of a host are off: these stay, whatever is drained. `None`: there are none.
-    pub(crate) fn off_words(&self, host: &str) -> Option<String> {
-        let off: Vec<String> = self.vms_on(host).into_iter().filter(|vm| !self.has_guest(vm)).collect();
-        let (number, names) = (off.len(), off.join(", "));
-        let vms = if number == 1 { "VM that is off stays" } else { "VMs that are off stay" };
-        (number > 0).then(|| {
-            format!("{number} {vms} defined on {host}: {names}; to have one elsewhere, start its VM file there")
-        })
     }
 
     /// Returns whether a VM has a guest, running or not.
@@ -323,6 +335,9 @@ impl Controller {
                 MoveState::Waiting => {
                     operation.moves[index].state = MoveState::Left;
                     operation.moves[index].detail = "it was not begun any more".into();
+                }
+                MoveState::Begun if operation.moves[index].off.is_some() => {
+                    self.look_at_begun_off(now, &mut operation, index);
                 }
                 // A start cannot be called off: the VM runs, or it does not.
                 MoveState::Begun if starts(&operation.kind) => {

@@ -97,7 +97,7 @@ impl Controller {
     pub(crate) fn forget_elsewhere(&mut self, host: &str) {
         let Some(observed) = self.reporting(host) else { return };
         let Some(session) = observed.session else { return };
-        let stopped = observed.vms.values().filter(|vm| vm.state == VmState::Stopped);
+        let stopped = observed.vms.values().filter(|vm| vm.state == VmState::Stopped && vm.reserved.is_none());
         let elsewhere = stopped.filter(|vm| {
             let record = self.tables.vms.get(&vm.name).map(|found| &found.value);
             let other = record.and_then(|record| record.host.as_deref()).filter(|other| *other != host);

@@ -45,6 +45,7 @@ impl Controller {
             for (index, of) in operation.moves.iter().enumerate() {
                 // One that has an outcome is noted, or says nothing.
                 if of.from == host
+                    && of.off.is_none()
                     && of.state == MoveState::Begun
                     && !self.has_outcome(of)
                     && let Some(begun) = of.begun
@@ -65,7 +66,8 @@ impl Controller {
             return None;
         }
         let mut left: BTreeMap<&str, Left> = BTreeMap::new();
-        for (index, of) in operation.moves.iter().enumerate().filter(|(_, of)| !of.state.is_over()) {
+        for (index, of) in operation.moves.iter().enumerate().filter(|(_, of)| of.off.is_none() && !of.state.is_over())
+        {
             let bytes = self.memory_of_move(operation, index);
             let from = left.entry(&of.from).or_default();
             from.bytes += if of.state == MoveState::Begun { self.left_of(of, bytes) } else { bytes };

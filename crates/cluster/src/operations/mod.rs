@@ -16,6 +16,7 @@
 //! | `start` | VMs are started, each on one host and once |
 //! | `life` | VMs are created, stopped, deleted |
 //! | `moves` | which moves begin, and what becomes of them |
+//! | `off` | VMs that are off are moved |
 //! | `left` | how much is left of moves, and how long that takes |
 //! | `by_hand` | migrations that somebody began on a host |
 //! | `relay` | a migration is switched, limited, called off by its source's agent |
@@ -28,6 +29,7 @@ mod fence;
 mod left;
 mod life;
 mod moves;
+mod off;
 mod plans;
 mod record;
 mod relay;

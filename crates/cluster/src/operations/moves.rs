@@ -64,8 +64,9 @@ impl Controller {
         }
         waiting.sort();
         for (_, id, index) in waiting {
-            if self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize {
-                break;
+            let is_off = self.tables.operations.get(&id).is_some_and(|found| found.value.moves[index].off.is_some());
+            if !is_off && self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize {
+                continue;
             }
             self.begin_if_free(now, &id, index);
         }
@@ -86,6 +87,9 @@ impl Controller {
     fn is_free(&self, operation: &Operation, index: usize) -> bool {
         let of = &operation.moves[index];
         let Some(to) = &of.to else { return false };
+        if of.off.is_some() {
+            return self.is_free_off(of, to);
+        }
         let is_online = |host: &str| {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
@@ -116,7 +120,14 @@ impl Controller {
             run.memory.insert(index, memory);
         }
         self.save_operation(now, operation.clone());
-        if starts {
+        if begun.off.is_some() {
+            // Only its agents are asked, whose answers come later.
+            let before = operation.clone();
+            self.look_at_begun_off(now, &mut operation, index);
+            if operation != before {
+                self.save_operation(now, operation);
+            }
+        } else if starts {
             let before = self.epoch;
             self.claim(now, &begun);
             // This is what the operation's own plan is for: it need not be made again.
@@ -179,6 +190,10 @@ impl Controller {
     pub(crate) fn begun(&mut self, now: Now, id: &str, index: usize, reply: Reply) {
         let Some(mut operation) = self.operation(id) else { return };
         let Some(of) = operation.moves.get_mut(index).filter(|of| of.state == MoveState::Begun) else { return };
+        if of.off.is_some() {
+            self.begun_off(now, &mut operation, index, reply);
+            return self.save_operation(now, operation);
+        }
         if starts(&operation.kind) {
             self.started(now, &mut operation, index, reply);
             return self.save_operation(now, operation);
@@ -273,7 +288,7 @@ impl Controller {
                 own.ended = Some(now.wall);
                 own.downtime_ms = source.and_then(|migration| migration.downtime_ms);
                 self.note_pace(operation, index);
-                self.arrived(now, &of.vm, &to);
+                self.arrived(now, &of.vm, &of.from, &to);
             }
             (Some(Outcome::CalledOff), _) => {
                 let Some(migration) = source else { return };
@@ -301,9 +316,10 @@ impl Controller {
         }
     }
 
-    /// Notes where a guest runs that was moved: both hosts will say so, one of them later.
-    fn arrived(&mut self, now: Now, vm: &str, host: &str) {
-        let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() != Some(host)) else {
+    /// Notes where a guest runs that was moved: both hosts will say so, one of them later. Another move may have taken
+    /// it on since.
+    fn arrived(&mut self, now: Now, vm: &str, from: &str, host: &str) {
+        let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(from)) else {
             return;
         };
         let host = Some(host.to_owned());

@@ -90,14 +90,17 @@ impl Controller {
                         self.tell_by_hand(&mut operation, 0, false);
                         self.tell_doubles(&mut operation);
                         self.tell_exclusions(&mut operation, 0);
+                        self.add_off_moves(&mut operation);
                         operation.message = "nothing was begun: this is what would be done".into();
                         if !wake.is_empty() {
                             operation.message += &format!("; {wake} would be woken first, and has a place");
                         }
-                        if let OperationKind::Drain { host, .. } = &operation.kind
-                            && let Some(off) = self.off_words(host)
-                        {
-                            operation.message += &format!("; {off}");
+                        let stay = match &operation.kind {
+                            OperationKind::Drain { host, .. } => self.off_stay_words(&operation, host),
+                            _ => None,
+                        };
+                        for words in Controller::off_plan_words(&operation).into_iter().chain(stay) {
+                            operation.message += &format!("; {words}");
                         }
                         Answer::Operation(operation)
                     }
@@ -144,13 +147,17 @@ impl Controller {
                 self.tell_by_hand(&mut operation, first, true);
                 self.tell_doubles(&mut operation);
                 let leaving = |of: &Move| (of.from.clone(), of.vm.clone());
-                let leaving: Vec<(String, String)> =
-                    self.open_moves().filter(|of| of.to.as_ref() != Some(&of.from)).map(leaving).collect();
+                let leaving: Vec<(String, String)> = self
+                    .open_moves()
+                    .filter(|of| of.off.is_none() && of.to.as_ref() != Some(&of.from))
+                    .map(leaving)
+                    .collect();
                 for of in &mut operation.moves[first..] {
                     let from_there = leaving.iter().filter(|(from, vm)| Some(from) == of.to.as_ref() && *vm != of.vm);
                     of.after = from_there.map(|(_, vm)| vm.clone()).collect();
                 }
                 self.tell_exclusions(&mut operation, first);
+                self.add_off_moves(&mut operation);
                 (operation.state, operation.message) = (OperationState::Running, String::new());
             }
             Err(error) => {

@@ -68,9 +68,9 @@ impl Controller {
         used
     }
 
-    /// Returns the moves that are under way.
+    /// Returns the moves of guests that are under way.
     pub(super) fn begun_moves(&self) -> impl Iterator<Item = &Move> {
-        self.open_moves().filter(|of| of.state == MoveState::Begun)
+        self.open_moves().filter(|of| of.off.is_none() && of.state == MoveState::Begun)
     }
 
     /// Returns the moves that wait, or are under way.

@@ -126,6 +126,7 @@ impl Controller {
         match observed.vms.get(vm) {
             None => Startable::No(format!("{home} does not have it any more")),
             Some(view) if view.migration.is_some() || view.state == VmState::Starting => Startable::NotYet,
+            Some(view) if view.reserved.is_some() => Startable::NotYet,
             Some(view) if view.state == VmState::Stopped => Startable::Yes,
             Some(_) => Startable::No(format!("it runs on {home}")),
         }
@@ -349,7 +350,7 @@ impl Controller {
     }
 
     /// Returns whether the host that a VM leaves by its start may still have the VM: it could be started there, too.
-    fn is_still_there(&self, kind: &OperationKind, of: &Move) -> bool {
+    pub(super) fn is_still_there(&self, kind: &OperationKind, of: &Move) -> bool {
         if matches!(kind, OperationKind::Failover { .. }) || of.from.is_empty() || of.to.as_ref() == Some(&of.from) {
             return false;
         }

@@ -19,6 +19,7 @@ fn hello(host: &str) -> Hello {
         boot_id: None,
         addresses: Vec::new(),
         highest_term: Term(0),
+        moves_off: true,
     }
 }
 

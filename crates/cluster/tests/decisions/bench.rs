@@ -72,6 +72,10 @@ pub struct Bench {
     pub releases: BTreeMap<String, String>,
     /// Counts the boots of a host, from 1 on.
     boots: BTreeMap<String, u32>,
+    /// The hosts whose agents do not know how a VM that is off is moved.
+    pub older: BTreeSet<String>,
+    /// What came of requests to forget that have an id.
+    forgotten: BTreeMap<String, Reply>,
 }
 
 impl Bench {
@@ -97,6 +101,8 @@ impl Bench {
             plans: 0,
             releases: BTreeMap::new(),
             boots: BTreeMap::new(),
+            older: BTreeSet::new(),
+            forgotten: BTreeMap::new(),
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
         bench.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
@@ -188,6 +194,7 @@ impl Bench {
             boot_id: Some(format!("boot {}", self.boots.get(host).copied().unwrap_or(1))),
             addresses: vec![address_of(host)],
             highest_term: Term(0),
+            moves_off: !self.older.contains(host),
         };
         let certificate = self.certificates.get(host).cloned().unwrap_or_else(|| format!("{host} 1"));
         let certificate = ShownCertificate { sha256: certificate, validity: self.validity };
@@ -351,7 +358,7 @@ impl Bench {
         if self.sent.is_empty() {
             return false;
         }
-        let Sent { host, command, request, .. } = self.sent.remove(0);
+        let Sent { host, command, request, request_id } = self.sent.remove(0);
         let Some(session) = self.session(&host) else { return true };
         let is_switch = matches!(request, Request::MigrationSwitch { .. });
         match request {
@@ -392,6 +399,42 @@ impl Bench {
             }
             Request::HostClose { .. } => {
                 self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });
+            }
+            Request::VmForget { name } if let Some(id) = request_id => {
+                let is_off = self.vms[&host].get(&name).is_some_and(|vm| vm.state == VmState::Stopped);
+                let why = || Refusal { message: format!("'{name}' is not off"), cure: String::new() };
+                let done = || if is_off { Reply::Done } else { Reply::NotForgotten(why()) };
+                let is_new = !self.forgotten.contains_key(&id);
+                let reply = self.forgotten.entry(id).or_insert_with(done).clone();
+                let is_done = is_new && reply == Reply::Done;
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+                if is_done {
+                    self.end_vm(&host, &name);
+                }
+            }
+            Request::VmOffer { name } => {
+                let view = self.vms[&host].get(&name).filter(|vm| vm.state == VmState::Stopped);
+                let why = || Refusal { message: format!("'{name}' is not off"), cure: String::new() };
+                let reply = view.map_or_else(|| Reply::Error(why()), |_| Reply::Offer { offer: name.clone() });
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
+            }
+            Request::VmReserve { reservation, offer } => {
+                let definition = Some(format!("name = \"{offer}\"\n"));
+                let reserved = Some(reservation);
+                let view = VmView { memory_bytes: GIB, definition, reserved, ..VmView::new(&offer, VmState::Stopped) };
+                self.set_view(&host, view.clone());
+                self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Vm(Box::new(view))) });
+            }
+            Request::VmRelease { name, reservation, keep } => {
+                let view = self.vms[&host].get(&name).cloned();
+                match view.filter(|view| view.reserved.as_ref() == Some(&reservation)) {
+                    Some(view) if keep => self.set_view(&host, VmView { reserved: None, ..view }),
+                    Some(_) => self.end_vm(&host, &name),
+                    None => {}
+                }
+                let view = self.vms[&host].get(&name).cloned();
+                let reply = view.map_or(Reply::Done, |view| Reply::Vm(Box::new(view)));
+                self.input(Input::AgentReply { session, command, reply: Box::new(reply) });
             }
             Request::VmForget { name } => {
                 self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });

@@ -9,6 +9,7 @@ mod drain;
 mod fence;
 mod fencing;
 mod life;
+mod off;
 mod pace;
 mod power;
 mod rates;

@@ -248,6 +248,7 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
         boot_id: Some(format!("boot-{host}")),
         addresses: vec![format!("192.0.2.{}:7070", host.as_bytes()[0])],
         highest_term: world.highest(host),
+        moves_off: true,
     };
     send(&mut writer, &ToController::Hello(hello)).await?;
     let (mut sequence, mut told) = (0, BTreeSet::new());

@@ -193,13 +193,17 @@ pub fn drain(
 ) -> anyhow::Result<ExitCode> {
     let operation = client.drain(host, request)?;
     if request.dry_run {
-        let stays = operation.moves.iter().filter(|of| of.to.is_none()).count();
+        // VMs that are off keep no host from being empty of guests, and are told.
+        let guests = operation.moves.iter().filter(|of| of.off.is_none());
+        let (stays, goes) = guests.fold((0, 0), |(stays, goes), of| match of.to {
+            None => (stays + 1, goes),
+            Some(_) => (stays, goes + 1),
+        });
         match output {
             Output::Json => print_json(&operation)?,
             Output::Text => {
                 let forecast = operation.progress.forecast_ms.map(skein_units::duration);
                 let forecast = forecast.map(|time| format!(", in about {time}")).unwrap_or_default();
-                let goes = operation.moves.len() - stays;
                 let (moves, host) = (moves(&operation), clean_line(host));
                 let message = Some(clean_line(&operation.message)).filter(|message| !message.is_empty());
                 let message = message.map(|message| message + "\n").unwrap_or_default();
