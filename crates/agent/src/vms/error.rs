@@ -85,6 +85,8 @@ pub enum VmError {
     StaysHere { name: String, why: String },
     #[error("'{name}' cannot be kept on this host: {why}")]
     CannotKeep { name: String, why: String },
+    #[error("'{0}' was started or changed since another host was told what is kept of it")]
+    Changed(String),
     #[error("what another host keeps of '{0}' is not understood")]
     StrangeOffer(String),
     #[error("{what}")]
@@ -151,6 +153,7 @@ impl VmError {
             VmError::CannotKeep { .. } => {
                 "put its disks on storage that both hosts share (NFS, Ceph, iSCSI), at the same path"
             }
+            VmError::Changed(_) => "ask for its move again",
             VmError::StrangeOffer(_) => "see that both hosts have the same release of skein",
             VmError::OtherImages { cure, .. } => cure,
             VmError::NoRoom(lack) => &lack.cure,

@@ -82,6 +82,7 @@ impl Vms {
         }
         let opened = files.written.into_iter().chain(files.read).collect();
         let HostFiles { host, boot_id, files } = look(opened);
+        vm.state.lock().offered = Some(as_text(&kept));
         Ok(OfferedVm { format: FORMAT, host, name: name.to_owned(), kept, boot_id, files })
     }
 
@@ -172,6 +173,13 @@ impl Vms {
         if !self.seize(&vm) {
             return Err(VmError::Busy(name.to_owned()));
         }
+        // The other host would have the VM as it was then.
+        let kept = as_text(&vm.saved.lock());
+        let is_told = vm.state.lock().offered.as_ref() == Some(&kept);
+        if !is_told {
+            vm.state.lock().busy = false;
+            return Err(VmError::Changed(name.to_owned()));
+        }
         let aside = self.left_file(reservation);
         let file = self.file(name);
         let set_aside = || {
@@ -201,6 +209,10 @@ impl Vms {
     fn left_file(&self, reservation: &str) -> PathBuf {
         self.dirs.starts().join(format!("{reservation}.left"))
     }
+}
+
+fn as_text(kept: &SavedVm) -> String {
+    serde_json::to_string(kept).expect("plain data always serialises")
 }
 
 /// Returns the files that a VM has open when it runs, by its definition and by what it last had.

@@ -147,6 +147,23 @@ fn a_vm_that_was_started_meanwhile_is_not_given_up() {
 }
 
 #[test]
+fn a_vm_that_ran_since_another_host_was_told_of_it_is_not_given_up() {
+    let mut source = with_vm("");
+    offer(&source).unwrap();
+    let text = format!("name = 'a'\nmemory = '128 MiB'\n[[disk]]\npath = '{DISK}'\nformat = 'raw'\n");
+    let definition = Definition::parse(&text, "a.toml").unwrap();
+    source.vms.boot(source.vms.plan(definition, true).unwrap(), || Ok(()), |(), _, _| Ok(())).unwrap();
+    source.vms.stop("a", Duration::ZERO, true).unwrap();
+    assert!(matches!(source.vms.leave("a", "m.0.1"), Err(VmError::Changed(_))));
+    offer(&source).unwrap();
+    // The next agent does not know what this one has told.
+    source.restart();
+    assert!(matches!(source.vms.leave("a", "m.0.1"), Err(VmError::Changed(_))));
+    offer(&source).unwrap();
+    source.vms.leave("a", "m.0.1").unwrap();
+}
+
+#[test]
 fn what_only_one_host_has_keeps_a_vm_there() {
     let source = with_vm("");
     let target = Host::new();

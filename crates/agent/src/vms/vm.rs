@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) indirect: Option<String>,
     /// Whether a process is about to be started, or what a process left to be removed. No other thread may do either.
     pub(super) busy: bool,
+    /// What another host was last told of the VM, which is off, to keep that.
+    pub(super) offered: Option<String>,
     pub(super) note: String,
 }
 

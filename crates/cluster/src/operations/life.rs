@@ -64,6 +64,7 @@ impl Controller {
         if request.dry_run {
             return self.preview_start(now, kind, &name, &record, asked, by);
         }
+        self.take_out_waiting_off(now, &name);
         if is_new {
             self.tables.put(&name, record);
         }
@@ -93,12 +94,13 @@ impl Controller {
         if request.dry_run {
             return self.preview_start(now, kind, vm, &record, asked, by);
         }
+        self.take_out_waiting_off(now, vm);
         Some(self.begin_start(now, kind, vm, by))
     }
 
     /// Refuses what is for a VM that is off, if it is not, or if it is not known whether it is.
     fn not_off(&self, vm: &str) -> Option<Answer> {
-        if let Some(operation) = self.operation_of(vm) {
+        if let Some(operation) = self.operation_of(vm).filter(|_| !self.only_waits_off(vm)) {
             let message = format!("'{vm}' is in an operation already: {operation}");
             return Some(Answer::conflict(message, format!("follow it: skein operation watch {operation}")));
         }
@@ -233,6 +235,7 @@ impl Controller {
                 format!("delete it when '{host}' is back, or remove that host: skein host remove {host} --force");
             return Answer::conflict(format!("'{host}' is off, and would still know '{vm}'"), cure);
         }
+        self.take_out_waiting_off(now, vm);
         let operation =
             self.begin_operation(now, OperationKind::Delete { vm: vm.to_owned() }, OperationState::Running, by);
         Answer::Operation(Box::new(operation))

@@ -237,6 +237,34 @@ impl Controller {
         }
     }
 
+    /// Returns whether a VM is in an operation only to be moved while it is off, and nothing was asked for that yet.
+    pub(super) fn only_waits_off(&self, vm: &str) -> bool {
+        let is_of_others = |operation: &Operation| {
+            matches!(operation.kind, OperationKind::Drain { .. } | OperationKind::Resume { .. })
+        };
+        let waits = |of: &Move| of.off.is_some() && of.state == MoveState::Waiting;
+        let is_in = |operation: &&Operation| operation.moves.iter().any(|of| of.vm == vm && !of.state.is_over());
+        self.operation_of(vm).is_some_and(|id| {
+            let found = self.tables.operations.get(id).map(|found| &found.value);
+            found.is_some_and(|found| is_of_others(found) && is_in(&found))
+        }) && self.open_moves().filter(|of| of.vm == vm).all(waits)
+    }
+
+    /// Takes a VM that is to be started or deleted out of the drain that would have moved it. The drain looks at it
+    /// again once that is over.
+    pub(super) fn take_out_waiting_off(&mut self, now: Now, vm: &str) {
+        if !self.only_waits_off(vm) {
+            return;
+        }
+        let Some(mut operation) = self.operation_of(vm).map(str::to_owned).and_then(|id| self.operation(&id)) else {
+            return;
+        };
+        for of in operation.moves.iter_mut().filter(|of| of.vm == vm && !of.state.is_over()) {
+            end(now, of, MoveState::Left, "something else was asked for it meanwhile".into());
+        }
+        self.save_operation(now, operation);
+    }
+
     /// Says why a VM is not to be moved any more as one that is off on its host. `None`: it is, as far as is known.
     fn off_no_more(&self, of: &Move) -> Option<String> {
         let Some(record) = self.tables.vms.get(&of.vm).map(|found| &found.value) else {
@@ -318,6 +346,11 @@ impl Controller {
         let of = operation.moves[index].clone();
         let contact = self.tables.hosts.get(&of.from).map(|host| host.value.contact);
         if contact.is_none_or(Contact::is_off) {
+            // Somebody had started it there: whatever starts the guests of that host again starts it, too.
+            if self.has_guest(&of.vm) {
+                let why = format!("it was started on {} meanwhile", of.from);
+                return end(now, &mut operation.moves[index], MoveState::Left, why);
+            }
             // The source can say nothing any more, and forgets the VM when it is back.
             return self.is_targets(now, operation, index);
         }
@@ -428,6 +461,8 @@ impl Controller {
                 }
                 self.look_at_begun_off(now, operation, index);
             }
+            // The target's report of this came before.
+            (Some(OffStage::Leave), Reply::Vm(_)) => self.look_at_begun_off(now, operation, index),
             (Some(OffStage::Reserve), Reply::Error(refusal)) => {
                 end(now, of, MoveState::Failed, refusal_words(refusal));
             }

@@ -128,7 +128,9 @@ fn the_next_leader_goes_on_from_each_step() {
         for is_obeyed in [false, true] {
             let mut bench = off();
             let begun = bench.begin(migrate(Some("beta")));
-            (0..steps).for_each(|_| drop(bench.obey()));
+            for _ in 0..steps {
+                bench.obey();
+            }
             bench.change_leader();
             if !is_obeyed {
                 // What was commanded last never came.
@@ -152,7 +154,9 @@ fn a_move_is_called_off_until_the_source_is_asked_to_forget_the_vm() {
     for steps in 0..4 {
         let mut bench = off();
         let begun = bench.begin(migrate(Some("beta")));
-        (0..steps).for_each(|_| drop(bench.obey()));
+        for _ in 0..steps {
+            bench.obey();
+        }
         bench.ask(Ask::Cancel { operation: begun.id.clone() });
         for _ in 0..3 {
             bench.obey_all();
@@ -187,4 +191,24 @@ fn what_cannot_be_moved_while_it_is_off_is_told_before_anything_is_asked() {
         .begin(Ask::Drain { host: "alpha".into(), request: DrainRequest { dry_run: true, ..DrainRequest::default() } });
     assert!(would.message.contains("its UEFI variables or its TPM are on alpha"), "{would:?}");
     assert!(bench.sent.is_empty());
+}
+
+#[test]
+fn a_vm_whose_move_only_waits_can_be_started_meanwhile() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    let vms = ["a", "b", "c", "d", "e"];
+    vms.iter().for_each(|vm| bench.set_vm("alpha", vm, VmState::Stopped));
+    let drain = bench.drain("alpha");
+    let waits = bench.now(&drain).moves.iter().find(|of| of.state == MoveState::Waiting).unwrap().vm.clone();
+    let begun = bench.now(&drain).moves.iter().find(|of| of.state == MoveState::Begun).unwrap().vm.clone();
+    let start = |vm: &str| Ask::StartVm { vm: vm.into(), request: Default::default() };
+    assert!(bench.refused(start(&begun)).message.contains("is in an operation already"));
+    let start = bench.begin(start(&waits));
+    for _ in 0..10 {
+        bench.obey_all();
+        bench.wait_s(1);
+    }
+    assert_eq!(bench.now(&start).state, OperationState::Done);
+    assert_eq!(bench.now(&drain).state, OperationState::Done, "{:?}", bench.now(&drain));
+    assert_eq!((bench.has("alpha").len(), bench.has("beta").len()), (0, vms.len()));
 }
