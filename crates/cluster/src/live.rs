@@ -7,6 +7,7 @@ use skein_api::{HostFacts, Resource as Bound};
 use skein_placement_model::cluster::amount::Amount;
 use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
+use crate::planner::Excluded;
 use crate::records::VmRecord;
 use crate::rules::{self, among_known};
 use crate::seen::{CPU, MEMORY};
@@ -15,9 +16,6 @@ use crate::view::is_guest;
 
 /// The area of hosts of which none was set.
 const NO_AREA: &str = "(none)";
-
-/// Hosts that guests must not go to, by guest: their agents refused.
-pub type Excluded = BTreeMap<String, BTreeSet<String>>;
 
 impl Controller {
     /// Returns the cluster as it is now, for questions about rules.

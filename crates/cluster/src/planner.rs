@@ -48,6 +48,9 @@ pub struct PlanRequest {
     pub asleep: Vec<String>,
 }
 
+/// Hosts that guests must not go to, by guest: their agents refused.
+pub type Excluded = BTreeMap<String, BTreeSet<String>>;
+
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Want {

@@ -16,9 +16,8 @@ use skein_placement_model::cluster::model::{Cluster, HostState};
 use skein_units::TimeWindow;
 
 use crate::error_chain;
-use crate::live::Excluded;
 use crate::operations::keeps_state;
-use crate::planner::{PlanError, Planned, Want};
+use crate::planner::{Excluded, PlanError, Planned, Want};
 use crate::power_planner::PowerWant;
 use crate::records::{HostRecord, PowerRoundRecord};
 use crate::state::{Controller, PlanBasis, PlanPurpose, Planted};

@@ -8,11 +8,10 @@ use skein_api::{MigrationId, Refusal, Request, Term};
 use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
-use crate::live::Excluded;
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
-use crate::planner::Want;
+use crate::planner::{Excluded, Want};
 use crate::power_policy::PowerPolicy;
 use crate::records::{HostRecord, VmRecord};
 use crate::tables::{Change, Tables};

@@ -9,7 +9,7 @@ use skein_api::{
 use skein_cluster::VmRecord;
 
 use super::event::{Event, Session};
-use super::host::{Flight, Guest, Ms, Sent, Start};
+use super::host::{Flight, Guest, Ms, Sent, Start, refused};
 use super::off;
 use super::update;
 use super::world::World;
@@ -234,10 +234,6 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         | ToAgent::NotRenewed(_)
         | ToAgent::Other => {}
     }
-}
-
-pub fn refused(message: &str) -> Reply {
-    Reply::Error(Refusal { message: message.to_owned(), cure: String::new() })
 }
 
 fn obey(
@@ -529,5 +525,16 @@ fn over(world: &mut World, id: u64, flight: &Flight, outcome: Outcome, why: Opti
         if world.agents[host].is_up {
             report_all(world, host);
         }
+    }
+}
+
+/// Somebody starts a VM by hand that is off on its host.
+pub fn start_off(world: &mut World, host: usize, vm: &str) {
+    let agent = &world.agents[host];
+    let has_room = agent.ram_used_mb() + world.guests[vm] <= agent.ram_mb;
+    let is_off = agent.guests.get(vm).is_some_and(|guest| !guest.runs) && !agent.starting.contains_key(vm);
+    if agent.is_up && !agent.is_closed(world.now) && has_room && is_off {
+        run_guest(world, host, vm);
+        report_all(world, host);
     }
 }

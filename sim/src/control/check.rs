@@ -322,6 +322,11 @@ impl Checker {
         }
     }
 
+    /// Notes that an order to shut down was refused: the leader need not remember the order.
+    pub fn not_told_to_sleep(&mut self, host: &str) {
+        self.shutdowns.entry(host.to_owned()).and_modify(|orders| *orders -= 1);
+    }
+
     /// Checks that a host is updated once for an operation.
     pub fn updated(&mut self, now: Ms, id: &str) {
         self.stats.updated += 1;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::{
-    FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Term, UpdateHow, VmLoad, VmState, VmView,
+    FailureReason, HostFacts, Migration, MigrationId, MigrationSlots, Refusal, Reply, Term, UpdateHow, VmLoad, VmState,
+    VmView,
 };
 use skein_cluster::{Controller, Settings};
 use skein_store::election::HeldLease;
@@ -13,6 +14,11 @@ pub type Ms = u64;
 
 /// The migrations at once that an agent allows, each way.
 pub const SLOTS: u32 = 2;
+/// Returns an agent's refusal.
+pub fn refused(message: &str) -> Reply {
+    Reply::Error(Refusal { message: message.to_owned(), cure: String::new() })
+}
+
 /// A guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guest {

@@ -227,6 +227,10 @@ fn send_power(world: &mut World, node: usize, job: u64, term: Term, host: &str, 
         let now = Duration::from_millis(world.now);
         let left = world.nodes[node].lease.map_or(0, |lease| lease.left(now).as_millis());
         if left < LEASE_LEFT_MS {
+            if action == PowerAction::Shutdown {
+                let name = world.agents[host].name.clone();
+                world.check.not_told_to_sleep(&name);
+            }
             let result = PowerResult::Refused("the leader's lease has too little left".into());
             return world.after(1, Event::Powered { node, life, job, result });
         }

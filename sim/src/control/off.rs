@@ -2,8 +2,8 @@
 
 use skein_api::{Reply, VmState, VmView};
 
-use super::agent::{self, refused};
 use super::event::Event;
+use super::host::refused;
 use super::host::{Agent, Guest, Ms};
 use super::world::World;
 
@@ -88,16 +88,5 @@ pub fn leave(world: &mut World, host: usize, vm: &str, reservation: String) -> R
     match has_left {
         true => Reply::Done,
         false => Reply::NotForgotten(skein_api::Refusal { message: "it is not off".into(), cure: String::new() }),
-    }
-}
-
-/// Somebody starts a VM by hand that is off on its host.
-pub fn by_hand(world: &mut World, host: usize, vm: &str) {
-    let agent = &world.agents[host];
-    let has_room = agent.ram_used_mb() + world.guests[vm] <= agent.ram_mb;
-    let is_off = agent.guests.get(vm).is_some_and(|guest| !guest.runs) && !agent.starting.contains_key(vm);
-    if agent.is_up && agent.closed_until <= world.now && has_room && is_off {
-        agent::run_guest(world, host, vm);
-        agent::report_all(world, host);
     }
 }

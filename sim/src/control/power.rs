@@ -82,8 +82,11 @@ pub fn take(world: &mut World, (node, life, job): (usize, u64, u64), host: usize
             PowerResult::State(state, String::new())
         }
     };
-    let name = &world.agents[host].name;
+    let name = world.agents[host].name.clone();
     world.say(|| format!("the device of {name}: {action:?} {result:?}"));
+    if action == PowerAction::Shutdown && matches!(result, PowerResult::Refused(_)) {
+        world.check.not_told_to_sleep(&name);
+    }
     let ms = if matches!(result, PowerResult::Unknown(_)) {
         world.rng.between(500, 9000)
     } else {

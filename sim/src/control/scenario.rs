@@ -14,7 +14,7 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node, off, power, update};
+use super::{agent, node, power, update};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 600_000;
@@ -151,7 +151,7 @@ fn take(world: &mut World, event: Event) {
         Event::Updated { host, id } => update::ended(world, host, &id),
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
         Event::ByHand { host } => agent::by_hand(world, host),
-        Event::StartOff { host, vm } => off::by_hand(world, host, &vm),
+        Event::StartOff { host, vm } => agent::start_off(world, host, &vm),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
         Event::Fault if !world.is_calm => faults::inject(world),

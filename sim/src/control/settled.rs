@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Contact, HostMode, Operation, OperationKind, VmRunState};
 use skein_cluster::{HostRecord, VmRecord};
+use skein_store::Entry;
 
 use super::host::Agent;
 use super::node;
@@ -57,7 +58,29 @@ pub fn settled(world: &mut World) -> Result<(), String> {
             return Err(format!("{} is drained by nobody, and takes no guests", agent.name));
         }
     }
-    for entry in &entries {
+    vms_are_where_they_are_known(world, &entries)?;
+    let known = |vm: &String| entries.iter().any(|entry| entry.key.as_str() == format!("vm/{vm}"));
+    let mut all = world.agents.iter().flat_map(|agent| agent.guests.iter().map(move |(vm, of)| (vm, &agent.name, of)));
+    if let Some((vm, host, guest)) = all.find(|(vm, ..)| !known(vm)) {
+        return Err(format!("{vm} is on {host}: {guest:?}, and the store does not know it"));
+    }
+    if let Some(vm) = world.check.created.iter().find(|vm| !world.check.deleted.contains(*vm) && !known(vm)) {
+        return Err(format!("{vm} was created, and is forgotten"));
+    }
+    let runs = |vm: &String| world.agents.iter().any(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs));
+    if let Some(vm) = world.check.autostarts.iter().find(|vm| !runs(vm) && !started.contains(*vm)) {
+        return Err(format!("{vm} ended with its host, and was to be started again"));
+    }
+    world.check.stats.autostarted = started.len() as u64;
+    // A host that was back forgets the guests that were started elsewhere; a host that sleeps does so when it wakes.
+    let awake = || world.agents.iter().filter(|of| of.is_on);
+    let twice = world.guests.keys().find(|vm| awake().filter(|of| of.guests.contains_key(*vm)).count() > 1);
+    twice.map_or(Ok(()), |vm| Err(format!("{vm} is known to two hosts")))
+}
+
+/// Checks that the store has each VM where the VM is, and that no move of one that is off is forgotten.
+fn vms_are_where_they_are_known(world: &World, entries: &[Entry]) -> Result<(), String> {
+    for entry in entries {
         let Some(name) = entry.key.as_str().strip_prefix("vm/") else { continue };
         let vm: VmRecord = serde_json::from_slice(entry.value.as_bytes()).map_err(|error| error.to_string())?;
         if let Some(set) = world.check.set.get(name).filter(|set| **set != vm.settings) {
@@ -81,21 +104,5 @@ pub fn settled(world: &mut World) -> Result<(), String> {
     {
         return Err(format!("{vm} is still on its way to {}", agent.name));
     }
-    let known = |vm: &String| entries.iter().any(|entry| entry.key.as_str() == format!("vm/{vm}"));
-    let mut all = world.agents.iter().flat_map(|agent| agent.guests.iter().map(move |(vm, of)| (vm, &agent.name, of)));
-    if let Some((vm, host, guest)) = all.find(|(vm, ..)| !known(vm)) {
-        return Err(format!("{vm} is on {host}: {guest:?}, and the store does not know it"));
-    }
-    if let Some(vm) = world.check.created.iter().find(|vm| !world.check.deleted.contains(*vm) && !known(vm)) {
-        return Err(format!("{vm} was created, and is forgotten"));
-    }
-    let runs = |vm: &String| world.agents.iter().any(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs));
-    if let Some(vm) = world.check.autostarts.iter().find(|vm| !runs(vm) && !started.contains(*vm)) {
-        return Err(format!("{vm} ended with its host, and was to be started again"));
-    }
-    world.check.stats.autostarted = started.len() as u64;
-    // A host that was back forgets the guests that were started elsewhere; a host that sleeps does so when it wakes.
-    let awake = || world.agents.iter().filter(|of| of.is_on);
-    let twice = world.guests.keys().find(|vm| awake().filter(|of| of.guests.contains_key(*vm)).count() > 1);
-    twice.map_or(Ok(()), |vm| Err(format!("{vm} is known to two hosts")))
+    Ok(())
 }

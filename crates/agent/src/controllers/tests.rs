@@ -391,7 +391,7 @@ fn what_no_controller_may_say_ends_the_connection_and_nothing_else() {
     // So is a command that cannot be.
     agent.command(2, Term(1), Some("x"), Request::VmList);
     let Ok(Reply::Error(refusal)) = agent.reply(2) else { panic!("it was obeyed") };
-    assert!(refusal.message.contains("only a migration or a start has a request id"), "{refusal:?}");
+    assert!(refusal.message.contains("only a migration, a start or a forgetting has a request id"), "{refusal:?}");
 }
 
 #[test]

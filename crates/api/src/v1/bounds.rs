@@ -452,7 +452,7 @@ mod tests {
             assert!(refused(line(None, Some(id), good())).contains("is no request id"), "{id:?}");
         }
         let stop = Request::VmStop { name: "v1".into(), timeout_s: 1, force: false };
-        assert!(refused(line(None, Some("1"), stop)).contains("only a migration or a start"));
+        assert!(refused(line(None, Some("1"), stop)).contains("only a migration, a start or a forgetting"));
         let from = VmOrigin::Name("v1".into());
         let start = Request::VmStart { from, options: Default::default() };
         assert_eq!(line(None, Some("1"), start).check(), Ok(()));

@@ -21,7 +21,8 @@ pub struct RequestLine {
     /// A name that the caller chose for a migration or a start, at random or by its purpose. The same name again means
     /// the same migration, with all its attempts, or the same start. It is then followed and not begun anew, for
     /// instance after an answer was lost. The agent remembers the name of a migration for a day, that of a start for a
-    /// week, also when it is started again. With [`Request::Migrate`], [`Request::VmStart`] and [`Request::VmForget`] only.
+    /// week, also when it is started again. With [`Request::Migrate`], [`Request::VmStart`] and [`Request::VmForget`]
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
     /// The request itself.

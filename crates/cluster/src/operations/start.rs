@@ -14,8 +14,7 @@ use skein_inventory::definition::{Accel, Definition, Firmware, FirmwareKind};
 
 use super::moves::request_name;
 use super::record::{refusals, starts};
-use crate::live::Excluded;
-use crate::planner::Want;
+use crate::planner::{Excluded, Want};
 use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Planted};
 use crate::time::Now;
