@@ -325,7 +325,7 @@ pub(crate) enum PlanPurpose {
 #[derive(Debug)]
 pub(crate) enum PlanBasis {
     /// Where guests are. `excluded`: hosts where guests cannot be. `unknown`: a VM that the cluster may not know.
-    Guests { want: Want, excluded: Excluded, unknown: Option<(String, VmRecord)> },
+    Guests { want: Want, excluded: Excluded, unknown: Option<Box<(String, VmRecord)>> },
     /// Which hosts sleep and wake.
     Power { now_ms: u64 },
 }

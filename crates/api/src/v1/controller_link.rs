@@ -84,7 +84,7 @@ pub struct Hello {
     pub addresses: Vec<String>,
     /// The highest term that the agent has heard of.
     pub highest_term: Term,
-    /// Whether the agent knows [`Request::VmOffer`](super::Request::VmOffer) and what belongs to it.
+    /// Whether the agent knows [`Request::VmOffer`] and what belongs to it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_off: bool,
 }

@@ -190,7 +190,8 @@ impl Controller {
         let unsuited = self.unsuited(record.definition.as_deref(), record.host.as_deref()).into_keys().collect();
         let excluded = Excluded::from([(vm.to_owned(), unsuited)]);
         let purpose = PlanPurpose::Preview { asked, operation: Box::new(operation) };
-        let (want, unknown) = (Want::Start { vms: vec![vm.to_owned()] }, Some((vm.to_owned(), record.clone())));
+        let (want, unknown) =
+            (Want::Start { vms: vec![vm.to_owned()] }, Some(Box::new((vm.to_owned(), record.clone()))));
         self.ask_plan_for(purpose, PlanBasis::Guests { want, excluded, unknown });
         None
     }

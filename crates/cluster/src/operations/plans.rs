@@ -36,7 +36,7 @@ impl Controller {
     pub fn plan_request(&self, plan: u64) -> Option<PlanRequest> {
         let (want, cluster) = match &self.plans.get(&plan)?.basis {
             PlanBasis::Guests { want, excluded, unknown } => {
-                let cluster = self.cluster_for(want, excluded, unknown.as_ref());
+                let cluster = self.cluster_for(want, excluded, unknown.as_deref());
                 (want.clone(), cluster)
             }
             PlanBasis::Power { now_ms } => self.power_wanted(*now_ms),
