@@ -418,6 +418,10 @@ impl Controller {
         if let Some((what, cure)) = settings.fencing.as_ref().and_then(fencing_device::wrong) {
             return Answer::refused(RefusedKind::Invalid, what, cure);
         }
+        let pairs = settings.areas.iter().chain(&settings.properties);
+        if let Some(answer) = unprintable(pairs.flat_map(|(key, value)| [key, value]).chain(&settings.group)) {
+            return answer;
+        }
         let host_record = HostRecord { settings, ..found.value.clone() };
         self.tables.put(host, host_record);
         Answer::Done
@@ -477,6 +481,11 @@ impl Controller {
         if let Some(host) = unknown.into_iter().find(|host| !self.tables.hosts.contains_key(*host)) {
             let message = format!("there is no host '{host}'");
             return Answer::refused(RefusedKind::Invalid, message, "see skein host list");
+        }
+        let labels = settings.tags.iter().chain(&settings.tenant).chain(&settings.availability_set);
+        let pairs = settings.properties.iter().flat_map(|(key, value)| [key, value]);
+        if let Some(answer) = unprintable(pairs.chain(labels)) {
+            return answer;
         }
         let mut vm_record = found.value.clone();
         vm_record.settings = settings;
@@ -611,4 +620,11 @@ fn expiry(now: Now, expires_s: Option<u64>) -> Option<UnixMs> {
 
 fn bad_expiry() -> Answer {
     Answer::refused(RefusedKind::Invalid, format!("expires_s is not within 1 to {EXPIRES_MAX_S}"), "")
+}
+
+/// Refuses names that cannot be printed: with one of them, no plan could be made.
+fn unprintable<'a>(mut names: impl Iterator<Item = &'a String>) -> Option<Answer> {
+    let bad = names.find(|name| name.contains(char::is_control))?.escape_debug();
+    let message = format!("the name '{bad}' has a control character");
+    Some(Answer::refused(RefusedKind::Invalid, message, "remove it"))
 }

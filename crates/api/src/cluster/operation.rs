@@ -326,7 +326,7 @@ pub struct MigrateRequest {
     pub dry_run: bool,
     /// The bits that it may send a second, 8 Mbit/s or more. `None`: it has no limit of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 8000000))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 8000000, maximum = 100000000000000u64))]
     pub rate_bits_per_s: Option<u64>,
     /// How the guest is held once it is copied. `None`: it switches as soon as it may.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -350,7 +350,7 @@ pub struct SwitchRequest {
 #[serde(default, deny_unknown_fields)]
 pub struct LimitRequest {
     /// The bits a second, 8 Mbit/s or more. `None`: it has no limit of its own any more.
-    #[cfg_attr(feature = "openapi", schema(minimum = 8000000))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 8000000, maximum = 100000000000000u64))]
     pub rate_bits_per_s: Option<u64>,
 }
 

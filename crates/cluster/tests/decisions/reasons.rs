@@ -1,6 +1,8 @@
 //! Why a guest goes where it goes, and why another stays.
 
-use skein_api::cluster::{MoveState, OperationState, VmSettings};
+use std::collections::BTreeMap;
+
+use skein_api::cluster::{HostSettings, MoveState, OperationState, VmSettings};
 use skein_api::{Refusal, Reply};
 use skein_cluster::{Answer, Ask};
 
@@ -115,4 +117,28 @@ fn a_host_that_was_tried_is_told_with_what_came_of_it() {
     assert_eq!(over.state, OperationState::Failed, "{over:?}");
     let reason = &over.moves.last().unwrap().reason;
     assert!(reason.contains("it was tried: web is being moved already") && !reason.contains("owners"), "{reason}");
+}
+
+#[test]
+fn names_that_cannot_be_printed_are_refused_where_they_are_set() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.run_vm("a", "web");
+    let odd = || BTreeMap::from([("rack".to_owned(), "\u{b}1".to_owned())]);
+    let of_host = |settings| Ask::SetHost { host: "a".into(), settings, version: None };
+    let of_vm = |settings| Ask::SetVm { vm: "web".into(), settings, version: None };
+    for ask in [
+        of_host(HostSettings { properties: odd(), ..HostSettings::default() }),
+        of_host(HostSettings { areas: odd(), ..HostSettings::default() }),
+        of_host(HostSettings { group: Some("a\nb".into()), ..HostSettings::default() }),
+        of_vm(VmSettings { properties: odd(), ..VmSettings::default() }),
+        of_vm(VmSettings { tenant: Some("\0".into()), ..VmSettings::default() }),
+    ] {
+        let words = format!("{ask:?}");
+        let Answer::Refused(refused) = bench.ask(ask) else { panic!("{words} was taken") };
+        assert!(refused.message.contains("has a control character"), "{refused:?}");
+    }
+    assert_eq!(
+        bench.ask(of_host(HostSettings { group: Some("Büro 1".into()), ..HostSettings::default() })),
+        Answer::Done
+    );
 }

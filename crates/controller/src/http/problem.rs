@@ -113,6 +113,15 @@ pub(crate) enum ReadProblems {
     Unavailable(ProblemDetails),
 }
 
+/// The further refusal of a question about rules.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "it is only described")]
+pub(crate) enum RuleProblems {
+    /// Rules, or settings of hosts and VMs, contradict each other
+    #[response(status = 409, content_type = "application/problem+json")]
+    Contradiction(ProblemDetails),
+}
+
 /// The further refusals of a route that changes something.
 #[derive(IntoResponses)]
 #[expect(dead_code, reason = "it is only described")]

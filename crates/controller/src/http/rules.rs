@@ -16,7 +16,7 @@ use super::guard::{Admin, Operator, Viewer};
 use super::hosts::check_size;
 use super::origin::{Origin, check_name, etag, if_match};
 use super::page::{After, items, page};
-use super::problem::{Problem, ReadProblems, WriteProblems};
+use super::problem::{Problem, ReadProblems, RuleProblems, WriteProblems};
 
 /// How much is told of what is broken.
 const COMPLAINTS_MAX: usize = 500;
@@ -125,7 +125,8 @@ pub(crate) async fn remove_rule(
 ///
 /// Rules that do not hold, and hosts that have too little free. At most 500, on one page.
 #[utoipa::path(get, path = "/api/v1/complaints", tag = "rules",
-    responses((status = 200, description = "What is broken", body = Page<Complaint>), ReadProblems))]
+    responses((status = 200, description = "What is broken", body = Page<Complaint>), ReadProblems,
+        RuleProblems))]
 pub(crate) async fn list_complaints(_: Viewer, State(app): State<Shared>) -> Result<Json<Page<Complaint>>, Problem> {
     let mut items = question(&app, complaints).await?;
     items.truncate(COMPLAINTS_MAX);
@@ -135,7 +136,8 @@ pub(crate) async fn list_complaints(_: Viewer, State(app): State<Shared>) -> Res
 /// Why a VM is where it is, and what speaks against each host
 #[utoipa::path(get, path = "/api/v1/vms/{vm}/explanation", tag = "vms",
     params(("vm" = String, Path, description = "The name")),
-    responses((status = 200, description = "The explanation", body = Explanation), ReadProblems))]
+    responses((status = 200, description = "The explanation", body = Explanation), ReadProblems,
+        RuleProblems))]
 pub(crate) async fn explain_vm(
     _: Viewer,
     State(app): State<Shared>,
