@@ -63,9 +63,12 @@ impl Controller {
             }
         }
         waiting.sort();
+        let mut is_full = false;
         for (_, id, index) in waiting {
             let is_off = self.tables.operations.get(&id).is_some_and(|found| found.value.moves[index].off.is_some());
-            if !is_off && self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize {
+            // Moves only begin here, so once there are enough they are not counted again.
+            is_full = is_full || self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize;
+            if is_full && !is_off {
                 continue;
             }
             self.begin_if_free(now, &id, index);

@@ -57,7 +57,7 @@ impl Controller {
         self.off_on(host).into_iter().filter(|vm| !settled(vm)).collect()
     }
 
-    /// Adds the moves of VMs that are off to an operation that was planned. `is_kept`: the plan is carried out.
+    /// Adds the moves of VMs that are off to an operation that was planned.
     pub(super) fn add_off_moves(&self, operation: &mut Operation) {
         let wanted: Vec<(String, Option<String>)> = match &operation.kind {
             OperationKind::Drain { host, .. } => {
@@ -170,9 +170,8 @@ impl Controller {
     fn place_of(&self, record: &VmRecord, host: &str, planned: &[Move]) -> Place {
         let facts = self.observed.get(host).and_then(|observed| observed.facts.as_ref());
         let free = facts.map_or(0, |facts| facts.ram_available_bytes);
-        let off =
-            self.tables.vms.iter().filter(|(name, of)| of.value.host.as_deref() == Some(host) && !self.has_guest(name));
-        let off: u64 = off.map(|(_, of)| of.value.ram_bytes).sum();
+        let off = self.tables.vms_of(host).filter(|(name, _)| !self.has_guest(name));
+        let off: u64 = off.map(|(_, of)| of.ram_bytes).sum();
         let comes = |of: &&Move| of.off.is_some() && of.to.as_deref() == Some(host) && !of.state.is_over();
         let ram = |of: &Move| self.tables.vms.get(&of.vm).map_or(0, |vm| vm.value.ram_bytes);
         let coming: u64 = self.open_moves().chain(planned).filter(comes).map(ram).sum();
