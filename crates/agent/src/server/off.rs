@@ -7,7 +7,7 @@ use skein_inventory::facts::GuestFiles;
 
 use super::refusal::{Answered, refusal};
 use super::request_server::RequestServer;
-use super::vms::START_WAIT_TIME;
+use super::vms::{START_WAIT_TIME, shown};
 use crate::error_chain;
 use crate::named_starts::StartOutcome;
 use crate::vms::HostFiles;
@@ -23,13 +23,12 @@ impl RequestServer {
             let message = format!("what the other host keeps of the VM cannot be read: {}", error_chain(&error));
             Box::new(refusal(message, "see that both hosts have the same release of skein"))
         })?;
-        let vm = self.vms.reserve(offered, reservation, |opened| self.host_files(opened))?;
-        Ok(Reply::Vm(Box::new(vm.show())))
+        Ok(shown(&self.vms.reserve(offered, reservation, |opened| self.host_files(opened))?))
     }
 
     pub(super) fn vm_release(&self, name: &str, reservation: &str, keep: bool) -> Answered<Reply> {
         let vm = self.vms.release(name, reservation, keep)?;
-        Ok(vm.map_or(Reply::Done, |vm| Reply::Vm(Box::new(vm.show()))))
+        Ok(vm.as_ref().map_or(Reply::Done, shown))
     }
 
     fn host_files(&self, opened: Vec<PathBuf>) -> HostFiles {

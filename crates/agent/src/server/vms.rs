@@ -15,7 +15,7 @@ use crate::vms::Vm;
 /// Bounds the wait for the same start that another thread is at. Whoever asked asks again.
 pub(super) const START_WAIT_TIME: Duration = Duration::from_secs(60);
 
-fn shown(vm: &Arc<Vm>) -> Reply {
+pub(super) fn shown(vm: &Arc<Vm>) -> Reply {
     Reply::Vm(Box::new(vm.show()))
 }
 

@@ -94,6 +94,15 @@ fn a_vm_that_no_host_can_keep_stays_and_does_not_hold_up_the_drain() {
     assert_eq!(format!("{:?}", bench.host("alpha").mode), "Maintenance");
 }
 
+/// Starts the VM by hand on its host, and returns what becomes of the operation.
+fn started_meanwhile(bench: &mut Bench, begun: &Operation) -> Operation {
+    bench.run_vm("alpha", "old");
+    bench.obey_all();
+    bench.wait_s(1);
+    bench.obey_all();
+    bench.now(begun)
+}
+
 #[test]
 fn a_vm_that_is_started_meanwhile_stays_where_it_runs_and_a_drain_moves_it_as_a_guest() {
     let mut bench = off();
@@ -101,11 +110,7 @@ fn a_vm_that_is_started_meanwhile_stays_where_it_runs_and_a_drain_moves_it_as_a_
     bench.obey();
     bench.obey();
     // The source is asked to forget it, and somebody was faster.
-    bench.run_vm("alpha", "old");
-    bench.obey_all();
-    bench.wait_s(1);
-    bench.obey_all();
-    let over = bench.now(&begun);
+    let over = started_meanwhile(&mut bench, &begun);
     assert_eq!(over.state, OperationState::Failed, "{over:?}");
     assert!(over.message.contains("is not off"), "{over:?}");
     assert_eq!((bench.has("alpha"), bench.has("beta").len()), (vec!["old"], 0), "the reservation is released");
@@ -113,11 +118,7 @@ fn a_vm_that_is_started_meanwhile_stays_where_it_runs_and_a_drain_moves_it_as_a_
     bench.set_vm("alpha", "old", VmState::Stopped);
     let begun = bench.drain("alpha");
     bench.obey();
-    bench.run_vm("alpha", "old");
-    bench.obey_all();
-    bench.wait_s(1);
-    bench.obey_all();
-    let over = bench.now(&begun);
+    let over = started_meanwhile(&mut bench, &begun);
     assert_eq!(over.state, OperationState::Done, "{over:?}");
     assert_eq!((bench.has("alpha").len(), bench.has("beta")), (0, vec!["old"]));
     assert!(over.moves.iter().any(|of| of.off.is_none() && of.state == MoveState::Done), "{over:?}");
