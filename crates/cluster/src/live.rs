@@ -7,6 +7,7 @@ use skein_api::{HostFacts, Resource as Bound};
 use skein_placement_model::cluster::amount::Amount;
 use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
 
+use crate::observed::Observed;
 use crate::planner::Excluded;
 use crate::records::VmRecord;
 use crate::rules::{self, among_known};
@@ -29,14 +30,21 @@ impl Controller {
         memory.transient = true;
         let mut cluster = Cluster::new(vec![memory, Resource::new(CPU, "cores")]);
         let pending = self.pending_moves();
-        let mut reserved: BTreeMap<&str, u64> = BTreeMap::new();
-        for vm in self.tables.vms.values().filter(|vm| is_guest(vm.value.state)) {
-            *reserved.entry(vm.value.host.as_deref().unwrap_or_default()).or_default() += vm.value.ram_bytes;
-        }
+        // Each guest's host is looked up once: a cluster may have tens of thousands.
+        let index: BTreeMap<&str, usize> = self.tables.hosts.keys().map(String::as_str).zip(0..).collect();
+        let guests = self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state));
+        let placed = guests.filter_map(|(name, vm)| {
+            Some((name.as_str(), &vm.value, *index.get(vm.value.host.as_deref()?)?))
+        });
+        let placed: Vec<(&str, &VmRecord, usize)> = placed.collect();
+        let mut reserved = vec![0; index.len()];
+        placed.iter().for_each(|(_, vm, host)| reserved[*host] += vm.ram_bytes);
         let not_reserved = self.not_reserved();
-        for (name, stored) in &self.tables.hosts {
-            let facts = self.observed.get(name).and_then(|observed| observed.facts.as_ref());
-            let here = reserved.get(name.as_str()).copied().unwrap_or(0);
+        let mut online: Vec<Option<&Observed>> = vec![None; index.len()];
+        for ((name, stored), number) in self.tables.hosts.iter().zip(0..) {
+            let observed = self.observed.get(name);
+            let facts = observed.and_then(|observed| observed.facts.as_ref());
+            let here = reserved[number];
             let comes = not_reserved.get(name.as_str()).copied().unwrap_or(0);
             let (ram_bytes, cpus) = match (&stored.value.power.asleep, facts) {
                 (Some(asleep), _) => (asleep.ram_bytes, asleep.cpus),
@@ -50,6 +58,7 @@ impl Controller {
                 (Contact::Online, HostMode::Active) => HostState::Online,
                 (Contact::Online, HostMode::Draining | HostMode::Maintenance) => HostState::Maintenance,
             };
+            online[number] = observed.filter(|_| host.state != HostState::Offline);
             host.group.clone_from(&stored.value.settings.group);
             host.areas.clone_from(&stored.value.settings.areas);
             host.properties.clone_from(&stored.value.settings.properties);
@@ -58,23 +67,22 @@ impl Controller {
         }
         complete_areas(&mut cluster);
         let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
-        // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
-        let online = cluster.hosts.iter().filter(|host| host.state != HostState::Offline);
-        let online: BTreeSet<String> = online.map(|host| host.name.clone()).collect();
+        let is_online = |host: &str| index.get(host).is_some_and(|host| online[*host].is_some());
         let moved_by_hand = self.moved_by_hand();
-        for (name, stored) in self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state)) {
-            let vm = &stored.value;
-            let Some(on) = vm.host.clone().filter(|host| online.contains(host)) else { continue };
-            let mut guest = self.guest(name, vm, &known, excluded.get(name), Some(&on));
+        for (name, vm, host) in placed {
+            // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
+            let Some(observed) = online[host] else { continue };
+            let on = vm.host.as_deref().unwrap_or_default();
+            let mut guest = self.guest(name, vm, &known, excluded.get(name), Some((on, observed)));
             // A guest that is to be moved counts as where it goes, so that plans fit together.
-            let to = pending.get(name.as_str()).filter(|to| online.contains(**to));
-            guest.host = Some(to.map_or(on, |to| (*to).to_owned()));
+            let to = pending.get(name).copied().filter(|to| is_online(to));
+            guest.host = Some(to.unwrap_or(on).to_owned());
             // Somebody else moves it: it counts as where it is until it has gone, and nothing else is done with it.
-            guest.optimize &= !moved_by_hand.contains(name.as_str());
+            guest.optimize &= !moved_by_hand.contains(name);
             cluster.guests.push(guest);
         }
         // A VM that is to be started counts as where it will be.
-        for (name, to) in self.pending_starts().filter(|(_, to)| online.contains(*to)) {
+        for (name, to) in self.pending_starts().filter(|(_, to)| is_online(to)) {
             let is_new = !cluster.guests.iter().any(|of| of.name == name);
             let Some(stored) = self.tables.vms.get(name).filter(|_| is_new) else { continue };
             let mut guest = self.guest(name, &stored.value, &known, excluded.get(name), None);
@@ -87,17 +95,17 @@ impl Controller {
 }
 
 impl Controller {
-    /// Returns a guest as placement sees it. `on`: the host where it is.
+    /// Returns a guest as placement sees it. `on`: the host where it is, and what that tells.
     fn guest(
         &self,
         name: &str,
         vm: &VmRecord,
         known: &BTreeSet<String>,
         excluded: Option<&BTreeSet<String>>,
-        on: Option<&str>,
+        on: Option<(&str, &Observed)>,
     ) -> Guest {
         let settings = &vm.settings;
-        let load = on.and_then(|on| self.observed.get(on)).and_then(|observed| observed.vm_loads.get(name).copied());
+        let load = on.and_then(|(_, observed)| observed.vm_loads.get(name).copied());
         let mut guest = Guest::new(name, amounts([(MEMORY, bytes(vm.ram_bytes))]));
         if let Some(load) = load {
             guest.load = amounts([(CPU, cores(load.cpu_millicores as f64 / 1000.0))]);
@@ -109,7 +117,7 @@ impl Controller {
         guest.availability_set.clone_from(&settings.availability_set);
         let is_known = |host: &&String| known.contains(*host);
         guest.preferred = settings.preferred.iter().filter(is_known).cloned().collect();
-        guest.owners = owners(settings.owners.as_deref(), excluded, known, on.unwrap_or_default());
+        guest.owners = owners(settings.owners.as_deref(), excluded, known, on.map_or("", |(on, _)| on));
         guest.optimize = !settings.pinned;
         guest
     }
