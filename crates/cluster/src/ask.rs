@@ -7,6 +7,7 @@ use skein_api::cluster::{
     OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
 };
 use skein_api::{HoldOptions, MigrateOptions, Request, UpdateHow};
+use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
@@ -623,8 +624,6 @@ fn bad_expiry() -> Answer {
 }
 
 /// Refuses names that cannot be printed: with one of them, no plan could be made.
-fn unprintable<'a>(mut names: impl Iterator<Item = &'a String>) -> Option<Answer> {
-    let bad = names.find(|name| name.contains(char::is_control))?.escape_debug();
-    let message = format!("the name '{bad}' has a control character");
-    Some(Answer::refused(RefusedKind::Invalid, message, "remove it"))
+fn unprintable<'a>(names: impl Iterator<Item = &'a String>) -> Option<Answer> {
+    Some(Answer::refused(RefusedKind::Invalid, printable::why_not(names)?, "remove it"))
 }

@@ -33,9 +33,8 @@ impl Controller {
         // Each guest's host is looked up once: a cluster may have tens of thousands.
         let index: BTreeMap<&str, usize> = self.tables.hosts.keys().map(String::as_str).zip(0..).collect();
         let guests = self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state));
-        let placed = guests.filter_map(|(name, vm)| {
-            Some((name.as_str(), &vm.value, *index.get(vm.value.host.as_deref()?)?))
-        });
+        let placed =
+            guests.filter_map(|(name, vm)| Some((name.as_str(), &vm.value, *index.get(vm.value.host.as_deref()?)?)));
         let placed: Vec<(&str, &VmRecord, usize)> = placed.collect();
         let mut reserved = vec![0; index.len()];
         placed.iter().for_each(|(_, vm, host)| reserved[*host] += vm.ram_bytes);

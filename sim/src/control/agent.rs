@@ -532,8 +532,7 @@ fn over(world: &mut World, id: u64, flight: &Flight, outcome: Outcome, why: Opti
 pub fn start_off(world: &mut World, host: usize, vm: &str) {
     let agent = &world.agents[host];
     let has_room = agent.ram_used_mb() + world.guests[vm] <= agent.ram_mb;
-    let is_off = agent.guests.get(vm).is_some_and(|guest| !guest.runs) && !agent.starting.contains_key(vm);
-    if agent.is_up && !agent.is_closed(world.now) && has_room && is_off {
+    if agent.is_up && !agent.is_closed(world.now) && has_room && agent.is_off(vm) {
         run_guest(world, host, vm);
         report_all(world, host);
     }

@@ -127,6 +127,11 @@ impl Agent {
         }
     }
 
+    /// Returns whether a VM is here and off, and is not being started.
+    pub fn is_off(&self, vm: &str) -> bool {
+        self.guests.get(vm).is_some_and(|guest| !guest.runs) && !self.starting.contains_key(vm)
+    }
+
     /// Returns whether an update is under way that boots the host.
     pub fn may_boot(&self) -> bool {
         let boots = |how: UpdateHow| matches!(how, UpdateHow::UpdateReboot | UpdateHow::Reboot);

@@ -13,8 +13,7 @@ const BACK_MS: Ms = 10_000;
 /// Says what a host keeps of a VM that is off.
 pub fn offer(world: &World, host: usize, vm: &str) -> Reply {
     let agent = &world.agents[host];
-    let is_off = agent.guests.get(vm).is_some_and(|guest| !guest.runs) && !agent.starting.contains_key(vm);
-    if is_off { Reply::Offer { offer: vm.to_owned() } } else { refused("it is not off") }
+    if agent.is_off(vm) { Reply::Offer { offer: vm.to_owned() } } else { refused("it is not off") }
 }
 
 /// Keeps a VM of another host.
@@ -72,8 +71,7 @@ pub fn release(world: &mut World, host: usize, vm: &str, reservation: &str, keep
 /// Gives a VM up that is off, once or never.
 pub fn leave(world: &mut World, host: usize, vm: &str, reservation: String) -> Reply {
     let agent = &world.agents[host];
-    let is_off = agent.guests.get(vm).is_some_and(|guest| !guest.runs) && !agent.starting.contains_key(vm);
-    let has_left = agent.left.get(&reservation).copied().unwrap_or(is_off);
+    let has_left = agent.left.get(&reservation).copied().unwrap_or(agent.is_off(vm));
     let is_new = world.agents[host].left.insert(reservation.clone(), has_left).is_none();
     if is_new && has_left {
         if !world.agents.iter().any(|of| of.reserved.get(vm) == Some(&reservation)) {

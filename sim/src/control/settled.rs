@@ -99,9 +99,8 @@ fn vms_are_where_they_are_known(world: &World, entries: &[Entry]) -> Result<(), 
             return Err(format!("{name} is on {:?} and runs: {runs}; the store has {vm:?}", at.map(|a| &a.name)));
         }
     }
-    if let Some((agent, vm)) =
-        world.agents.iter().find_map(|of| Some((of, of.reserved.keys().next()?))).filter(|(of, _)| of.is_on)
-    {
+    let mut on = world.agents.iter().filter(|agent| agent.is_on);
+    if let Some((agent, vm)) = on.find_map(|agent| Some((agent, agent.reserved.keys().next()?))) {
         return Err(format!("{vm} is still on its way to {}", agent.name));
     }
     Ok(())

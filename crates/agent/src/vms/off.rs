@@ -59,13 +59,7 @@ impl Vms {
     /// # Errors
     /// The VM is not off, or something belongs to it that only this host has.
     pub(crate) fn offer(&self, name: &str, look: impl FnOnce(Vec<PathBuf>) -> HostFiles) -> Result<OfferedVm, VmError> {
-        let vm = self.get(name)?;
-        if let Some(why) = vm.busy_error() {
-            return Err(why);
-        }
-        if let Some(id) = vm.moved_by() {
-            return Err(VmError::Migrating { name: name.to_owned(), id });
-        }
+        let vm = self.idle(name)?;
         let kept = vm.saved.lock().clone();
         let stays = |why: String| VmError::StaysHere { name: name.to_owned(), why };
         let definition = kept.launch.definition().filter(|_| kept.adopted.is_none());
@@ -84,6 +78,15 @@ impl Vms {
         let HostFiles { host, boot_id, files } = look(opened);
         vm.state.lock().offered = Some(as_text(&kept));
         Ok(OfferedVm { format: FORMAT, host, name: name.to_owned(), kept, boot_id, files })
+    }
+
+    /// Returns a VM that is off, and with which nothing is done.
+    fn idle(&self, name: &str) -> Result<Arc<Vm>, VmError> {
+        let vm = self.get(name)?;
+        match vm.busy_error().or_else(|| vm.moved_error()) {
+            Some(why) => Err(why),
+            None => Ok(vm),
+        }
     }
 
     /// Keeps a VM of another host, which cannot be started here before the reservation is released.
@@ -162,13 +165,7 @@ impl Vms {
     /// Gives a VM up that is off, for a move. What was kept of it is set aside under the move's name, by which it is
     /// known that this was done.
     pub(crate) fn leave(&self, name: &str, reservation: &str) -> Result<(), VmError> {
-        let vm = self.get(name)?;
-        if let Some(why) = vm.busy_error() {
-            return Err(why);
-        }
-        if let Some(id) = vm.moved_by() {
-            return Err(VmError::Migrating { name: name.to_owned(), id });
-        }
+        let vm = self.idle(name)?;
         // From here on nobody starts it.
         if !self.seize(&vm) {
             return Err(VmError::Busy(name.to_owned()));

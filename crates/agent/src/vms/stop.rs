@@ -15,8 +15,8 @@ impl Vms {
     /// Presses the power button, waits, and pulls the plug if `force` says so.
     pub(crate) fn stop(&self, name: &str, timeout: Duration, force: bool) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
-        if let Some(id) = vm.moved_by() {
-            return Err(VmError::Migrating { name: name.to_owned(), id });
+        if let Some(why) = vm.moved_error() {
+            return Err(why);
         }
         let starting = vm.state.lock().starting.clone();
         if let Some(starting) = starting.filter(|_| force) {
@@ -42,8 +42,8 @@ impl Vms {
             if !force {
                 return Err(VmError::StillOn { name: name.to_owned(), s: timeout.as_secs() });
             }
-            if let Some(id) = vm.moved_by() {
-                return Err(VmError::Migrating { name: name.to_owned(), id });
+            if let Some(why) = vm.moved_error() {
+                return Err(why);
             }
             self.look(&vm);
             // QEMU flushes its disks before it ends.
@@ -66,8 +66,8 @@ impl Vms {
     /// was moved away is not paused, but done with its migration.
     pub(crate) fn resume(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
-        if let Some(id) = vm.moved_by() {
-            return Err(VmError::Migrating { name: name.to_owned(), id });
+        if let Some(why) = vm.moved_error() {
+            return Err(why);
         }
         let of_guest = |source| VmError::Guest { name: name.to_owned(), source };
         let running = vm.running().ok_or_else(|| VmError::NotRunning(name.to_owned()))?;
@@ -89,8 +89,8 @@ impl Vms {
         if let Some(why) = vm.busy_error().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
             return Err(why);
         }
-        if let Some(id) = vm.moved_by() {
-            return Err(VmError::Migrating { name: name.to_owned(), id });
+        if let Some(why) = vm.moved_error() {
+            return Err(why);
         }
         if let Some(running) = vm.running() {
             // The QMP socket is its owner's again.

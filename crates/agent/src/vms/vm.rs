@@ -153,6 +153,11 @@ impl Vm {
         self.state.lock().involvement.moved_by()
     }
 
+    /// Returns why nothing may be done with the VM now: it is being moved.
+    pub(super) fn moved_error(&self) -> Option<VmError> {
+        self.moved_by().map(|id| VmError::Migrating { name: self.name.clone(), id })
+    }
+
     pub(crate) fn set_involvement(&self, involvement: Involvement) {
         self.state.lock().involvement = involvement;
     }

@@ -21,7 +21,7 @@ pub mod file;
 mod mistake;
 pub mod model;
 mod names;
-mod printable;
+pub mod printable;
 pub mod rule;
 mod survival;
 #[cfg(test)]

@@ -38,6 +38,12 @@ pub(super) fn check(cluster: &Cluster) -> Result<(), Mistake> {
     Ok(())
 }
 
+/// Returns why one of these names cannot be printed.
+pub fn why_not<'a>(names: impl IntoIterator<Item = &'a String>) -> Option<String> {
+    let bad = names.into_iter().find(|name| name.contains(char::is_control))?;
+    Some(format!("the name '{}' has a control character", bad.escape_debug()))
+}
+
 /// Checks a thing's own name, and the others that it has.
 fn of<'a>(
     kind: ObjectKind,
@@ -45,11 +51,10 @@ fn of<'a>(
     name: &'a String,
     others: impl IntoIterator<Item = &'a String>,
 ) -> Result<(), Mistake> {
-    match std::iter::once(name).chain(others).find(|name| name.contains(char::is_control)) {
+    match why_not(std::iter::once(name).chain(others)) {
         None => Ok(()),
-        Some(bad) => {
-            let (word, printable, bad) = (kind.word(), name.escape_debug(), bad.escape_debug());
-            let what = format!("{word} '{printable}': the name '{bad}' has a control character: remove it");
+        Some(why) => {
+            let what = format!("{} '{}': {why}: remove it", kind.word(), name.escape_debug());
             let object = Object::new(kind, index, name);
             Err(Mistake { object, part: Vec::new(), what })
         }
