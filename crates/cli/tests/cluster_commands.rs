@@ -132,7 +132,7 @@ fn a_failover_tells_what_is_started_and_each_thing_once() {
             vec![planned("db1", Some("hostb"), "done", "why b"), planned("web1", Some("hostc"), "done", "why c")],
         )),
     });
-    let ran = user.run(&["host", "fence", "hosta", "--is-off"]).exits(0);
+    let ran = user.run(&["host", "fence", "hosta", "--is-off", "--yes"]).exits(0);
     assert_eq!(ran.out.matches("why b").count(), 1, "{}", ran.out);
     assert!(!ran.out.contains("moved"), "{}", ran.out);
     ran.is("failover");

@@ -174,7 +174,7 @@ fn guests_of_a_host_that_is_off_start_elsewhere_once_it_is_proven() {
     }
     world.sees(&vms, "d");
     // A host that reports is not taken for off.
-    let refused = world.skein(&["host", "fence", "d", "--is-off"]);
+    let refused = world.skein(&["host", "fence", "d", "--is-off", "--yes"]);
     assert!(!refused.status.success(), "{refused:?}");
 
     world.cluster.kill("d");
@@ -182,7 +182,7 @@ fn guests_of_a_host_that_is_off_start_elsewhere_once_it_is_proven() {
     world.waits("d is lost", || world.host("d")["contact"] == "lost");
     // Without proof nothing starts.
     assert!(world.places(&vms).is_empty());
-    done(&world.skein(&["host", "fence", "d", "--is-off"]), "skein host fence");
+    done(&world.skein(&["host", "fence", "d", "--is-off", "--yes"]), "skein host fence");
     world.waits("they run elsewhere", || {
         let places = world.places(&vms);
         places.len() == 2 && !places.contains(&"d".to_owned())

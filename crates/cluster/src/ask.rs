@@ -14,6 +14,7 @@ use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::operations::is_owner;
 use crate::planner::Want;
 use crate::power::wrong_hours;
+use crate::questions::broken_by;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
 use crate::rules;
 use crate::state::{CommandPurpose, Controller, PlanPurpose};
@@ -253,6 +254,11 @@ impl Controller {
             return Some(Answer::conflict(message, cure));
         }
         let is_off = self.off_host(vm).is_some();
+        let host = found.host.as_deref().unwrap_or_default();
+        if self.tables.hosts.get(host).is_some_and(|of| of.value.contact == Contact::Lost) {
+            let cure = format!("if {host} is off: skein host fence {host} --is-off, and '{vm}' starts elsewhere");
+            return Some(Answer::conflict(format!("'{vm}' is on '{host}', which does not report"), cure));
+        }
         let Some(from) = found.host.filter(|_| is_guest(found.state) || is_off) else {
             let message = format!("'{vm}' is off, and no host that reports has it");
             return Some(Answer::conflict(message, format!("start it: skein vm start {vm} --cluster")));
@@ -288,6 +294,9 @@ impl Controller {
         if *to == from {
             return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), ""));
         }
+        if target.value.contact != Contact::Online && target.value.contact != Contact::Asleep {
+            return Some(Answer::conflict(format!("'{to}' does not report"), "choose another host: skein host list"));
+        }
         if target.value.contact == Contact::Asleep {
             return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
         }
@@ -303,11 +312,17 @@ impl Controller {
             return Some(self.migrate_off(now, kind, vm, Some(to), request.dry_run, by));
         }
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
-        operation.moves.push(Move::new(vm, &from, Some(to), "asked for"));
+        operation.moves.push(Move::new(vm, &from, Some(to), &self.asked_for_words(vm, to)));
         if !request.dry_run {
             self.keep_operation(now, operation.clone());
         }
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    /// Says why a VM goes to a host that a person chose, and what that breaks.
+    fn asked_for_words(&self, vm: &str, host: &str) -> String {
+        let broken = broken_by(&self.placement(), vm, host);
+        if broken.is_empty() { "asked for".to_owned() } else { format!("asked for; BREAKS: {}", broken.join("; ")) }
     }
 
     /// Moves a VM that is off.

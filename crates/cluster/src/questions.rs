@@ -3,7 +3,7 @@
 use skein_api::cluster::{Complaint, Explanation, HostObjections};
 use skein_placement_model::cluster::model::Cluster;
 use skein_placement_model::cluster::{History, check, compile};
-use skein_placement_model::explain::explain;
+use skein_placement_model::explain::{explain, objections};
 
 use crate::planner::PlanError;
 
@@ -57,4 +57,15 @@ pub fn explained(cluster: &Cluster, vm: &str) -> Result<Option<Explanation>, Pla
     });
     let remedies = found.relaxations.into_iter().map(|of| format!("{}: {}", of.host, of.steps.join(", then ")));
     Ok(Some(Explanation { vm: vm.to_owned(), on: found.on, hosts: hosts.collect(), remedies: remedies.collect() }))
+}
+
+/// Returns what a person breaks who has a VM run on a host: hard rules, and what the host has not got. Nothing is said
+/// of a cluster whose rules contradict each other.
+pub fn broken_by(cluster: &Cluster, vm: &str, host: &str) -> Vec<String> {
+    let Ok(compiled) = compile(cluster) else { return Vec::new() };
+    let guest = compiled.names.guest_named(vm);
+    let host = (0..).zip(&compiled.names.hosts).find(|(_, name)| *name == host).map(|(host, _)| host);
+    let (Some(guest), Some(host)) = (guest, host) else { return Vec::new() };
+    let all = objections(&compiled, &compiled.problem.initial, guest, host);
+    all.into_iter().filter(|objection| objection.hard).map(|objection| objection.what).collect()
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 pub struct HoldOptions {
     /// The seconds for which the guest may be held. After that the migration is called off. `None`: a day, or until the
     /// window if there is a window.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2592000))]
     pub longest_s: Option<u64>,
     /// The window in which the guest switches by itself; `None`: only when somebody says so.
     pub window: Option<SwitchWindow>,
@@ -22,10 +23,12 @@ pub struct HoldOptions {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SwitchWindow {
     /// When the window opens: seconds since 1970 began, UTC.
+    #[cfg_attr(feature = "openapi", schema(maximum = 253402300799u64))]
     pub from_unix_s: u64,
     /// When the window is over: the migration of a guest that is not stopped for its switchover by then is called off.
     /// `None`: the guest may take as long as it needs.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 253402300799u64))]
     pub until_unix_s: Option<u64>,
 }
 

@@ -12,6 +12,7 @@ use super::cluster::fencing;
 use super::cluster::follow::EXIT_CODES;
 use super::cluster::hosts::{self, Wait};
 use super::cluster::output::Output;
+use super::confirm;
 use super::local::{LocalAgent, unexpected};
 use super::text::{clean_line, count, fields, print, print_json, table};
 
@@ -141,6 +142,7 @@ Examples:
 Examples:
   skein host fence hosta                     its fencing device switches it off
   skein host fence hosta --is-off            I have seen that it is off
+  skein host fence hosta --is-off --yes      in a script that has switched it off
 
 {EXIT_CODES}"))]
     Fence {
@@ -149,6 +151,9 @@ Examples:
         /// A person has made sure that it is off, and stays off
         #[arg(long)]
         is_off: bool,
+        /// With --is-off: do not ask for its name first
+        #[arg(long, requires = "is_off")]
+        yes: bool,
         /// Return as soon as it is begun
         #[arg(long)]
         detach: bool,
@@ -247,8 +252,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let client = view.controllers.client()?;
             return hosts::resume(&client, &name, &ResumeRequest { bring_home }, Wait::of(detach), Output::of(json));
         }
-        Command::Fence { name, is_off, detach, json } => {
+        Command::Fence { name, is_off, yes, detach, json } => {
             let client = view.controllers.client()?;
+            if is_off && !yes {
+                let host = clean_line(&name);
+                let words = format!(
+                    "The guests of {host} are started on other hosts. If it is not off, they run twice and destroy \
+                     their own disks."
+                );
+                confirm::is_off(&words, &host)?;
+            }
             return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
         }
         Command::Sleep { name, detach, json } => {

@@ -1,6 +1,5 @@
 //! `skein migration`.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -11,6 +10,7 @@ use skein_units::measured::bps;
 use skein_units::{Rate, RateError, about_bytes, duration};
 
 use super::cluster::access::ControllerArgs;
+use super::confirm;
 use super::follow::{Opening, Until, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
 use super::hold::{as_told, hold_words, parse_seconds, switch_text};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
@@ -337,27 +337,13 @@ fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<Migration>> 
     }
 }
 
-/// Asks the user to type the other host's name, so that the user has thought about it.
+/// Asks the user whether the other host is off.
 fn confirm(vm: &str, other: &str) -> anyhow::Result<()> {
-    const NAME_BYTES_MAX: u64 = 1024;
-    if !std::io::stdin().is_terminal() {
-        bail!("nobody can be asked here: make sure that {other} is off, then give --yes");
-    }
-    let mut err = std::io::stderr().lock();
-    write!(
-        err,
+    let words = format!(
         "{vm} is paused on this host, and may be running on {other}.\n\
-         If {other} is off, {vm} can run here. If it is not, {vm} will run on both hosts and destroy its own disks.\n\
-         A host that does not answer need not be off: look at its power supply or its remote management.\n\n\
-         {other} is off, and stays off until this is over? Then type its name: "
-    )?;
-    err.flush()?;
-    let mut typed = String::new();
-    std::io::stdin().lock().take(NAME_BYTES_MAX).read_line(&mut typed)?;
-    if typed.trim() != other {
-        bail!("that is not {other}: nothing was done");
-    }
-    Ok(())
+         If {other} is off, {vm} can run here. If it is not, {vm} will run on both hosts and destroy its own disks."
+    );
+    confirm::is_off(&words, other)
 }
 
 fn resolved(migration: &Migration) -> String {

@@ -4,6 +4,7 @@ pub mod agent;
 pub mod ca;
 pub mod cluster;
 pub mod completions;
+mod confirm;
 mod console;
 
 pub mod doctor;

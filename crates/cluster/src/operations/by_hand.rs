@@ -1,8 +1,9 @@
 //! Migrations that somebody began on a host, and that no operation began: the controller leaves their guests alone.
 //!
-//! A drain waits for such a migration, and says so. One that is held may wait for its window or for a person, so the
-//! drain asks for a person's word. An evacuation does not wait, as its host is about to fail: a guest that is held on
-//! its way from the host is told to switch, and a migration to the host is called off.
+//! A drain waits for such a migration, and for one that another operation holds, and says so. One that is held may wait
+//! for its window or for a person, so the drain asks for a person's word. An evacuation does not wait, as its host is
+//! about to fail: a guest that is held on its way from the host is told to switch, and what was begun by hand or is
+//! held on its way to the host is called off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,6 +35,23 @@ impl Controller {
         (!is_ours).then_some(migration)
     }
 
+    /// Returns the migration that a VM is in and for which a drain waits: no operation began it, or one holds it.
+    fn waited_for(&self, vm: &str) -> Option<&Migration> {
+        let held = || self.migration_of(vm).filter(|migration| is_held(migration));
+        self.by_hand(vm).or_else(held)
+    }
+
+    /// Returns the migrations to a host for which its drain waits, as their sources tell.
+    fn waited_for_to(&self, host: &str) -> Vec<&Migration> {
+        self.comes(host).filter_map(|of| self.waited_for(&of.vm).filter(|found| found.id == of.id)).collect()
+    }
+
+    /// Returns the migrations to a host, as the host tells.
+    fn comes(&self, host: &str) -> impl Iterator<Item = &Migration> {
+        let here = self.observed.get(host).into_iter().flat_map(|observed| observed.migrations.values());
+        here.filter(|of| of.role == Role::Target && of.outcome.is_none())
+    }
+
     /// Returns the VMs that somebody moves, and no operation.
     pub(crate) fn moved_by_hand(&self) -> BTreeSet<&str> {
         let vms = self.observed.values().flat_map(|observed| observed.vms.values());
@@ -43,9 +61,7 @@ impl Controller {
 
     /// Returns the migrations to a host that no operation began, as their sources tell.
     pub(crate) fn by_hand_to(&self, host: &str) -> Vec<&Migration> {
-        let here = self.observed.get(host).into_iter().flat_map(|observed| observed.migrations.values());
-        let comes = here.filter(|of| of.role == Role::Target && of.outcome.is_none());
-        comes.filter_map(|of| self.by_hand(&of.vm).filter(|migration| migration.id == of.id)).collect()
+        self.comes(host).filter_map(|of| self.by_hand(&of.vm).filter(|migration| migration.id == of.id)).collect()
     }
 
     /// Returns the migrations to a host that no operation began, and whose guests its agent does not tell of yet: it
@@ -99,13 +115,20 @@ impl Controller {
         let OperationKind::Drain { host, evacuate, .. } = &operation.kind else { return None };
         let mut words: Vec<String> = Vec::new();
         for vm in self.guests_on(host) {
-            if let Some(migration) = self.by_hand(&vm) {
+            let other = self.operation_of(&vm).filter(|other| *other != operation.id);
+            if let Some(migration) = self.waited_for(&vm).filter(|_| other.is_some() || self.by_hand(&vm).is_some()) {
                 words.push(leaving_words(migration, *evacuate));
-            } else if let Some(other) = self.operation_of(&vm).filter(|other| *other != operation.id) {
+            } else if let Some(other) = other {
                 words.push(format!("{vm} is in operation {other}"));
             }
         }
-        words.extend(self.by_hand_to(host).into_iter().map(|migration| coming_words(migration, *evacuate)));
+        let coming = self.waited_for_to(host);
+        words.extend(coming.iter().map(|migration| coming_words(migration, *evacuate)));
+        let others = self.open_operations().filter(|other| other.id != operation.id);
+        let begun = others.flat_map(|other| other.moves.iter().map(move |of| (&other.id, of)));
+        let begun = begun.filter(|(_, of)| of.state == MoveState::Begun && of.to.as_ref() == Some(host));
+        let begun = begun.filter(|(_, of)| !coming.iter().any(|migration| migration.vm == of.vm));
+        words.extend(begun.map(|(id, of)| format!("{} comes from {}, by operation {id}", of.vm, of.from)));
         (!words.is_empty()).then(|| format!("waits: {}", words.join("; ")))
     }
 
@@ -123,13 +146,38 @@ impl Controller {
             }
         }
         if !is_kept {
-            for migration in self.by_hand_to(&host) {
-                let mut of = Move::new(&migration.vm, &migration.source, None, &coming_words(migration, evacuate));
-                if !is_held(migration) {
-                    (of.to, of.state) = (Some(host.clone()), MoveState::Waiting);
+            self.tell_others(operation, &host, evacuate);
+        }
+    }
+
+    /// Adds the guests to a drain that is only shown which other operations have, and those that come by hand.
+    fn tell_others(&self, operation: &mut Operation, host: &str, evacuate: bool) {
+        for vm in self.guests_on(host) {
+            let is_told = operation.moves.iter().any(|of| of.vm == vm && of.from == host);
+            let Some(other) = self.operation_of(&vm).filter(|_| !is_told) else { continue };
+            let mut of = Move::new(&vm, host, None, &format!("it is in operation {other}"));
+            let held = self.migration_of(&vm).filter(|migration| is_held(migration));
+            let to = self.open_moves().find(|of| of.vm == vm && of.from == host).and_then(|of| of.to.clone());
+            match held {
+                Some(migration) => {
+                    of.reason = leaving_words(migration, evacuate);
+                    (of.to, of.state) = match evacuate {
+                        true => (to, MoveState::Waiting),
+                        false => (None, MoveState::Left),
+                    };
                 }
-                operation.moves.push(of);
+                // It is waited for.
+                None if to.is_some() => (of.to, of.state) = (to, MoveState::Waiting),
+                None => {}
             }
+            operation.moves.push(of);
+        }
+        for migration in self.waited_for_to(host) {
+            let mut of = Move::new(&migration.vm, &migration.source, None, &coming_words(migration, evacuate));
+            if !is_held(migration) {
+                (of.to, of.state) = (Some(host.to_owned()), MoveState::Waiting);
+            }
+            operation.moves.push(of);
         }
     }
 
@@ -146,12 +194,12 @@ impl Controller {
     pub(super) fn hurry(&mut self, now: Now, operation: &Operation) {
         let OperationKind::Drain { host, evacuate: true, .. } = &operation.kind else { return };
         let guests = self.guests_on(host);
-        let leaving = guests.iter().filter_map(|vm| self.by_hand(vm)).filter(|of| is_held(of));
+        let leaving = guests.iter().filter_map(|vm| self.waited_for(vm)).filter(|of| is_held(of));
         let leaving = leaving.map(|of| {
             let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
             (of.source.clone(), of.id, self.refusal(vm, Some(&of.target)).is_none())
         });
-        let comes = self.by_hand_to(host);
+        let comes = self.waited_for_to(host);
         let all: Vec<(String, MigrationId, bool)> =
             leaving.chain(comes.into_iter().map(|of| (of.source.clone(), of.id, false))).collect();
         for (source, migration, switches) in all {

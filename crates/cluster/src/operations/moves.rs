@@ -227,26 +227,40 @@ impl Controller {
 
     /// Sees whether a move that waits still makes sense.
     pub(crate) fn look_at_waiting(&self, now: Now, operation: &mut Operation, index: usize) {
+        let is_alone = matches!(operation.kind, OperationKind::Migrate { .. });
         let (before, rest) = operation.moves.split_at_mut(index);
         let of = &mut rest[0];
+        // Nobody is to wait for a host that may never be back: a drain has its own ways.
+        let lost = self.lost(&of.from).filter(|_| is_alone);
+        let lost_target = of.to.as_deref().and_then(|to| self.lost(to)).filter(|_| is_alone);
         let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
         let host = vm.and_then(|vm| vm.host.as_deref());
         // A guest that steps aside is elsewhere before its second move, as is a guest that another operation moves.
         let comes = |other: &Move| other.vm == of.vm && other.to.as_ref() == Some(&of.from) && !other.state.is_over();
-        if host.is_some() && host == of.to.as_deref() {
+        let comes = before.iter().chain(self.begun_moves()).any(comes);
+        // One that is still on its way here may come from where it is to go.
+        if host.is_some() && host == of.to.as_deref() && !comes {
             (of.state, of.ended) = (MoveState::Done, Some(now.wall));
         } else if !vm.is_some_and(|vm| is_guest(vm.state)) {
             end(now, of, MoveState::Left, "it does not run any more".into());
-        } else if host != Some(&of.from) && !before.iter().chain(self.begun_moves()).any(comes) {
+        } else if host != Some(&of.from) && !comes {
             let why = format!("it is on {} by now", host.unwrap_or("no host"));
             end(now, of, MoveState::Left, why);
-        } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
+        } else if let Some(why) = lost {
+            end(now, of, MoveState::Left, why);
+        } else if let Some(why) = self.refusal(vm, of.to.as_deref()).or(lost_target) {
             end(now, of, MoveState::Failed, why);
         } else if self.by_hand(&of.vm).is_some() {
             of.detail = MOVED_BY_HAND.into();
         } else if of.detail == MOVED_BY_HAND {
             of.detail.clear();
         }
+    }
+
+    /// Says that a host does not report. `None`: it does.
+    fn lost(&self, host: &str) -> Option<String> {
+        let is_lost = self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Lost);
+        is_lost.then(|| format!("{host} does not report"))
     }
 
     /// Returns why a VM may not go to a host any more that was right when the move was planned.

@@ -238,3 +238,69 @@ fn a_controllers_migration_is_limited_and_held() {
     let wrong = MigrateRequest { rate_bits_per_s: Some(1), ..MigrateRequest::default() };
     assert!(matches!(bench.ask(Ask::Migrate { vm: "web".into(), request: wrong }), Answer::Refused(_)));
 }
+
+/// Has a controller's migration of `web` held on its way from alpha to beta.
+fn held_by_an_operation() -> Bench {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    let request = MigrateRequest {
+        to: Some("beta".into()),
+        hold: Some(HoldOptions { longest_s: Some(6000), window: None }),
+        ..MigrateRequest::default()
+    };
+    bench.begin(Ask::Migrate { vm: "web".into(), request });
+    bench.begin_commanded(8);
+    bench.begin_by_hand(&Hand { id: 8, ..HELD });
+    bench
+}
+
+#[test]
+fn a_drain_tells_of_what_another_operation_holds_and_an_evacuation_ends_the_hold() {
+    let mut bench = held_by_an_operation();
+    for (host, says) in [("alpha", "skein migration switch web"), ("beta", "skein migration cancel web")] {
+        let would = bench.begin(preview(host));
+        let told = would.moves.iter().find(|of| of.from == "alpha").expect("it is told");
+        assert!(told.state == MoveState::Left && told.reason.contains(says), "{would:?}");
+        let request = DrainRequest { deadline_s: Some(60), ..DrainRequest::default() };
+        let begun = bench.begin(Ask::Drain { host: host.into(), request });
+        bench.wait_s(30);
+        let waits = bench.now(&begun);
+        assert!(waits.message.contains("web is held on its way to beta") && !waits.state.is_over(), "{waits:?}");
+        assert!(waits.moves.iter().all(|of| of.state != MoveState::Done), "{waits:?}");
+        bench.wait_s(40);
+        let over = bench.now(&begun);
+        assert_eq!(over.state, OperationState::Failed, "{over:?}");
+        assert!(over.message.contains("its deadline ran out"), "{over:?}");
+        assert!(bench.sent.is_empty(), "the hold is another operation's");
+        bench.ask(Ask::Resume { host: host.into(), request: ResumeRequest::default() });
+    }
+    for (host, switches) in [("alpha", true), ("beta", false)] {
+        let mut bench = held_by_an_operation();
+        let request = DrainRequest { evacuate: true, dry_run: true, ..DrainRequest::default() };
+        let would = bench.begin(Ask::Drain { host: host.into(), request });
+        assert!(would.moves.iter().any(|of| of.from == "alpha" && of.vm == "web"), "{would:?}");
+        bench.begin(evacuate(host));
+        bench.wait_s(3);
+        let asked: Vec<&Request> = bench.sent.iter().map(|sent| &sent.request).collect();
+        let is_right = match asked[..] {
+            [Request::MigrationSwitch { .. }] => switches,
+            [Request::MigrationCancel { .. }] => !switches,
+            _ => false,
+        };
+        assert!(is_right, "{host}: {asked:?}");
+    }
+}
+
+#[test]
+fn a_migration_does_not_wait_for_a_host_that_is_lost() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("beta");
+    bench.wait_s(20);
+    let refused = bench.refused(migrate(Some("beta")));
+    assert!(refused.message.contains("'beta' does not report"), "{refused:?}");
+    bench.disconnect("alpha");
+    bench.wait_s(20);
+    let refused = bench.refused(migrate(Some("gamma")));
+    assert!(refused.message.contains("'web' is on 'alpha', which does not report"), "{refused:?}");
+}

@@ -8,7 +8,7 @@ use skein_cluster::Ask;
 use super::answer::{Shown, response};
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
-use super::guard::{Operator, Viewer};
+use super::guard::{Admin, Operator, Viewer};
 use super::hosts::check_size;
 use super::origin::Origin;
 use super::problem::{Problem, ReadProblems, WriteProblems};
@@ -16,7 +16,8 @@ use super::problem::{Problem, ReadProblems, WriteProblems};
 /// Creates a VM, and starts it
 ///
 /// Without `on` the controller picks the host, and says why. A VM of that name that is off is started from this
-/// definition. With `dry_run` it is only said what would be done, which takes a viewer only.
+/// definition. With `dry_run` it is only said what would be done, which takes a viewer only. It takes an admin: a
+/// definition names files and programs of a host, which are used as root.
 #[utoipa::path(post, path = "/api/v1/vms", tag = "vms",
     params(("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
         description = "The same key is the same request")),
@@ -26,14 +27,14 @@ use super::problem::{Problem, ReadProblems, WriteProblems};
         (status = 204, description = "The cluster knows the VM, which is off"), ReadProblems, WriteProblems))]
 pub(crate) async fn create_vm(
     _: Viewer,
-    operator: Result<Operator, Problem>,
+    admin: Result<Admin, Problem>,
     origin: Origin,
     State(app): State<Shared>,
     body: Result<Body<CreateVmRequest>, Problem>,
 ) -> Result<Response, Problem> {
     // Who may not create a VM is not told what is wrong with the body.
     if !matches!(&body, Ok(Body(request)) if request.dry_run) {
-        operator?;
+        admin?;
     }
     let Body(request) = body?;
     check_size(&request)?;
@@ -88,14 +89,14 @@ pub(crate) async fn stop_vm(
 
 /// Deletes a VM that is off
 ///
-/// Its host and the cluster forget it. Its disks stay.
+/// Its host and the cluster forget it. Its disks stay. It takes an admin, as does creating it again.
 #[utoipa::path(delete, path = "/api/v1/vms/{vm}", tag = "vms",
     params(("vm" = String, Path, description = "The name"),
         ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
             description = "The same key is the same request")),
     responses((status = 202, description = "It is being forgotten", body = Operation), ReadProblems, WriteProblems))]
 pub(crate) async fn delete_vm(
-    _: Operator,
+    _: Admin,
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,

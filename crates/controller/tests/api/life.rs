@@ -13,6 +13,7 @@ async fn a_vm_lives_and_each_step_is_done_once_by_whoever_may() {
     let controller = cluster.start("c1").await;
     let agents = ["alpha", "beta"].map(|host| cluster.agent(host, &[&controller]));
     let (viewer, operator) = (cluster.client(&controller, "viewer"), cluster.client(&controller, "operator"));
+    let admin = cluster.client(&controller, "admin");
     all_seen(&operator, 2, 1).await;
     let create = |dry_run: bool| {
         let definition = "name = 'web'\nmemory = '1 GiB'\n";
@@ -30,13 +31,21 @@ async fn a_vm_lives_and_each_step_is_done_once_by_whoever_may() {
     ] {
         assert_eq!(send(&viewer, method, path, &body).await.status, 403, "{path}");
     }
-    let odd = send(&operator, Method::POST, "/api/v1/vms", r#"{"definition": "name = 7"}"#).await;
+    // A definition is a program that runs as root.
+    for (method, path, body) in [
+        (Method::POST, "/api/v1/vms", create(false)),
+        (Method::DELETE, "/api/v1/vms/other", String::new()),
+        (Method::POST, "/api/v1/hosts/beta/fence", r#"{"is_off": true}"#.to_owned()),
+    ] {
+        assert_eq!(send(&operator, method, path, &body).await.status, 403, "{path}");
+    }
+    let odd = send(&admin, Method::POST, "/api/v1/vms", r#"{"definition": "name = 7"}"#).await;
     assert_eq!(odd.status, 422, "{odd:?}");
 
     let key = [("idempotency-key", "once")];
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let begun = send_with(&operator, Method::POST, "/api/v1/vms", &key, &create(false)).await;
+        let begun = send_with(&admin, Method::POST, "/api/v1/vms", &key, &create(false)).await;
         assert_eq!(begun.status, 202, "{begun:?}");
         ids.push(begun.json::<Operation>().unwrap().id);
     }
@@ -45,7 +54,8 @@ async fn a_vm_lives_and_each_step_is_done_once_by_whoever_may() {
     assert!(cluster.world.running("beta").contains("web"));
 
     let done = async |method: Method, path: &str, body: &str| {
-        let begun = send(&operator, method, path, body).await;
+        let client = if method == Method::DELETE { &admin } else { &operator };
+        let begun = send(client, method, path, body).await;
         assert_eq!(begun.status, 202, "{path}: {begun:?}");
         let operation = over(&operator, &begun.json::<Operation>().unwrap().id).await;
         assert_eq!(operation.state, OperationState::Done, "{operation:?}");
@@ -54,7 +64,7 @@ async fn a_vm_lives_and_each_step_is_done_once_by_whoever_may() {
     assert!(!cluster.world.running("beta").contains("web"));
     done(Method::POST, "/api/v1/vms/web/start", "").await;
     assert!(cluster.world.running("beta").contains("web"), "on the host that has it");
-    assert_eq!(send(&operator, Method::DELETE, "/api/v1/vms/web", "").await.status, 409, "it runs");
+    assert_eq!(send(&admin, Method::DELETE, "/api/v1/vms/web", "").await.status, 409, "it runs");
     done(Method::POST, "/api/v1/vms/web/stop", "").await;
     until("it is off", async || {
         let vm: Vm = get(&operator, "/api/v1/vms/web").await;
@@ -63,7 +73,6 @@ async fn a_vm_lives_and_each_step_is_done_once_by_whoever_may() {
     .await;
     done(Method::DELETE, "/api/v1/vms/web", "").await;
     assert_eq!(send(&operator, Method::GET, "/api/v1/vms/web", "").await.status, 404);
-    let admin = cluster.client(&controller, "admin");
     let audit: Page<AuditRecord> = get(&admin, "/api/v1/audit?limit=500").await;
     for what in
         ["POST /api/v1/vms {", "POST /api/v1/vms/web/stop", "POST /api/v1/vms/web/start", "DELETE /api/v1/vms/web"]

@@ -13,7 +13,7 @@ mod why;
 
 pub use conflict::{Conflict, conflict};
 pub use relax::{Relaxation, Relaxations, Step, relax};
-pub use report::{Explanation, Fragmented, explain};
+pub use report::{Explanation, Fragmented, Objection, explain, objections};
 pub use why::{Why, why_moved};
 
 use crate::cluster::{Compiled, HOST_LEVEL, RuleId, agree};

@@ -131,6 +131,12 @@ pub fn explain(compiled: &Compiled, assignment: &[HostId], guest: GuestId) -> Ex
     }
 }
 
+/// Returns what speaks against a guest on a host, with all other guests where the assignment has them.
+pub fn objections(compiled: &Compiled, assignment: &[HostId], guest: GuestId, host: HostId) -> Vec<Objection> {
+    let against = Placing::new(compiled, assignment, guest).against(host);
+    against.iter().map(|reason| objection(compiled, reason)).collect()
+}
+
 /// Puts a reason into words.
 pub(super) fn objection(compiled: &Compiled, reason: &Reason) -> Objection {
     Objection {

@@ -171,6 +171,9 @@ pub fn progress(operation: &Operation) -> String {
     if let Some(left) = of.left_ms.filter(|_| !operation.state.is_over()) {
         words.push(format!("about {} left", duration(left)));
     }
+    if operation.state == OperationState::Running && !operation.message.is_empty() {
+        words.push(clean_line(&operation.message));
+    }
     words.join(", ")
 }
 
