@@ -17,7 +17,11 @@ const READ_BYTES: usize = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum CallError {
-    #[error("no agent listens on {}: start it (systemctl start skein-agent, or `skein agent`)", path.display())]
+    #[error(
+        "no agent listens on {}: start it (systemctl start skein-agent, or `skein agent`), or ask the \
+         cluster, where the command can (--cluster)",
+        path.display()
+    )]
     NoAgent {
         path: PathBuf,
         #[source]

@@ -10,6 +10,7 @@ use skein_placement::schedule::{
     Action, ConcurrencyLimits, Job, JobFlaw, Left, Network, Obstacle, Plan, Port, Power, StepId, plan as schedule,
     waits_for_room,
 };
+use skein_placement::score::Score;
 use skein_placement::search::repair;
 use skein_placement::state::State;
 use skein_placement_model::cluster::model::{Cluster, Guest, HostState};
@@ -290,6 +291,7 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
     let compiled = compiled(&alone)?;
     let mut goal = repair(&compiled.problem, &compiled.problem.initial, 1, REPAIR_STEPS);
     take_back(&compiled, &mut goal);
+    spread(&compiled, &mut goal);
     let nowhere = (0..goal.len() as GuestId).filter(|guest| compiled.problem.initial[*guest as usize] == NOWHERE);
     let moves = nowhere.map(|guest| {
         let to = goal[guest as usize];
@@ -309,6 +311,28 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
     Ok(Planned { moves: moves.collect(), forecast_ms: Some(START_MS), ..Planned::default() })
 }
 
+/// Has guests that are started be on the host with the fewest guests of those that are as good.
+fn spread(compiled: &Compiled, goal: &mut [HostId]) {
+    let mut state = State::new(&compiled.problem, goal);
+    for guest in 0..goal.len() as GuestId {
+        let now = goal[guest as usize];
+        if compiled.problem.initial[guest as usize] != NOWHERE || now == NOWHERE {
+            continue;
+        }
+        let others = |host: HostId| state.guests_on(host).len() - usize::from(host == now);
+        let is_as_good = |host: &HostId| state.shift_score(guest, *host) <= Score::default();
+        let mut fewer: Vec<HostId> = (0..compiled.problem.hosts.len() as HostId).filter(is_as_good).collect();
+        fewer.sort_by_key(|host| (others(*host), *host));
+        let mut placing = Placing::new(compiled, goal, guest);
+        let found =
+            fewer.into_iter().take_while(|host| others(*host) < others(now)).find(|host| placing.accepts(*host));
+        if let Some(to) = found {
+            state.shift(guest, to);
+            goal[guest as usize] = to;
+        }
+    }
+}
+
 /// Moves a guest to the best other host, with all other guests where they are.
 fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
     let compiled = compiled(&request.cluster)?;
@@ -319,7 +343,7 @@ fn elsewhere(request: &PlanRequest, vm: &str) -> Result<Planned, PlanError> {
     let state = State::new(&compiled.problem, initial);
     let others = (0..compiled.problem.hosts.len() as HostId).filter(|host| *host != from);
     let can: Vec<HostId> = others.filter(|host| hard(&mut placing, *host).is_empty()).collect();
-    let best = can.iter().min_by_key(|host| (state.shift_score(guest, **host), **host));
+    let best = can.iter().min_by_key(|host| (state.shift_score(guest, **host), state.guests_on(**host).len(), **host));
     let mut goal = initial.clone();
     let Some(&to) = best else {
         let left = vec![(guest, obstacles(&compiled, initial, guest))];

@@ -242,7 +242,7 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             let cluster = |client: &ControllerClient| super::cluster::vms::list(client, Output::of(json));
             view.show(local, Output::of(json), cluster, || list(local, json))?;
         }
-        Command::Show { view, name, json } if view.names_cluster() => {
+        Command::Show { view, name, json } if view.names_cluster() || !json && asks_cluster(local, &view)? => {
             super::cluster::vms::show(&view.controllers.client()?, &name, Output::of(json))?;
         }
         Command::Show { name, json, .. } => {

@@ -233,3 +233,21 @@ fn a_guest_that_found_no_place_elsewhere_before_its_host_was_back_starts_there()
     assert_eq!((vm.state, vm.host.as_deref()), (VmRunState::Running, Some("alpha")));
     assert_eq!(bench.has("alpha"), ["web"]);
 }
+
+#[test]
+fn guests_that_are_started_go_where_fewest_are() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma", "delta"]);
+    for vm in ["db1", "db2", "db3"] {
+        bench.run_vm("gamma", vm);
+    }
+    bench.run_vm("alpha", "web1");
+    bench.run_vm("alpha", "web2");
+    bench.run_vm("beta", "web3");
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+    let failover = bench.begin(is_off("gamma"));
+    let mut to: Vec<&str> = failover.moves.iter().filter_map(|of| of.to.as_deref()).collect();
+    to.sort_unstable();
+    // Delta has none, beta one, alpha two.
+    assert_eq!(to, ["beta", "delta", "delta"], "{failover:?}");
+}

@@ -132,7 +132,8 @@ fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result
 /// Returns who calls, if the caller may do what the role may.
 fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
     let unauthorized = |detail: &str| {
-        let cure = "send a token as 'Authorization: Bearer TOKEN', or show a certificate of the cluster's CA";
+        let cure = "skein login URL --token-file FILE; a request of your own has the header 'Authorization: Bearer \
+                    TOKEN', or a certificate of the cluster's CA";
         let challenge = HeaderValue::from_static("Bearer realm=\"skein\"");
         Problem::new(StatusCode::UNAUTHORIZED, detail, cure).with(header::WWW_AUTHENTICATE, challenge)
     };

@@ -32,11 +32,20 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
                 vm.cpus.to_string(),
                 cpu,
                 under_way(vm.operation, vm.migration.as_ref()),
-                vm.note,
+                short(&vm.note),
             ]
         })
         .collect();
     print_table(["NAME", "STATE", "HOST", "MEMORY", "CPUS", "CPU", "OPERATION", "NOTE"], &rows)
+}
+
+/// Returns the beginning of a note: `skein vm show` has all of it.
+fn short(note: &str) -> String {
+    const CHARS_MAX: usize = 120;
+    match note.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &note[..end]),
+        None => note.to_owned(),
+    }
 }
 
 /// Returns the operation that moves a VM. Where somebody began its migration on a host, returns where it goes.
