@@ -43,6 +43,8 @@ pub struct Observed {
     pub heard_ms: Option<u64>,
     /// Whether the connection's first report has come: then what is here is whole.
     pub is_whole: bool,
+    /// Whether a report has come since this controller began.
+    pub has_reported: bool,
     /// What the host is.
     pub facts: Option<HostFacts>,
     /// The CPU models of these facts, if they tell any.
@@ -87,7 +89,7 @@ impl Observed {
             changed.extend(self.vms.keys().filter(is_gone).cloned());
             self.vms.clear();
             self.migrations.clear();
-            self.is_whole = true;
+            (self.is_whole, self.has_reported) = (true, true);
         }
         for name in report.vms_gone {
             self.vms.remove(&name);

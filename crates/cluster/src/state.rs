@@ -373,6 +373,8 @@ pub struct Controller {
     pub(crate) numbers: u64,
     pub(crate) audited: u64,
     pub(crate) wall: UnixMs,
+    /// When this controller began, by the clock that never jumps.
+    pub(crate) begun_ms: Option<u64>,
 }
 
 impl Controller {
@@ -403,6 +405,7 @@ impl Controller {
             numbers: 0,
             audited: 0,
             wall: UnixMs(0),
+            begun_ms: None,
         }
     }
 

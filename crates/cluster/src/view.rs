@@ -264,6 +264,12 @@ impl Controller {
             let hosts = hosts.join(" and ");
             found.push(format!("'{vm}' RUNS TWICE, on {hosts}: stop all but one at once (skein vm stop)"));
         }
+        for (vm, host, other) in self.namesakes() {
+            found.push(format!(
+                "'{vm}' is the name of two VMs: one is off on {host}, and the cluster knows that of {other} only: give one \
+                 another name, or have {host} forget it (there: skein vm forget {vm})"
+            ));
+        }
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
         found.extend(self.update_attention());

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use skein_inventory::command_line;
@@ -181,6 +182,8 @@ impl Vms {
         let file = self.file(name);
         let set_aside = || {
             let _files = vm.files.lock();
+            // What is kept of starts is forgotten by its age: this is of now, however old the definition is.
+            fs::File::open(&file)?.set_modified(SystemTime::now())?;
             fs::rename(&file, &aside)?;
             sync_dir_of(&aside)?;
             sync_dir_of(&file)

@@ -105,6 +105,17 @@ impl Controller {
             return;
         }
         if starts(&operation.kind) {
+            if let OperationKind::Failover { host } = &operation.kind {
+                let words = self.unheard_words(host).unwrap_or_default();
+                if words != operation.message && (!words.is_empty() || operation.message.starts_with("its guests wait"))
+                {
+                    operation.message.clone_from(&words);
+                    self.save_operation(now, operation.clone());
+                }
+                if !words.is_empty() {
+                    return;
+                }
+            }
             if self.waits_for_facts(&operation) {
                 return;
             }

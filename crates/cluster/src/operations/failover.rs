@@ -1,7 +1,11 @@
 //! A host that died: its guests start elsewhere, at most once, and only with proof that the host is off.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
 use skein_api::cluster::{Contact, Move, Operation, OperationKind, OperationState};
-use skein_api::{Migration, Request, Role, VmState};
+use skein_api::{Migration, Request, Role, VmState, VmView};
+use skein_inventory::definition::Definition;
 
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
@@ -43,6 +47,30 @@ impl Controller {
         // Where it is being started it will be, or be given back.
         let is_claimed = self.claimed_by(vm).is_some_and(|claimed| claimed != dead);
         is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
+    }
+
+    /// Returns the hosts that may have got guests from a dead one while no controller looked: they may be on, and have
+    /// not reported since this controller began. Of a dead host that has reported since then, it is known where its
+    /// guests went.
+    pub(super) fn unheard(&self, dead: &str) -> Vec<String> {
+        let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
+        if has_reported(dead) {
+            return Vec::new();
+        }
+        let may_be_on = |contact: Contact| matches!(contact, Contact::Online | Contact::Lost);
+        let others = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead && !has_reported(name));
+        others.filter(|(_, host)| may_be_on(host.value.contact)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Says for what the guests of a dead host wait. `None`: for nothing.
+    pub(super) fn unheard_words(&self, dead: &str) -> Option<String> {
+        let unheard = self.unheard(dead);
+        let first = unheard.first()?;
+        Some(format!(
+            "its guests wait: while no controller looked somebody may have moved them to {}, which has not reported \
+             since: see that it reports, or say that it is off (skein host fence {first} --is-off)",
+            unheard.join(", ")
+        ))
     }
 
     /// Returns whether another host has a migration in doubt that only this host, or its end, can settle.
@@ -92,6 +120,27 @@ impl Controller {
         vm.is_some_and(|vm| vm.host.as_deref() == Some(&of.from) && is_guest(vm.state))
     }
 
+    /// Returns the host that a VM is by the records, if that is another than this and reports that it has the VM, and
+    /// what it says of it.
+    fn at_its_host(&self, host: &str, vm: &str) -> Option<(&str, &VmView)> {
+        let record = self.tables.vms.get(vm).map(|found| &found.value)?;
+        let other = record.host.as_deref().filter(|other| *other != host)?;
+        let there = self.observed.get(other).filter(|of| of.session.is_some())?;
+        Some((other, there.vms.get(vm)?))
+    }
+
+    /// Returns VMs that are off on a host and have the name of another VM on another: the VM, its host, the other's.
+    pub(crate) fn namesakes(&self) -> Vec<(&str, &str, &str)> {
+        let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
+        let off = reporting.flat_map(|(host, observed)| observed.vms.values().map(move |vm| (host.as_str(), vm)));
+        let off = off.filter(|(_, vm)| vm.state == VmState::Stopped && vm.reserved.is_none());
+        let namesakes = off.filter_map(|(host, vm)| {
+            let (other, there) = self.at_its_host(host, &vm.name)?;
+            (!is_same_vm(vm, there)).then_some((vm.name.as_str(), host, other))
+        });
+        namesakes.collect()
+    }
+
     /// Has a host forget VMs that are off there: those that another host has by now, and those that are started
     /// elsewhere once this host has not got them any more.
     pub(crate) fn forget_elsewhere(&mut self, host: &str) {
@@ -99,13 +148,8 @@ impl Controller {
         let Some(session) = observed.session else { return };
         let stopped = observed.vms.values().filter(|vm| vm.state == VmState::Stopped && vm.reserved.is_none());
         let elsewhere = stopped.filter(|vm| {
-            let record = self.tables.vms.get(&vm.name).map(|found| &found.value);
-            let other = record.and_then(|record| record.host.as_deref()).filter(|other| *other != host);
-            let is_there = other.is_some_and(|other| {
-                let there = self.observed.get(other).filter(|of| of.session.is_some());
-                there.is_some_and(|there| there.vms.contains_key(&vm.name))
-            });
-            is_there || self.leaves(host, &vm.name)
+            let is_same = |(_, there): (&str, &VmView)| is_same_vm(vm, there);
+            self.at_its_host(host, &vm.name).is_some_and(is_same) || self.leaves(host, &vm.name)
         });
         let names: Vec<String> = elsewhere.map(|vm| vm.name.clone()).collect();
         for name in names {
@@ -115,4 +159,13 @@ impl Controller {
             }
         }
     }
+}
+
+/// Returns whether what two hosts say of a name is of the same VM, which one of them had before: it has the same disks.
+fn is_same_vm(one: &VmView, other: &VmView) -> bool {
+    let disks = |view: &VmView| -> Option<BTreeSet<PathBuf>> {
+        let definition = Definition::parse(view.definition.as_deref()?, "definition").ok()?;
+        Some(definition.disks.into_iter().map(|disk| disk.path).collect())
+    };
+    disks(one) == disks(other)
 }

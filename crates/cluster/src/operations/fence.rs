@@ -22,6 +22,9 @@ use crate::words::NOBODY;
 
 /// How long a leader leads before it orders a power-off: agents that reach it have reported by then, in milliseconds.
 const SETTLE_MS: u64 = 3_000;
+/// How long a controller runs before it orders a power-off: agents that are there have found it by then, which they do
+/// within 7 s (`controllers/link.rs` of the agent), in milliseconds.
+const BEGIN_MS: u64 = 10_000;
 /// How often a power-off is ordered before the fencing counts as failed.
 const ATTEMPTS_MAX: u32 = 5;
 /// The longest wait between two attempts, in milliseconds.
@@ -197,9 +200,9 @@ impl Controller {
         match &run.fence {
             FenceRun::Idle => {
                 let waits = operation.fencing.as_ref().and_then(|fencing| fencing.not_before);
-                let is_settled =
-                    matches!(self.role, Role::Leader { since_ms, .. } if now.ms_since(since_ms) >= SETTLE_MS);
-                if !is_settled || waits.is_some_and(|time| now.wall < time) {
+                let is_settled = matches!(self.role, Role::Leader { since_ms, .. } if now.ms_since(since_ms) >= SETTLE_MS)
+                    && self.begun_ms.is_some_and(|begun| now.ms_since(begun) >= BEGIN_MS);
+                if !is_settled || waits.is_some_and(|time| now.is_before(time)) {
                     return;
                 }
                 if let Some(why) = self.fencing_held().filter(|_| automatic) {

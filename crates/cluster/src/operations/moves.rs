@@ -83,7 +83,7 @@ impl Controller {
         let host = self.tables.vms.get(&of.vm).map(|vm| vm.value.host.as_deref().unwrap_or_default());
         let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(operation, of));
         let is_moved = self.by_hand(&of.vm).is_some();
-        is_free && is_here && !is_moved && of.not_before.is_none_or(|time| now.wall >= time)
+        is_free && is_here && !is_moved && !of.not_before.is_some_and(|time| now.is_before(time))
     }
 
     /// Returns whether slots are free for a move, and its hosts are there.

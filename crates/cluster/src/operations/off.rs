@@ -20,8 +20,9 @@ use skein_api::{Reply, Request, VmState, VmView};
 
 use super::moves::request_name;
 use super::record::{is_owner, refusals};
-use crate::records::VmRecord;
+use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Planted};
+use crate::tables::Stored;
 use crate::time::Now;
 use crate::words::{refusal_words, vms_words};
 
@@ -332,7 +333,7 @@ impl Controller {
 
     /// Returns whether something may be asked for again, and notes until when not.
     fn is_due(&mut self, now: Now, operation: &mut Operation, index: usize, purpose: &CommandPurpose) -> bool {
-        let is_early = operation.moves[index].not_before.is_some_and(|time| now.wall < time);
+        let is_early = operation.moves[index].not_before.is_some_and(|time| now.is_before(time));
         if is_early || self.is_asked(purpose) {
             return false;
         }
@@ -479,7 +480,8 @@ impl Controller {
         }
     }
 
-    /// Releases the reservations of a host whose moves are over: the VM is the host's by the records, or it is not.
+    /// Releases the reservations of a host whose moves are over: the VM is the host's by the records, or if no other host
+    /// has it. What is not known is waited for: the reservation may be all that is left of the VM.
     pub(crate) fn settle_reservations(&mut self, host: &str) {
         let Some(observed) = self.reporting(host) else { return };
         let Some(session) = observed.session else { return };
@@ -487,8 +489,9 @@ impl Controller {
         for view in observed.vms.values() {
             let Some(reservation) = view.reserved.clone().filter(|of| !self.is_reservation(of)) else { continue };
             let record = self.tables.vms.get(&view.name).map(|found| &found.value);
-            let keep = record.is_some_and(|record| record.host.as_deref() == Some(host));
-            stale.push((view.name.clone(), reservation, keep));
+            let is_own = record.is_some_and(|record| record.host.as_deref() == Some(host));
+            let keep = if is_own { Some(true) } else { self.is_nowhere_else(host, &view.name) };
+            stale.extend(keep.map(|keep| (view.name.clone(), reservation, keep)));
         }
         for (name, reservation, keep) in stale {
             let purpose = CommandPurpose::Forget { host: host.to_owned(), vm: name.clone() };
@@ -496,6 +499,19 @@ impl Controller {
                 self.send(session, purpose, None, Request::VmRelease { name, reservation, keep });
             }
         }
+    }
+
+    /// Returns whether no host but this has a VM. `None`: a host may have it that does not report.
+    fn is_nowhere_else(&self, host: &str, vm: &str) -> Option<bool> {
+        let mut others = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != host);
+        let views = others.clone().filter_map(|(name, _)| self.reporting(name)?.vms.get(vm));
+        if views.into_iter().any(|view| view.reserved.is_none()) {
+            return Some(false);
+        }
+        let is_known = |(name, of): (&String, &Stored<HostRecord>)| {
+            self.reporting(name).is_some() || of.value.contact == Contact::Joined
+        };
+        others.all(is_known).then_some(true)
     }
 
     /// Returns whether a reservation is of a move that is under way.

@@ -118,7 +118,8 @@ impl Controller {
         }
         match self.tables.hosts.get(home).map(|host| host.value.contact) {
             None => return Startable::Yes,
-            Some(contact) if contact.is_off() => return Startable::Yes,
+            Some(contact) if contact.is_off() && self.unheard(home).is_empty() => return Startable::Yes,
+            Some(contact) if contact.is_off() => return Startable::NotYet,
             Some(_) => {}
         }
         let Some(observed) = self.reporting(home) else { return Startable::NotYet };
@@ -311,7 +312,7 @@ impl Controller {
     /// Returns whether a start may begin now: nobody else starts the VM, and what is known of it suffices.
     pub(crate) fn may_start(&self, operation: &Operation, of: &Move) -> bool {
         match operation.kind {
-            OperationKind::Failover { .. } => self.claimed_by(&of.vm).is_none(),
+            OperationKind::Failover { .. } => self.claimed_by(&of.vm).is_none() && self.unheard(&of.from).is_empty(),
             _ => self.startable(&of.vm) == Startable::Yes,
         }
     }
@@ -337,7 +338,7 @@ impl Controller {
             Some(VmState::Starting | VmState::Unresponsive) => {}
             _ => {
                 let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
-                let is_due = own.not_before.is_none_or(|time| now.wall >= time);
+                let is_due = !own.not_before.is_some_and(|time| now.is_before(time));
                 if self.is_asked(&purpose) || !is_due || self.is_still_there(&operation.kind, &of) {
                     return;
                 }

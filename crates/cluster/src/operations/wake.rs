@@ -114,7 +114,7 @@ impl Controller {
                 self.read_power_of(now, &operation.id, &host);
             }
             PowerRun::Reading { .. } => {}
-            _ if change.not_before.is_some_and(|time| now.wall < time) => {}
+            _ if change.not_before.is_some_and(|time| now.is_before(time)) => {}
             _ => {
                 let power = operation.power.get_or_insert_default();
                 (power.attempts, power.not_before) = (power.attempts + 1, None);

@@ -124,7 +124,7 @@ fn a_leader_that_takes_over_orders_the_power_off_itself_and_believes_nothing_els
     ["beta", "gamma", "delta"].iter().for_each(|host| bench.connect(host));
     bench.input(skein_cluster::Input::Power { job: late, result: state(PowerState::Off) });
     assert_eq!(bench.host("alpha").contact, Contact::Lost, "the answer was another leader's");
-    bench.wait_s(2);
+    bench.wait_s(9);
     assert!(bench.powers.is_empty(), "agents are waited for");
     bench.wait_s(1);
     bench.power("alpha", PowerAction::Off, PowerResult::Accepted);

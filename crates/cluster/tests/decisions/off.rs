@@ -1,7 +1,7 @@
 //! VMs that are off are moved.
 
 use skein_api::cluster::{DrainRequest, MigrateRequest, MoveState, OffStage, Operation, OperationState, ResumeRequest};
-use skein_api::{Refusal, Reply, Request, VmState};
+use skein_api::{HostReport, Refusal, Reply, Request, VmState, VmView};
 use skein_cluster::Ask;
 
 use crate::bench::{Bench, preview};
@@ -213,4 +213,27 @@ fn a_vm_whose_move_only_waits_can_be_started_meanwhile() {
     assert_eq!(bench.now(&start).state, OperationState::Done);
     assert_eq!(bench.now(&drain).state, OperationState::Done, "{:?}", bench.now(&drain));
     assert_eq!((bench.has("alpha").len(), bench.has("beta").len()), (0, vms.len()));
+}
+
+#[test]
+fn a_reservation_that_is_all_that_is_left_of_a_vm_is_kept() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.set_vm("alpha", "old", VmState::Stopped);
+    let reserved =
+        VmView { reserved: Some("of a move that nobody knows".into()), ..VmView::new("old", VmState::Stopped) };
+    let report = || HostReport { sequence: 2, vms: vec![reserved.clone()], ..HostReport::default() };
+    bench.tell("beta", report());
+    assert!(matches!(bench.sent[0].request, Request::VmRelease { keep: false, .. }), "{:?}", bench.sent);
+    bench.reply(Reply::Error(Refusal { message: "too many commands".into(), cure: String::new() }));
+    bench.sent.clear();
+    // The source has left, which this controller's store does not know; gamma may have it.
+    bench.disconnect("gamma");
+    bench.end_vm("alpha", "old");
+    bench.sent.clear();
+    bench.wait_s(20);
+    bench.tell("beta", report());
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    bench.connect("gamma");
+    bench.tell("beta", report());
+    assert!(matches!(bench.sent[0].request, Request::VmRelease { keep: true, .. }), "{:?}", bench.sent);
 }

@@ -245,9 +245,79 @@ fn guests_that_are_started_go_where_fewest_are() {
     bench.run_vm("beta", "web3");
     bench.disconnect("gamma");
     bench.wait_s(12);
-    let failover = bench.begin(is_off("gamma"));
+    let begun = bench.begin(is_off("gamma"));
+    let failover = bench.now(&begun);
     let mut to: Vec<&str> = failover.moves.iter().filter_map(|of| of.to.as_deref()).collect();
     to.sort_unstable();
     // Delta has none, beta one, alpha two.
     assert_eq!(to, ["beta", "delta", "delta"], "{failover:?}");
+}
+
+#[test]
+fn guests_wait_for_hosts_that_may_have_got_them_while_no_controller_looked() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    // Somebody moves it to beta, and alpha dies: of that no controller hears.
+    ["alpha", "beta"].iter().for_each(|host| bench.disconnect(host));
+    bench.change_leader();
+    bench.connect("gamma");
+    bench.wait_s(20);
+    let failover = bench.begin(is_off("alpha"));
+    bench.wait_s(60);
+    let waits = bench.now(&failover);
+    assert_eq!((waits.state, bench.sent.len()), (OperationState::Planning, 0), "{waits:?}");
+    assert!(waits.message.contains("moved them to beta") && waits.message.contains("fence beta --is-off"), "{waits:?}");
+    let start = Ask::StartVm { vm: "web".into(), request: Default::default() };
+    bench.ask(start);
+    bench.wait_s(10);
+    assert!(bench.sent.is_empty(), "nobody else starts it either");
+    // It is there.
+    bench.set_vm("beta", "web", VmState::Running);
+    bench.connect("beta");
+    bench.wait_s(10);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    assert!(bench.now(&failover).state.is_over());
+}
+
+#[test]
+fn guests_start_once_hosts_have_said_that_they_have_not_got_them() {
+    for says_off in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("alpha", "web");
+        ["alpha", "beta"].iter().for_each(|host| bench.disconnect(host));
+        bench.change_leader();
+        bench.connect("gamma");
+        bench.wait_s(20);
+        let failover = bench.begin(is_off("alpha"));
+        assert!(bench.sent.is_empty());
+        match says_off {
+            true => drop(bench.ask(is_off("beta"))),
+            false => bench.connect("beta"),
+        }
+        bench.wait_s(12);
+        bench.obey_all();
+        bench.wait_s(2);
+        let over = bench.now(&failover);
+        assert_eq!((over.state, over.moves.len()), (OperationState::Done, 1), "{over:?}");
+    }
+}
+
+#[test]
+fn a_vm_that_is_off_is_not_forgotten_for_another_of_its_name() {
+    let file = |disk: &str| format!("name = 'web'\nmemory = '1 GiB'\n[[disk]]\npath = '/{disk}'\nformat = 'raw'\n");
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.set_vm_file("alpha", "web", VmState::Stopped, &file("one"));
+    bench.set_vm_file("beta", "web", VmState::Running, &file("other"));
+    bench.wait_s(5);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    let told = bench.controller.attention();
+    assert!(told.iter().any(|words| words.contains("'web' is the name of two VMs")), "{told:?}");
+    // The same VM is forgotten where it was.
+    bench.set_vm_file("alpha", "web", VmState::Stopped, &file("other"));
+    bench.wait_s(1);
+    assert!(
+        matches!(bench.sent[..], [ref sent] if matches!(sent.request, Request::VmForget { .. })),
+        "{:?}",
+        bench.sent
+    );
 }
