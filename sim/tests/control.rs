@@ -80,6 +80,11 @@ fn what_is_planted_is_found() {
         Planted::UpdateRepeated,
         Planted::KeptTooEarly,
         Planted::LeftTooEarly,
+        Planted::WatchdogVotersForgotten,
+        Planted::WatchdogElectionForgotten,
+        Planted::AcknowledgedUnconfirmed,
+        Planted::FedOn,
+        Planted::LeaderOfOthersIgnored,
     ];
     for planted in plants {
         let settings = Settings { planted: Some(planted), ..settings() };

@@ -81,10 +81,12 @@ impl Controller {
         // A connection's first report has all that there is: what the records have beside that is not there.
         let is_first = !observed.is_whole;
         let is_news = is_first || report.facts.is_some() || !report.migrations.is_empty();
+        let (heard, watchdog) = (report.heard, report.watchdog.clone());
         let changed = observed.report(report, now.mono_ms);
-        let is_news = is_news || !changed.is_empty();
+        let is_news = is_news || !changed.is_empty() || watchdog.is_some();
         if self.term().is_some() {
             self.note_host(now, &host);
+            self.note_watchdog(now, &host, is_first, heard, watchdog);
             self.note_vms(now, &host, (!is_first).then_some(changed));
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);

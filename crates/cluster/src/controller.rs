@@ -35,6 +35,9 @@ pub enum Input {
     Written { write: u64, revision: u64 },
     /// A write is not, or perhaps not, in the store. The controller leads no more.
     WriteFailed { write: u64, why: String },
+    /// The store says that this controller leads in this term. It was asked at this time of the clock that never jumps,
+    /// and said so after that.
+    LeadConfirmed { term: Term, begun_ms: u64 },
     /// This controller's lease is over by its own clock, or it gives up the lead: it leads no more.
     LeadLost { why: String },
     /// An agent has connected, and shown this certificate.
@@ -76,6 +79,10 @@ impl Controller {
             Input::Watched { changes, revision } => self.watched(changes, revision)?,
             Input::Written { write, revision } => self.written(write, revision),
             Input::WriteFailed { write, why } => self.write_failed(write, why),
+            Input::LeadConfirmed { term, begun_ms } => {
+                self.lead_confirmed(now, term, begun_ms);
+                is_news = false;
+            }
             Input::LeadLost { why } => self.step_down(&why),
             Input::AgentUp { session, hello, certificate } => self.agent_up(now, session, hello, certificate),
             Input::AgentReport { session, report } => is_news = self.agent_report(now, session, *report),
@@ -144,6 +151,7 @@ impl Controller {
         self.plans.clear();
         self.runs.clear();
         self.missing.clear();
+        self.forget_attested();
         self.optimizer = Optimizer::default();
         self.power = PowerPolicy::default();
         self.limits_told.clear();
@@ -310,6 +318,7 @@ impl Controller {
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|host| self.settle_doubts(host));
         self.forget_missing(now);
+        self.tick_watchdogs(now);
         self.tick_fencing(now);
         self.tick_optimizer(now);
         self.tick_rate_limits(now);

@@ -21,6 +21,7 @@
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
 //! | `records`, `tables` | what the store holds |
+//! | `watchdog` | hosts that are proven to be off as their watchdog has reset them |
 //! | `view` | hosts and VMs as the API shows them |
 //!
 //! # Invariants
@@ -62,6 +63,7 @@ mod state;
 mod tables;
 mod time;
 mod view;
+mod watchdog;
 mod words;
 
 pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
@@ -72,7 +74,7 @@ pub use power_planner::{PowerPlan, PowerPlanError, PowerWant};
 pub use questions::{complaints, explained, warnings};
 pub use records::{
     AsleepRecord, CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, PowerRecord, PowerRoundRecord,
-    RemovedRecord, TicketRecord, TokenRecord, VmRecord,
+    RemovedRecord, TicketRecord, TokenRecord, VmRecord, VotersRecord, WatchdogRecord,
 };
 pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};

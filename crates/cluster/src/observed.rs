@@ -1,11 +1,12 @@
 //! What agents have said lately: nothing of this is in the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
 
 use crate::cpu_models::{HostCpuModels, cpu_models};
 use crate::records::{CertificateValidity, HostRecord};
+use crate::watchdog::{Attests, REPORTS_MAX};
 
 /// Counts the connections of agents to a controller.
 pub type SessionId = u64;
@@ -57,6 +58,14 @@ pub struct Observed {
     pub vm_loads: BTreeMap<String, VmLoad>,
     /// The migrations.
     pub migrations: BTreeMap<MigrationId, Migration>,
+    /// The connection's reports that were not acknowledged: their numbers, and when they came.
+    pub(crate) reports: VecDeque<(u64, u64)>,
+    /// Whether the host is to have a watchdog, armed or not.
+    pub(crate) wants_watchdog: bool,
+    /// The number of the voters by which the agent says that it goes.
+    pub(crate) voters: u64,
+    /// Since when and until when the host surely tells others that it has a leader.
+    pub(crate) attests: Option<Attests>,
 }
 
 impl Observed {
@@ -67,6 +76,9 @@ impl Observed {
         self.certificate = certificate;
         self.heard_ms = Some(now_ms);
         self.is_whole = false;
+        self.reports.clear();
+        self.voters = 0;
+        self.wants_watchdog = false;
     }
 
     /// Returns whether a host's record has all that the agent said which is kept.
@@ -83,6 +95,10 @@ impl Observed {
     /// Takes a report over. Returns the names of VMs that have changed or are gone.
     pub(crate) fn report(&mut self, report: HostReport, now_ms: u64) -> Vec<String> {
         self.heard_ms = Some(now_ms);
+        // One that is not kept is acknowledged with a later one.
+        if self.reports.len() < REPORTS_MAX {
+            self.reports.push_back((report.sequence, now_ms));
+        }
         let mut changed: Vec<String> = Vec::new();
         if !self.is_whole {
             let is_gone = |name: &&String| !report.vms.iter().any(|vm| vm.name == **name);

@@ -13,9 +13,10 @@
 //! | `settings` | [`ClusterSettings`](skein_api::cluster::ClusterSettings) |
 //! | `power/last` | [`PowerRoundRecord`] |
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
+//! | `voters/NUMBER` | [`VotersRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,36 @@ pub struct HostRecord {
     /// Whether the host sleeps, and how it went.
     #[serde(default)]
     pub power: PowerRecord,
+    /// The watchdog that resets the host unless its agent feeds it, as the agent last told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<WatchdogRecord>,
+}
+
+/// A host's watchdog that is armed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchdogRecord {
+    /// What the device says it is.
+    pub identity: String,
+    /// Within which time the host is reset, from the last moment on at which its agent could be given a reason to feed
+    /// the watchdog, in milliseconds.
+    pub resets_within_ms: u64,
+    /// The number of the voters by which the host's agent last said that it goes, the greatest. 0: it has not said.
+    pub voters: u64,
+}
+
+/// The hosts of which more than half have to have no leader, so that a watchdog is fed without one. A number's hosts
+/// never change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VotersRecord {
+    /// Their names.
+    pub hosts: BTreeSet<String>,
+}
+
+impl VotersRecord {
+    /// Returns the key of a number, so that keys have the order of numbers.
+    pub(crate) fn key(number: u64) -> String {
+        format!("{number:016}")
+    }
 }
 
 /// From when until when a certificate is valid.
@@ -317,6 +348,7 @@ records! {
     RuleRecord => "rule/",
     PowerRoundRecord => "power/",
     RepeatRecord => "repeat/",
+    VotersRecord => "voters/",
     AuditRecord => "audit/",
 }
 

@@ -91,6 +91,16 @@ pub enum Planted {
     KeptTooEarly,
     /// A VM that is off is to be forgotten by its host before another host keeps the VM.
     LeftTooEarly,
+    /// A host counts as reset by its watchdog, though its agent may have fed it as more than half had no leader.
+    WatchdogVotersForgotten,
+    /// A host counts as reset by its watchdog, though the leader of before may have heard of it until the election.
+    WatchdogElectionForgotten,
+    /// A report is acknowledged though the store has not said since that the controller leads.
+    AcknowledgedUnconfirmed,
+    /// An agent goes on feeding its watchdog, though no leader acknowledges its reports.
+    FedOn,
+    /// An agent counts another among those that have no leader, though that one has.
+    LeaderOfOthersIgnored,
 }
 
 impl Default for Settings {
@@ -118,6 +128,8 @@ pub enum Output {
     Command { session: SessionId, command: u64, term: Term, request_id: Option<String>, request: Box<Request> },
     /// Tell an agent who leads.
     Lead { session: SessionId, term: Term },
+    /// Acknowledge an agent's report, as [`ToAgent::Heard`](skein_api::ToAgent::Heard).
+    Heard { session: SessionId, term: Term, number: u64, sequence: u64, voters: u64, hosts: BTreeSet<String> },
     /// End an agent's connection.
     HangUp { session: SessionId, why: String },
     /// Tell an agent that its host is not taken, and end the connection.
@@ -366,6 +378,10 @@ pub struct Controller {
     pub(crate) hurried: BTreeMap<MigrationId, u64>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
+    /// The last acknowledgements: their numbers, and when they were made, by the clock that never jumps.
+    pub(crate) rounds: VecDeque<(u64, u64)>,
+    /// How many acknowledgements were made in this term.
+    pub(crate) rounds_count: u64,
     pub(crate) out: VecDeque<Output>,
     /// What waits until what is staged is written.
     pub(crate) held: Vec<Output>,
@@ -399,6 +415,8 @@ impl Controller {
             relays: BTreeMap::new(),
             hurried: BTreeMap::new(),
             missing: BTreeMap::new(),
+            rounds: VecDeque::new(),
+            rounds_count: 0,
             out: VecDeque::new(),
             held: Vec::new(),
             in_flight: None,

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::records::{
     CLUSTER_KEY, ClusterRecord, HostRecord, PowerRoundRecord, Record, RemovedRecord, RepeatRecord, RuleRecord,
-    SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord,
+    SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord, VotersRecord,
 };
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
@@ -84,6 +84,8 @@ pub struct Tables {
     pub power: Table<PowerRoundRecord>,
     /// The requests that may be repeated.
     pub repeats: Table<RepeatRecord>,
+    /// The voters of watchdogs, by their numbers.
+    pub voters: Table<VotersRecord>,
     /// The audit log.
     pub audit: Table<AuditRecord>,
     /// The names of the VMs that each host has by the records.
@@ -121,6 +123,7 @@ in_table! {
     RuleRecord => rules,
     PowerRoundRecord => power,
     RepeatRecord => repeats,
+    VotersRecord => voters,
     AuditRecord => audit,
 }
 
@@ -164,6 +167,7 @@ impl Tables {
             .or_else(|| self.apply_to::<TicketRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RuleRecord>(key, value, revision))
             .or_else(|| self.apply_to::<PowerRoundRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<VotersRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RepeatRecord>(key, value, revision))
             .or_else(|| self.apply_to::<AuditRecord>(key, value, revision))
             .unwrap_or(Ok(()))
@@ -298,6 +302,7 @@ impl Tables {
             note::<RuleRecord>(self, key, revision);
             note::<PowerRoundRecord>(self, key, revision);
             note::<RepeatRecord>(self, key, revision);
+            note::<VotersRecord>(self, key, revision);
             note::<AuditRecord>(self, key, revision);
         }
     }

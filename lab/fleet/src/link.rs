@@ -161,7 +161,7 @@ async fn take(world: &Arc<World>, index: usize, replies: &mpsc::Sender<ToControl
         }
         ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Controllers { .. } => {}
         // Simulated hosts do not ask for a new certificate.
-        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::Other => {}
+        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
     }
 }
 

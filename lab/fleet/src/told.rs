@@ -38,6 +38,9 @@ impl Told {
             vm_loads: if self.loads == loads { BTreeMap::new() } else { loads.clone() },
             migrations: changed(&self.migrations, &migrations),
             contacts: (self.sequence == 1).then(BTreeMap::new),
+            // Simulated hosts have no watchdog.
+            heard: None,
+            watchdog: None,
         };
         (self.load, self.vms, self.loads, self.migrations) = (Some(load), vms, loads, migrations);
         report

@@ -12,6 +12,7 @@ use super::event::{Event, Session};
 use super::host::{Flight, Guest, Ms, Sent, Start, refused};
 use super::off;
 use super::update;
+use super::watchdog;
 use super::world::World;
 
 /// How often an agent reports.
@@ -30,6 +31,7 @@ pub fn start(world: &mut World, host: usize) {
     }
     (agent.is_up, agent.is_on) = (true, true);
     let life = agent.life;
+    watchdog::start(world, host);
     for node in 0..world.nodes.len() {
         let ms = world.rng.between(1, 300);
         world.after(ms, Event::Dial { host, life, node });
@@ -175,9 +177,14 @@ pub(super) fn report_all(world: &mut World, host: usize) {
 fn report(world: &mut World, host: usize, session: u64) {
     let agent = &mut world.agents[host];
     let (views, facts, loads) = (agent.views(), agent.facts(), agent.loads());
+    let state = agent.watchdog.as_ref().map(|of| (of.heard, of.state(agent.boot)));
     let Some(sent) = agent.sent.get_mut(&session) else { return };
     sent.sequence += 1;
     let mut report = HostReport { sequence: sent.sequence, ..HostReport::default() };
+    if let Some((heard, state)) = state {
+        (report.heard, report.watchdog) = (heard, Some(state));
+        sent.times.insert(sent.sequence, world.now);
+    }
     if sent.sequence == 1 {
         report.facts = Some(Box::new(facts));
     }
@@ -227,6 +234,9 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
             report_all(world, host);
         }
         ToAgent::Renewed { certificate } => renewed(world, host, certificate.parse().expect("a number")),
+        ToAgent::Heard { term, number, sequence, voters, hosts } => {
+            watchdog::acknowledged(world, host, session, (term, number, sequence, voters), hosts);
+        }
         ToAgent::Welcome(_)
         | ToAgent::Refused(_)
         | ToAgent::Hosts { .. }

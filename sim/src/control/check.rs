@@ -40,6 +40,10 @@ pub struct Stats {
     pub woken: u64,
     /// VMs that were moved while they were off.
     pub moved_off: u64,
+    /// Watchdogs that were armed, that have reset their host, and hosts with one that were proven to be off.
+    pub armed: u64,
+    pub reset: u64,
+    pub proven_with_watchdog: u64,
     pub events: u64,
 }
 
@@ -62,6 +66,9 @@ impl Stats {
         self.booted += other.booted;
         self.woken += other.woken;
         self.moved_off += other.moved_off;
+        self.armed += other.armed;
+        self.reset += other.reset;
+        self.proven_with_watchdog += other.proven_with_watchdog;
         self.events += other.events;
     }
 }

@@ -51,6 +51,16 @@ pub enum Event {
     ByHand { host: usize },
     /// Somebody starts a VM by hand that is off on its host.
     StartOff { host: usize, vm: String },
+    /// An agent feeds its watchdog, if it may.
+    Feed { host: usize, life: u64 },
+    /// A watchdog resets its host, if it was not fed since.
+    Bite { host: usize, boot: u64, fed: Ms },
+    /// An agent is asked by another whether it has a leader.
+    PeerAsks { from: usize, to: usize, life: u64, round: u64 },
+    /// An agent answers that.
+    PeerSays { from: usize, to: usize, life: u64, round: u64, has_leader: bool },
+    /// Hosts are cut off from controllers for long.
+    Partition,
     /// Hosts get their fencing devices.
     Outfit,
     /// A host that was cut off is reached again.

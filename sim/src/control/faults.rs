@@ -63,7 +63,7 @@ pub fn inject(world: &mut World) {
     }
 }
 
-fn part(world: &mut World, node: usize, host: usize) {
+pub fn part(world: &mut World, node: usize, host: usize) {
     world.cut.insert((host, node));
     let sessions: Vec<u64> = world
         .sessions

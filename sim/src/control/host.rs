@@ -9,6 +9,8 @@ use skein_api::{
 use skein_cluster::{Controller, Settings};
 use skein_store::election::HeldLease;
 
+use super::watchdog::Watchdog;
+
 /// Milliseconds since the run began.
 pub type Ms = u64;
 
@@ -52,6 +54,8 @@ pub struct Sent {
     pub sequence: u64,
     pub vms: BTreeMap<String, VmView>,
     pub migrations: BTreeMap<u64, Migration>,
+    /// When reports were sent that were not acknowledged.
+    pub times: BTreeMap<u64, Ms>,
 }
 
 /// A host.
@@ -96,6 +100,8 @@ pub struct Agent {
     /// The session with each controller.
     pub sessions: BTreeMap<usize, u64>,
     pub sent: BTreeMap<u64, Sent>,
+    /// In some runs.
+    pub watchdog: Option<Watchdog>,
 }
 
 impl Agent {
@@ -124,6 +130,7 @@ impl Agent {
             update: None,
             sessions: BTreeMap::new(),
             sent: BTreeMap::new(),
+            watchdog: None,
         }
     }
 

@@ -10,6 +10,7 @@ use skein_store::{Entry, Key, Operation, Outcome, Revision, Transaction, Value};
 
 use super::event::{Event, Stored};
 use super::host::{Ms, Node};
+use super::watchdog;
 use super::world::World;
 
 /// How often a controller's clock ticks.
@@ -132,7 +133,12 @@ pub fn stored(world: &mut World, node: usize, done: Stored) {
         Stored::KeptAlive { asked, ttl } => {
             let of = &mut world.nodes[node];
             match (ttl, &mut of.lease) {
-                (Some(ttl), Some(lease)) => lease.kept_alive(Duration::from_millis(asked), ttl),
+                (Some(ttl), Some(lease)) => {
+                    lease.kept_alive(Duration::from_millis(asked), ttl);
+                    if let Some(term) = of.controller.term() {
+                        handle(world, node, Input::LeadConfirmed { term, begun_ms: asked });
+                    }
+                }
                 _ => {
                     (of.lease, of.term) = (None, None);
                     if of.controller.term().is_some() {
@@ -192,6 +198,9 @@ fn perform(world: &mut World, node: usize, output: Output) {
             world.send_to_agent(session, ToAgent::Command { command, term, request_id, request });
         }
         Output::Lead { session, term } => world.send_to_agent(session, ToAgent::Leads { term }),
+        Output::Heard { session, term, number, sequence, voters, hosts } => {
+            world.send_to_agent(session, ToAgent::Heard { term, number, sequence, voters, hosts });
+        }
         Output::HangUp { session, .. } => world.break_session(session),
         Output::Refuse { session, refusal } => {
             let of = world.sessions[&session];
@@ -306,6 +315,7 @@ fn write_down(world: &mut World, node: usize, write: u64, term: Term, changes: &
     for change in changes {
         check_lost(world, node, change);
         check_asleep(world, node, change);
+        watchdog::check_off(world, change);
         if let Change::Put { key, value } = change
             && key.starts_with("vm/")
         {

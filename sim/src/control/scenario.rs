@@ -14,7 +14,7 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node, power, update};
+use super::{agent, node, power, update, watchdog};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 600_000;
@@ -36,6 +36,7 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
     let controllers = if world.rng.percent(30) { 1 } else { CONTROLLERS };
     world.nodes = (0..controllers).map(|_| Node::new(settings.clone())).collect();
     populate(&mut world);
+    watchdog::populate(&mut world);
     for node in 0..controllers {
         node::start(&mut world, node);
     }
@@ -152,6 +153,13 @@ fn take(world: &mut World, event: Event) {
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
         Event::ByHand { host } => agent::by_hand(world, host),
         Event::StartOff { host, vm } => agent::start_off(world, host, &vm),
+        Event::Feed { host, life } => watchdog::feed(world, host, life),
+        Event::Bite { host, boot, fed } => watchdog::bite(world, host, boot, fed),
+        Event::PeerAsks { from, to, life, round } => watchdog::asked(world, from, to, life, round),
+        Event::PeerSays { from, to, life, round, has_leader } => {
+            watchdog::answered(world, from, to, life, (round, has_leader));
+        }
+        Event::Partition if !world.is_calm => watchdog::partition(world),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
         Event::Fault if !world.is_calm => faults::inject(world),

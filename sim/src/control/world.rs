@@ -12,6 +12,7 @@ use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreE
 use super::check::Checker;
 use super::event::{Event, Session};
 use super::host::{Agent, Bmc, Flight, Ms, Node};
+use super::watchdog;
 use crate::rng::Rng;
 
 /// The wall clock at the begin of a run: some day in 2026.
@@ -45,6 +46,8 @@ pub struct World {
     pub renewals: BTreeMap<u64, (u64, u64)>,
     /// Chooses when certificates are renewed; `None`: never in this run. All else goes as without it.
     pub renewal_rng: Option<Rng>,
+    /// Chooses what watchdogs do; `None`: this run has none. All else goes as without them.
+    pub watchdog_rng: Option<Rng>,
     pub numbers: u64,
     pub trace: bool,
     /// Whether things still go wrong.
@@ -71,6 +74,7 @@ impl World {
             check: Checker::default(),
             renewals: BTreeMap::new(),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
+            watchdog_rng: (seed % watchdog::RUNS == watchdog::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
             numbers: 0,
             trace: crate::is_traced(),
             is_calm: false,

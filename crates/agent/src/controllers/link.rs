@@ -297,7 +297,7 @@ impl Serving<'_> {
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),
                 ToAgent::Renewed { certificate } => self.context.renewal.take(&certificate),
                 ToAgent::NotRenewed(refusal) => self.context.renewal.refuse(refusal),
-                ToAgent::Other => {}
+                ToAgent::Heard { .. } | ToAgent::Other => {}
             }
         }
         Ok(())

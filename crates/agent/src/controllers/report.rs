@@ -47,6 +47,8 @@ impl Told {
             vm_loads: Some(&host.vm_loads).filter(|loads| self.vm_loads != **loads).cloned().unwrap_or_default(),
             migrations: changed(&self.migrations, &host.migrations).cloned().collect(),
             contacts: Some(&host.contacts).filter(|contacts| self.contacts.as_ref() != Some(contacts)).cloned(),
+            heard: None,
+            watchdog: None,
         };
         if report.facts.is_some() {
             self.facts = host.facts.clone().map(|facts| (now, facts));

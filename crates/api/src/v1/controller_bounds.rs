@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::bounds::{check_request, host, refuse, shown, vm, within};
-use super::controller_link::{Hello, HostReport, ToAgent, ToController, Welcome};
+use super::controller_link::{ArmedWatchdog, Hello, HostReport, ToAgent, ToController, Welcome};
 use super::load::{HostLoad, VmLoad};
 use super::migration::Migration;
 use super::reply::Refusal;
@@ -27,6 +27,10 @@ const VMS_MAX: usize = 4096;
 const MIGRATIONS_MAX: usize = 1024;
 /// Bounds a certificate in PEM, which has 1 to 2 KB.
 const CERTIFICATE_BYTES_MAX: usize = 16 << 10;
+/// Bounds the times of a watchdog, in milliseconds.
+const WATCHDOG_RANGE_MS: RangeInclusive<u64> = 1..=600_000;
+/// Bounds the words that say why a watchdog is not armed.
+const REASON_BYTES_MAX: usize = 1024;
 /// Bounds a name of a cluster, a release, or the id of a boot.
 const WORD_BYTES_MAX: usize = 64;
 /// Bounds a term and a count, so that what is counted on from there stays below 2^63.
@@ -90,7 +94,26 @@ impl HostReport {
         self.migrations.iter().try_for_each(migration)?;
         let contacts = self.contacts.iter().flatten();
         at_most("contacts", contacts.clone().count(), HOSTS_MAX)?;
-        contacts.map(|(name, _)| name).try_for_each(|name| host(name))
+        contacts.map(|(name, _)| name).try_for_each(|name| host(name))?;
+        self.heard.iter().try_for_each(|heard| {
+            within("term", Some(heard.term.0), &COUNT_RANGE)?;
+            within("number", Some(heard.number), &COUNT_RANGE)?;
+            within("voters", Some(heard.voters), &COUNT_RANGE)
+        })?;
+        self.watchdog.iter().try_for_each(|watchdog| {
+            if watchdog.why_not.len() > REASON_BYTES_MAX {
+                return refuse("the reason why a watchdog is not armed is too long".into(), "tell it in fewer words");
+            }
+            watchdog.armed.iter().try_for_each(ArmedWatchdog::check)
+        })
+    }
+}
+
+impl ArmedWatchdog {
+    fn check(&self) -> Result<(), Refusal> {
+        word("a watchdog's identity", &self.identity)?;
+        let times = [self.acknowledged_ms, self.asked_ms, self.period_ms, self.timeout_ms];
+        times.into_iter().try_for_each(|ms| within("a watchdog's time", Some(ms), &WATCHDOG_RANGE_MS))
     }
 }
 
@@ -125,6 +148,14 @@ impl ToAgent {
             }
             ToAgent::Renewed { certificate } => {
                 at_most("bytes of a certificate", certificate.len(), CERTIFICATE_BYTES_MAX)
+            }
+            ToAgent::Heard { term, number, sequence, voters, hosts } => {
+                within("term", Some(term.0), &COUNT_RANGE)?;
+                within("number", Some(*number), &COUNT_RANGE)?;
+                within("sequence", Some(*sequence), &COUNT_RANGE)?;
+                within("voters", Some(*voters), &COUNT_RANGE)?;
+                at_most("voters", hosts.len(), HOSTS_MAX)?;
+                hosts.iter().try_for_each(|name| host(name))
             }
             ToAgent::Refused(_) | ToAgent::NotRenewed(_) | ToAgent::Other => Ok(()),
         }

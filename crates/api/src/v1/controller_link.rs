@@ -11,7 +11,7 @@
 //! A line is a claim: `check` of either end's lines ([`ToController::check`], [`ToAgent::check`]) says what is refused.
 //! A line of a kind that an end does not know is passed over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -117,6 +117,52 @@ pub struct HostReport {
     /// of its migrations, mostly. Of a host that is not named nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contacts: Option<BTreeMap<String, bool>>,
+    /// The last acknowledgement that the agent took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard: Option<HeardEcho>,
+    /// The host's watchdog, if that changed. A connection's first report without it is of a host that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<WatchdogState>,
+}
+
+/// An acknowledgement that an agent took ([`ToAgent::Heard`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeardEcho {
+    /// The leader's term.
+    pub term: Term,
+    /// The acknowledgement's number.
+    pub number: u64,
+    /// The number of the voters that the agent goes by. 0: it knows of none.
+    pub voters: u64,
+}
+
+/// A host's watchdog.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WatchdogState {
+    /// The watchdog, if it is armed: then the host is reset once its agent feeds it no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub armed: Option<ArmedWatchdog>,
+    /// The reason why it is not armed. Empty if it is, or if the host is to have none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why_not: String,
+}
+
+/// A watchdog that is armed, and by which rule the agent feeds it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ArmedWatchdog {
+    /// What the device says it is.
+    pub identity: String,
+    /// For how long it is fed after a report was sent that was acknowledged, in milliseconds.
+    pub acknowledged_ms: u64,
+    /// For how long it is fed after other agents were asked, in milliseconds.
+    pub asked_ms: u64,
+    /// The time from one feed to the next, in milliseconds.
+    pub period_ms: u64,
+    /// How long after the last feed the host is reset, in milliseconds.
+    pub timeout_ms: u64,
 }
 
 /// A line that a controller sends.
@@ -162,6 +208,22 @@ pub enum ToAgent {
     },
     /// The host's certificate is not renewed, and why.
     NotRenewed(Refusal),
+    /// A report was heard, and after that the store said that this controller leads. Agents of older releases pass this
+    /// over.
+    Heard {
+        /// The leader's term.
+        term: Term,
+        /// The number of this acknowledgement, from 1 on in each term.
+        number: u64,
+        /// The report: its [`HostReport::sequence`].
+        sequence: u64,
+        /// The number of the voters: the hosts of which more than half have to have no leader, so that a watchdog is
+        /// fed without one.
+        voters: u64,
+        /// Their names. Empty if the agent has said that it has these.
+        #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+        hosts: BTreeSet<String>,
+    },
     /// A line of a newer release.
     #[serde(other)]
     Other,

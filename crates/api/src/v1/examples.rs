@@ -617,6 +617,17 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         vm_loads: [("web1".into(), vm_load())].into(),
         migrations: vec![migration()],
         contacts: Some([("hostb".into(), true), ("hostc".into(), false)].into()),
+        heard: Some(HeardEcho { term: Term(3), number: 7, voters: 2 }),
+        watchdog: Some(WatchdogState {
+            armed: Some(ArmedWatchdog {
+                identity: "iTCO_wdt".into(),
+                acknowledged_ms: 15_000,
+                asked_ms: 5_000,
+                period_ms: 1_000,
+                timeout_ms: 10_000,
+            }),
+            why_not: String::new(),
+        }),
     };
     vec![
         ToController::Hello(bare),
@@ -655,6 +666,13 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Controllers { addresses: [("ctl2".into(), "10.0.0.2:7443".into())].into() },
         ToAgent::Renewed { certificate: "-----BEGIN CERTIFICATE-----".into() },
         ToAgent::NotRenewed(Refusal { message: "no key".into(), cure: "let another lead".into() }),
+        ToAgent::Heard {
+            term: Term(3),
+            number: 7,
+            sequence: 41,
+            voters: 2,
+            hosts: ["hosta".into(), "hostb".into()].into(),
+        },
         ToAgent::Other,
     ]
 }

@@ -42,7 +42,9 @@ pub use bounds::{
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
 pub use controller_bounds::REPORT_PERIOD_RANGE_MS;
-pub use controller_link::{Hello, HostReport, Term, ToAgent, ToController, Welcome};
+pub use controller_link::{
+    ArmedWatchdog, HeardEcho, Hello, HostReport, Term, ToAgent, ToController, WatchdogState, Welcome,
+};
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
 pub use hold::{HoldOptions, HoldView, SwitchWindow};

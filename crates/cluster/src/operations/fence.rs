@@ -186,7 +186,7 @@ impl Controller {
             return self.end_fencing(now, operation, OperationState::Cancelled, format!("it was called off{ordered}"));
         }
         if contact.is_off() {
-            return self.end_fencing(now, operation, OperationState::Done, "somebody said that it is off".into());
+            return self.end_fencing(now, operation, OperationState::Done, "it is proven to be off otherwise".into());
         }
         if contact == Contact::Online && !self.has(Planted::ReturnForgotten) {
             let why = format!("its agent reports again{ordered}");

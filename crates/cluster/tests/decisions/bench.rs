@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{DrainRequest, FencingDevice, Host, HostSettings, Operation, UnixMs};
 use skein_api::{
-    FailureReason, Hello, HoldView, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome, Refusal,
-    Reply, Request, Role, Term, VmOrigin, VmState, VmView,
+    FailureReason, HeardEcho, Hello, HoldView, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome,
+    Refusal, Reply, Request, Role, Term, VmOrigin, VmState, VmView,
 };
 use skein_cluster::{
     Answer, Ask, Asked, CertificateValidity, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused,
@@ -76,6 +76,8 @@ pub struct Bench {
     pub older: BTreeSet<String>,
     /// What came of requests to forget that have an id.
     forgotten: BTreeMap<String, Reply>,
+    /// What each agent was last acknowledged: what it says of that, which report, and the voters if they were named.
+    pub acknowledged: BTreeMap<String, (HeardEcho, u64, BTreeSet<String>)>,
 }
 
 impl Bench {
@@ -103,6 +105,7 @@ impl Bench {
             boots: BTreeMap::new(),
             older: BTreeSet::new(),
             forgotten: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
         };
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
         bench.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
@@ -159,6 +162,10 @@ impl Bench {
                 self.refusals.push((host, refusal));
             }
             Output::Answer { asked, answer } => drop(self.answers.insert(asked, answer)),
+            Output::Heard { session, term, number, sequence, voters, hosts } => {
+                let host = self.sessions[&session].clone();
+                self.acknowledged.insert(host, (HeardEcho { term, number, voters }, sequence, hosts));
+            }
             Output::Lead { .. } | Output::Changed { .. } => {}
             Output::StepDown { why } => panic!("it steps down: {why}"),
         }

@@ -17,3 +17,4 @@ mod reasons;
 mod remove;
 mod starts;
 mod update;
+mod watchdog;

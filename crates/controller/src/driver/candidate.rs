@@ -89,6 +89,7 @@ pub(crate) struct Leads {
     lease: LeaseId,
     /// The revision that made this controller the leader.
     created: Revision,
+    term: Term,
     kept_alive: Duration,
     compacted: Duration,
     /// Revisions, and when they were the newest.
@@ -232,6 +233,7 @@ impl Candidate {
         self.leads = Some(Leads {
             lease: held.id,
             created: term.created,
+            term,
             kept_alive: asked,
             compacted: asked,
             history: VecDeque::new(),
@@ -285,6 +287,10 @@ impl Candidate {
                 if let Some(held) = &mut *self.shared.lease.lock() {
                     held.kept_alive(asked, ttl);
                 }
+                let term = skein_api::Term(leads.term.number());
+                let begun_ms = u64::try_from(asked.as_millis()).unwrap_or(u64::MAX);
+                // The leader's key has this lease, and goes with it.
+                self.shared.input(Input::LeadConfirmed { term, begun_ms });
                 self.compact(asked);
             }
             Err(error @ StoreError::LeaseOver { .. }) => {

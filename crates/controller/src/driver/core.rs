@@ -261,6 +261,10 @@ impl Shared {
                 state.agents.lead(session, term, &state.controller);
                 None
             }
+            Output::Heard { session, term, number, sequence, voters, hosts } => {
+                state.agents.send(session, &ToAgent::Heard { term, number, sequence, voters, hosts });
+                None
+            }
             Output::HangUp { session, why } => {
                 state.agents.hang_up(session, why);
                 None

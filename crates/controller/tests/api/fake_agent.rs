@@ -299,7 +299,7 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             ToAgent::NotRenewed(refusal) => {
                 world.hosts.lock().entry(host.into()).or_default().renewed = Some(Err(refusal));
             }
-            ToAgent::Welcome(_) | ToAgent::Other => {}
+            ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
         }
     }
 }
