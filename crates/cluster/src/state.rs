@@ -93,10 +93,6 @@ pub enum Planted {
     LeftTooEarly,
     /// A host counts as reset by its watchdog, though its agent may have fed it as more than half had no leader.
     WatchdogVotersForgotten,
-    /// A host counts as reset by its watchdog, though the leader of before may have heard of it until the election.
-    WatchdogElectionForgotten,
-    /// A report is acknowledged though the store has not said since that the controller leads.
-    AcknowledgedUnconfirmed,
     /// An agent goes on feeding its watchdog, though no leader acknowledges its reports.
     FedOn,
     /// An agent counts another among those that have no leader, though that one has.

@@ -60,14 +60,11 @@ impl Controller {
         let (voters, hosts) = (number_of(voters), hosts.value.hosts.clone());
         self.rounds_count += 1;
         let number = self.rounds_count;
-        let is_early = self.has(Planted::AcknowledgedUnconfirmed);
         let mut lines = Vec::new();
         for observed in self.observed.values_mut() {
             let Some(session) = observed.session else { continue };
             let mut heard = None;
-            while let Some((sequence, _)) =
-                observed.reports.pop_front_if(|(_, heard_ms)| *heard_ms < begun_ms || is_early)
-            {
+            while let Some((sequence, _)) = observed.reports.pop_front_if(|(_, heard_ms)| *heard_ms < begun_ms) {
                 heard = Some(sequence);
             }
             let Some(sequence) = heard else { continue };
@@ -161,9 +158,6 @@ impl Controller {
         let watchdog = self.tables.hosts.get(host)?.value.watchdog.as_ref()?;
         let heard_ms = self.observed.get(host).and_then(|observed| observed.heard_ms).unwrap_or(0);
         let mut from_ms = heard_ms.max(since_ms);
-        if self.has(Planted::WatchdogElectionForgotten) {
-            from_ms = heard_ms;
-        }
         if !self.has(Planted::WatchdogVotersForgotten) {
             let newest = number_of(self.tables.voters.last_key_value()?.0);
             if watchdog.voters == 0 {

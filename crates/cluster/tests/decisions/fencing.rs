@@ -110,7 +110,7 @@ fn a_power_off_that_fails_is_tried_again_later_and_then_told() {
     bench.power("alpha", PowerAction::Off, PowerResult::Accepted);
     // A person's word ends it, whatever the device says.
     bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
-    assert_eq!(fencing(&bench).message, "somebody said that it is off");
+    assert_eq!(fencing(&bench).message, "it is proven to be off otherwise");
 }
 
 #[test]
