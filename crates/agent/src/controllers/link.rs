@@ -11,6 +11,7 @@ use skein_api::{API_VERSION, Hello, HostReport, LineError, Term, ToAgent, ToCont
 use skein_inventory::{HostAddress, printable};
 use tracing::{debug, info, warn};
 
+use super::acknowledged::{Acknowledged, SentReports, Word, now_ms};
 use super::commands::{Command, Commands};
 use super::dial::Dial;
 use super::errors::LinkError;
@@ -73,6 +74,7 @@ pub(crate) struct LinkContext {
     pub(crate) host: Arc<dyn ControlledHost>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
+    pub(crate) acknowledged: Acknowledged,
     pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
@@ -179,6 +181,7 @@ impl Link {
             wire,
             commands,
             told: Told::default(),
+            sent: SentReports::default(),
             seen: 0,
             due: Instant::now(),
             period,
@@ -244,6 +247,7 @@ struct Serving<'a> {
     wire: Wire,
     commands: Commands,
     told: Told,
+    sent: SentReports,
     /// The number of the snapshot that was told last.
     seen: u64,
     /// When the next report has to go out.
@@ -297,7 +301,11 @@ impl Serving<'_> {
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),
                 ToAgent::Renewed { certificate } => self.context.renewal.take(&certificate),
                 ToAgent::NotRenewed(refusal) => self.context.renewal.refuse(refusal),
-                ToAgent::Heard { .. } | ToAgent::Other => {}
+                ToAgent::Heard { term, number, sequence, voters, hosts } => {
+                    let word = Word { term, number, sequence, voters, hosts };
+                    self.context.acknowledged.take(now_ms(), &mut self.sent, word);
+                }
+                ToAgent::Other => {}
             }
         }
         Ok(())
@@ -331,7 +339,9 @@ impl Serving<'_> {
             if version == self.seen && now < self.due {
                 return Ok(());
             }
-            let report = self.told.report(&snapshot, now);
+            let mut report = self.told.report(&snapshot, now);
+            report.heard = self.context.acknowledged.last();
+            self.sent.note(report.sequence, now_ms());
             (self.seen, self.due) = (version, now + self.period);
             self.report(report)?;
         }

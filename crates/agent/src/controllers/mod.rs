@@ -14,11 +14,13 @@
 //! | `observe`, `loads` | the host is looked at, for all connections |
 //! | `report` | what a controller has not been told yet |
 //! | `link`, `errors` | the connection to one controller |
+//! | `acknowledged` | which reports a leader has acknowledged |
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
 //! | `renewal` | the host's certificate is renewed before it ends |
 //! | `commands`, `terms` | commands, and whose are obeyed |
 
+mod acknowledged;
 mod commands;
 mod dial;
 mod errors;
@@ -56,6 +58,7 @@ use tracing::warn;
 pub use self::dial::DEFAULT_CONTROLLER_PORT;
 pub(crate) use self::host::{ControlledHost, GuestProcess};
 
+use self::acknowledged::Acknowledged;
 use self::dial::TcpDial;
 use self::learnt::LearntControllers;
 use self::link::{Link, LinkContext, LinkTimes};
@@ -109,6 +112,7 @@ impl Controllers {
             tls: skein_identity::controller_client_config(identity)?,
             renewal: Renewal::new(identity.clone()),
             observer: Observer::new(host.clone()),
+            acknowledged: Acknowledged::new(&host.name()),
             host,
             terms: Arc::new(Terms::load(term_file)),
             learnt: Arc::new(LearntControllers::load(cache)),

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConfig, ServerConnection};
 use skein_api::{
-    HostFacts, MigrateOptions, Migration, Refusal, Reply, Request, RequestLine, Term, ToAgent, ToController, VmState,
-    VmView,
+    HeardEcho, HostFacts, MigrateOptions, Migration, Refusal, Reply, Request, RequestLine, Term, ToAgent, ToController,
+    VmState, VmView,
 };
 use skein_fake_controller::{AgentConnection, COMMAND_TIME, FakeController};
 use skein_identity::{CONTROLLER_ALPN, ClusterCa, ControllerNames, Identity, Validity, server_config};
 use skein_inventory::HostAddress;
 
+use super::acknowledged::Acknowledged;
 use super::commands::COMMANDS_MAX;
 use super::dial::Dial;
 use super::errors::LinkError;
@@ -195,6 +196,7 @@ impl World {
             learnt: Arc::new(LearntControllers::load(&self.dir.path().join("controllers.json"))),
             dial: Arc::new(PairDial { dialled: self.dials.clone() }),
             times,
+            acknowledged: Acknowledged::new("hosta"),
             instance: 7,
         };
         self.controllers = Some(Controllers::with(&self.dir.path().join("controllers.toml"), context).unwrap());
@@ -257,6 +259,29 @@ fn an_agent_says_who_it_is_and_all_that_it_has_and_then_what_is_new() {
         agent.seen.take(*report);
     }
     assert!(agent.seen.load.unwrap().ram_bytes > 0);
+}
+
+#[test]
+fn an_agent_says_which_acknowledgement_it_took_last_to_every_controller() {
+    let world = World::new(&["ctl1"]);
+    let mut fake = world.fake("ctl1");
+    fake.report_period_ms = 100;
+    let mut agent = world.connect("ctl1", &fake);
+    let Some(ToController::Report(first)) = agent.next(COMMAND_TIME) else { panic!("no report") };
+    assert_eq!((first.sequence, first.heard), (1, None));
+    let hosts = ["hosta", "hostb"].map(str::to_owned).into();
+    agent.send(&ToAgent::Heard { term: Term(4), number: 9, sequence: 1, voters: 2, hosts }).unwrap();
+    let heard = |agent: &mut AgentConnection<UnixStream>| loop {
+        let Some(ToController::Report(report)) = agent.next(COMMAND_TIME) else { panic!("no report") };
+        if report.heard.is_some() {
+            return report.heard;
+        }
+    };
+    let expected = Some(HeardEcho { term: Term(4), number: 9, voters: 2 });
+    assert_eq!(heard(&mut agent), expected);
+    drop(agent);
+    let mut agent = world.connect("ctl1", &fake);
+    assert_eq!(heard(&mut agent), expected, "the next connection is told it, too");
 }
 
 #[test]
