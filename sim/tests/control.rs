@@ -81,6 +81,7 @@ fn what_is_planted_is_found() {
         Planted::KeptTooEarly,
         Planted::LeftTooEarly,
         Planted::WatchdogVotersForgotten,
+        Planted::WatchdogCloseForgotten,
         Planted::FedOn,
         Planted::LeaderOfOthersIgnored,
     ];

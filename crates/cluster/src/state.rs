@@ -93,6 +93,8 @@ pub enum Planted {
     LeftTooEarly,
     /// A host counts as reset by its watchdog, though its agent may have fed it as more than half had no leader.
     WatchdogVotersForgotten,
+    /// A host counts as reset by its watchdog, though its agent may have fed it late, and once more by its end.
+    WatchdogCloseForgotten,
     /// An agent goes on feeding its watchdog, though no leader acknowledges its reports.
     FedOn,
     /// An agent counts another among those that have no leader, though that one has.

@@ -91,6 +91,8 @@ impl Controller {
         let Some(observed) = self.observed.get_mut(host) else { return };
         observed.wants_watchdog |= state.is_some();
         let voters = observed.voters;
+        // Of three timeouts one is counted.
+        let share = if self.has(Planted::WatchdogCloseForgotten) { 3 } else { 1 };
         let Some(found) = self.tables.hosts.get(host).map(|found| &found.value) else { return };
         let known = found.watchdog.as_ref().map_or(0, |before| before.voters);
         if state.is_none() && !is_first && (found.watchdog.is_none() || known >= voters) {
@@ -103,7 +105,7 @@ impl Controller {
                     asked_ms: armed.asked_ms,
                     period_ms: armed.period_ms,
                 };
-                let resets_within_ms = times.resets_within_ms(armed.timeout_ms);
+                let resets_within_ms = times.resets_within_ms(armed.timeout_ms / share);
                 WatchdogRecord { identity: armed.identity, resets_within_ms, voters: 0 }
             }),
             None if is_first => None,

@@ -42,6 +42,7 @@ pub fn start(world: &mut World, host: usize) {
 pub fn stop(world: &mut World, host: usize) {
     let name = world.agents[host].name.clone();
     world.say(|| format!("the agent of {name} ends"));
+    watchdog::close(world, host);
     world.agents[host].is_up = false;
     world.agents[host].life += 1;
     end_sessions(world, host);

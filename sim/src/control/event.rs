@@ -53,6 +53,8 @@ pub enum Event {
     StartOff { host: usize, vm: String },
     /// An agent feeds its watchdog, if it may.
     Feed { host: usize, life: u64 },
+    /// An agent that found that it may feed, and was halted, feeds.
+    FeedLate { host: usize, life: u64 },
     /// A watchdog resets its host, if it was not fed since.
     Bite { host: usize, boot: u64, fed: Ms },
     /// An agent is asked by another whether it has a leader.

@@ -154,6 +154,7 @@ fn take(world: &mut World, event: Event) {
         Event::ByHand { host } => agent::by_hand(world, host),
         Event::StartOff { host, vm } => agent::start_off(world, host, &vm),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
+        Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
         Event::Bite { host, boot, fed } => watchdog::bite(world, host, boot, fed),
         Event::PeerAsks { from, to, life, round } => watchdog::asked(world, from, to, life, round),
         Event::PeerSays { from, to, life, round, has_leader } => {

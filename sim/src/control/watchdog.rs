@@ -29,6 +29,10 @@ pub struct Watchdog {
     pub has_device: bool,
     /// In which boot it is armed, and when it was last fed.
     pub armed: Option<(u64, Ms)>,
+    /// Whether the agent has it open.
+    pub is_open: bool,
+    /// Whether the agent's thread that feeds is halted.
+    pub is_halted: bool,
     /// The last acknowledgement.
     pub heard: Option<HeardEcho>,
     /// Whether the host is cut off from other hosts, too, when it is cut off from controllers.
@@ -41,6 +45,8 @@ impl Watchdog {
             feeder: Feeder::new(host, TIMES, now),
             has_device: false,
             armed: None,
+            is_open: false,
+            is_halted: false,
             heard: None,
             is_lonely: false,
         }
@@ -48,7 +54,7 @@ impl Watchdog {
 
     /// Returns what the agent reports of it.
     pub fn state(&self, boot: u64) -> WatchdogState {
-        let is_armed = self.armed.is_some_and(|(of, _)| of == boot);
+        let is_armed = self.is_open && self.armed.is_some_and(|(of, _)| of == boot);
         let armed = is_armed.then(|| ArmedWatchdog {
             identity: "a simulated watchdog".into(),
             acknowledged_ms: TIMES.acknowledged_ms,
@@ -99,7 +105,7 @@ pub fn start(world: &mut World, host: usize) {
     let (boot, life) = (world.agents[host].boot, world.agents[host].life);
     if let Some(watchdog) = &mut world.agents[host].watchdog {
         watchdog.feeder = Feeder::new(&name, TIMES, now);
-        watchdog.heard = None;
+        (watchdog.heard, watchdog.is_open, watchdog.is_halted) = (None, false, false);
         watchdog.armed = watchdog.armed.filter(|(of, _)| *of == boot);
         world.after(TIMES.period_ms, Event::Feed { host, life });
     }
@@ -115,24 +121,64 @@ pub fn feed(world: &mut World, host: usize, life: u64) {
         return;
     }
     world.after(TIMES.period_ms, Event::Feed { host, life });
-    let (now, boot) = (world.now, world.agents[host].boot);
+    let now = world.now;
     let is_fed_on = has(world, Planted::FedOn);
     let Some(watchdog) = &mut world.agents[host].watchdog else { return };
-    let is_armed = watchdog.armed.is_some();
-    let feeds = watchdog.feeder.feeds(now) || (is_armed && is_fed_on);
+    let feeds = watchdog.feeder.feeds(now) || (watchdog.armed.is_some() && is_fed_on);
     let round = watchdog.feeder.ask(now);
-    let is_new = watchdog.has_device && feeds && !is_armed;
-    if watchdog.has_device && feeds {
-        watchdog.armed = Some((boot, now));
-        world.after(TIMEOUT_MS, Event::Bite { host, boot, fed: now });
-    }
-    if is_new {
-        world.check.stats.armed += 1;
+    if watchdog.has_device && feeds && !watchdog.is_halted {
+        let halted_ms = world.watchdog_rng.as_mut().and_then(|rng| rng.percent(2).then(|| rng.between(1, TIMEOUT_MS)));
+        match halted_ms {
+            Some(ms) => {
+                watchdog.is_halted = true;
+                world.after(ms, Event::FeedLate { host, life });
+            }
+            None => fed(world, host),
+        }
     }
     if let Some(round) = round {
         for other in (0..world.agents.len()).filter(|other| *other != host) {
             send(world, (host, other), Event::PeerAsks { from: host, to: other, life, round });
         }
+    }
+}
+
+/// The thread goes on that was halted when it had found that it may feed: it does, whatever holds now.
+pub fn feed_late(world: &mut World, host: usize, life: u64) {
+    if world.agents[host].life != life || !world.agents[host].is_up {
+        return;
+    }
+    let Some(watchdog) = &mut world.agents[host].watchdog else { return };
+    watchdog.is_halted = false;
+    fed(world, host);
+}
+
+/// An agent ends. The kernel feeds a watchdog that is closed and cannot be stopped.
+pub fn close(world: &mut World, host: usize) {
+    let is_on = world.agents[host].is_on;
+    let Some(watchdog) = world.agents[host].watchdog.as_mut().filter(|of| of.is_open) else { return };
+    watchdog.is_open = false;
+    if is_on {
+        rewind(world, host);
+    }
+}
+
+/// Feeds the watchdog, which is opened by that if it is not open.
+fn fed(world: &mut World, host: usize) {
+    let is_new = world.agents[host].watchdog.as_ref().is_some_and(|of| of.armed.is_none());
+    world.check.stats.armed += u64::from(is_new);
+    if let Some(watchdog) = &mut world.agents[host].watchdog {
+        watchdog.is_open = true;
+        rewind(world, host);
+    }
+}
+
+/// Has the watchdog reset the host a timeout from now, and no sooner.
+fn rewind(world: &mut World, host: usize) {
+    let (now, boot) = (world.now, world.agents[host].boot);
+    if let Some(watchdog) = &mut world.agents[host].watchdog {
+        watchdog.armed = Some((boot, now));
+        world.after(TIMEOUT_MS, Event::Bite { host, boot, fed: now });
     }
 }
 
