@@ -181,7 +181,8 @@ impl Controller {
         since.get(voters.len() / 2).copied()
     }
 
-    /// Names the hosts that there are as voters, once any is to have a watchdog; forgets those that no host goes by any more.
+    /// Names the hosts that there are as voters, once any is to have a watchdog; forgets those that no host goes by any
+    /// more.
     fn renew_voters(&mut self) {
         let watchdogs: Vec<u64> =
             self.tables.hosts.values().filter_map(|host| Some(host.value.watchdog.as_ref()?.voters)).collect();
