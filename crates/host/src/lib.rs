@@ -18,6 +18,7 @@ mod netns;
 mod nic;
 mod sampler;
 mod thread_priority;
+mod watchdog;
 
 pub use clock::clock_synchronised;
 pub use control_groups::{ControlGroups, GroupLimit, GroupResource};
@@ -30,6 +31,7 @@ pub use netns::enter;
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
 pub use thread_priority::raise_thread_priority;
+pub use watchdog::{OpenWatchdog, WatchdogFacts, watchdog_facts};
 
 /// The reason why a file of `/proc` could not be read or understood.
 #[derive(Debug, thiserror::Error)]
