@@ -81,12 +81,16 @@ impl Controller {
         // A connection's first report has all that there is: what the records have beside that is not there.
         let is_first = !observed.is_whole;
         let is_news = is_first || report.facts.is_some() || !report.migrations.is_empty();
-        let (heard, watchdog) = (report.heard, report.watchdog.clone());
+        let is_news = is_news || report.watchdog.is_some();
+        let heard = report.heard;
         let changed = observed.report(report, now.mono_ms);
-        let is_news = is_news || !changed.is_empty() || watchdog.is_some();
+        let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
             self.note_host(now, &host);
-            self.note_watchdog(now, &host, is_first, heard, watchdog);
+            if let Some(heard) = heard {
+                self.note_heard(now, &host, heard);
+            }
+            self.note_watchdog(&host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
@@ -135,6 +139,10 @@ impl Controller {
         }
         host.note_certificate(&observed.certificate.sha256, observed.certificate.validity);
         if let Some(hello) = hello {
+            // Whether a watchdog is armed after a boot is not known before a report says so.
+            if host.boot_id != hello.boot_id {
+                host.watchdog = None;
+            }
             host.addresses.clone_from(&hello.addresses);
             host.boot_id.clone_from(&hello.boot_id);
         }

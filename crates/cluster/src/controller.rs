@@ -126,6 +126,7 @@ impl Controller {
         let names: Vec<String> = self.observed.keys().cloned().collect();
         for name in names {
             self.note_host(now, &name);
+            self.note_watchdog(&name);
             self.note_vms(now, &name, None);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView};
+use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView, WatchdogState};
 
 use crate::cpu_models::{HostCpuModels, cpu_models};
 use crate::records::{CertificateValidity, HostRecord};
@@ -60,8 +60,8 @@ pub struct Observed {
     pub migrations: BTreeMap<MigrationId, Migration>,
     /// The connection's reports that were not acknowledged: their numbers, and when they came.
     pub(crate) reports: VecDeque<(u64, u64)>,
-    /// Whether the host is to have a watchdog, armed or not.
-    pub(crate) wants_watchdog: bool,
+    /// The host's watchdog. `None`: the host is to have none.
+    pub(crate) watchdog: Option<WatchdogState>,
     /// The number of the voters by which the agent says that it goes.
     pub(crate) voters: u64,
     /// Since when and until when the host surely tells others that it has a leader.
@@ -78,7 +78,7 @@ impl Observed {
         self.is_whole = false;
         self.reports.clear();
         self.voters = 0;
-        self.wants_watchdog = false;
+        self.watchdog = None;
     }
 
     /// Returns whether a host's record has all that the agent said which is kept.
@@ -105,6 +105,7 @@ impl Observed {
             changed.extend(self.vms.keys().filter(is_gone).cloned());
             self.vms.clear();
             self.migrations.clear();
+            self.watchdog = None;
             (self.is_whole, self.has_reported) = (true, true);
         }
         for name in report.vms_gone {
@@ -120,6 +121,7 @@ impl Observed {
             self.cpu_models = cpu_models(&facts).or(self.cpu_models.take());
             self.facts = Some(*facts);
         }
+        self.watchdog = report.watchdog.or(self.watchdog.take());
         self.load = report.load.or(self.load);
         if !report.vm_loads.is_empty() {
             self.vm_loads = report.vm_loads;

@@ -90,6 +90,7 @@ impl Controller {
                 Contact::Online => String::new(),
             },
             power: self.power_view(name, &stored.value),
+            watchdog: self.watchdog_view(name, &stored.value),
             version: stored.revision,
         }
     }

@@ -12,8 +12,8 @@
 
 use std::collections::BTreeSet;
 
-use skein_api::cluster::{AuditRecord, Contact};
-use skein_api::{HeardEcho, Term, WatchdogState};
+use skein_api::cluster::{AuditRecord, Contact, HostWatchdog};
+use skein_api::{HeardEcho, Term};
 use skein_watchdog::{HAS_LEADER_MS, Times, with_drift};
 
 use crate::records::{HostRecord, VotersRecord, WatchdogRecord};
@@ -76,53 +76,39 @@ impl Controller {
         lines.into_iter().for_each(|line| self.effect(line));
     }
 
-    /// Takes what a report says of acknowledgements and of the host's watchdog.
-    pub(crate) fn note_watchdog(
-        &mut self,
-        now: Now,
-        host: &str,
-        is_first: bool,
-        heard: Option<HeardEcho>,
-        state: Option<WatchdogState>,
-    ) {
-        if let Some(heard) = heard {
-            self.note_heard(now, host, heard);
-        }
-        let Some(observed) = self.observed.get_mut(host) else { return };
-        observed.wants_watchdog |= state.is_some();
-        let voters = observed.voters;
+    /// Takes over what a host has told of its watchdog.
+    pub(crate) fn note_watchdog(&mut self, host: &str) {
+        let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
+        let Some(found) = self.tables.hosts.get(host).map(|found| &found.value) else { return };
         // Of three timeouts one is counted.
         let share = if self.has(Planted::WatchdogCloseForgotten) { 3 } else { 1 };
-        let Some(found) = self.tables.hosts.get(host).map(|found| &found.value) else { return };
-        let known = found.watchdog.as_ref().map_or(0, |before| before.voters);
-        if state.is_none() && !is_first && (found.watchdog.is_none() || known >= voters) {
-            return;
-        }
-        let mut watchdog = match state {
-            Some(state) => state.armed.map(|armed| {
-                let times = Times {
-                    acknowledged_ms: armed.acknowledged_ms,
-                    asked_ms: armed.asked_ms,
-                    period_ms: armed.period_ms,
-                };
-                let resets_within_ms = times.resets_within_ms(armed.timeout_ms / share);
-                WatchdogRecord { identity: armed.identity, resets_within_ms, voters: 0 }
-            }),
-            None if is_first => None,
-            None => found.watchdog.clone(),
-        };
-        if let Some(watchdog) = &mut watchdog {
-            watchdog.voters = known.max(voters);
-        }
+        let armed = observed.watchdog.as_ref().and_then(|state| state.armed.as_ref());
+        let watchdog = armed.map(|armed| {
+            let times =
+                Times { acknowledged_ms: armed.acknowledged_ms, asked_ms: armed.asked_ms, period_ms: armed.period_ms };
+            let resets_within_ms = times.resets_within_ms(armed.timeout_ms / share);
+            let known = found.watchdog.as_ref().map_or(0, |before| before.voters);
+            WatchdogRecord { identity: armed.identity.clone(), resets_within_ms, voters: known.max(observed.voters) }
+        });
         if watchdog != found.watchdog {
             let record = HostRecord { watchdog, ..found.clone() };
             self.tables.put(host, record);
         }
     }
 
+    /// Returns what is to be shown of a host's watchdog.
+    pub(crate) fn watchdog_view(&self, name: &str, host: &HostRecord) -> Option<HostWatchdog> {
+        let told = self.observed.get(name).and_then(|observed| observed.watchdog.as_ref());
+        if let Some(watchdog) = &host.watchdog {
+            let (identity, resets_within_ms) = (Some(watchdog.identity.clone()), Some(watchdog.resets_within_ms));
+            return Some(HostWatchdog { identity, resets_within_ms, why_not: String::new() });
+        }
+        told.map(|told| HostWatchdog { why_not: told.why_not.clone(), ..HostWatchdog::default() })
+    }
+
     /// Notes that a host has taken an acknowledgement: from now on, as it says, until so long after that was sent it
     /// tells others that it has a leader.
-    fn note_heard(&mut self, now: Now, host: &str, heard: HeardEcho) {
+    pub(crate) fn note_heard(&mut self, now: Now, host: &str, heard: HeardEcho) {
         let is_own = self.term() == Some(heard.term);
         let sent_ms = self.rounds.iter().find(|(number, _)| *number == heard.number && is_own).map(|(_, at)| *at);
         let Some(observed) = self.observed.get_mut(host) else { return };
@@ -186,7 +172,7 @@ impl Controller {
     fn renew_voters(&mut self) {
         let watchdogs: Vec<u64> =
             self.tables.hosts.values().filter_map(|host| Some(host.value.watchdog.as_ref()?.voters)).collect();
-        let is_wanted = self.observed.values().any(|observed| observed.wants_watchdog);
+        let is_wanted = self.observed.values().any(|observed| observed.watchdog.is_some());
         if watchdogs.is_empty() && !is_wanted {
             return;
         }

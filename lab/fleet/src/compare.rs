@@ -99,6 +99,7 @@ mod tests {
             migrations: Vec::new(),
             note: String::new(),
             power: None,
+            watchdog: None,
             version: 1,
         }
     }

@@ -51,8 +51,27 @@ pub struct Host {
     /// What is to be said of the host's power. `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<HostPower>,
+    /// The watchdog that resets the host once its agent has no leader. `None`: the host is to have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watchdog: Option<HostWatchdog>,
     /// Changes with each change of what is stored of the host: the host's ETag.
     pub version: u64,
+}
+
+/// A host's watchdog, as its agent last told.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HostWatchdog {
+    /// What the device says it is. `None`: it is not armed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// How long after it was last heard of the host is proven to be off, at the soonest, in milliseconds; `None`: by the
+    /// watchdog never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resets_within_ms: Option<u64>,
+    /// The reason why the watchdog is not armed. Empty if it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why_not: String,
 }
 
 /// Whether a host's agent reports to a controller.

@@ -35,7 +35,7 @@ mod vm;
 pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, NewToken, Role, Token, TokenSecret};
 pub use event::{ChangedObject, Event};
 pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
-pub use host::{Contact, Host, HostMode, HostSettings};
+pub use host::{Contact, Host, HostMode, HostSettings, HostWatchdog};
 pub use life::{CreateVmRequest, StartVmRequest, StopVmRequest};
 pub use operation::{
     DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, OffStage, Operation, OperationKind,

@@ -113,6 +113,11 @@ impl Bench {
         bench
     }
 
+    /// Returns the term of the controller that leads.
+    pub fn term(&self) -> Term {
+        Term(self.term)
+    }
+
     fn number(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -191,6 +196,16 @@ impl Bench {
 
     /// Connects a host's agent, which reports all that it has.
     pub fn connect(&mut self, host: &str) {
+        let session = self.greet(host);
+        let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
+        let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };
+        if self.sessions.contains_key(&session) {
+            self.input(Input::AgentReport { session, report: Box::new(report) });
+        }
+    }
+
+    /// Connects a host's agent, which reports nothing yet.
+    fn greet(&mut self, host: &str) -> SessionId {
         let session = self.number();
         self.sessions.insert(session, host.to_owned());
         let hello = Hello {
@@ -206,11 +221,7 @@ impl Bench {
         let certificate = self.certificates.get(host).cloned().unwrap_or_else(|| format!("{host} 1"));
         let certificate = ShownCertificate { sha256: certificate, validity: self.validity };
         self.input(Input::AgentUp { session, hello, certificate });
-        let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
-        let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };
-        if self.sessions.contains_key(&session) {
-            self.input(Input::AgentReport { session, report: Box::new(report) });
-        }
+        session
     }
 
     /// Ends the connection of a host's agent.
@@ -469,9 +480,15 @@ impl Bench {
 
     /// Boots a host whose agent is gone: its guests end, and its agent reports again.
     pub fn boot(&mut self, host: &str) {
+        self.boot_and_greet(host);
+        self.connect(host);
+    }
+
+    /// Boots a host whose agent is gone: its guests end, and its agent connects, and reports nothing yet.
+    pub fn boot_and_greet(&mut self, host: &str) {
         *self.boots.entry(host.to_owned()).or_insert(1) += 1;
         self.vms.entry(host.to_owned()).or_default().values_mut().for_each(|vm| vm.state = VmState::Stopped);
-        self.connect(host);
+        self.greet(host);
     }
 
     /// Carries out commands until there are none.
@@ -500,14 +517,27 @@ impl Bench {
 
     /// Has another controller lead, which knows nothing but the store.
     pub fn change_leader(&mut self) {
-        let stored = self.store.iter().map(|(key, value)| (key.as_str(), value.as_slice(), 1));
-        let tables = Tables::load(stored).unwrap();
+        self.change_leader_after(|_| ());
+    }
+
+    /// Has another controller lead, which knows nothing but the store and what happens before.
+    pub fn change_leader_after(&mut self, before: impl FnOnce(&mut Bench)) {
         self.controller = Controller::new(Settings::default());
         self.powers.clear();
         self.sessions.clear();
+        let tables = self.stored();
+        self.input(Input::Following { tables });
+        before(self);
         self.term += 1;
-        self.input(Input::Elected { term: Term(self.term), tables: Box::new(tables) });
+        let (term, tables) = (Term(self.term), self.stored());
+        self.input(Input::Elected { term, tables });
         self.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
+    }
+
+    /// Returns all that is in the store.
+    fn stored(&self) -> Box<Tables> {
+        let stored = self.store.iter().map(|(key, value)| (key.as_str(), value.as_slice(), 1));
+        Box::new(Tables::load(stored).unwrap())
     }
 
     // ---- people ----

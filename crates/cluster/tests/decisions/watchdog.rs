@@ -60,7 +60,8 @@ impl Agents {
 
     fn confirm(&mut self) {
         let begun_ms = self.bench.now.mono_ms;
-        self.bench.input(Input::LeadConfirmed { term: Term(1), begun_ms });
+        let term = self.bench.term();
+        self.bench.input(Input::LeadConfirmed { term, begun_ms });
         let taken = self.bench.acknowledged.iter().map(|(host, (heard, ..))| (host.clone(), *heard));
         self.heard.extend(taken);
     }
@@ -102,6 +103,55 @@ fn a_host_that_says_that_its_watchdog_is_not_armed_any_more_is_not() {
     agents.bench.disconnect("alpha");
     agents.pass_s(200, &HOSTS[1..]);
     assert_eq!(agents.contact("alpha"), Contact::Lost);
+}
+
+#[test]
+fn a_watchdog_was_armed_before_a_boot_and_not_since() {
+    let mut agents = Agents::new();
+    agents.bench.disconnect("alpha");
+    agents.bench.boot_and_greet("alpha");
+    // It goes silent before it has reported.
+    agents.bench.disconnect("alpha");
+    agents.pass_s(200, &HOSTS[1..]);
+    assert_eq!(agents.contact("alpha"), Contact::Lost);
+}
+
+#[test]
+fn a_leader_goes_by_what_hosts_told_it_before_it_led() {
+    // The leader before dies before it has heard, or written, that the host was booted and has no watchdog any more.
+    let mut agents = Agents::new();
+    agents.bench.change_leader_after(|bench| bench.boot("alpha"));
+    HOSTS[1..].iter().for_each(|host| agents.bench.connect(host));
+    agents.pass_s(5, &HOSTS);
+    agents.bench.disconnect("alpha");
+    agents.pass_s(200, &HOSTS[1..]);
+    assert_eq!(agents.contact("alpha"), Contact::Lost);
+
+    // It dies before it has heard that the watchdog is armed.
+    let mut agents = Agents::new();
+    let watchdog = |state| HostReport { sequence: 90, watchdog: Some(state), ..HostReport::default() };
+    agents.bench.tell("alpha", watchdog(WatchdogState { armed: None, why_not: "not yet".into() }));
+    agents.bench.change_leader_after(|bench| {
+        bench.connect("alpha");
+        bench.tell("alpha", watchdog(armed()));
+    });
+    HOSTS[1..].iter().for_each(|host| agents.bench.connect(host));
+    agents.pass_s(5, &HOSTS);
+    agents.bench.disconnect("alpha");
+    agents.pass_s(RESET_S, &HOSTS[1..]);
+    assert_eq!(agents.contact("alpha"), Contact::Off);
+}
+
+#[test]
+fn what_a_watchdog_is_or_why_it_is_not_armed_is_shown() {
+    let mut agents = Agents::new();
+    let shown = agents.bench.host("alpha").watchdog.unwrap();
+    assert_eq!((shown.identity.as_deref(), shown.resets_within_ms), (Some("iTCO_wdt"), Some(45_045)));
+    let state = WatchdogState { armed: None, why_not: "it is a softdog".into() };
+    agents.bench.tell("beta", HostReport { sequence: 90, watchdog: Some(state), ..HostReport::default() });
+    let shown = agents.bench.host("beta").watchdog.unwrap();
+    assert_eq!((shown.identity, shown.resets_within_ms, &*shown.why_not), (None, None, "it is a softdog"));
+    assert_eq!(agents.bench.host("eta").watchdog, None);
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use skein_api::cluster::{DrainRequest, FenceRequest, Host, HostPower, HostSettings, OperationKind, ResumeRequest, Vm};
+use skein_api::cluster::{
+    DrainRequest, FenceRequest, Host, HostPower, HostSettings, HostWatchdog, OperationKind, ResumeRequest, Vm,
+};
 use skein_client::{ControllerClient, Settings};
 use skein_units::{about_bytes, duration};
 
@@ -105,6 +107,7 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         ("storage", if host.settings.storage { "others need its disks" } else { "" }.to_owned()),
         ("power", host.power.as_ref().map(power).unwrap_or_default()),
         ("fencing", host.settings.fencing.as_ref().map(device).unwrap_or_default()),
+        ("watchdog", host.watchdog.as_ref().map(watchdog).unwrap_or_default()),
         ("incoming max", limit(host.settings.incoming_max)),
         ("outgoing max", limit(host.settings.outgoing_max)),
     ];
@@ -129,6 +132,13 @@ pub fn show(client: &ControllerClient, name: &str, output: Output) -> anyhow::Re
         text += &table(["VM", "STATE", "MEMORY", "CPUS"], &rows);
     }
     print(&text)
+}
+
+fn watchdog(of: &HostWatchdog) -> String {
+    let armed = of.identity.as_ref().zip(of.resets_within_ms).map(|(identity, ms)| {
+        format!("{}, armed: {} after its last report the host is proven to be off", clean_line(identity), duration(ms))
+    });
+    armed.unwrap_or_else(|| format!("NOT ARMED: {}", clean_line(&of.why_not)))
 }
 
 fn power(of: &HostPower) -> String {
