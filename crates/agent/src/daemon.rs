@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
-use crate::controllers::{Controllers, ControllersError};
+use crate::controllers::{Acknowledged, Controllers, ControllersError};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
@@ -33,6 +33,7 @@ use crate::room::HostRoom;
 use crate::server::{MigrationStarter, RequestServer, ServedHost, host_facts, serve};
 use crate::transport::packers;
 use crate::vms::Vms;
+use crate::watchdog::WatchdogKeeper;
 use crate::watched_file::WatchedFile;
 
 /// The settings of an agent.
@@ -74,6 +75,8 @@ pub struct VmSettings {
     pub power_off: Vec<OsString>,
     /// The commands with which a controller may have this host updated and booted once it has no guests.
     pub update: UpdateCommands,
+    /// The watchdog's device that is to reset the host once the agent has no leader; `None`: none.
+    pub watchdog: Option<PathBuf>,
 }
 
 /// The reason why an agent did not start.
@@ -99,7 +102,13 @@ pub struct Agent {
 
 enum Inner {
     Tunnels(Peers),
-    Vms { server: Arc<RequestServer>, controllers: Controllers, serving: Mutex<Option<JoinHandle<()>>> },
+    Vms {
+        server: Arc<RequestServer>,
+        controllers: Controllers,
+        serving: Mutex<Option<JoinHandle<()>>>,
+        /// Dropped last: what stops feeding it is the end of the agent.
+        watchdog: Mutex<Option<WatchdogKeeper>>,
+    },
 }
 
 impl Agent {
@@ -136,7 +145,7 @@ impl Agent {
     pub fn stop(&self) {
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
-            Inner::Vms { server, controllers, serving } => {
+            Inner::Vms { server, controllers, serving, watchdog } => {
                 controllers.stop();
                 if !server.stopping.swap(true, Ordering::SeqCst) {
                     server.attempts.stop();
@@ -145,6 +154,7 @@ impl Agent {
                 if let Some(serving) = serving.lock().take() {
                     let _ = serving.join();
                 }
+                watchdog.lock().take();
             }
         }
     }
@@ -188,6 +198,7 @@ struct OwnHost {
     rooms: Arc<HostRoom>,
     /// The QEMU program for definitions that name none.
     qemu: Option<PathBuf>,
+    acknowledged: Arc<Acknowledged>,
 }
 
 impl OwnHost {
@@ -204,6 +215,7 @@ impl OwnHost {
                     .map(|told| Answer::Composition(Box::new(told)))
                     .map_err(|error| crate::error_chain(&error))
             }
+            Question::Leader => Ok(Answer::Leader { acknowledged: self.acknowledged.has_leader() }),
         }
     }
 }
@@ -243,7 +255,14 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
     rooms.closed_while(move || own_updates.may_boot());
-    let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu: vms.qemu.clone() };
+    let acknowledged = Arc::new(Acknowledged::new(&name));
+    let own = OwnHost {
+        name,
+        vms: known.clone(),
+        rooms: rooms.clone(),
+        qemu: vms.qemu.clone(),
+        acknowledged: acknowledged.clone(),
+    };
     let store = RequestStore::new(vms.dirs.attempts());
     let named_starts = NamedStarts::new(vms.dirs.starts());
     let migrations = Migrations::start(
@@ -285,6 +304,11 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let controllers = Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host)?;
-    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)) })
+    let keep = |device: PathBuf| {
+        WatchdogKeeper::start(&device, identity.host(), server.migrations.clone(), acknowledged.clone())
+    };
+    let watchdog = Mutex::new(vms.watchdog.map(keep).transpose()?);
+    let controllers =
+        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged.clone())?;
+    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog })
 }

@@ -77,6 +77,7 @@ mod to_api;
 mod transport;
 mod tunnel;
 mod vms;
+mod watchdog;
 mod watched_file;
 
 pub use allow::{Allow, AllowError};

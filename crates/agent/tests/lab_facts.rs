@@ -80,6 +80,7 @@ impl World {
                 packer_command: Vec::new(),
                 power_off: Vec::new(),
                 update: Default::default(),
+                watchdog: None,
             };
             let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()

@@ -11,7 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{Answer, AskError, CONTROL_VERSIONS, ControlMessage, ControlVersions, OutgoingChannels, PeerEvent};
+use skein_agent::{
+    Answer, AskError, CONTROL_VERSIONS, ControlMessage, ControlVersions, OutgoingChannels, PeerEvent, Question,
+};
 use skein_dataplane::target::TargetPages;
 use skein_handover::MigrationId;
 use skein_identity::Identity;
@@ -82,6 +84,8 @@ fn questions_are_answered_or_it_is_said_why_not() {
     let ask = |host: &str, file: &str| a.peers.ask(host, &question(file), Instant::now() + 5 * SECOND);
     let Answer::HostFacts(found) = ask("b", "br7").unwrap() else { panic!("another answer than was asked for") };
     assert_eq!((found.name.as_str(), found.bridges.contains("br7")), ("b", true));
+    let leader = a.peers.ask("b", &Question::Leader, Instant::now() + 5 * SECOND).unwrap();
+    assert!(matches!(leader, Answer::Leader { acknowledged: true }));
     let error = ask("b", "no").unwrap_err();
     assert!(matches!(error, AskError::Refused { .. }) && error.to_string().contains("not to a"), "{error}");
     assert!(matches!(ask("b", "panic"), Err(AskError::Refused { .. })));

@@ -42,6 +42,7 @@ impl World {
             packer_command: Vec::new(),
             power_off: Vec::new(),
             update: Default::default(),
+            watchdog: None,
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -96,6 +96,11 @@ impl Feeder {
         self.voters.as_ref().map(|(number, _)| *number)
     }
 
+    /// Returns the names of the voters that were named last.
+    pub fn voter_names(&self) -> impl Iterator<Item = &str> {
+        self.voters.iter().flat_map(|(_, hosts)| hosts).map(String::as_str)
+    }
+
     /// Takes a leader's acknowledgement of a report that was sent at this time. The voters are those of this number;
     /// they are named where the agent has not got them yet. Of a number that was named before, the greatest counts.
     pub fn acknowledged(&mut self, now_ms: u64, sent_ms: u64, number: u64, named: Option<BTreeSet<String>>) {

@@ -1,12 +1,12 @@
-//! Keeps which reports a leader has acknowledged. Leaders are told that, and count for how long this agent tells others
-//! that it has a leader (docs/failover.md).
+//! Keeps which reports a leader has acknowledged, and what leaders are told of the host's watchdog. Leaders are told of
+//! both, and count for how long this agent tells others that it has a leader (docs/failover.md).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use parking_lot::Mutex;
-use skein_api::{HeardEcho, Term};
+use skein_api::{HeardEcho, Term, WatchdogState};
 use skein_watchdog::{Feeder, Times};
 
 /// Bounds for how many reports of a connection it is remembered when they were sent. Older ones are acknowledged in
@@ -14,7 +14,7 @@ use skein_watchdog::{Feeder, Times};
 const SENT_MAX: usize = 64;
 
 /// Returns the time by the clock that never jumps and goes on while the host is suspended, in milliseconds.
-pub(super) fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
@@ -55,12 +55,13 @@ pub(crate) struct Acknowledged(Mutex<State>);
 struct State {
     feeder: Feeder,
     last: Option<HeardEcho>,
+    watchdog: Option<WatchdogState>,
 }
 
 impl Acknowledged {
     /// Returns that of an agent that starts: nothing is acknowledged yet.
     pub(crate) fn new(host: &str) -> Acknowledged {
-        Acknowledged(Mutex::new(State { feeder: Feeder::new(host, Times::ALL, now_ms()), last: None }))
+        Acknowledged(Mutex::new(State { feeder: Feeder::new(host, Times::ALL, now_ms()), last: None, watchdog: None }))
     }
 
     /// Takes an acknowledgement of a report of this connection. One of a report that was not sent says nothing.
@@ -76,6 +77,26 @@ impl Acknowledged {
     /// Returns the last acknowledgement, as leaders are told it.
     pub(super) fn last(&self) -> Option<HeardEcho> {
         self.0.lock().last
+    }
+
+    /// Returns whether a leader has acknowledged a report lately, as other agents are told that ask.
+    pub(crate) fn has_leader(&self) -> bool {
+        self.0.lock().feeder.has_leader(now_ms())
+    }
+
+    /// Calls this with what decides whether the host's watchdog is fed.
+    pub(crate) fn with_feeder<T>(&self, of: impl FnOnce(&mut Feeder) -> T) -> T {
+        of(&mut self.0.lock().feeder)
+    }
+
+    /// Sets what leaders are told of the host's watchdog from now on.
+    pub(crate) fn tell_watchdog(&self, state: WatchdogState) {
+        self.0.lock().watchdog = Some(state);
+    }
+
+    /// Returns what leaders are told of the host's watchdog. `None`: the host is to have none.
+    pub(crate) fn watchdog(&self) -> Option<WatchdogState> {
+        self.0.lock().watchdog.clone()
     }
 }
 

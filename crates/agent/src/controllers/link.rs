@@ -74,7 +74,7 @@ pub(crate) struct LinkContext {
     pub(crate) host: Arc<dyn ControlledHost>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
-    pub(crate) acknowledged: Acknowledged,
+    pub(crate) acknowledged: Arc<Acknowledged>,
     pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
@@ -341,6 +341,7 @@ impl Serving<'_> {
             }
             let mut report = self.told.report(&snapshot, now);
             report.heard = self.context.acknowledged.last();
+            report.watchdog = self.told.new_watchdog(self.context.acknowledged.watchdog());
             self.sent.note(report.sequence, now_ms());
             (self.seen, self.due) = (version, now + self.period);
             self.report(report)?;

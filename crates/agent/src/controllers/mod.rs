@@ -14,7 +14,7 @@
 //! | `observe`, `loads` | the host is looked at, for all connections |
 //! | `report` | what a controller has not been told yet |
 //! | `link`, `errors` | the connection to one controller |
-//! | `acknowledged` | which reports a leader has acknowledged |
+//! | `acknowledged` | which reports a leader has acknowledged, and what leaders are told of the watchdog |
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
 //! | `renewal` | the host's certificate is renewed before it ends |
@@ -55,10 +55,10 @@ use skein_inventory::{ControllersFile, HostAddress};
 use thiserror::Error;
 use tracing::warn;
 
+pub(crate) use self::acknowledged::{Acknowledged, now_ms};
 pub use self::dial::DEFAULT_CONTROLLER_PORT;
 pub(crate) use self::host::{ControlledHost, GuestProcess};
 
-use self::acknowledged::Acknowledged;
 use self::dial::TcpDial;
 use self::learnt::LearntControllers;
 use self::link::{Link, LinkContext, LinkTimes};
@@ -96,7 +96,7 @@ struct Shared {
 
 impl Controllers {
     /// Dials the controllers of `file`, whichever these are at any time, and those that they name, which are kept in
-    /// `cache`. The highest term is kept in `term_file`.
+    /// `cache`. The highest term is kept in `term_file`, and which reports were acknowledged in `acknowledged`.
     ///
     /// # Errors
     ///
@@ -107,12 +107,13 @@ impl Controllers {
         term_file: &Path,
         identity: &Identity,
         host: Arc<dyn ControlledHost>,
+        acknowledged: Arc<Acknowledged>,
     ) -> Result<Controllers, ControllersError> {
         let context = LinkContext {
             tls: skein_identity::controller_client_config(identity)?,
             renewal: Renewal::new(identity.clone()),
             observer: Observer::new(host.clone()),
-            acknowledged: Acknowledged::new(&host.name()),
+            acknowledged,
             host,
             terms: Arc::new(Terms::load(term_file)),
             learnt: Arc::new(LearntControllers::load(cache)),

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use skein_api::{HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationSlots, VmLoad, VmView};
+use skein_api::{
+    HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationSlots, VmLoad, VmView, WatchdogState,
+};
 
 /// Says how long what changes all the time of a host's facts (its free memory and its room) may be old. The load says
 /// the most important of it more often.
@@ -32,6 +34,7 @@ pub(crate) struct Told {
     vm_loads: BTreeMap<String, VmLoad>,
     migrations: BTreeMap<MigrationId, Arc<Migration>>,
     contacts: Option<BTreeMap<String, bool>>,
+    watchdog: Option<WatchdogState>,
 }
 
 impl Told {
@@ -59,6 +62,13 @@ impl Told {
         self.migrations.clone_from(&host.migrations);
         self.contacts = Some(host.contacts.clone());
         report
+    }
+
+    /// Returns what is new of the host's watchdog. The controller is told it from now on.
+    pub(crate) fn new_watchdog(&mut self, now: Option<WatchdogState>) -> Option<WatchdogState> {
+        let new = now.filter(|now| self.watchdog.as_ref() != Some(now))?;
+        self.watchdog = Some(new.clone());
+        Some(new)
     }
 
     fn new_facts<'a>(&self, host: &'a HostSnapshot, now: Instant) -> Option<&'a Arc<HostFacts>> {

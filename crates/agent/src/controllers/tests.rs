@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConfig, ServerConnection};
 use skein_api::{
     HeardEcho, HostFacts, MigrateOptions, Migration, Refusal, Reply, Request, RequestLine, Term, ToAgent, ToController,
-    VmState, VmView,
+    VmState, VmView, WatchdogState,
 };
 use skein_fake_controller::{AgentConnection, COMMAND_TIME, FakeController};
 use skein_identity::{CONTROLLER_ALPN, ClusterCa, ControllerNames, Identity, Validity, server_config};
@@ -147,6 +147,7 @@ pub(super) struct World {
     dialled: Receiver<(String, UnixStream)>,
     dials: SyncSender<(String, UnixStream)>,
     controllers: Option<Controllers>,
+    acknowledged: Arc<Acknowledged>,
 }
 
 impl World {
@@ -168,7 +169,8 @@ impl World {
         host.set_vm(parts::vm("web1", VmState::Running));
         host.set_vm(parts::vm("web2", VmState::Stopped));
         let dir = tempfile::tempdir().unwrap();
-        let mut world = World { ca, identity, dir, host, dialled, dials, controllers: None };
+        let acknowledged = Arc::new(Acknowledged::new("hosta"));
+        let mut world = World { ca, identity, dir, host, dialled, dials, controllers: None, acknowledged };
         world.write(addresses);
         world.start(times);
         world
@@ -196,7 +198,7 @@ impl World {
             learnt: Arc::new(LearntControllers::load(&self.dir.path().join("controllers.json"))),
             dial: Arc::new(PairDial { dialled: self.dials.clone() }),
             times,
-            acknowledged: Acknowledged::new("hosta"),
+            acknowledged: self.acknowledged.clone(),
             instance: 7,
         };
         self.controllers = Some(Controllers::with(&self.dir.path().join("controllers.toml"), context).unwrap());
@@ -282,6 +284,29 @@ fn an_agent_says_which_acknowledgement_it_took_last_to_every_controller() {
     drop(agent);
     let mut agent = world.connect("ctl1", &fake);
     assert_eq!(heard(&mut agent), expected, "the next connection is told it, too");
+}
+
+#[test]
+fn an_agent_tells_of_its_watchdog_when_that_changed_and_first_of_all_to_another_controller() {
+    let world = World::new(&["ctl1"]);
+    let mut fake = world.fake("ctl1");
+    fake.report_period_ms = 100;
+    let next = |agent: &mut AgentConnection<UnixStream>| loop {
+        let Some(ToController::Report(report)) = agent.next(COMMAND_TIME) else { panic!("no report") };
+        if report.sequence == 1 || report.watchdog.is_some() {
+            return report.watchdog;
+        }
+    };
+    let mut agent = world.connect("ctl1", &fake);
+    assert_eq!(next(&mut agent), None, "the host is to have none");
+    let state = |why_not: &str| WatchdogState { armed: None, why_not: why_not.into() };
+    world.acknowledged.tell_watchdog(state("x"));
+    assert_eq!(next(&mut agent), Some(state("x")));
+    world.acknowledged.tell_watchdog(state("y"));
+    assert_eq!(next(&mut agent), Some(state("y")), "and not x again");
+    drop(agent);
+    let mut agent = world.connect("ctl1", &fake);
+    assert_eq!(next(&mut agent), Some(state("y")), "the first report has all");
 }
 
 #[test]

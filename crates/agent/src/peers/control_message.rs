@@ -91,6 +91,9 @@ pub enum Question {
         /// The migration.
         migration: MigrationId,
     },
+    /// Has a leader acknowledged a report of the host lately? A host without a leader asks others, before it feeds its
+    /// watchdog (docs/failover.md). An agent of an older release answers with an error, which says nothing.
+    Leader,
 }
 
 /// An answer.
@@ -101,6 +104,11 @@ pub enum Answer {
     HostFacts(Box<HostFacts>),
     /// The answer to [`Question::Composition`].
     Composition(Box<Composition>),
+    /// The answer to [`Question::Leader`].
+    Leader {
+        /// Whether a leader has.
+        acknowledged: bool,
+    },
 }
 
 /// The error for a line that is too long.

@@ -258,7 +258,7 @@ impl Peers {
     ) -> Result<HostFacts, AskError> {
         match self.ask(host, &Question::HostFacts { qemu, files }, deadline)? {
             Answer::HostFacts(facts) => Ok(*facts),
-            Answer::Composition(_) => Err(AskError::Unasked(host.to_owned())),
+            _ => Err(AskError::Unasked(host.to_owned())),
         }
     }
 
@@ -271,7 +271,15 @@ impl Peers {
     ) -> Result<Composition, AskError> {
         match self.ask(host, &Question::Composition { migration }, deadline)? {
             Answer::Composition(composition) => Ok(*composition),
-            Answer::HostFacts(_) => Err(AskError::Unasked(host.to_owned())),
+            _ => Err(AskError::Unasked(host.to_owned())),
+        }
+    }
+
+    /// Asks a host whether it has a leader; see [`Peers::ask`].
+    pub(crate) fn ask_leader(&self, host: &str, deadline: Instant) -> Result<bool, AskError> {
+        match self.ask(host, &Question::Leader, deadline)? {
+            Answer::Leader { acknowledged } => Ok(acknowledged),
+            _ => Err(AskError::Unasked(host.to_owned())),
         }
     }
 

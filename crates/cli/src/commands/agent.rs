@@ -32,6 +32,8 @@ Examples:
       only the end of tunnels, for libvirt: its control socket and a directory of migration sockets
   skein agent --listen 10.0.0.2:7070
       listen on one address only
+  skein agent --watchdog /dev/watchdog0
+      prove by a reset that the host is off, once no leader is heard of
 
 VMs go on when the agent stops, and are found again when it starts; so are migrations that were under way.
 Whoever holds an identity of this cluster may move VMs to this host, and connect to the sockets that --allow names,
@@ -82,10 +84,14 @@ pub struct Args {
     /// reboot'; for skein cluster update
     #[arg(long, value_name = "COMMAND")]
     reboot: Option<String>,
+    /// Let this watchdog reset the host once its agent has no leader any more, so that its guests can start elsewhere:
+    /// /dev/watchdog0. THE HOST IS ALSO RESET when the agent is stopped for longer than 10 s; see docs/failover.md
+    #[arg(long, value_name = "DEVICE")]
+    watchdog: Option<PathBuf>,
     /// Have no VMs: be the end of tunnels, and nothing else
     #[arg(long, conflicts_with_all = [
         "state", "run", "hosts", "controllers", "qemu", "outgoing", "incoming", "plain_data",
-        "power_off", "update", "reboot",
+        "power_off", "update", "reboot", "watchdog",
     ])]
     tunnels_only: bool,
     /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
@@ -125,6 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
         packer_command: packer(),
         update: UpdateCommands { update: args.update.unwrap_or_default(), reboot: args.reboot.unwrap_or_default() },
+        watchdog: args.watchdog,
         power_off: args.power_off.unwrap_or_default().split_whitespace().map(Into::into).collect(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
