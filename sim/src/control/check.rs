@@ -240,10 +240,16 @@ impl Checker {
                     Some(_) => {}
                 }
                 let other = match of.vm.as_str() {
-                    "v0" => read_vm("vm/v1"),
-                    "v1" => read_vm("vm/v0"),
+                    "v0" => Some("v1"),
+                    "v1" => Some("v0"),
                     _ => None,
                 };
+                // A guest that ended on the way, by the word of the host that it was to come to, is nowhere.
+                let has_ended = |vm: &&str| {
+                    let mut moves = new.moves.iter().filter(|of| of.vm == *vm && of.migration.is_some());
+                    moves.any(|of| of.state == MoveState::Left)
+                };
+                let other = other.filter(|vm| !has_ended(vm)).and_then(|vm| read_vm(&format!("vm/{vm}")));
                 let other = other.and_then(|v| serde_json::from_slice::<VmRecord>(&v).ok());
                 let meets = other.is_some_and(|other| other.host.as_ref() == Some(&to) && is_running(&other));
                 if meets && of.off.is_none() && is_picked(&new) && read(&format!("rule/{APART}")).is_some() {

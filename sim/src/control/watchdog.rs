@@ -76,7 +76,8 @@ pub fn populate(world: &mut World) {
         host.watchdog = Some(watchdog);
     }
     for _ in 0..rng.between(1, 2) {
-        let ms = rng.between(8_000, 20_000);
+        // Early, so that the proof comes before all is calm.
+        let ms = rng.between(5_000, 16_000);
         world.after(ms, Event::Partition);
     }
     world.watchdog_rng = Some(rng);
@@ -126,6 +127,7 @@ pub fn feed(world: &mut World, host: usize, life: u64) {
     let Some(watchdog) = &mut world.agents[host].watchdog else { return };
     let feeds = watchdog.feeder.feeds(now) || (watchdog.armed.is_some() && is_fed_on);
     let round = watchdog.feeder.ask(now);
+    let is_silent = watchdog.is_open && !feeds;
     if watchdog.has_device && feeds && !watchdog.is_halted {
         let halted_ms = world.watchdog_rng.as_mut().and_then(|rng| rng.percent(2).then(|| rng.between(1, TIMEOUT_MS)));
         match halted_ms {
@@ -140,6 +142,19 @@ pub fn feed(world: &mut World, host: usize, life: u64) {
         for other in (0..world.agents.len()).filter(|other| *other != host) {
             send(world, (host, other), Event::PeerAsks { from: host, to: other, life, round });
         }
+    }
+    if is_silent {
+        end_at_times(world, host);
+    }
+}
+
+/// Ends, at times, an agent that may feed no more, before its host is reset.
+fn end_at_times(world: &mut World, host: usize) {
+    let Some(rng) = &mut world.watchdog_rng else { return };
+    if rng.percent(10) {
+        let ms = rng.between(500, 8_000);
+        agent::stop(world, host);
+        world.after(ms, Event::Restart { node: None, host: Some(host) });
     }
 }
 
