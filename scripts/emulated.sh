@@ -6,9 +6,10 @@
 #   cargo test --release -p skein --test lab_room --no-run      # says where the program is
 #   scripts/emulated.sh target/release/deps/lab_room-0123456789abcdef --test-threads=1 --nocapture
 #
-# EMULATED_MIB (3072) is the machine's memory, and EMULATED_SECONDS (1800) the time that the command has. Kernel and
-# busybox are Debian's packages, kept below target/emulated. Ends with the command's status, or with 3 if no such
-# machine is available here.
+# EMULATED_MIB (3072) is the machine's memory, EMULATED_SECONDS (1800) the time that the command has, and EMULATED_QEMU
+# further arguments of QEMU, as '-device i6300esb' for a watchdog, whose reset ends the machine. Kernel and busybox are
+# Debian's packages, kept below target/emulated. Ends with the command's status, or with 3 if no such machine is
+# available here.
 set -euo pipefail
 export LC_ALL=C
 
@@ -20,7 +21,7 @@ qemu=${SKEIN_QEMU:-$(command -v qemu-system-x86_64 || echo "$PWD/target/qemu-10/
 [ -x "$qemu" ] || skip "no qemu-system-x86_64; scripts/qemu.sh unpacks one"
 mkdir -p "$work"
 
-if [ ! -e "$work/initrd" ]; then
+if [ ! -e "$work/initrd" ] || [ scripts/emulated.sh -nt "$work/initrd" ]; then
   package=$(apt-cache depends linux-image-amd64 2>/dev/null | grep -o 'linux-image-[0-9][^ ]*-amd64' | head -n 1)
   [ -n "$package" ] || skip "apt knows no linux-image-amd64"
   rm -rf "$work/unpacked" "$work/root"
@@ -46,8 +47,11 @@ if [ ! -e "$work/initrd" ]; then
     cp "$file" "$work/root/modules/$name.ko"
     echo "$name.ko" >>"$work/root/modules/order"
   }
+  # Options stand behind the module's name.
+  with() { sed -i "s/^$1\.ko$/& $2/" "$work/root/modules/order"; }
   for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress \
-    cls_u32 cls_matchall cls_flower act_mirred; do add "$module"; done
+    cls_u32 cls_matchall cls_flower act_mirred i6300esb; do add "$module"; done
+  with i6300esb nowayout=1
 
   cat >"$work/root/init" <<'INIT'
 #!/bin/busybox sh
@@ -86,6 +90,7 @@ timeout "${EMULATED_SECONDS:-1800}" "$qemu" \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$work/kernel" -initrd "$work/initrd" \
   -append "console=ttyS0 quiet panic=1 run=$run" \
   -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on \
-  -device virtio-9p-pci,fsdev=host,mount_tag=host </dev/null 2>&1 | sed -u 's/\r$//' | tee "$run.log" || true
+  -device virtio-9p-pci,fsdev=host,mount_tag=host ${EMULATED_QEMU:-} </dev/null 2>&1 |
+  sed -u 's/\r$//' | tee "$run.log" || true
 status=$(sed -n 's/^emulated: status \([0-9]*\)$/\1/p' "$run.log" | tail -n 1)
 exit "${status:-1}"
