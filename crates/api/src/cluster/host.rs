@@ -65,8 +65,8 @@ pub struct HostWatchdog {
     /// What the device says it is. `None`: it is not armed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<String>,
-    /// How long after it was last heard of the host is proven to be off, at the soonest, in milliseconds; `None`: by the
-    /// watchdog never.
+    /// How long after it was last heard of the host is proven to be off, at the soonest, in milliseconds; `None`: never
+    /// by the watchdog.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resets_within_ms: Option<u64>,
     /// The reason why the watchdog is not armed. Empty if it is.
