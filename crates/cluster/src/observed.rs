@@ -6,7 +6,17 @@ use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, 
 
 use crate::cpu_models::{HostCpuModels, cpu_models};
 use crate::records::{CertificateValidity, HostRecord};
-use crate::watchdog::{Attests, REPORTS_MAX};
+
+/// How many reports of a host wait at most to be acknowledged.
+const REPORTS_MAX: usize = 16;
+
+/// The time in which a host tells others that it has a leader, by what it has told this one, by the clock that never
+/// jumps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attests {
+    pub(crate) since_ms: u64,
+    pub(crate) until_ms: u64,
+}
 
 /// Counts the connections of agents to a controller.
 pub type SessionId = u64;

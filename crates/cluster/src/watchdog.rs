@@ -16,6 +16,7 @@ use skein_api::cluster::{AuditRecord, Contact, HostWatchdog};
 use skein_api::{HeardEcho, Term};
 use skein_watchdog::{HAS_LEADER_MS, Times, with_drift};
 
+use crate::observed::Attests;
 use crate::records::{HostRecord, VotersRecord, WatchdogRecord};
 use crate::state::{Controller, Output, Planted, Role};
 use crate::time::Now;
@@ -25,16 +26,6 @@ use crate::words::NOBODY;
 const ROUNDS_MAX: usize = 16;
 /// How many sets of voters there are at most. While so many are in use, hosts that have come since are in none.
 const VOTERS_MAX: usize = 8;
-/// How many reports of a host wait at most to be acknowledged.
-pub(crate) const REPORTS_MAX: usize = 16;
-
-/// The time in which a host tells others that it has a leader, by what it has told this one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Attests {
-    since_ms: u64,
-    until_ms: u64,
-}
-
 /// Returns the number of a set of voters.
 fn number_of(key: &str) -> u64 {
     key.parse().unwrap_or_default()
