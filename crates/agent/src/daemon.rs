@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
-use crate::controllers::{Acknowledged, Controllers, ControllersError};
+use crate::controllers::{Acknowledged, Controllers, ControllersError, now_ms};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
@@ -220,27 +220,33 @@ impl OwnHost {
     }
 }
 
+/// Finds whether KVM works, so that the first caller does not wait for that. Without a thread KVM is tried by the first
+/// call.
+fn try_kvm(vms: Arc<Vms>) {
+    let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match vms.kvm_works() {
+        Ok(()) => {}
+        Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),
+        Err(error) => warn!("guests run under TCG: {error}; {}", error.cure()),
+    });
+}
+
 fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
     vms.dirs.create()?;
     // The agent that has the journal has the directories. So the journal is opened before anything there is touched.
     let journal = open_journal(&vms.dirs.journal())?;
+    // No other agent has the journal any more.
+    let ended_ms = now_ms();
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
     let (hosts, host) = (WatchedFile::new(&vms.hosts_file, HostsFile::parse), identity.host().to_owned());
     known.keeps_ram_if(move || keeps_ram(&hosts, &host));
-    // The first caller does not wait for the result. Without a thread KVM is tried by the first call.
-    let trying = known.clone();
-    let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match trying.kvm_works() {
-        Ok(()) => {}
-        Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),
-        Err(error) => warn!("guests run under TCG: {error}; {}", error.cure()),
-    });
+    try_kvm(known.clone());
     let addresses = vec![settings.acceptor.listen.to_string()];
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
-    let controllers_cache = vms.dirs.controllers_cache();
+    let (controllers_cache, last_sent) = (vms.dirs.controllers_cache(), (vms.dirs.watchdog(), ended_ms));
     let peers = PeersSettings {
         acceptor: settings.acceptor,
         allow: settings.allow,
@@ -256,13 +262,8 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let own_updates = updates.clone();
     rooms.closed_while(move || own_updates.may_boot());
     let acknowledged = Arc::new(Acknowledged::new(&name));
-    let own = OwnHost {
-        name,
-        vms: known.clone(),
-        rooms: rooms.clone(),
-        qemu: vms.qemu.clone(),
-        acknowledged: acknowledged.clone(),
-    };
+    let (qemu, word) = (vms.qemu.clone(), acknowledged.clone());
+    let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu, acknowledged: word };
     let store = RequestStore::new(vms.dirs.attempts());
     let named_starts = NamedStarts::new(vms.dirs.starts());
     let migrations = Migrations::start(
@@ -304,11 +305,9 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let keep = |device: PathBuf| {
-        WatchdogKeeper::start(&device, identity.host(), server.migrations.clone(), acknowledged.clone())
-    };
+    let keep = |device: PathBuf| WatchdogKeeper::start(&device, &server.migrations, acknowledged.clone(), last_sent);
     let watchdog = Mutex::new(vms.watchdog.map(keep).transpose()?);
     let controllers =
-        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged.clone())?;
+        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged)?;
     Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog })
 }

@@ -25,6 +25,7 @@ use skein_handover::MigrationId;
 /// run/agent.sock             commands
 /// run/vms/NAME/              a VM's QEMU: qmp, console, vnc, tpm, qemu.log, process.json
 /// run/closed                 until when the host takes no guests, in seconds since its boot
+/// run/watchdog               when a report was sent that a leader acknowledged, while a watchdog is armed
 /// run/migrations/ID.out      where the source's QEMU is joined, ID.in: where the target's is
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,11 @@ impl Dirs {
     /// Returns the path of the file with the hosts that controllers named.
     pub(crate) fn hosts_cache(&self) -> PathBuf {
         self.state.join("hosts.json")
+    }
+
+    /// Returns the path of the file from which the next agent goes on to feed the host's watchdog.
+    pub(crate) fn watchdog(&self) -> PathBuf {
+        self.run.join("watchdog")
     }
 
     /// Returns the path of the socket for commands.

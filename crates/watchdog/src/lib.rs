@@ -35,9 +35,10 @@ impl Times {
     /// Returns within which time a host is reset, from the last moment on at which a leader or agents could have had
     /// its agent feed: with a watchdog of this timeout, and with what clocks differ.
     ///
-    /// The timeout counts three times. A thread that found that it may feed, and was halted before it did, feeds when it
-    /// goes on: up to a timeout after the feed before. The kernel feeds once more when the device is closed and nothing
-    /// stops it (`watchdog_release`), so when the agent ends: up to a timeout after that. Then a timeout passes.
+    /// The timeout counts three times. A thread that found that it may feed, and was halted before it did, feeds when
+    /// it goes on: up to a timeout after the feed before. The kernel feeds once more when the device is closed and
+    /// nothing stops it (`watchdog_release`), so when the agent ends: up to a timeout after that. Then a timeout
+    /// passes.
     pub fn resets_within_ms(&self, timeout_ms: u64) -> u64 {
         with_drift(self.acknowledged_ms.max(self.asked_ms) + 3 * timeout_ms)
     }
@@ -57,8 +58,8 @@ struct Round {
     without: BTreeSet<String>,
 }
 
-/// Decides for one start of an agent. It knows nothing of starts before, so that it feeds only once a leader has
-/// acknowledged a report of this start.
+/// Decides for one start of an agent. It feeds only once a leader has acknowledged a report, of this start or of the
+/// one before.
 #[derive(Debug)]
 pub struct Feeder {
     host: String,
@@ -88,6 +89,22 @@ impl Feeder {
             rounds: 0,
             round: None,
             majority_ms: None,
+        }
+    }
+
+    /// Returns when the last report was sent that was acknowledged.
+    pub fn sent_ms(&self) -> Option<u64> {
+        self.sent_ms
+    }
+
+    /// Goes on, in an agent that starts, from when the agent before sent the last report that was acknowledged, in the
+    /// same boot and with a watchdog of this timeout.
+    ///
+    /// The device of an agent that has ended may be closed, and thereby fed, up to a timeout later. So this counts only
+    /// if that agent is known to have ended so much before the watchdog may be fed no more: then the sum is the same.
+    pub fn go_on(&mut self, ended_ms: u64, sent_ms: u64, timeout_ms: u64) {
+        if sent_ms <= ended_ms && ended_ms + timeout_ms <= sent_ms + self.times.acknowledged_ms {
+            self.sent_ms = self.sent_ms.max(Some(sent_ms));
         }
     }
 
@@ -130,7 +147,7 @@ impl Feeder {
         Some(self.rounds)
     }
 
-    /// Takes an agent's answer, which it gave after it was asked in this round. Who that agent is, its certificate says.
+    /// Takes an agent's answer, which it gave after it was asked in this round. Its certificate says who that agent is.
     pub fn answered(&mut self, number: u64, host: &str, has_leader: bool) {
         let Some((_, voters)) = &self.voters else { return };
         let Some(round) = self.round.as_mut().filter(|round| round.number == number) else { return };
@@ -228,6 +245,19 @@ mod tests {
         feeder.answered(round, "b", false);
         feeder.answered(round, "e", false);
         assert!(feeder.feeds(30_000));
+    }
+
+    #[test]
+    fn an_agent_goes_on_from_the_one_before_if_that_ended_a_timeout_before_it_may_feed_no_more() {
+        let went_on = |start_ms: u64, sent_ms: u64| {
+            let mut feeder = Feeder::new("a", Times::ALL, start_ms);
+            feeder.go_on(start_ms, sent_ms, 10_000);
+            feeder
+        };
+        let feeder = went_on(25_000, 20_000);
+        assert!(feeder.feeds(34_999) && !feeder.feeds(35_000));
+        assert!(!went_on(25_001, 20_000).feeds(25_001), "its device may be closed too late");
+        assert!(!went_on(25_000, 25_001).feeds(25_001), "that is of another boot");
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub enum Event {
     FeedLate { host: usize, life: u64 },
     /// A watchdog resets its host, if it was not fed since.
     Bite { host: usize, boot: u64, fed: Ms },
+    /// An agent that may feed its watchdog no more ends.
+    AgentEnds { host: usize, life: u64 },
     /// An agent is asked by another whether it has a leader.
     PeerAsks { from: usize, to: usize, life: u64, round: u64 },
     /// An agent answers that.

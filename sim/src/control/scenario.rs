@@ -155,7 +155,10 @@ fn take(world: &mut World, event: Event) {
         Event::StartOff { host, vm } => agent::start_off(world, host, &vm),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
         Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
-        Event::Bite { host, boot, fed } => watchdog::bite(world, host, boot, fed),
+        Event::Bite { host, boot, fed } => {
+            watchdog::bite(world, host, (boot, fed), |world| agent::switch_off(world, host));
+        }
+        Event::AgentEnds { host, life } if world.agents[host].life == life => agent::stop(world, host),
         Event::PeerAsks { from, to, life, round } => watchdog::asked(world, from, to, life, round),
         Event::PeerSays { from, to, life, round, has_leader } => {
             watchdog::answered(world, from, to, life, (round, has_leader));

@@ -8,7 +8,6 @@ use skein_api::{ArmedWatchdog, HeardEcho, Term, WatchdogState};
 use skein_cluster::{Change, HostRecord, Planted};
 use skein_watchdog::{Feeder, Times};
 
-use super::agent;
 use super::event::Event;
 use super::host::{Ms, Node};
 use super::world::World;
@@ -100,14 +99,18 @@ pub fn partition(world: &mut World) {
     world.watchdog_rng = Some(rng);
 }
 
-/// An agent starts: it knows nothing of what was acknowledged before.
+/// An agent starts: of what was acknowledged before, it knows at most when that was sent.
 pub fn start(world: &mut World, host: usize) {
     let (now, name) = (world.now, world.agents[host].name.clone());
     let (boot, life) = (world.agents[host].boot, world.agents[host].life);
     if let Some(watchdog) = &mut world.agents[host].watchdog {
+        let sent_ms = watchdog.feeder.sent_ms();
         watchdog.feeder = Feeder::new(&name, TIMES, now);
         (watchdog.heard, watchdog.is_open, watchdog.is_halted) = (None, false, false);
         watchdog.armed = watchdog.armed.filter(|(of, _)| *of == boot);
+        if let Some(sent_ms) = sent_ms.filter(|_| watchdog.armed.is_some()) {
+            watchdog.feeder.go_on(now, sent_ms, TIMEOUT_MS);
+        }
         world.after(TIMES.period_ms, Event::Feed { host, life });
     }
 }
@@ -144,16 +147,16 @@ pub fn feed(world: &mut World, host: usize, life: u64) {
         }
     }
     if is_silent {
-        end_at_times(world, host);
+        end_at_times(world, host, life);
     }
 }
 
 /// Ends, at times, an agent that may feed no more, before its host is reset.
-fn end_at_times(world: &mut World, host: usize) {
+fn end_at_times(world: &mut World, host: usize, life: u64) {
     let Some(rng) = &mut world.watchdog_rng else { return };
     if rng.percent(10) {
         let ms = rng.between(500, 8_000);
-        agent::stop(world, host);
+        world.after(0, Event::AgentEnds { host, life });
         world.after(ms, Event::Restart { node: None, host: Some(host) });
     }
 }
@@ -255,7 +258,7 @@ pub fn acknowledged(
 }
 
 /// The watchdog resets its host, if it was not fed since.
-pub fn bite(world: &mut World, host: usize, boot: u64, fed: Ms) {
+pub fn bite(world: &mut World, host: usize, (boot, fed): (u64, Ms), switch_off: impl FnOnce(&mut World)) {
     let agent = &world.agents[host];
     let is_due = agent.watchdog.as_ref().is_some_and(|of| of.armed == Some((boot, fed)));
     if !is_due || !agent.is_on || agent.boot != boot {
@@ -264,7 +267,7 @@ pub fn bite(world: &mut World, host: usize, boot: u64, fed: Ms) {
     let name = agent.name.clone();
     world.say(|| format!("the watchdog of {name} resets it"));
     world.check.stats.reset += 1;
-    agent::switch_off(world, host);
+    switch_off(world);
     let Some(mut rng) = world.watchdog_rng.take() else { return };
     let ms = rng.between(8_000, 30_000);
     world.watchdog_rng = Some(rng);

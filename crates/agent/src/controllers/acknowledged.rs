@@ -45,7 +45,7 @@ impl SentReports {
     /// Returns when a report was sent, and forgets it and those before. `None`: it is not known.
     fn take(&mut self, sequence: u64) -> Option<u64> {
         let at = self.0.iter().position(|(of, _)| *of == sequence)?;
-        self.0.drain(..=at).last().map(|(_, sent_ms)| sent_ms)
+        self.0.drain(..=at).next_back().map(|(_, sent_ms)| sent_ms)
     }
 }
 
