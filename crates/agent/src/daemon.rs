@@ -256,12 +256,11 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
         versions: CONTROL_VERSIONS,
     };
-    let name = identity.host().to_owned();
+    let (name, acknowledged) = (identity.host().to_owned(), Arc::new(Acknowledged::new(identity.host())));
     let rooms = HostRoom::new(name.clone(), known.clone());
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
     rooms.closed_while(move || own_updates.may_boot());
-    let acknowledged = Arc::new(Acknowledged::new(&name));
     let (qemu, word) = (vms.qemu.clone(), acknowledged.clone());
     let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu, acknowledged: word };
     let store = RequestStore::new(vms.dirs.attempts());

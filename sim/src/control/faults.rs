@@ -36,7 +36,7 @@ pub fn inject(world: &mut World) {
         }
         2 => {
             world.say(|| format!("c{node} and host {host} are parted"));
-            part(world, node, host);
+            world.part(node, host);
             world.after(ms, Event::Fault);
         }
         3 if world.agents[host].is_up => {
@@ -55,21 +55,10 @@ pub fn inject(world: &mut World) {
         6 => {
             let ms = 9_000 + 3 * ms;
             world.say(|| format!("host {host} is cut off for {ms} ms"));
-            (0..world.nodes.len()).for_each(|node| part(world, node, host));
+            (0..world.nodes.len()).for_each(|node| world.part(node, host));
             world.after(ms, Event::Rejoin { host });
         }
         7..=8 => power::fault(world, host, ms),
         _ => world.cut.clear(),
     }
-}
-
-pub fn part(world: &mut World, node: usize, host: usize) {
-    world.cut.insert((host, node));
-    let sessions: Vec<u64> = world
-        .sessions
-        .iter()
-        .filter(|(_, of)| of.open && of.node == node && of.host == host)
-        .map(|(id, _)| *id)
-        .collect();
-    sessions.into_iter().for_each(|session| world.break_session(session));
 }

@@ -9,7 +9,7 @@ use skein_api::{
 use skein_cluster::{Controller, Settings};
 use skein_store::election::HeldLease;
 
-use super::watchdog::Watchdog;
+use super::timer::Watchdog;
 
 /// Milliseconds since the run began.
 pub type Ms = u64;

@@ -9,7 +9,7 @@
 //! | `off` | moves of VMs that are off |
 //! | `power` | fencing devices, which switch hosts off |
 //! | `update` | hosts that are updated, and booted |
-//! | `watchdog` | watchdogs, which reset hosts unless their agents feed them |
+//! | `watchdog`, `timer` | watchdogs, which reset hosts unless their agents feed them |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
 //! | `check`, `settled` | what must hold, at each step and in the end |
 //! | [`scenario`] | a run from a seed |
@@ -24,6 +24,7 @@ mod off;
 mod power;
 pub mod scenario;
 mod settled;
+mod timer;
 mod update;
 mod watchdog;
 mod world;

@@ -4,66 +4,14 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::Contact;
-use skein_api::{ArmedWatchdog, HeardEcho, Term, WatchdogState};
+use skein_api::{HeardEcho, Term};
 use skein_cluster::{Change, HostRecord, Planted};
-use skein_watchdog::{Feeder, Times};
+use skein_watchdog::Feeder;
 
 use super::event::Event;
 use super::host::{Ms, Node};
+use super::timer::{TIMEOUT_MS, TIMES, Watchdog};
 use super::world::World;
-
-/// One run of so many has watchdogs.
-pub const RUNS: u64 = 4;
-
-/// Shorter than real ones, so that more happens in a run.
-const TIMES: Times = Times { acknowledged_ms: 8_000, asked_ms: 3_000, period_ms: 500 };
-/// How long after the last feed a host is reset.
-const TIMEOUT_MS: Ms = 4_000;
-
-/// A host's watchdog, and what its agent knows of the leader.
-#[derive(Debug)]
-pub struct Watchdog {
-    pub feeder: Feeder,
-    /// Whether the host has a device.
-    pub has_device: bool,
-    /// In which boot it is armed, and when it was last fed.
-    pub armed: Option<(u64, Ms)>,
-    /// Whether the agent has it open.
-    pub is_open: bool,
-    /// Whether the agent's thread that feeds is halted.
-    pub is_halted: bool,
-    /// The last acknowledgement.
-    pub heard: Option<HeardEcho>,
-    /// Whether the host is cut off from other hosts, too, when it is cut off from controllers.
-    pub is_lonely: bool,
-}
-
-impl Watchdog {
-    fn new(host: &str, now: Ms) -> Watchdog {
-        Watchdog {
-            feeder: Feeder::new(host, TIMES, now),
-            has_device: false,
-            armed: None,
-            is_open: false,
-            is_halted: false,
-            heard: None,
-            is_lonely: false,
-        }
-    }
-
-    /// Returns what the agent reports of it.
-    pub fn state(&self, boot: u64) -> WatchdogState {
-        let is_armed = self.is_open && self.armed.is_some_and(|(of, _)| of == boot);
-        let armed = is_armed.then(|| ArmedWatchdog {
-            identity: "a simulated watchdog".into(),
-            acknowledged_ms: TIMES.acknowledged_ms,
-            asked_ms: TIMES.asked_ms,
-            period_ms: TIMES.period_ms,
-            timeout_ms: TIMEOUT_MS,
-        });
-        WatchdogState { armed, why_not: String::new() }
-    }
-}
 
 /// Gives hosts their watchdogs, in some runs.
 pub fn populate(world: &mut World) {
@@ -90,7 +38,7 @@ pub fn partition(world: &mut World) {
         let is_off = rng.percent(50);
         for node in 0..world.nodes.len() {
             if is_off && (is_all || rng.percent(60)) {
-                super::faults::part(world, node, host);
+                world.part(node, host);
             }
         }
     }

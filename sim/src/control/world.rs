@@ -12,7 +12,7 @@ use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreE
 use super::check::Checker;
 use super::event::{Event, Session};
 use super::host::{Agent, Bmc, Flight, Ms, Node};
-use super::watchdog;
+use super::timer;
 use crate::rng::Rng;
 
 /// The wall clock at the begin of a run: some day in 2026.
@@ -74,7 +74,7 @@ impl World {
             check: Checker::default(),
             renewals: BTreeMap::new(),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
-            watchdog_rng: (seed % watchdog::RUNS == watchdog::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
+            watchdog_rng: (seed % timer::RUNS == timer::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
             numbers: 0,
             trace: crate::is_traced(),
             is_calm: false,
@@ -138,6 +138,14 @@ impl World {
             let node = self.sessions[&session].node;
             self.after(delay, Event::ToController { node, session, line: Box::new(line) });
         }
+    }
+
+    /// Cuts a host off from a controller.
+    pub fn part(&mut self, node: usize, host: usize) {
+        self.cut.insert((host, node));
+        let is_between = |of: &Session| of.open && of.node == node && of.host == host;
+        let sessions: Vec<u64> = self.sessions.iter().filter(|(_, of)| is_between(of)).map(|(id, _)| *id).collect();
+        sessions.into_iter().for_each(|session| self.break_session(session));
     }
 
     /// Ends a session; both ends notice, each in its time.

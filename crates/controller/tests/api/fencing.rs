@@ -93,7 +93,7 @@ async fn a_device_that_fails_is_told_and_a_persons_word_does_as_well() {
     assert_eq!(over(&admin, &failover.id).await.state, OperationState::Done);
     let fence = newest(&admin, |kind| matches!(kind, OperationKind::Fence { .. })).await.unwrap();
     let fence = over(&admin, &fence.id).await;
-    assert_eq!((fence.state, fence.message.as_str()), (OperationState::Done, "somebody said that it is off"));
+    assert_eq!((fence.state, fence.message.as_str()), (OperationState::Done, "it is proven to be off otherwise"));
     drop((beta, gamma));
     controller.stop().await;
 }
