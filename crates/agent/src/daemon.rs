@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use skein_dataplane::{AcceptorSettings, SessionSnapshot};
 use skein_handover::MigrationLimits;
+use skein_host::Kernel;
 use skein_hypervisor::QemuHypervisor;
 use skein_hypervisor::kvm::KvmError;
 use skein_identity::Identity;
@@ -216,6 +217,9 @@ impl OwnHost {
                     .map_err(|error| crate::error_chain(&error))
             }
             Question::Leader => Ok(Answer::Leader { acknowledged: self.acknowledged.has_leader() }),
+            Question::Network => {
+                skein_network::read(&Kernel::new()).map(Answer::Network).map_err(|error| crate::error_chain(&error))
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ use skein_api::{LineError, parse_line, read_bytes_within};
 use skein_handover::{Message, MigrationId};
 use skein_inventory::Composition;
 use skein_inventory::facts::{GuestFiles, HostFacts};
+use skein_network::Interface;
 use thiserror::Error;
 
 use super::version::ControlVersions;
@@ -94,6 +95,8 @@ pub enum Question {
     /// Has a leader acknowledged a report of the host lately? A host without a leader asks others, before it feeds its
     /// watchdog (docs/failover.md). An agent of an older release answers with an error, which says nothing.
     Leader,
+    /// Which network interfaces has the host?
+    Network,
 }
 
 /// An answer.
@@ -109,6 +112,8 @@ pub enum Answer {
         /// Whether a leader has.
         acknowledged: bool,
     },
+    /// The answer to [`Question::Network`].
+    Network(Vec<Interface>),
 }
 
 /// The error for a line that is too long.

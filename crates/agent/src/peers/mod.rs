@@ -44,6 +44,7 @@ use skein_dataplane::{Acceptor, RunningSession, SessionSnapshot};
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_inventory::facts::{GuestFiles, HostFacts};
+use skein_network::Interface;
 use skein_inventory::{Composition, HostsFile};
 use skein_link::ListenError;
 use tracing::warn;
@@ -279,6 +280,14 @@ impl Peers {
     pub(crate) fn ask_leader(&self, host: &str, deadline: Instant) -> Result<bool, AskError> {
         match self.ask(host, &Question::Leader, deadline)? {
             Answer::Leader { acknowledged } => Ok(acknowledged),
+            _ => Err(AskError::Unasked(host.to_owned())),
+        }
+    }
+
+    /// Asks a host for its network interfaces; see [`Peers::ask`].
+    pub(crate) fn ask_network(&self, host: &str, deadline: Instant) -> Result<Vec<Interface>, AskError> {
+        match self.ask(host, &Question::Network, deadline)? {
+            Answer::Network(interfaces) => Ok(interfaces),
             _ => Err(AskError::Unasked(host.to_owned())),
         }
     }

@@ -33,6 +33,7 @@ impl RequestServer {
             Request::VmRelease { name, reservation, keep } => self.vm_release(&name, &reservation, keep),
             Request::HostList => self.host_list(),
             Request::HostShow { name } => self.host_show(name),
+            Request::NetShow { name } => self.net_show(&name),
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {
                 let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use skein_api::{HostView, Reply};
+use skein_host::Kernel;
 use skein_inventory::facts::GuestFiles;
 
-use super::refusal::Answered;
+use super::refusal::{Answered, refusal, unreached};
 use super::request_server::RequestServer;
 use super::starter::ASK_TIME;
 use crate::error_chain;
@@ -65,6 +66,19 @@ impl RequestServer {
         });
         self.fill_in(&mut host, ASK_TIME);
         Ok(Reply::Host(Box::new(host)))
+    }
+
+    /// Shows the network interfaces of a host.
+    pub(super) fn net_show(&self, name: &str) -> Answered<Reply> {
+        let peers = self.migrations.peers();
+        let interfaces = if name == peers.host() {
+            let cure = "is this a container without a network?";
+            skein_network::read(&Kernel::new()).map_err(|error| Box::new(refusal(error_chain(&error), cure)))?
+        } else {
+            let asked = peers.ask_network(name, Instant::now() + ASK_TIME);
+            asked.map_err(|error| Box::new(refusal(error_chain(&error), unreached(name, &error))))?
+        };
+        Ok(Reply::Network { interfaces })
     }
 
     /// Returns this host and those of the file, without asking them.

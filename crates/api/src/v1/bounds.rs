@@ -115,6 +115,7 @@ impl Request {
                 vm(name)?;
                 within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_RANGE_S)
             }
+            Request::NetShow { name } => host(name),
             Request::HostShow { name } => name.iter().try_for_each(|name| host(name)),
             Request::Check { vm: name, to, options } | Request::Migrate { vm: name, to, options, detach: _ } => {
                 vm(name)?;

@@ -1,6 +1,9 @@
 //! Holds an example of each request, reply and value that a line may have: each variant, and each field once with a
 //! value and once without.
 
+use serde_json::json;
+use skein_network::Interface;
+
 use super::*;
 
 fn id() -> MigrationId {
@@ -42,6 +45,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::HostList,
         Request::HostShow { name: Some("hostb".into()) },
         Request::HostShow { name: None },
+        Request::NetShow { name: "hostb".into() },
         Request::Check { vm: name(), to: "hostb".into(), options: options() },
         migrate(options(), false),
         migrate(MigrateOptions::default(), true),
@@ -549,6 +553,7 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Vm(Box::new(vm(VmState::Running))),
         Reply::Host(Box::new(host(Some(facts())))),
         Reply::Host(Box::new(HostView { reachable: None, problems: vec![], ..host(Some(bare_facts())) })),
+        Reply::Network { interfaces: vec![interface()] },
         Reply::Hosts { hosts: vec![host(None)] },
         Reply::Migrations { migrations: migrations() },
     ];
@@ -560,6 +565,53 @@ pub(crate) fn replies() -> Vec<Reply> {
     }
     replies.push(Reply::Version(VersionView { release: "0.1.0".into(), api: API_VERSION }));
     replies
+}
+
+fn interface() -> Interface {
+    let example = json!({
+        "name": "ens1f0", "index": 3, "mac": [2, 0, 0, 0, 0, 1], "mtu": 9000, "admin_up": true, "carrier": true,
+        "loopback": false, "kind": null, "master": 5, "lower": null, "speed_mbit": 25000, "rx_queues": 16,
+        "addresses": [{ "ip": "10.0.0.1", "prefix_len": 24, "usable": true }],
+        "counters": {
+            "rx_bytes": 1, "tx_bytes": 2, "rx_packets": 3, "tx_packets": 4, "rx_dropped": 5, "tx_dropped": 6,
+            "rx_errors": 7, "tx_errors": 8,
+        },
+        "uplink": null, "port_of": "bond0", "tx_queues": 16,
+        "layer": { "bond": {
+            "mode": "802.3ad", "hash": "layer3+4", "active": null, "aggregated": 2, "partner": [2, 0, 0, 0, 0, 9],
+        } },
+        "bond_port": { "active": true, "link": true, "failures": 1, "own_mac": [2, 0, 0, 0, 0, 2] },
+        "driver": {
+            "name": "mlx5_core", "firmware": "26.35", "duplex": "full",
+            "channels": { "combined": 16, "combined_max": 63, "rx": 0, "rx_max": 0, "tx": 0, "tx_max": 0 },
+            "rings": { "rx": 1024, "rx_max": 8192, "tx": 1024, "tx_max": 8192 }, "pause": false,
+            "offloads": {
+                "tso": true, "gso": true, "gro": true, "lro": false, "tx_checksum": true, "rx_checksum": true,
+            },
+        },
+        "device": {
+            "bus": "pci", "name": "0000:3b:00.0", "numa_node": 0, "near_cores": "0-15", "slot": "8.0 GT/s PCIe x8",
+            "functions": 0, "functions_max": 8, "is_function": false,
+            "interrupts": [{ "number": 27, "name": "mlx5_comp0@pci:0000:3b:00.0", "cores": "0", "count": 9 }],
+        },
+        "dcb": {
+            "ets": {
+                "willing": false, "classes": 8, "class_of": [0, 0, 0, 1, 0, 0, 0, 0],
+                "share_percent": [50, 50, null, null, null, null, null, null],
+            },
+            "pfc": {
+                "priorities_max": 8, "priorities": [3], "sent": [0, 0, 0, 1, 0, 0, 0, 0],
+                "received": [0, 0, 0, 2, 0, 0, 0, 0],
+            },
+            "applications": [{ "selector": "dscp", "protocol": 26, "priority": 3 }],
+            "dcbx": { "host": true, "ieee": true },
+        },
+        "rdma": [{
+            "device": "mlx5_0", "port": 1, "active": true, "link_layer": "Ethernet", "rate": "25 Gb/sec (1X EDR)",
+        }],
+        "qdisc": "mq",
+    });
+    serde_json::from_value(example).unwrap()
 }
 
 fn host_load() -> HostLoad {

@@ -1,6 +1,7 @@
 //! Is what the agent answers.
 
 use serde::{Deserialize, Serialize};
+use skein_network::Interface;
 
 use super::check::CheckResult;
 use super::host::HostView;
@@ -38,6 +39,11 @@ pub enum Reply {
     },
     /// A host.
     Host(Box<HostView>),
+    /// The network interfaces of a host.
+    Network {
+        /// All but loopback, by index.
+        interfaces: Vec<Interface>,
+    },
     /// The hosts, by name.
     Hosts {
         /// The hosts that this host knows.

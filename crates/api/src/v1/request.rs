@@ -112,6 +112,12 @@ pub enum Request {
         /// The host's name.
         name: Option<String>,
     },
+    /// Show the network interfaces of a host. An agent of before does not know this request. →
+    /// [`Reply::Network`](super::Reply::Network)
+    NetShow {
+        /// The host's name.
+        name: String,
+    },
     /// Find all that stands against moving a VM, and how long the move would take. →
     /// [`Reply::Check`](super::Reply::Check)
     Check {

@@ -75,6 +75,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Migrations { .. } => "migrations",
         Reply::HostUpdate(_) => "an update",
         Reply::Version(_) => "its version",
+        Reply::Network { .. } => "the network of a host",
     })
 }
 

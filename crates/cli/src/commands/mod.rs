@@ -15,6 +15,7 @@ mod local;
 pub mod man;
 pub mod migrate;
 pub mod migration;
+pub mod net;
 pub mod placement;
 pub mod session_options;
 pub mod text;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use skein_host::{Nic, Offloads};
+use skein_host::{Kernel, Nic};
+use skein_network::{Offloads, offloads};
 use skein_units::about_bytes;
 
 use super::finding::{Finding, bad, chain, ok, warn};
@@ -20,7 +21,7 @@ const SLOW_MBIT: u32 = 1000;
 
 pub fn nics() -> Vec<Finding> {
     match skein_host::nics() {
-        Ok(nics) => judge(&nics, skein_host::offloads),
+        Ok(nics) => judge(&nics, |nic| offloads(&Kernel::new(), nic)),
         Err(error) => vec![bad("nic", chain(error), "is this a container without a network?")],
     }
 }
@@ -214,7 +215,7 @@ mod tests {
     }
 
     fn findings(nics: &[Nic]) -> Vec<(Severity, String)> {
-        let all = |_: &str| Offloads { tso: Some(true), gso: Some(true), gro: None };
+        let all = |_: &str| Offloads { tso: Some(true), gso: Some(true), ..Offloads::default() };
         judge(nics, all).into_iter().map(|finding| (finding.severity, finding.what)).collect()
     }
 
@@ -268,7 +269,7 @@ mod tests {
     #[test]
     fn offloads_that_are_off_are_told() {
         let findings =
-            judge(&[nic("eth0", 2, "10.0.0.1", 24)], |_| Offloads { tso: Some(false), gso: None, gro: Some(false) });
+            judge(&[nic("eth0", 2, "10.0.0.1", 24)], |_| Offloads { tso: Some(false), gro: Some(false), ..Offloads::default() });
         assert_eq!(findings[1].cure, "ethtool -K eth0 tso on gro on");
     }
 

@@ -1,0 +1,34 @@
+//! `skein net`: what carries migrations.
+
+mod show;
+
+use std::process::ExitCode;
+
+use super::local::LocalAgent;
+
+/// See what carries migrations: NICs, and what they stand on
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein net show                          # this host: needs no agent
+  skein net show hostb                    # another host, by this host's agent
+  skein net show --json | jq '.[] | select(.carrier) | {name, speed_mbit, mtu}'")]
+pub struct Args {
+    #[command(flatten)]
+    local: LocalAgent,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    Show(show::Args),
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Show(show) => show::run(&args.local, show)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,267 @@
+//! `skein net show`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use skein_api::{Reply, Request};
+use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording};
+use skein_units::measured::nominal;
+
+use crate::commands::local::{LocalAgent, unexpected};
+use crate::commands::text::{clean_line, count, fields, print, print_json};
+
+/// Show a host's NICs and what stands on them, with all that decides how fast they are
+///
+/// Each interface stands above those that carry its traffic: a bridge above its VLAN, a bond above its members. Guests'
+/// own ends are counted.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The host; else this one, which is asked without an agent
+    host: Option<String>,
+    /// Show what a file says that `skein doctor --evidence` wrote, on this host or another
+    #[arg(long, value_name = "FILE", conflicts_with = "host")]
+    evidence: Option<PathBuf>,
+    /// A JSON array with an object an interface
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
+    let interfaces = match (args.host, args.evidence) {
+        (Some(name), _) => match local.call(&Request::NetShow { name })? {
+            Reply::Network { interfaces } => interfaces,
+            reply => return Err(unexpected(&reply).into()),
+        },
+        (None, Some(file)) => {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            let of_file = || format!("{} was not written by skein doctor --evidence", file.display());
+            let recording: Recording = serde_json::from_str(&text).with_context(of_file)?;
+            skein_network::read(&recording).with_context(of_file)?
+        }
+        (None, None) => skein_network::read(&skein_host::Kernel::new())?,
+    };
+    if args.json { print_json(&interfaces) } else { print(&shown(&interfaces)) }
+}
+
+/// Returns all interfaces as text: those on which nothing stands, and below each what it stands on.
+fn shown(interfaces: &[Interface]) -> String {
+    let mut text = String::new();
+    let mut told = BTreeSet::new();
+    let carries_another =
+        |of: &Interface| of.nic.master.is_some() || interfaces.iter().any(|upper| upper.nic.lower == Some(of.nic.index));
+    let is_hidden = |of: &&Interface| is_guests(of) && of.nic.addresses.is_empty();
+    let tops = interfaces.iter().filter(|of| !carries_another(of) && !is_hidden(of));
+    for top in tops {
+        tree(interfaces, top, 0, &mut told, &mut text);
+    }
+    // Whatever stands in a circle, or upon what is in another network namespace.
+    for rest in interfaces.iter().filter(|of| !is_hidden(of)) {
+        if !told.contains(&rest.nic.index) {
+            tree(interfaces, rest, 0, &mut told, &mut text);
+        }
+    }
+    if text.is_empty() { "no interface but loopback\n".into() } else { text }
+}
+
+/// Returns whether an interface leads to a guest, or to a container.
+fn is_guests(of: &Interface) -> bool {
+    matches!(of.nic.kind.as_deref(), Some("tun" | "veth"))
+}
+
+fn tree(all: &[Interface], of: &Interface, depth: usize, told: &mut BTreeSet<u32>, text: &mut String) {
+    let indent = "  ".repeat(depth);
+    let name = clean_line(&of.nic.name);
+    if !told.insert(of.nic.index) {
+        *text += &format!("{indent}{name} (above)\n");
+        return;
+    }
+    *text += &format!("{indent}{name}: {}\n", summary(of));
+    for line in fields(&details(of)).lines() {
+        *text += &format!("{indent}  {line}\n");
+    }
+    let (guests, below): (Vec<&Interface>, Vec<&Interface>) = all
+        .iter()
+        .filter(|below| below.nic.master == Some(of.nic.index) || of.nic.lower == Some(below.nic.index))
+        .partition(|below| is_guests(below) && below.nic.addresses.is_empty());
+    for below in below {
+        tree(all, below, depth + 1, told, text);
+    }
+    if !guests.is_empty() {
+        told.extend(guests.iter().map(|of| of.nic.index));
+        *text += &format!("{indent}  {} of guests\n", count(guests.len(), "end"));
+    }
+}
+
+/// Returns what matters most of an interface, in one line.
+fn summary(of: &Interface) -> String {
+    let nic = &of.nic;
+    let mut words = vec![match (nic.admin_up, nic.carrier) {
+        (true, true) => "up".to_owned(),
+        (true, false) => "NO LINK".to_owned(),
+        (false, _) => "off".to_owned(),
+    }];
+    words.extend(kind(of));
+    words.push(nic.speed_mbit.map_or("speed not known".into(), |mbit| nominal(u64::from(mbit) * 1_000_000)));
+    if of.driver.duplex == Some(Duplex::Half) {
+        words.push("HALF DUPLEX".into());
+    }
+    words.push(format!("MTU {}", nic.mtu));
+    words.join(", ")
+}
+
+fn kind(of: &Interface) -> Option<String> {
+    Some(match (&of.layer, of.nic.kind.as_deref()) {
+        (Some(Layer::Bond(bond)), _) => match bond.mode {
+            BondMode::BalanceXor | BondMode::Lacp | BondMode::BalanceTlb => {
+                format!("bond {} by {}", bond.mode.word(), bond.hash.word())
+            }
+            mode => format!("bond {}", mode.word()),
+        },
+        (Some(Layer::Vlan { id }), _) => format!("VLAN {id}"),
+        (Some(Layer::Macvlan { mode }), kind) => format!("{} {}", kind.unwrap_or_default(), clean_line(mode)),
+        (None, Some("openvswitch")) => "Open vSwitch".into(),
+        (None, Some(kind)) => clean_line(kind),
+        (None, None) => clean_line(of.driver.name.as_deref()?),
+    })
+}
+
+fn details(of: &Interface) -> Vec<(&'static str, String)> {
+    let nic = &of.nic;
+    let driver = &of.driver;
+    let addresses = nic.addresses.iter().map(|address| {
+        let note = if address.usable { "" } else { " (not usable)" };
+        format!("{}/{}{note}", address.ip, address.prefix_len)
+    });
+    let mut details = vec![("addresses", addresses.collect::<Vec<_>>().join(", "))];
+    if let Some(Layer::Bond(bond)) = &of.layer
+        && bond.mode == BondMode::Lacp
+    {
+        let partner = match bond.partner {
+            Some(mac) if mac != [0; 6] => format!("with {}", mac_words(mac)),
+            _ => "NOBODY ANSWERS".into(),
+        };
+        details.push(("LACP", format!("{}, {partner}", count(bond.aggregated.unwrap_or(0).into(), "member"))));
+    }
+    if let Some(port) = &of.bond_port {
+        let state = if port.active { "active" } else { "waits" };
+        let link = if port.link { "" } else { ", without a link" };
+        let failures =
+            if port.failures > 0 { format!(", failed {}", count(port.failures as usize, "time")) } else { String::new() };
+        details.push(("in the bond", format!("{state}{link}{failures}")));
+    }
+    let firmware = driver.firmware.as_ref().map(|version| format!(", firmware {version}")).unwrap_or_default();
+    if of.device.is_some() {
+        details.push(("driver", driver.name.as_ref().map(|name| format!("{name}{firmware}")).unwrap_or_default()));
+    }
+    details.push(("queues", queues(of)));
+    if let Some(device) = &of.device {
+        let near = device.near_cores.as_ref().map(|cores| format!("near cores {cores}"));
+        let node = device.numa_node.map(|node| format!("NUMA node {node}"));
+        let place = [Some(format!("{} {}", device.bus, device.name)), device.slot.clone(), node, near];
+        details.push(("place", place.into_iter().flatten().collect::<Vec<_>>().join(", ")));
+        details.push(("interrupts", interrupts(of)));
+        details.push(("functions", match (device.functions, device.functions_max, device.is_function) {
+            (_, _, true) => "a virtual function itself".into(),
+            (Some(used), Some(max), _) if max > 0 => format!("{used} of {max} virtual functions (SR-IOV)"),
+            _ => String::new(),
+        }));
+    }
+    let rdma = of.rdma.iter().map(|port| {
+        let state = if port.active { "active" } else { "NOT ACTIVE" };
+        format!("{} port {}, {}, {}, {state}", port.device, port.port, port.link_layer, port.rate)
+    });
+    details.push(("RDMA", rdma.collect::<Vec<_>>().join("; ")));
+    details.push(("DCB", of.dcb.as_ref().map(dcb).unwrap_or_default()));
+    if of.device.is_some() {
+        details.push(("offloads", offloads(of)));
+    }
+    details.push(("qdisc", of.qdisc.clone().filter(|kind| kind != "noqueue").unwrap_or_default()));
+    details.push(("trouble", trouble(of)));
+    details
+}
+
+fn mac_words(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn queues(of: &Interface) -> String {
+    let part = |used: u32, max: u32, what: &str| (max > 0).then(|| format!("{used} of {max}{what}"));
+    let channels = of.driver.channels.map(|channels| {
+        let parts = [
+            part(channels.combined, channels.combined_max, ""),
+            part(channels.rx, channels.rx_max, " received"),
+            part(channels.tx, channels.tx_max, " sent"),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    });
+    let rings = of.driver.rings.filter(|_| of.device.is_some());
+    let rings = rings.map(|rings| format!("; rings {} of {} received, {} of {} sent", rings.rx, rings.rx_max, rings.tx, rings.tx_max));
+    match channels.filter(|words| !words.is_empty()) {
+        Some(words) => words + &rings.unwrap_or_default(),
+        None if of.device.is_some() => {
+            format!("{} received, {} sent{}", of.nic.rx_queues, of.tx_queues, rings.unwrap_or_default())
+        }
+        None => String::new(),
+    }
+}
+
+/// Returns how many interrupts there are, and the cores that they go to.
+fn interrupts(of: &Interface) -> String {
+    let list = of.device.iter().flat_map(|device| &device.interrupts);
+    let cores: BTreeSet<&str> = list.clone().filter_map(|interrupt| interrupt.cores.as_deref()).collect();
+    let cores: Vec<&str> = cores.into_iter().collect();
+    match (list.count(), cores.len()) {
+        (0, _) => String::new(),
+        (number, 0) => number.to_string(),
+        (number, 1..=8) => format!("{number}, to cores {}", cores.join(" ")),
+        (number, sets) => format!("{number}, to {sets} sets of cores"),
+    }
+}
+
+fn dcb(dcb: &Dcb) -> String {
+    let mut words = Vec::new();
+    if let Some(pfc) = &dcb.pfc {
+        let list = pfc.priorities.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
+        words.push(if list.is_empty() { "no priority is paused".into() } else { format!("priorities {list} are paused") });
+    }
+    if let Some(ets) = &dcb.ets {
+        let shares = ets.share_percent.iter().enumerate().filter_map(|(class, share)| Some((class, share.as_ref()?)));
+        let shares = shares.filter(|(_, share)| **share > 0).map(|(class, share)| format!("{share} % for class {class}"));
+        let shares = shares.collect::<Vec<_>>().join(", ");
+        words.push(if shares.is_empty() { "no shares".into() } else { shares });
+        if ets.willing {
+            words.push("takes the switch's word".into());
+        }
+    }
+    if let Some(dcbx) = dcb.dcbx {
+        words.push(format!("DCBX by {}", if dcbx.host { "a program of the host" } else { "the NIC" }));
+    }
+    words.join("; ")
+}
+
+fn offloads(of: &Interface) -> String {
+    let has = of.driver.offloads;
+    let list = [
+        ("tso", has.tso),
+        ("gso", has.gso),
+        ("gro", has.gro),
+        ("lro", has.lro),
+        ("tx checksum", has.tx_checksum),
+        ("rx checksum", has.rx_checksum),
+    ];
+    let words = list.into_iter().filter_map(|(name, on)| Some(if on? { name.to_owned() } else { format!("no {name}") }));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn trouble(of: &Interface) -> String {
+    let counters = of.nic.counters;
+    let list = [
+        ("received broken", counters.rx_errors),
+        ("dropped on receipt", counters.rx_dropped),
+        ("not sent", counters.tx_errors),
+        ("dropped before sending", counters.tx_dropped),
+    ];
+    let words = list.into_iter().filter(|(_, number)| *number > 0).map(|(what, number)| format!("{number} {what}"));
+    words.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,104 @@
+//! Asks this host's kernel about the network.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+
+use skein_network::{Answer, Ask, ENOENT, Source};
+
+use crate::ethtool::Ethtool;
+use crate::netlink::{ask, dump};
+
+/// Bounds the size of a file of `/proc` or `/sys`: `/proc/interrupts` of a host with 256 cores and 2,000 interrupts.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Holds the size of `struct ifinfomsg`.
+const LINK_FIXED_BYTES: usize = 16;
+/// Holds the size of `struct ifaddrmsg`.
+const ADDRESS_FIXED_BYTES: usize = 8;
+/// Holds the size of `struct tcmsg`.
+const QDISC_FIXED_BYTES: usize = 20;
+/// Asks for IEEE 802.1Qaz settings (`linux/dcbnl.h`).
+const DCB_CMD_IEEE_GET: u8 = 21;
+const DCB_ATTR_IFNAME: u16 = 1;
+
+/// This host's kernel, in the network namespace of the thread that made this.
+pub struct Kernel {
+    ethtool: Option<Ethtool>,
+}
+
+impl Kernel {
+    /// Opens a socket for questions to drivers. Without one, drivers say nothing.
+    pub fn new() -> Kernel {
+        Kernel { ethtool: Ethtool::open().ok() }
+    }
+}
+
+impl Default for Kernel {
+    fn default() -> Kernel {
+        Kernel::new()
+    }
+}
+
+impl Source for Kernel {
+    fn ask(&self, question: &Ask) -> Answer {
+        match question {
+            Ask::Links => payloads(libc::RTM_GETLINK, LINK_FIXED_BYTES, libc::RTM_NEWLINK),
+            Ask::Addresses => payloads(libc::RTM_GETADDR, ADDRESS_FIXED_BYTES, libc::RTM_NEWADDR),
+            Ask::Qdiscs => payloads(libc::RTM_GETQDISC, QDISC_FIXED_BYTES, libc::RTM_NEWQDISC),
+            Ask::Dcb(nic) => {
+                let mut body = vec![0, DCB_CMD_IEEE_GET, 0, 0];
+                body.extend((4 + nic.len() as u16 + 1).to_ne_bytes());
+                body.extend(DCB_ATTR_IFNAME.to_ne_bytes());
+                body.extend(nic.bytes().chain([0]));
+                answer(ask(libc::RTM_GETDCB, &body).map(Answer::Bytes))
+            }
+            Ask::Driver(nic, what) => match &self.ethtool {
+                Some(ethtool) => answer(ethtool.ask(nic, *what).map(Answer::Bytes).map_err(io::Error::from)),
+                None => Answer::Refused(ENOENT),
+            },
+            Ask::File(path) => answer(read(path).map(Answer::Text)),
+            Ask::Directory(path) => answer(names(path).map(Answer::Names)),
+            Ask::Link(path) => {
+                answer(fs::read_link(path).map(|target| Answer::Text(target.to_string_lossy().into_owned())))
+            }
+        }
+    }
+}
+
+fn answer(result: io::Result<Answer>) -> Answer {
+    result.unwrap_or_else(|error| Answer::Refused(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+fn payloads(request: u16, fixed_bytes: usize, kind: u16) -> Answer {
+    answer(dump(request, &vec![0; fixed_bytes], kind).map(Answer::Messages))
+}
+
+fn read(path: &str) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn names(path: &str) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> =
+        fs::read_dir(path)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_with_the_systems_reason() {
+        let kernel = Kernel::new();
+        assert_eq!(kernel.ask(&Ask::File("/sys/no-such-file".into())), Answer::Refused(ENOENT));
+        assert_eq!(kernel.ask(&Ask::Directory("/sys/no-such-directory".into())), Answer::Refused(ENOENT));
+        // Loopback has no Data Center Bridging, and a NIC that is not there even less.
+        for nic in ["lo", "no-such-nic"] {
+            assert!(matches!(kernel.ask(&Ask::Dcb(nic.into())), Answer::Refused(_)), "{nic}");
+        }
+        assert!(kernel.ask(&Ask::File("/proc/interrupts".into())).text().unwrap().contains("CPU0"));
+        assert!(!kernel.ask(&Ask::Links).messages().is_empty());
+    }
+}

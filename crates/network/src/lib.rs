@@ -1,0 +1,26 @@
+//! What a host's network is: interfaces, what they stand on, and everything that decides how fast they are.
+//!
+//! [`read()`] asks a [`Source`]: a kernel (`skein_host::Kernel`), or a [`Recording`] of what a kernel said, so that a
+//! host with hardware that is not at hand can be looked at as if it were. [`nics`] asks the part of that which is read
+//! several times a second.
+
+#![forbid(unsafe_code)]
+
+pub mod attributes;
+mod dcb;
+mod device;
+mod driver;
+mod interface;
+mod layers;
+mod nic;
+mod rdma;
+mod source;
+
+pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
+pub use device::{Device, Interrupt};
+pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
+pub use interface::{Interface, read};
+pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
+pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
+pub use rdma::RdmaPort;
+pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
