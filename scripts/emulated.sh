@@ -50,8 +50,9 @@ if [ ! -e "$work/initrd" ] || [ scripts/emulated.sh -nt "$work/initrd" ]; then
   # Options stand behind the module's name.
   with() { sed -i "s/^$1\.ko$/& $2/" "$work/root/modules/order"; }
   for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress \
-    cls_u32 cls_matchall cls_flower act_mirred i6300esb; do add "$module"; done
-  with i6300esb nowayout=1
+    cls_u32 cls_matchall cls_flower act_mirred bonding 8021q macvlan dummy sch_ets sch_mqprio virtio_net igb \
+    i6300esb; do add "$module"; done
+  with i6300esb nowayout=1; with bonding max_bonds=0; with dummy numdummies=0
 
   cat >"$work/root/init" <<'INIT'
 #!/bin/busybox sh

@@ -163,6 +163,25 @@ fn wait_for(socket: &Path) {
 }
 
 #[test]
+fn the_network_of_another_host_is_shown() {
+    let world = World::new();
+    world.ip("b", "link add br0 type bridge");
+    world.ip("b", "link add link nic0 name nic0.7 type vlan id 7");
+    world.ip("b", "link set nic0.7 master br0 up");
+    for asked in ["a", "b"] {
+        let reply = world.client(asked).call(&Request::NetShow { name: "b".into() }, PATIENCE).unwrap();
+        let Reply::Network { interfaces } = reply else { panic!("{reply:?}") };
+        let named = |name: &str| interfaces.iter().find(|of| of.nic.name == name).unwrap();
+        assert_eq!(named("nic0.7").layer, Some(Layer::Vlan { id: 7 }), "asked of {asked}");
+        assert_eq!(named("nic0.7").port_of.as_deref(), Some("br0"));
+        assert_eq!(named("br0").uplink.as_deref(), Some("nic0"));
+        assert!(!named("nic0").nic.addresses.is_empty());
+    }
+    let error = world.client("a").call(&Request::NetShow { name: "nobody".into() }, PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("nobody"), "{error}");
+}
+
+#[test]
 fn what_speaks_against_a_migration() {
     let world = World::new();
     let disk = world.disk();

@@ -108,7 +108,8 @@ pub fn offloads(source: &dyn Source, nic: &str) -> Offloads {
 pub(crate) fn read(source: &dyn Source, nic: &str) -> Driver {
     let ask = |what| source.ask(&Ask::Driver(nic.to_owned(), what)).bytes();
     let info = ask(DriverAsk::Info);
-    let part = |from: usize| info.as_ref().and_then(|info| info.get(from..from + 32)).map(text).filter(|t| !t.is_empty());
+    let part =
+        |from: usize| info.as_ref().and_then(|info| info.get(from..from + 32)).map(text).filter(|t| !t.is_empty());
     let duplex = ask(DriverAsk::Settings).and_then(|settings| match settings.get(14)? {
         0 => Some(Duplex::Half),
         1 => Some(Duplex::Full),

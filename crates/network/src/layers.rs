@@ -53,6 +53,8 @@ pub struct Bond {
     /// How many members the other end's switch takes for one link (802.3ad).
     pub aggregated: Option<u16>,
     /// The hardware address of the other end of 802.3ad. All zero: nobody answers.
+    #[serde(with = "crate::mac", default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub partner: Option<[u8; 6]>,
 }
 
@@ -175,6 +177,8 @@ pub struct BondPort {
     /// How often the link failed.
     pub failures: u32,
     /// The NIC's own hardware address: in a bond it has the bond's.
+    #[serde(with = "crate::mac", default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub own_mac: Option<[u8; 6]>,
 }
 

@@ -12,6 +12,7 @@ mod device;
 mod driver;
 mod interface;
 mod layers;
+pub mod mac;
 mod nic;
 mod rdma;
 mod source;

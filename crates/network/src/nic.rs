@@ -18,6 +18,8 @@ pub struct Nic {
     /// The kernel's number of the interface, unique in its namespace while the interface lives.
     pub index: u32,
     /// The hardware address; `None` for a tunnel or loopback, which have none.
+    #[serde(with = "crate::mac", default)]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub mac: Option<[u8; 6]>,
     /// The largest packet, in bytes, without its link-layer header.
     pub mtu: u32,

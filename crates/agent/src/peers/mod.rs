@@ -44,9 +44,9 @@ use skein_dataplane::{Acceptor, RunningSession, SessionSnapshot};
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_inventory::facts::{GuestFiles, HostFacts};
-use skein_network::Interface;
 use skein_inventory::{Composition, HostsFile};
 use skein_link::ListenError;
+use skein_network::Interface;
 use tracing::warn;
 
 pub use control_message::{Answer, ControlMessage, Question, TooLong};

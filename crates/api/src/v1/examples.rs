@@ -569,7 +569,7 @@ pub(crate) fn replies() -> Vec<Reply> {
 
 fn interface() -> Interface {
     let example = json!({
-        "name": "ens1f0", "index": 3, "mac": [2, 0, 0, 0, 0, 1], "mtu": 9000, "admin_up": true, "carrier": true,
+        "name": "ens1f0", "index": 3, "mac": "02:00:00:00:00:01", "mtu": 9000, "admin_up": true, "carrier": true,
         "loopback": false, "kind": null, "master": 5, "lower": null, "speed_mbit": 25000, "rx_queues": 16,
         "addresses": [{ "ip": "10.0.0.1", "prefix_len": 24, "usable": true }],
         "counters": {
@@ -578,9 +578,9 @@ fn interface() -> Interface {
         },
         "uplink": null, "port_of": "bond0", "tx_queues": 16,
         "layer": { "bond": {
-            "mode": "802.3ad", "hash": "layer3+4", "active": null, "aggregated": 2, "partner": [2, 0, 0, 0, 0, 9],
+            "mode": "802.3ad", "hash": "layer3+4", "active": null, "aggregated": 2, "partner": "02:00:00:00:00:09",
         } },
-        "bond_port": { "active": true, "link": true, "failures": 1, "own_mac": [2, 0, 0, 0, 0, 2] },
+        "bond_port": { "active": true, "link": true, "failures": 1, "own_mac": "02:00:00:00:00:02" },
         "driver": {
             "name": "mlx5_core", "firmware": "26.35", "duplex": "full",
             "channels": { "combined": 16, "combined_max": 63, "rx": 0, "rx_max": 0, "tx": 0, "tx_max": 0 },

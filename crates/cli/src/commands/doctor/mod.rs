@@ -5,10 +5,13 @@ mod finding;
 mod network;
 mod system;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use finding::{Finding, Severity};
+use skein_host::Kernel;
+use skein_network::Recorder;
 
 use super::local::LocalAgent;
 use super::text::{clean_line, count, print, print_json};
@@ -22,6 +25,7 @@ use super::text::{clean_line, count, print, print_json};
 Examples:
   skein doctor
   skein doctor --json | jq '.[] | select(.severity != \"ok\")'
+  skein doctor --evidence hosta.json      # what hosta's NICs are, to be looked at elsewhere
 
 Exit codes:
   0  nothing is bad (warnings are told)
@@ -44,10 +48,18 @@ pub struct Args {
     /// A JSON array with an object a finding: severity (ok, warn, bad), topic, what, cure
     #[arg(long)]
     json: bool,
+    /// Only write what this host's kernel says of its network to a file, with names and addresses, for those who are to
+    /// look at it elsewhere: skein net show --evidence FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    evidence: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(file) = args.evidence {
+        write_evidence(&file)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (agent, pid) = agent::agent(&args.local.client());
     let mut findings = vec![agent::identity(&args.identity)];
     findings.extend(agent);
@@ -69,6 +81,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let is_bad = findings.iter().any(|finding| finding.severity == Severity::Bad);
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Writes what the kernel says of the network.
+fn write_evidence(file: &Path) -> anyhow::Result<()> {
+    let kernel = Kernel::new();
+    let recorder = Recorder::new(&kernel);
+    let interfaces = skein_network::read(&recorder)?;
+    let text = serde_json::to_string(&recorder.into_recording())?;
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    let names: Vec<String> = interfaces.iter().map(|of| clean_line(&of.nic.name)).collect();
+    print(&format!("wrote {}: what the kernel says of {}\n", file.display(), names.join(", ")))
 }
 
 fn text(findings: &[Finding]) -> String {

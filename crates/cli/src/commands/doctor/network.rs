@@ -268,8 +268,11 @@ mod tests {
 
     #[test]
     fn offloads_that_are_off_are_told() {
-        let findings =
-            judge(&[nic("eth0", 2, "10.0.0.1", 24)], |_| Offloads { tso: Some(false), gro: Some(false), ..Offloads::default() });
+        let findings = judge(&[nic("eth0", 2, "10.0.0.1", 24)], |_| Offloads {
+            tso: Some(false),
+            gro: Some(false),
+            ..Offloads::default()
+        });
         assert_eq!(findings[1].cure, "ethtool -K eth0 tso on gro on");
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use skein_api::{Reply, Request};
-use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording};
+use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording, mac};
 use skein_units::measured::nominal;
 
 use crate::commands::local::{LocalAgent, unexpected};
@@ -48,9 +48,10 @@ pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
 fn shown(interfaces: &[Interface]) -> String {
     let mut text = String::new();
     let mut told = BTreeSet::new();
-    let carries_another =
-        |of: &Interface| of.nic.master.is_some() || interfaces.iter().any(|upper| upper.nic.lower == Some(of.nic.index));
-    let is_hidden = |of: &&Interface| is_guests(of) && of.nic.addresses.is_empty();
+    let carries_another = |of: &Interface| {
+        of.nic.master.is_some() || interfaces.iter().any(|upper| upper.nic.lower == Some(of.nic.index))
+    };
+    let is_hidden = |of: &&Interface| is_guests(of) && of.nic.addresses.is_empty() || is_idle(of);
     let tops = interfaces.iter().filter(|of| !carries_another(of) && !is_hidden(of));
     for top in tops {
         tree(interfaces, top, 0, &mut told, &mut text);
@@ -67,6 +68,12 @@ fn shown(interfaces: &[Interface]) -> String {
 /// Returns whether an interface leads to a guest, or to a container.
 fn is_guests(of: &Interface) -> bool {
     matches!(of.nic.kind.as_deref(), Some("tun" | "veth"))
+}
+
+/// Returns whether an interface is there only because a module made it.
+fn is_idle(of: &Interface) -> bool {
+    let nic = &of.nic;
+    !nic.admin_up && nic.addresses.is_empty() && nic.kind.is_some() && nic.master.is_none() && of.layer.is_none()
 }
 
 fn tree(all: &[Interface], of: &Interface, depth: usize, told: &mut BTreeSet<u32>, text: &mut String) {
@@ -138,7 +145,7 @@ fn details(of: &Interface) -> Vec<(&'static str, String)> {
         && bond.mode == BondMode::Lacp
     {
         let partner = match bond.partner {
-            Some(mac) if mac != [0; 6] => format!("with {}", mac_words(mac)),
+            Some(mac) if mac != [0; 6] => format!("with {}", mac::text(mac)),
             _ => "NOBODY ANSWERS".into(),
         };
         details.push(("LACP", format!("{}, {partner}", count(bond.aggregated.unwrap_or(0).into(), "member"))));
@@ -146,8 +153,11 @@ fn details(of: &Interface) -> Vec<(&'static str, String)> {
     if let Some(port) = &of.bond_port {
         let state = if port.active { "active" } else { "waits" };
         let link = if port.link { "" } else { ", without a link" };
-        let failures =
-            if port.failures > 0 { format!(", failed {}", count(port.failures as usize, "time")) } else { String::new() };
+        let failures = if port.failures > 0 {
+            format!(", failed {}", count(port.failures as usize, "time"))
+        } else {
+            String::new()
+        };
         details.push(("in the bond", format!("{state}{link}{failures}")));
     }
     let firmware = driver.firmware.as_ref().map(|version| format!(", firmware {version}")).unwrap_or_default();
@@ -161,11 +171,14 @@ fn details(of: &Interface) -> Vec<(&'static str, String)> {
         let place = [Some(format!("{} {}", device.bus, device.name)), device.slot.clone(), node, near];
         details.push(("place", place.into_iter().flatten().collect::<Vec<_>>().join(", ")));
         details.push(("interrupts", interrupts(of)));
-        details.push(("functions", match (device.functions, device.functions_max, device.is_function) {
-            (_, _, true) => "a virtual function itself".into(),
-            (Some(used), Some(max), _) if max > 0 => format!("{used} of {max} virtual functions (SR-IOV)"),
-            _ => String::new(),
-        }));
+        details.push((
+            "functions",
+            match (device.functions, device.functions_max, device.is_function) {
+                (_, _, true) => "a virtual function itself".into(),
+                (Some(used), Some(max), _) if max > 0 => format!("{used} of {max} virtual functions (SR-IOV)"),
+                _ => String::new(),
+            },
+        ));
     }
     let rdma = of.rdma.iter().map(|port| {
         let state = if port.active { "active" } else { "NOT ACTIVE" };
@@ -181,10 +194,6 @@ fn details(of: &Interface) -> Vec<(&'static str, String)> {
     details
 }
 
-fn mac_words(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
-}
-
 fn queues(of: &Interface) -> String {
     let part = |used: u32, max: u32, what: &str| (max > 0).then(|| format!("{used} of {max}{what}"));
     let channels = of.driver.channels.map(|channels| {
@@ -196,7 +205,9 @@ fn queues(of: &Interface) -> String {
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     });
     let rings = of.driver.rings.filter(|_| of.device.is_some());
-    let rings = rings.map(|rings| format!("; rings {} of {} received, {} of {} sent", rings.rx, rings.rx_max, rings.tx, rings.tx_max));
+    let rings = rings.map(|rings| {
+        format!("; rings {} of {} received, {} of {} sent", rings.rx, rings.rx_max, rings.tx, rings.tx_max)
+    });
     match channels.filter(|words| !words.is_empty()) {
         Some(words) => words + &rings.unwrap_or_default(),
         None if of.device.is_some() => {
@@ -223,11 +234,16 @@ fn dcb(dcb: &Dcb) -> String {
     let mut words = Vec::new();
     if let Some(pfc) = &dcb.pfc {
         let list = pfc.priorities.iter().map(u8::to_string).collect::<Vec<_>>().join(" ");
-        words.push(if list.is_empty() { "no priority is paused".into() } else { format!("priorities {list} are paused") });
+        words.push(if list.is_empty() {
+            "no priority is paused".into()
+        } else {
+            format!("priorities {list} are paused")
+        });
     }
     if let Some(ets) = &dcb.ets {
         let shares = ets.share_percent.iter().enumerate().filter_map(|(class, share)| Some((class, share.as_ref()?)));
-        let shares = shares.filter(|(_, share)| **share > 0).map(|(class, share)| format!("{share} % for class {class}"));
+        let shares =
+            shares.filter(|(_, share)| **share > 0).map(|(class, share)| format!("{share} % for class {class}"));
         let shares = shares.collect::<Vec<_>>().join(", ");
         words.push(if shares.is_empty() { "no shares".into() } else { shares });
         if ets.willing {
@@ -250,7 +266,8 @@ fn offloads(of: &Interface) -> String {
         ("tx checksum", has.tx_checksum),
         ("rx checksum", has.rx_checksum),
     ];
-    let words = list.into_iter().filter_map(|(name, on)| Some(if on? { name.to_owned() } else { format!("no {name}") }));
+    let words =
+        list.into_iter().filter_map(|(name, on)| Some(if on? { name.to_owned() } else { format!("no {name}") }));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -264,4 +281,51 @@ fn trouble(of: &Interface) -> String {
     ];
     let words = list.into_iter().filter(|(_, number)| *number > 0).map(|(what, number)| format!("{number} {what}"));
     words.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_tree_of_what_carries_what() {
+        let recording = include_str!("../../../../network/tests/recordings/bond-vlan-bridge.json");
+        let recording: Recording = serde_json::from_str(recording).unwrap();
+        let interfaces = skein_network::read(&recording).unwrap();
+        let text = shown(&interfaces);
+        let firsts: Vec<&str> = text.lines().filter(|line| line.contains(": ")).collect();
+        assert_eq!(
+            firsts,
+            [
+                "vmbr7: up, bridge, 1 Gb/s, MTU 1500",
+                "  bond0.7: up, VLAN 7, 1 Gb/s, MTU 1500",
+                "    bond0: up, bond 802.3ad by layer3+4, 1 Gb/s, MTU 1500",
+                "      eth0: up, igb, 1 Gb/s, MTU 1500",
+                "      eth1: up, igb, 1 Gb/s, MTU 1500",
+                "mv0: off, macvlan bridge, 1 Gb/s, MTU 1500",
+            ]
+        );
+        for line in [
+            "        LACP       1 member, NOBODY ANSWERS",
+            "          in the bond  waits",
+            "          queues       2 of 8; rings 256 of 4096 received, 256 of 4096 sent",
+            "          functions    0 of 7 virtual functions (SR-IOV)",
+            "  1 end of guests",
+            "  bond0 (above)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "'{line}' is not in:\n{text}");
+        }
+        assert!(!text.contains("ifb0"), "nobody made that: {text}");
+    }
+
+    #[test]
+    fn interfaces_in_a_circle_are_shown_once() {
+        let recording = include_str!("../../../../network/tests/recordings/bond-vlan-bridge.json");
+        let mut interfaces = skein_network::read(&serde_json::from_str::<Recording>(recording).unwrap()).unwrap();
+        let bond = interfaces.iter().position(|of| of.nic.name == "bond0").unwrap();
+        interfaces[bond].nic.lower = interfaces.iter().find(|of| of.nic.name == "bond0.7").map(|of| of.nic.index);
+        interfaces[bond].nic.master = interfaces[bond].nic.lower;
+        let text = shown(&interfaces);
+        assert_eq!(text.matches("bond0: up").count(), 1, "{text}");
+    }
 }

@@ -1,0 +1,124 @@
+//! Reads hosts from recordings of what their kernels said (`skein doctor --evidence`).
+//!
+//! `bond-vlan-bridge.json`: Debian 12's kernel with two emulated Intel NICs (igb) in an 802.3ad bond whose other end
+//! nobody is, a VLAN on that, a bridge on the VLAN with a guest's tap, and a macvlan.
+
+use proptest::prelude::*;
+use skein_network::{Answer, Ask, BondHash, BondMode, Duplex, Interface, Layer, Recording, Source, read};
+
+fn recording() -> Recording {
+    serde_json::from_str(include_str!("recordings/bond-vlan-bridge.json")).unwrap()
+}
+
+fn named<'a>(interfaces: &'a [Interface], name: &str) -> &'a Interface {
+    interfaces.iter().find(|of| of.nic.name == name).unwrap_or_else(|| panic!("{name} is not there"))
+}
+
+#[test]
+fn bonds_are_seen_through_vlans_and_bridges() {
+    let interfaces = read(&recording()).unwrap();
+    let bridge = named(&interfaces, "vmbr7");
+    assert_eq!((bridge.uplink.as_deref(), bridge.nic.speed_mbit), (Some("bond0"), Some(1000)));
+    assert_eq!(named(&interfaces, "bond0.7").layer, Some(Layer::Vlan { id: 7 }));
+    assert_eq!(named(&interfaces, "bond0.7").port_of.as_deref(), Some("vmbr7"));
+    assert_eq!(named(&interfaces, "mv0").layer, Some(Layer::Macvlan { mode: "bridge".into() }));
+    let Some(Layer::Bond(bond)) = &named(&interfaces, "bond0").layer else { panic!("it is a bond") };
+    assert_eq!((bond.mode, bond.hash, bond.aggregated), (BondMode::Lacp, BondHash::Layer34, Some(1)));
+    assert_eq!(bond.partner, Some([0; 6]), "nobody answers");
+    let ports = ["eth0", "eth1"].map(|name| named(&interfaces, name).bond_port.clone().unwrap());
+    assert_eq!(ports.each_ref().map(|port| (port.active, port.link)), [(true, true), (false, true)]);
+    assert_eq!(ports[1].own_mac, Some([0x52, 0x54, 0, 0, 0, 2]), "as a member it has the bond's");
+}
+
+#[test]
+fn a_nic_is_known_by_its_driver_and_place() {
+    let interfaces = read(&recording()).unwrap();
+    let nic = named(&interfaces, "eth0");
+    assert_eq!((nic.driver.name.as_deref(), nic.driver.duplex), (Some("igb"), Some(Duplex::Full)));
+    let channels = nic.driver.channels.unwrap();
+    assert_eq!((channels.combined, channels.combined_max), (2, 8));
+    assert_eq!(nic.driver.rings.map(|rings| (rings.rx, rings.rx_max)), Some((256, 4096)));
+    let device = nic.device.as_ref().unwrap();
+    assert_eq!((device.bus.as_str(), device.name.as_str(), device.numa_node), ("pci", "0000:01:00.0", None));
+    assert_eq!((device.functions, device.functions_max, device.is_function), (Some(0), Some(7), false));
+    let names: Vec<&str> = device.interrupts.iter().map(|interrupt| interrupt.name.as_str()).collect();
+    assert!(names.contains(&"eth0-rx-0"), "{names:?}");
+    assert!(device.interrupts.iter().all(|interrupt| interrupt.cores.is_some()));
+    assert_eq!((nic.qdisc.as_deref(), nic.dcb.as_ref()), (Some("mq"), None));
+}
+
+/// A host whose NIC has what no emulated NIC has: files as the kernel's documentation has them
+/// (Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI/testing/sysfs-bus-pci).
+struct WithRdma(Recording);
+
+impl Source for WithRdma {
+    fn ask(&self, ask: &Ask) -> Answer {
+        let text = |text: &str| Answer::Text(text.to_owned());
+        let names = |names: &[&str]| Answer::Names(names.iter().map(|name| (*name).to_owned()).collect());
+        match ask.to_string().as_str() {
+            "directory /sys/class/infiniband" => names(&["mlx5_0", "mlx5_1"]),
+            "directory /sys/class/infiniband/mlx5_0/ports" => names(&["1"]),
+            "directory /sys/class/infiniband/mlx5_1/ports" => names(&["1", "odd"]),
+            "directory /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs" => names(&["0", "1", "10"]),
+            "file /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1" => text("eth0\n"),
+            "file /sys/class/infiniband/mlx5_0/ports/1/state" => text("4: ACTIVE\n"),
+            "file /sys/class/infiniband/mlx5_0/ports/1/link_layer" => text("Ethernet\n"),
+            "file /sys/class/infiniband/mlx5_0/ports/1/rate" => text("25 Gb/sec (1X EDR)\n"),
+            "directory /sys/class/infiniband/mlx5_1/device/net" => names(&["eth1"]),
+            "file /sys/class/infiniband/mlx5_1/ports/1/state" => text("1: DOWN\n"),
+            "file /sys/bus/pci/devices/0000:01:00.0/numa_node" => text("1\n"),
+            "file /sys/bus/pci/devices/0000:02:00.0/numa_node" => text("-1\n"),
+            _ => self.0.ask(ask),
+        }
+    }
+}
+
+#[test]
+fn rdma_ports_belong_to_the_nics_whose_cable_they_share() {
+    let interfaces = read(&WithRdma(recording())).unwrap();
+    let [first, second] = ["eth0", "eth1"].map(|name| named(&interfaces, name));
+    let port = &first.rdma[0];
+    assert_eq!((port.device.as_str(), port.port, port.active), ("mlx5_0", 1, true));
+    assert_eq!((port.link_layer.as_str(), port.rate.as_str()), ("Ethernet", "25 Gb/sec (1X EDR)"));
+    assert_eq!((second.rdma[0].device.as_str(), second.rdma[0].active), ("mlx5_1", false));
+    assert_eq!((first.rdma.len(), second.rdma.len()), (1, 1));
+    let node = |of: &Interface| of.device.as_ref().unwrap().numa_node;
+    assert_eq!((node(first), node(second)), (Some(1), None));
+}
+
+/// Answers wrongly to one question of many.
+struct Liar {
+    of: Recording,
+    wrong: Answer,
+    one_in: u32,
+    asked: std::cell::Cell<u32>,
+}
+
+impl Source for Liar {
+    fn ask(&self, ask: &Ask) -> Answer {
+        self.asked.set(self.asked.get() + 1);
+        match self.of.ask(ask) {
+            _ if self.asked.get() % self.one_in == 0 => self.wrong.clone(),
+            Answer::Messages(messages) if self.one_in % 3 == 0 => {
+                Answer::Messages(messages.into_iter().map(|m| m[..m.len() * 2 / 3].to_vec()).collect())
+            }
+            answer => answer,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn wrong_answers_break_nothing(
+        one_in in 1_u32..60,
+        wrong in prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..60).prop_map(Answer::Bytes),
+            proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..90), 0..4).prop_map(Answer::Messages),
+            ".{0,20}".prop_map(Answer::Text),
+            proptest::collection::vec(".{0,9}", 0..4).prop_map(Answer::Names),
+            any::<i32>().prop_map(Answer::Refused),
+        ],
+    ) {
+        let _ = read(&Liar { of: recording(), wrong, one_in, asked: std::cell::Cell::new(0) });
+    }
+}
