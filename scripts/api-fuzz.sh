@@ -47,7 +47,8 @@ status_of() { curl --silent --fail --cacert "$dir/ca/ca.pem" -H "Authorization: 
 for _ in $(seq 300); do status_of | grep -q '"online":5' && break; sleep 0.2; done
 
 # No schema says what a request for a certificate is, or a rule, a VM's definition, a plan of rates, a fencing device,
-# which hosts there are, or that a window has to end after its begin. An ETag that is well formed may be of another version, and that is said first.
+# which hosts there are, or that a window has to end after its begin. An ETag that is well formed may be of another
+# version, and that is said first.
 cat >"$dir/schemathesis.toml" <<'END'
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "3xx", 401, 403, 404, 409, 412, 429, "5xx"]

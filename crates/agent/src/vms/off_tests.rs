@@ -1,8 +1,9 @@
 //! Tests VMs that are moved while they are off, between two agents in one process.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use skein_fake_guest::{FakeHypervisor, VirtualClock};
 use skein_inventory::definition::Definition;
@@ -12,6 +13,7 @@ use super::error::VmError;
 use super::off::{HostFiles, OfferedVm};
 use super::registry::Vms;
 use crate::dirs::Dirs;
+use crate::named_starts::NamedStarts;
 
 const DISK: &str = "/srv/a.raw";
 /// Bounds the wait for a killed process.
@@ -183,4 +185,18 @@ fn what_only_one_host_has_keeps_a_vm_there() {
     // What is kept for its guest is not in its definition alone.
     std::fs::create_dir_all(source.vms.get("a").unwrap().own().dir()).unwrap();
     assert!(offer(&source).unwrap_err().to_string().contains("UEFI variables or its TPM"));
+}
+
+#[test]
+fn that_a_vm_has_left_is_known_however_old_its_definition_is() {
+    let (source, target) = (with_vm(""), Host::new());
+    let dirs = Dirs { state: source.dir.path().join("state"), run: source.dir.path().join("run") };
+    let month_ago = SystemTime::now() - Duration::from_secs(30 * 86_400);
+    let kept = dirs.state.join("vms").join("a.json");
+    File::open(&kept).unwrap().set_modified(month_ago).unwrap();
+    reserve(&target, offer(&source).unwrap(), "m.0.1").unwrap();
+    source.vms.leave("a", "m.0.1").unwrap();
+    // Another start forgets what is old.
+    NamedStarts::new(dirs.starts()).once("m.0.2", SOON, || false, || Ok(())).unwrap();
+    assert!(source.vms.has_left("m.0.1"));
 }

@@ -139,7 +139,7 @@ pub(crate) async fn drain_host(
 /// Switches a lost host off, or takes a person's word that it is off
 ///
 /// Its fencing device switches it off, and says when it is off. With `is_off` a person says so: if the host is not off,
-/// its guests run twice, so that this takes an admin. They are then started elsewhere, if the cluster's settings say so.
+/// its guests run twice: this takes an admin. They are then started elsewhere, if the cluster's settings say so.
 #[utoipa::path(post, path = "/api/v1/hosts/{host}/fence", tag = "hosts",
     params(("host" = String, Path, description = "The name"),
         ("Idempotency-Key" = Option<String>, Header, pattern = "^[A-Za-z0-9._-]{1,64}$",
