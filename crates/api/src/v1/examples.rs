@@ -553,7 +553,7 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Vm(Box::new(vm(VmState::Running))),
         Reply::Host(Box::new(host(Some(facts())))),
         Reply::Host(Box::new(HostView { reachable: None, problems: vec![], ..host(Some(bare_facts())) })),
-        Reply::Network { interfaces: vec![interface()] },
+        Reply::Network { interfaces: interfaces() },
         Reply::Hosts { hosts: vec![host(None)] },
         Reply::Migrations { migrations: migrations() },
     ];
@@ -567,7 +567,18 @@ pub(crate) fn replies() -> Vec<Reply> {
     replies
 }
 
-fn interface() -> Interface {
+/// Returns interfaces that differ in what has several variants.
+fn interfaces() -> Vec<Interface> {
+    let modes =
+        ["802.3ad", "active-backup", "balance-alb", "balance-rr", "balance-tlb", "balance-xor", "broadcast", "other"];
+    let hashes = ["layer3+4", "layer2", "layer2+3", "encap2+3", "encap3+4", "vlan+srcmac", "other"];
+    let selectors = ["dscp", "any", "datagram", "ethertype", "stream", "other"];
+    let all =
+        modes.iter().zip(hashes.iter().cycle()).zip(selectors.iter().cycle()).zip(["full", "half"].iter().cycle());
+    all.map(|(((mode, hash), selector), duplex)| interface(mode, hash, selector, duplex)).collect()
+}
+
+fn interface(mode: &str, hash: &str, selector: &str, duplex: &str) -> Interface {
     let example = json!({
         "name": "ens1f0", "index": 3, "mac": "02:00:00:00:00:01", "mtu": 9000, "admin_up": true, "carrier": true,
         "loopback": false, "kind": null, "master": 5, "lower": null, "speed_mbit": 25000, "rx_queues": 16,
@@ -578,11 +589,11 @@ fn interface() -> Interface {
         },
         "uplink": null, "port_of": "bond0", "tx_queues": 16,
         "layer": { "bond": {
-            "mode": "802.3ad", "hash": "layer3+4", "active": null, "aggregated": 2, "partner": "02:00:00:00:00:09",
+            "mode": mode, "hash": hash, "active": null, "aggregated": 2, "partner": "02:00:00:00:00:09",
         } },
         "bond_port": { "active": true, "link": true, "failures": 1, "own_mac": "02:00:00:00:00:02" },
         "driver": {
-            "name": "mlx5_core", "firmware": "26.35", "duplex": "full",
+            "name": "mlx5_core", "firmware": "26.35", "duplex": duplex,
             "channels": { "combined": 16, "combined_max": 63, "rx": 0, "rx_max": 0, "tx": 0, "tx_max": 0 },
             "rings": { "rx": 1024, "rx_max": 8192, "tx": 1024, "tx_max": 8192 }, "pause": false,
             "offloads": {
@@ -603,7 +614,7 @@ fn interface() -> Interface {
                 "priorities_max": 8, "priorities": [3], "sent": [0, 0, 0, 1, 0, 0, 0, 0],
                 "received": [0, 0, 0, 2, 0, 0, 0, 0],
             },
-            "applications": [{ "selector": "dscp", "protocol": 26, "priority": 3 }],
+            "applications": [{ "selector": selector, "protocol": 26, "priority": 3 }],
             "dcbx": { "host": true, "ieee": true },
         },
         "rdma": [{
