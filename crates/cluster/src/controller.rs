@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use skein_api::cluster::{AuditRecord, ChangedObject, Contact, Operation};
+use skein_api::cluster::{ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
@@ -99,7 +99,7 @@ impl Controller {
         if self.term().is_some() && is_news {
             self.advance_operations(now);
             self.begin_moves(now);
-            self.trim();
+            self.trim_audit();
         }
         self.flush();
         Ok(())
@@ -274,28 +274,6 @@ impl Controller {
         // Without an answer a plan is being made, or a device is asked, and the answer comes later.
         let Some(answer) = self.answer(now, asked) else { return };
         self.answer_audited(now, id, (by, from, what), answer);
-    }
-
-    /// Answers what was asked by whom, from where, in which words, and notes it in the audit log.
-    pub(crate) fn answer_audited(
-        &mut self,
-        now: Now,
-        asked: u64,
-        (by, from, what): (String, String, String),
-        answer: Answer,
-    ) {
-        let (status, detail) = (answer.status(), answer.detail());
-        self.audit(now, AuditRecord { id: String::new(), at: now.wall, by, from, what, status, detail });
-        self.effect(Output::Answer { asked, answer });
-    }
-
-    /// Takes away what is older than what is kept.
-    fn trim(&mut self) {
-        while self.tables.audit.len() > self.settings.audit_kept
-            && let Some(oldest) = self.tables.audit.keys().next().cloned()
-        {
-            self.tables.delete::<AuditRecord>(&oldest);
-        }
     }
 
     // ---- hosts that come and go ----

@@ -9,6 +9,7 @@
 //! | `controller` | what comes in, and what is written |
 //! | `state` | the state, what goes out, and what is held back until it is written |
 //! | `answer`, `ask` | what people and programs ask, and how it is answered |
+//! | `audit`, `refusals` | what of that is written to the audit log, and for how long |
 //! | `fencing_device` | whether what is set of a fencing device can be right |
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `certificates`, `releases` | which certificates of hosts are taken; agents of different releases |
@@ -38,6 +39,7 @@
 mod agents;
 mod answer;
 mod ask;
+mod audit;
 mod certificates;
 mod controller;
 mod cpu_baseline;
@@ -56,6 +58,7 @@ mod power_policy;
 mod questions;
 mod rate_limits;
 mod records;
+mod refusals;
 mod releases;
 mod rules;
 mod seen;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
-use skein_api::cluster::{AuditRecord, ChangedObject, Contact, FencingDevice, Operation, PowerState, UnixMs};
+use skein_api::cluster::{ChangedObject, Contact, FencingDevice, Operation, PowerState, UnixMs};
 use skein_api::{MigrationId, Refusal, Request, Term};
 use skein_units::Rate;
 
@@ -14,6 +14,7 @@ use crate::pace::Pace;
 use crate::planner::{Excluded, Want};
 use crate::power_policy::PowerPolicy;
 use crate::records::{HostRecord, VmRecord};
+use crate::refusals::Refusals;
 use crate::tables::{Change, Tables};
 use crate::time::Now;
 
@@ -28,7 +29,7 @@ pub struct Settings {
     pub missing_ms: u64,
     /// How many operations that are over are remembered.
     pub operations_kept: usize,
-    /// How many records the audit log has.
+    /// How many records the audit log has; of what was refused, a tenth of them at most.
     pub audit_kept: usize,
     /// How often it is decided which hosts sleep and wake, in milliseconds.
     pub power_round_ms: u64,
@@ -386,6 +387,7 @@ pub struct Controller {
     pub(crate) in_flight: Option<InFlight>,
     pub(crate) numbers: u64,
     pub(crate) audited: u64,
+    pub(crate) refusals: Refusals,
     pub(crate) wall: UnixMs,
     /// When this controller began, by the clock that never jumps.
     pub(crate) begun_ms: Option<u64>,
@@ -420,6 +422,7 @@ impl Controller {
             in_flight: None,
             numbers: 0,
             audited: 0,
+            refusals: Refusals::default(),
             wall: UnixMs(0),
             begun_ms: None,
         }
@@ -476,14 +479,6 @@ impl Controller {
     pub(crate) fn number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
-    }
-
-    /// Adds a record to the audit log.
-    pub(crate) fn audit(&mut self, now: Now, mut record: AuditRecord) {
-        self.audited += 1;
-        let term = self.term().unwrap_or_default();
-        record.id = format!("{:013}-{:08}-{:06}", now.wall.0, term.0, self.audited);
-        self.tables.put(&record.id.clone(), record);
     }
 
     pub(crate) fn set_contact(&mut self, now: Now, name: &str, contact: Contact) {

@@ -90,6 +90,8 @@ pub struct Tables {
     pub audit: Table<AuditRecord>,
     /// The names of the VMs that each host has by the records.
     vms_by_host: BTreeMap<String, BTreeSet<String>>,
+    /// The ids of the audit log's records of what was refused.
+    refused: BTreeSet<String>,
     /// What is to be written, each key once.
     staged: BTreeMap<String, Change>,
 }
@@ -101,6 +103,11 @@ pub(crate) trait InTable: Record {
     /// Returns the host by which records of this kind are found.
     fn by_host(&self) -> Option<&str> {
         None
+    }
+
+    /// Returns whether this is a record of something that was refused.
+    fn is_refused(&self) -> bool {
+        false
     }
 }
 
@@ -124,7 +131,16 @@ in_table! {
     PowerRoundRecord => power,
     RepeatRecord => repeats,
     VotersRecord => voters,
-    AuditRecord => audit,
+}
+
+impl InTable for AuditRecord {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.audit
+    }
+
+    fn is_refused(&self) -> bool {
+        self.is_refusal()
+    }
 }
 
 impl InTable for VmRecord {
@@ -197,6 +213,9 @@ impl Tables {
     /// Sets a record. Without a revision the record keeps the one that it has.
     fn insert<T: InTable>(&mut self, name: &str, value: T, revision: Option<u64>) {
         let host = value.by_host().map(str::to_owned);
+        if value.is_refused() {
+            self.refused.insert(name.to_owned());
+        }
         let before = match T::table(self).get_mut(name) {
             Some(stored) => {
                 stored.revision = revision.unwrap_or(stored.revision);
@@ -219,6 +238,9 @@ impl Tables {
     /// Takes a record away. Returns whether there was one.
     fn remove<T: InTable>(&mut self, name: &str) -> bool {
         let removed = T::table(self).remove(name);
+        if removed.as_ref().is_some_and(|of| of.value.is_refused()) {
+            self.refused.remove(name);
+        }
         self.forget_at(removed.as_ref().and_then(|of| of.value.by_host()), name);
         removed.is_some()
     }
@@ -235,6 +257,11 @@ impl Tables {
     pub fn vms_of<'a>(&'a self, host: &str) -> impl Iterator<Item = (&'a str, &'a VmRecord)> {
         let names = self.vms_by_host.get(host).into_iter().flatten();
         names.filter_map(|name| Some((name.as_str(), &self.vms.get(name)?.value)))
+    }
+
+    /// Returns the ids of the audit log's records of what was refused, the oldest first.
+    pub(crate) fn refused(&self) -> &BTreeSet<String> {
+        &self.refused
     }
 
     /// Returns the names of the VMs that a host has by the records. `None`: it has none.

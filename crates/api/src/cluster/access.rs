@@ -130,3 +130,10 @@ pub struct AuditRecord {
     /// What was answered, in a sentence. May be empty.
     pub detail: String,
 }
+
+impl AuditRecord {
+    /// Returns whether nothing was done.
+    pub fn is_refusal(&self) -> bool {
+        self.status >= 400
+    }
+}

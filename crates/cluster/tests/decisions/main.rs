@@ -1,6 +1,7 @@
 //! What a controller decides, with a store, a planner and agents that do at once what they are told.
 
 mod attention;
+mod audit;
 mod bench;
 mod by_hand;
 mod certificates;

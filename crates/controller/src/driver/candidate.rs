@@ -6,7 +6,6 @@
 //!  read everything ─▶ watch ─▶ nobody leads: campaign ─▶ read everything ─▶ lead, keep the lease alive
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use tracing::{info, warn};
 
 use super::clock;
 use super::core::Shared;
+use super::history::History;
 use super::members::{Member, member_key};
 
 /// How a candidate behaves.
@@ -29,7 +29,7 @@ use super::members::{Member, member_key};
 pub struct ElectionTimes {
     /// How long a leader's lease lasts unless it is kept alive. Kept alive it is at a third.
     pub lease: Duration,
-    /// How long history is kept, so that followers that were away a moment need not read everything.
+    /// How long history is kept at most, so that followers that were away a moment need not read everything.
     pub history: Duration,
 }
 
@@ -92,8 +92,7 @@ pub(crate) struct Leads {
     term: Term,
     kept_alive: Duration,
     compacted: Duration,
-    /// Revisions, and when they were the newest.
-    history: VecDeque<(Duration, Revision)>,
+    history: History,
 }
 
 impl Candidate {
@@ -161,7 +160,7 @@ impl Candidate {
     fn apply(&mut self, batch: WatchBatch) {
         self.shared.members.lock().apply(&batch.events, self.opened.schema.term_base, clock::wall());
         if let Some(leads) = &mut self.leads {
-            leads.history.push_back(((self.shared.boot)(), batch.revision));
+            leads.history.push((self.shared.boot)(), &batch);
             let is_own = |change: &Change| matches!(change, Change::Put(entry) if entry.lease == Some(leads.lease));
             let key = batch.events.iter().find(|event| event.key == leader_key());
             if batch.revision > leads.created && key.is_some_and(|event| !is_own(&event.change)) {
@@ -236,7 +235,7 @@ impl Candidate {
             term,
             kept_alive: asked,
             compacted: asked,
-            history: VecDeque::new(),
+            history: History::default(),
         });
         *self.shared.lease.lock() = Some(held);
         let (revision, entries) = self.read_all()?;
@@ -304,18 +303,11 @@ impl Candidate {
     /// Forgets history that nobody needs any more.
     fn compact(&mut self, now: Duration) {
         let Some(leads) = &mut self.leads else { return };
-        if now.saturating_sub(leads.compacted) < COMPACT_PERIOD {
+        if now.saturating_sub(leads.compacted) < COMPACT_PERIOD && !leads.history.is_full() {
             return;
         }
         leads.compacted = now;
-        let mut through = None;
-        while let Some((at, revision)) = leads.history.front().copied()
-            && now.saturating_sub(at) > self.times.history
-        {
-            through = Some(revision);
-            leads.history.pop_front();
-        }
-        if let Some(through) = through
+        if let Some(through) = leads.history.forget(now, self.times.history)
             && let Err(error) = self.store.compact(through, READ_WITHIN)
         {
             warn!("the store's history is not shortened: {}", error_chain(&error));

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `core` | the one owner of the controller's state: inputs in, outputs handed on |
-//! | `candidate`, `members` | the store is read and followed; the election; who is there |
+//! | `candidate`, `members`, `history` | the store is read and followed; the election; who is there; what is forgotten |
 //! | `writer` | what is written, guarded by the leader's key |
 //! | `planners` | plans |
 //! | `needed` | where controllers and the store's members are, so that no such host sleeps |
@@ -19,6 +19,7 @@ mod clock;
 mod core;
 mod events;
 mod fencers;
+mod history;
 mod host_list;
 mod line;
 mod members;

@@ -151,6 +151,23 @@ async fn a_thousand_clients_with_wrong_tokens_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_viewer_that_is_refused_often_does_not_fill_the_audit_log() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let admin = cluster.client(&controller, "admin");
+    until("it leads", async || controller.driver.leads().then_some(())).await;
+    let viewer = cluster.client(&controller, "viewer");
+    for _ in 0..300 {
+        assert_eq!(send(&viewer, Method::POST, "/api/v1/tokens", "{}").await.status, 403);
+    }
+    let log: Page<AuditRecord> = get(&admin, "/api/v1/audit?limit=500").await;
+    let refused = log.items.iter().filter(|of| of.status == 403).count();
+    // A second minute may have begun meanwhile.
+    assert!((60..=200).contains(&refused), "{refused}");
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_one_address_are_bounded_and_agents_are_not_counted() {
     let cluster = TestCluster::new();
     let limits = ConnectionLimits { all: 100, of_address: 4 };
