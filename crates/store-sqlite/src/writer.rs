@@ -15,6 +15,10 @@ pub(crate) const JOBS_MAX: usize = 1024;
 
 /// How often leases are looked at, at least.
 const LEASE_CHECK_PERIOD: Duration = Duration::from_millis(200);
+/// How long it is waited before a lease is ended once more that could not be ended; each time twice as long as before.
+const END_WAIT_MIN: Duration = Duration::from_millis(20);
+/// The longest of these waits.
+const END_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What is to be written.
 pub(crate) enum Task {
@@ -67,20 +71,54 @@ pub(crate) fn ask(jobs: &SyncSender<Job>, task: Task, within: Duration) -> Resul
 /// Does jobs until nobody is left who could give one.
 pub(crate) fn run(mut disk: Disk, shared: &Shared, jobs: &Receiver<Job>) {
     let _ended = EndsStore(shared);
+    let mut trouble = Trouble::default();
     loop {
-        end_leases(&mut disk, shared);
-        let until = shared.memory.read().next_end().map(|end| end.saturating_sub((shared.clock)()));
-        match jobs.recv_timeout(until.unwrap_or(LEASE_CHECK_PERIOD).min(LEASE_CHECK_PERIOD)) {
+        match jobs.recv_timeout(trouble.wait.unwrap_or_else(|| until_next_end(shared))) {
             Ok(job) => {
                 if job.stage.compare_exchange(WAITS, TAKEN, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                    end_leases(&mut disk, shared);
+                    // Whoever had a lease that is over must not write any more.
+                    end_leases(&mut disk, shared, &mut trouble);
                     // A caller that no longer waits has been told that the outcome is unknown.
                     let _ = job.answer.try_send(done(&mut disk, shared, job.task));
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                end_leases(&mut disk, shared, &mut trouble);
+                trouble.wait_longer();
+            }
             Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+fn until_next_end(shared: &Shared) -> Duration {
+    if shared.check().is_err() {
+        return LEASE_CHECK_PERIOD;
+    }
+    let until = shared.memory.read().next_end().map(|end| end.saturating_sub((shared.clock)()));
+    until.unwrap_or(LEASE_CHECK_PERIOD).min(LEASE_CHECK_PERIOD)
+}
+
+/// Leases that are over and cannot be ended, as on a full disk.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// How long it is waited before they are tried again. `None`: there are none.
+    wait: Option<Duration>,
+    /// What was said last.
+    told: Option<String>,
+}
+
+impl Trouble {
+    /// Notes why a lease cannot be ended. Returns whether that is to be said: it is another reason than before.
+    fn note(&mut self, why: String) -> bool {
+        self.wait.get_or_insert(END_WAIT_MIN);
+        let is_new = self.told.as_ref() != Some(&why);
+        self.told = Some(why);
+        is_new
+    }
+
+    fn wait_longer(&mut self) {
+        self.wait = self.wait.map(|wait| (wait * 2).min(END_WAIT_MAX));
     }
 }
 
@@ -136,18 +174,32 @@ fn done(disk: &mut Disk, shared: &Shared, task: Task) -> Result<Done, StoreError
 }
 
 /// Ends the leases that are due. If the disk takes nothing, they end later.
-fn end_leases(disk: &mut Disk, shared: &Shared) {
-    if shared.check().is_err() {
-        return;
-    }
-    let due = shared.memory.read().due((shared.clock)());
+fn end_leases(disk: &mut Disk, shared: &Shared, trouble: &mut Trouble) {
+    let due = match shared.check() {
+        Ok(()) => shared.memory.read().due((shared.clock)()),
+        // Nothing is written any more.
+        Err(_) => Vec::new(),
+    };
     for lease in due {
         let Ok(changes) = shared.memory.read().prepare_end(lease) else { continue };
         if let Err(error) = write(disk, shared, changes) {
-            tracing::warn!(%lease, error = &error as &dyn std::error::Error, "a lease that is over cannot be ended");
+            let error = &error as &dyn std::error::Error;
+            if trouble.note(words(error)) {
+                tracing::warn!(%lease, error, "a lease that is over cannot be ended; it is tried again");
+            }
             return;
         }
     }
+    if trouble.told.is_some() {
+        tracing::info!("leases that are over are ended again");
+    }
+    *trouble = Trouble::default();
+}
+
+/// Returns an error with its causes.
+fn words(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))
 }
 
 /// First the disk, then memory, then those who wait.
@@ -170,4 +222,22 @@ fn ended(shared: &Shared, result: Result<(), WriteError>) -> Result<(), StoreErr
         }
         error
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_ended_is_tried_ever_less_often_and_said_once() {
+        let mut trouble = Trouble::default();
+        assert!(trouble.note("full".into()));
+        assert_eq!(trouble.wait, Some(END_WAIT_MIN));
+        for _ in 0..20 {
+            trouble.wait_longer();
+            assert!(!trouble.note("full".into()));
+        }
+        assert_eq!(trouble.wait, Some(END_WAIT_MAX));
+        assert!(trouble.note("read-only".into()) && trouble.note("full".into()), "it is another reason");
+    }
 }

@@ -1,4 +1,5 @@
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use skein_store::{Key, Operation, Value, read_one};
 
@@ -90,6 +91,71 @@ fn a_full_disk_takes_nothing_and_the_store_goes_on() {
     let store = SqliteStore::open_with(&path, still()).expect("it is whole");
     assert!(has(&store, "small") && has(&store, "k/0") && !has(&store, &format!("k/{puts}")));
     assert_eq!(read_one(&store, &Key::new("small").expect("it is a key"), WITHIN).ok().map(|read| read.0), revision);
+}
+
+/// How often the writer looks at the clock in so long, at least once each time that it tries to end a lease.
+fn looks(count: &AtomicU64, within: Duration) -> u64 {
+    let before = count.load(Ordering::SeqCst);
+    std::thread::sleep(within);
+    count.load(Ordering::SeqCst) - before
+}
+
+#[test]
+fn a_lease_that_cannot_be_ended_is_tried_again_after_a_while() {
+    let (_folder, path) = file();
+    let (disk, loaded) = Disk::open(&path).expect("it is made");
+    disk.set_pages_max(100).expect("it is set");
+    let (time, count) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (clock_time, clock_count) = (time.clone(), count.clone());
+    let clock: Clock = Arc::new(move || {
+        clock_count.fetch_add(1, Ordering::SeqCst);
+        Duration::from_secs(clock_time.load(Ordering::SeqCst))
+    });
+    let store = SqliteStore::start(disk, loaded, clock).expect("it is started");
+    let lease = store.grant(Duration::from_secs(5), WITHIN).expect("there is room").id;
+    let keys = (0..300).map(|number| Key::new(&format!("leased/{number:0>100}")).expect("it is a key"));
+    let value = || Value::new(b"x".to_vec()).expect("it is within the bound");
+    let keys: Vec<Key> = keys.collect();
+    for keys in keys.chunks(50) {
+        let add = |all: Transaction, key: &Key| all.then(Operation::put_leased(key.clone(), value(), lease));
+        store.commit(&keys.iter().fold(Transaction::new(), add), WITHIN).expect("there is room");
+    }
+    store.commit(&put("old", 60_000), WITHIN).expect("there is room");
+    store.commit(&put("old", 1), WITHIN).expect("there is room");
+    for bytes in [20_000, 2_000, 100] {
+        (0..1000).find(|number| store.commit(&put(&format!("k/{bytes}/{number}"), bytes), WITHIN).is_err());
+    }
+    time.store(60, Ordering::SeqCst);
+    let tried = looks(&count, Duration::from_secs(2));
+    assert!((1..200).contains(&tried), "it looked {tried} times");
+    assert!(has(&store, &format!("leased/{:0>100}", 7)), "it is not ended");
+    let revision = store.read(&Range::below(Prefix::all()), WITHIN).expect("it can be read").revision;
+    store.compact(revision, WITHIN).expect("that takes no room");
+    // It is ended as soon as there is room.
+    let deadline = Instant::now() + WITHIN;
+    while store.keep_alive(lease, WITHIN).is_ok() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(matches!(store.keep_alive(lease, WITHIN), Err(StoreError::LeaseOver { .. })));
+}
+
+#[test]
+fn a_store_that_has_ended_does_not_look_at_its_leases_without_a_pause() {
+    let (_folder, path) = file();
+    let (time, count) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (clock_time, clock_count) = (time.clone(), count.clone());
+    let clock: Clock = Arc::new(move || {
+        clock_count.fetch_add(1, Ordering::SeqCst);
+        Duration::from_secs(clock_time.load(Ordering::SeqCst))
+    });
+    let store = SqliteStore::open_with(&path, clock).expect("it is made");
+    store.grant(Duration::from_secs(5), WITHIN).expect("there is room");
+    let other = rusqlite::Connection::open(&path).expect("SQLite opens it");
+    other.execute("UPDATE store SET revision = 9", []).expect("SQLite writes it");
+    store.commit(&put("a", 1), WITHIN).expect_err("the file is another");
+    time.store(60, Ordering::SeqCst);
+    let looked = looks(&count, Duration::from_secs(1));
+    assert!(looked < 200, "it looked {looked} times");
 }
 
 #[test]
