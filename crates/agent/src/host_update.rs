@@ -3,14 +3,15 @@
 //! ```text
 //! state/update/order.json   the last order: written before anything is done, so that nothing is done twice
 //! state/update/outcome      what became of its commands, written by the shell that runs them
-//! state/update/log          what they wrote
+//! state/update/log          what they wrote: its first 64 KiB and its last
+//! state/update/out          the pipe by which they write, while they run
 //! ```
 //!
 //! The commands go on when the agent ends: they may replace it, and do boot the host. Whoever looks afterwards reads
 //! the files. What was under way when the host was booted, and was not to boot it, counts as failed.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -23,21 +24,35 @@ use tracing::warn;
 
 use crate::host_files;
 
+/// How many bytes of the end of a log are read: an older release kept all that commands wrote.
+const LOG_READ_BYTES: u64 = 64 << 10;
 /// How many bytes of the end of a log are told.
 const LOG_TOLD_BYTES: usize = 300;
 
-/// Runs `$2`, and then `$3`; either may be empty. `$1` is the directory.
+/// Runs `$2`, and then `$3`; either may be empty. `$1` is the directory. What they write is always read, so that they
+/// never wait, and little of that is kept. What they leave running may hold the pipe open and write on: it is waited
+/// for only a while.
 const SCRIPT: &str = r#"
 tell() { echo "$1" >"$dir/outcome.new" && sync "$dir/outcome.new" && mv "$dir/outcome.new" "$dir/outcome"; }
+run() {
+    rm -f "$dir/out"
+    if ! mkfifo "$dir/out"; then sh -c "$1"; return; fi
+    { head -c 65536; tail -c 65536; rm -f "$dir/out"; } <"$dir/out" >"$dir/log" &
+    sh -c "$1" >"$dir/out" 2>&1
+    code=$?
+    tries=0
+    while [ -p "$dir/out" ] && [ $tries -lt 25 ]; do sleep 0.2; tries=$((tries + 1)); done
+    return $code
+}
 dir=$1
 if [ -n "$2" ]; then
-    sh -c "$2"
+    run "$2"
     code=$?
     if [ $code -ne 0 ]; then tell "failed $code"; exit; fi
 fi
 if [ -z "$3" ]; then tell done; exit; fi
 tell booting || exit
-sh -c "$3" || tell "not-booted $?"
+run "$3" || tell "not-booted $?"
 "#;
 
 /// The commands that bring a host up to date, for a shell.
@@ -93,6 +108,11 @@ impl HostUpdates {
             return Ok(self.look(id));
         }
         let (update, reboot) = self.commands_for(how)?;
+        if let Some(pid) = self.runs_still() {
+            // Two updates at once may break the host, and the outcome would be of either.
+            let why = format!("the commands of an earlier update run still, as process {pid}");
+            return Err((why, format!("wait until they end, or end them: kill -- -{pid}")));
+        }
         close().map_err(|why| (why, "nothing was begun: empty the host first".into()))?;
         let failed = |error: io::Error| (format!("the order cannot be kept: {error}"), "see the agent's disk".into());
         let mut order = Order { id: id.to_owned(), how, boot_id: host_files::boot_id(), pid: None };
@@ -112,6 +132,12 @@ impl HostUpdates {
         let boots = |order: &Order| matches!(order.how, UpdateHow::UpdateReboot | UpdateHow::Reboot);
         let known = self.known().filter(boots);
         known.is_some_and(|order| self.look(&order.id).state == UpdateRunState::Running)
+    }
+
+    /// Returns the process of the last order's commands, if they run.
+    fn runs_still(&self) -> Option<u32> {
+        let known = self.known().filter(|known| self.look(&known.id).state == UpdateRunState::Running)?;
+        known.pid.filter(|pid| is_alive(*pid))
     }
 
     /// Returns the commands of an order: to update, and to boot.
@@ -150,10 +176,10 @@ impl HostUpdates {
 
     /// Runs the commands in a session of their own, and returns the process.
     fn run(&self, update: &str, reboot: &str) -> io::Result<u32> {
-        let log = fs::File::create(self.dir.join("log"))?;
+        fs::File::create(self.dir.join("log"))?;
         let mut command = Command::new("sh");
         command.arg("-c").arg(SCRIPT).arg("skein-update").arg(&self.dir).arg(update).arg(reboot);
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn()?;
         let pid = child.id();
         // Somebody has to wait for it; if there is no thread, that is at the agent's end.
@@ -193,12 +219,21 @@ impl HostUpdates {
 
     /// Adds the end of what the commands wrote.
     fn with_log(&self, what: &str) -> String {
-        let log = fs::read(self.dir.join("log")).unwrap_or_default();
+        let log = end_of(&self.dir.join("log")).unwrap_or_default();
         let end = String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TOLD_BYTES)..]).into_owned();
         let plain = end.split_whitespace().collect::<Vec<_>>().join(" ");
         let plain: String = plain.chars().filter(|char| !char.is_control()).collect();
         if plain.is_empty() { what.to_owned() } else { format!("{what}: {plain}") }
     }
+}
+
+/// Reads the end of a file.
+fn end_of(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::Start(file.metadata()?.len().saturating_sub(LOG_READ_BYTES)))?;
+    let mut end = Vec::new();
+    file.take(LOG_READ_BYTES).read_to_end(&mut end)?;
+    Ok(end)
 }
 
 /// Returns whether a process is there, and has not ended.
@@ -278,6 +313,9 @@ mod tests {
         }
         assert_eq!(boots.look("2.a").state, UpdateRunState::Running);
         assert_eq!(boots.look_in("2.a", other.clone()).state, UpdateRunState::Done);
+        while boots.runs_still().is_some() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         // A command that was cut off by a boot has failed; a person's update is over with the boot.
         let slow = updates(dir.path(), "sleep 60", "");
         slow.order("3.a", UpdateHow::Update, || Ok(())).unwrap();
@@ -292,5 +330,55 @@ mod tests {
         slow.order("4.a", UpdateHow::Manual, || Ok(())).unwrap();
         assert_eq!(slow.look("4.a").state, UpdateRunState::Running);
         assert_eq!(slow.look_in("4.a", other).state, UpdateRunState::Done);
+    }
+    #[test]
+    fn what_an_update_writes_is_bounded_and_its_end_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let loud = updates(dir.path(), "echo begun; head -c 20000000 /dev/zero; echo no space; exit 7", "");
+        loud.order("1.a", UpdateHow::Update, || Ok(())).unwrap();
+        let view = over(&loud, "1.a");
+        assert!(view.state == UpdateRunState::Failed && view.message.contains("no space"), "{view:?}");
+        let log = fs::read(dir.path().join("update/log")).unwrap();
+        assert!(log.len() <= 128 << 10 && log.starts_with(b"begun"), "{} bytes", log.len());
+        // A log of an older release has no bound: only its end is read.
+        let path = dir.path().join("large");
+        let mut file = fs::File::create(&path).unwrap();
+        file.set_len(1 << 40).unwrap();
+        file.seek(SeekFrom::End(0)).unwrap();
+        file.write_all(b"the end").unwrap();
+        let end = end_of(&path).unwrap();
+        assert!(end.len() as u64 == LOG_READ_BYTES && end.ends_with(b"the end"), "{}", end.len());
+    }
+
+    #[test]
+    fn what_an_update_leaves_running_does_not_keep_it_from_being_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let leaves = updates(dir.path(), "sleep 300 & echo left", "");
+        leaves.order("1.a", UpdateHow::Update, || Ok(())).unwrap();
+        let view = over(&leaves, "1.a");
+        end_group(&leaves);
+        assert_eq!(view.state, UpdateRunState::Done, "{view:?}");
+    }
+
+    #[test]
+    fn no_update_is_begun_while_another_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let slow = updates(dir.path(), "sleep 300", "");
+        slow.order("1.a", UpdateHow::Update, || Ok(())).unwrap();
+        let (why, cure) = slow.order("2.a", UpdateHow::Update, || Ok(())).unwrap_err();
+        assert!(why.contains("run still") && cure.contains("kill -- -"), "{why}: {cure}");
+        assert_eq!(slow.look("1.a").state, UpdateRunState::Running);
+        end_group(&slow);
+        assert_eq!(over(&slow, "1.a").state, UpdateRunState::Failed);
+        assert!(slow.order("2.a", UpdateHow::Update, || Ok(())).is_ok());
+        end_group(&slow);
+    }
+
+    /// Ends the commands of the last order, as the refusal of another says.
+    fn end_group(updates: &HostUpdates) {
+        let pid = updates.known().unwrap().pid.unwrap();
+        let kill = format!("kill -- -{pid}");
+        // Those of an order that is over may have ended.
+        let _ = Command::new("sh").arg("-c").arg(kill).stderr(Stdio::null()).status();
     }
 }
