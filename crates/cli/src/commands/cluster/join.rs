@@ -12,11 +12,14 @@ use skein_api::cluster::{Contact, JoinRequest};
 use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
 use skein_identity::{CaFingerprint, CertificateDer, Identity, IdentityError, IdentityRequest, JoinToken, parse_pem};
 use skein_inventory::{CONTROLLERS_MAX, ControllersFile};
+use skein_terminal::files;
 
 use super::access::{DEFAULT_CONFIG_DIR, config_dir};
 use crate::commands::local::LocalAgent;
 use crate::commands::text::{clean_line, print};
 
+/// How large a file with a token may be.
+const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
 /// How long the controller may take until the host's agent reports to it.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 /// The status by which a controller refuses a host that was removed.
@@ -40,18 +43,44 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 Examples:
   skein join https://ctl.example:7443 --token skein-join-1.4f...
       `skein-controller ticket` prints the whole line
-  skein join ctl.example --token skein-join-1.4f... --name node3")]
+  skein join ctl.example --token skein-join-1.4f... --name node3
+  skein join ctl.example --token-file - <node3.token
+      the token is not among the process's arguments, which every user of the host can read")]
 pub struct Args {
     #[command(flatten)]
     local: LocalAgent,
     /// The controller's URL
     url: ControllerUrl,
     /// The token: for one host, once, and for a while
-    #[arg(long)]
-    token: JoinToken,
+    #[arg(long, required_unless_present = "token_file", conflicts_with = "token_file")]
+    token: Option<JoinToken>,
+    /// The file with the token (- is standard input), so that no list of processes shows it
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// The host's name in the cluster [default: the host's own]
     #[arg(long)]
     name: Option<String>,
+}
+
+/// Which host joins, and by what.
+struct Joining {
+    url: ControllerUrl,
+    token: JoinToken,
+    name: Option<String>,
+}
+
+impl Joining {
+    fn of(args: &Args) -> anyhow::Result<Joining> {
+        let token = match (&args.token, &args.token_file) {
+            (Some(token), _) => token.clone(),
+            (None, Some(file)) => {
+                let text = files::read_small(file, TOKEN_FILE_BYTES_MAX)?;
+                text.trim().parse().with_context(|| format!("{} has no token", file.display()))?
+            }
+            (None, None) => bail!("give the token by --token-file FILE"),
+        };
+        Ok(Joining { url: args.url.clone(), token, name: args.name.clone() })
+    }
 }
 
 /// How a host becomes a member.
@@ -79,6 +108,8 @@ impl Joins {
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
+    let local = args.local.client();
+    let args = Joining::of(&args)?;
     let dir = config_dir();
     let identity_dir = dir.join("identity");
     let (identity, joins) = match present(&identity_dir)? {
@@ -103,7 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     write_controllers(&dir.join("controllers.toml"), &args.url)?;
     let client = ControllerClient::new(vec![args.url.clone()], &Credentials::Host(Box::new(identity)))?;
     print(&format!("{host} {}: {}\n", joins.words(), identity_dir.display()))?;
-    match start_agent(&args.local.client(), joins)? {
+    match start_agent(&local, joins)? {
         Agent::Runs => seen(&client, &host, begun)?,
         Agent::Stale => print("start the agent anew, so that it shows the new certificate; its VMs go on meanwhile\n")?,
         Agent::Manual => print(&format!(
@@ -138,20 +169,20 @@ fn present(dir: &Path) -> anyhow::Result<Present> {
 }
 
 /// Refuses a token of another cluster than that of a certificate that has ended.
-fn ended(host: &str, args: &Args, dir: &Path) -> anyhow::Result<()> {
+fn ended(host: &str, args: &Joining, dir: &Path) -> anyhow::Result<()> {
     let roots = parse_pem(&std::fs::read(dir.join(Identity::CA_FILE))?)?;
     is_of_cluster(&roots, host, args, dir)?;
     is_named(host, args)
 }
 
 /// Returns an identity that the host has already, if it is of the token's cluster.
-fn kept(identity: Identity, args: &Args, dir: &Path) -> anyhow::Result<Identity> {
+fn kept(identity: Identity, args: &Joining, dir: &Path) -> anyhow::Result<Identity> {
     is_of_cluster(identity.roots(), identity.host(), args, dir)?;
     is_named(identity.host(), args)?;
     Ok(identity)
 }
 
-fn is_of_cluster(roots: &[CertificateDer<'_>], host: &str, args: &Args, dir: &Path) -> anyhow::Result<()> {
+fn is_of_cluster(roots: &[CertificateDer<'_>], host: &str, args: &Joining, dir: &Path) -> anyhow::Result<()> {
     if !roots.iter().any(|root| CaFingerprint::of(root) == args.token.ca) {
         bail!(
             "this host is '{host}' of another cluster, and stays so: to leave that one, drain the host there, stop its \
@@ -162,7 +193,7 @@ fn is_of_cluster(roots: &[CertificateDer<'_>], host: &str, args: &Args, dir: &Pa
     Ok(())
 }
 
-fn is_named(host: &str, args: &Args) -> anyhow::Result<()> {
+fn is_named(host: &str, args: &Joining) -> anyhow::Result<()> {
     if let Some(name) = args.name.as_deref().filter(|name| !name.eq_ignore_ascii_case(host)) {
         bail!("this host is '{host}' of the cluster already, and not '{name}': leave --name out");
     }
@@ -170,7 +201,7 @@ fn is_named(host: &str, args: &Args) -> anyhow::Result<()> {
 }
 
 /// Returns whether the controller refuses the host's certificate, as the host was removed.
-fn is_removed(args: &Args, identity: &Identity) -> anyhow::Result<bool> {
+fn is_removed(args: &Joining, identity: &Identity) -> anyhow::Result<bool> {
     let credentials = Credentials::Host(Box::new(identity.clone()));
     match ControllerClient::new(vec![args.url.clone()], &credentials)?.host(identity.host()) {
         Err(ControllerError::Refused(problem)) => Ok(problem.status == FORBIDDEN),
@@ -180,7 +211,7 @@ fn is_removed(args: &Args, identity: &Identity) -> anyhow::Result<bool> {
 }
 
 /// Has the key that is there signed again, and keeps the certificate in place of the one that is refused.
-fn joined_anew(args: &Args, dir: &Path, name: &str) -> anyhow::Result<Identity> {
+fn joined_anew(args: &Joining, dir: &Path, name: &str) -> anyhow::Result<Identity> {
     let identity = signed(args, IdentityRequest::with_key_of(dir, name)?)?;
     identity.save_beside_key(dir).context("the token is used up; get a new one by `skein-controller ticket`")?;
     Ok(identity)
@@ -195,7 +226,7 @@ fn writable(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Has a new key signed, and keeps the identity.
-fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
+fn joined(args: &Joining, dir: &Path) -> anyhow::Result<Identity> {
     let own = || -> anyhow::Result<String> {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").context("cannot find the host's name")?;
         Ok(name.trim().to_owned())
@@ -208,7 +239,7 @@ fn joined(args: &Args, dir: &Path) -> anyhow::Result<Identity> {
 }
 
 /// Has a key signed by the controller.
-fn signed(args: &Args, request: IdentityRequest) -> anyhow::Result<Identity> {
+fn signed(args: &Joining, request: IdentityRequest) -> anyhow::Result<Identity> {
     let ask =
         JoinRequest { host: request.name().to_owned(), token: args.token.to_string(), signing_request: request.pem()? };
     let credentials = Credentials::Nothing { ca: args.token.ca };
