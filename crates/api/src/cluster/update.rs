@@ -64,6 +64,10 @@ pub struct HostUpdate {
     /// What remains to be said, as why it failed, or was left out. May be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
+    /// Whether the host keeps the whole update from being begun: it cannot be emptied or does not report, and such
+    /// hosts are not to be left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub blocks: bool,
     /// Whether the host took no guests before, and is to take none afterwards.
     pub was_in_maintenance: bool,
     /// The operation that empties the host.

@@ -18,6 +18,8 @@ use crate::words::vms_words;
 
 /// Within which seconds a host has to be updated and back.
 const WAIT_RANGE_S: std::ops::RangeInclusive<u64> = 60..=86_400;
+/// What to do about hosts that keep an update from being begun.
+const BLOCKED_CURE: &str = "see to that, or leave such hosts out: --skip-blocked";
 /// How many guests are named that keep a host from being emptied.
 const BLOCKERS_TOLD_MAX: usize = 5;
 
@@ -39,17 +41,10 @@ impl Controller {
         if chosen.is_empty() {
             return Some(Answer::conflict("there are no hosts", "see skein host list"));
         }
-        let mut hosts = Vec::new();
-        for host in chosen {
-            let (state, detail) = match self.cannot_begin(&host) {
-                Some((why, is_allowed)) if is_allowed || request.skip_blocked => (HostUpdateState::Skipped, why),
-                Some((why, _)) => {
-                    let cure = "see to that, or leave such hosts out: --skip-blocked";
-                    return Some(Answer::conflict(format!("'{host}' cannot be updated: {why}"), cure));
-                }
-                None => (HostUpdateState::Unchecked, String::new()),
-            };
-            hosts.push(HostUpdate { host, state, detail, ..HostUpdate::default() });
+        let hosts: Vec<HostUpdate> =
+            chosen.into_iter().map(|host| self.begun_with(host, request.skip_blocked)).collect();
+        if let Some(of) = hosts.iter().find(|of| of.blocks && !request.dry_run) {
+            return Some(Answer::conflict(format!("'{}' cannot be updated: {}", of.host, of.detail), BLOCKED_CURE));
         }
         let UpdateRequest { how, bring_home, wait_s, skip_blocked, .. } = *request;
         let kind = OperationKind::Update { how, bring_home, wait_s, skip_blocked };
@@ -90,6 +85,18 @@ impl Controller {
         }
     }
 
+    /// Returns what an update begins with: a host that is to be checked, or that is left out, or in the way.
+    fn begun_with(&self, host: String, skip_blocked: bool) -> HostUpdate {
+        let of = HostUpdate { host, ..HostUpdate::default() };
+        match self.cannot_begin(&of.host) {
+            Some((detail, is_allowed)) => {
+                let blocks = !is_allowed && !skip_blocked;
+                HostUpdate { state: HostUpdateState::Skipped, detail, blocks, ..of }
+            }
+            None => of,
+        }
+    }
+
     // ---- plans ----
 
     /// Asks whether the next host can be emptied; once all were asked for, the operation begins, or fails.
@@ -124,7 +131,7 @@ impl Controller {
         let mut words = Vec::new();
         for of in hosts.iter_mut().filter(blocked) {
             words.push(format!("{} cannot be emptied: {}", of.host, of.detail));
-            of.state = HostUpdateState::Skipped;
+            (of.state, of.blocks) = (HostUpdateState::Skipped, !skip_blocked);
         }
         operation.state = match words.is_empty() || skip_blocked {
             true => OperationState::Running,
@@ -133,8 +140,7 @@ impl Controller {
         operation.message.clear();
         if operation.state == OperationState::Failed {
             let why = words.join("; ");
-            operation.message =
-                format!("nothing was begun: {why}; see to that, or leave such hosts out: --skip-blocked");
+            operation.message = format!("nothing was begun: {why}; {BLOCKED_CURE}");
         }
         self.save_operation(now, operation);
     }
@@ -147,7 +153,14 @@ impl Controller {
             self.ask_plan(purpose, Want::Empty { host }, Excluded::new());
             return;
         }
-        operation.message = "nothing was begun: this is what would be done".into();
+        let blocks = operation.update.iter().flat_map(|of| &of.hosts).filter(|of| of.blocks);
+        let words: Vec<String> = blocks.map(|of| format!("{}: {}", of.host, of.detail)).collect();
+        let open = self.open_operations().find(|of| of.update.is_some());
+        operation.message = match (words.is_empty(), open) {
+            (false, _) => format!("nothing would be begun: {}; {BLOCKED_CURE}", words.join("; ")),
+            (true, Some(open)) => format!("nothing would be begun now: hosts are updated already, by {}", open.id),
+            (true, None) => "nothing was begun: this is what would be done".into(),
+        };
         operation.progress.left_ms = None;
         self.effect(Output::Answer { asked, answer: Answer::Operation(Box::new(operation)) });
     }
@@ -176,6 +189,7 @@ impl Controller {
             Ok(planned) => (self.blockers(&host, &planned), planned.moves.len()),
             Err(error) => (error_chain(&error), 0),
         };
+        let skip_blocked = matches!(operation.kind, OperationKind::Update { skip_blocked: true, .. });
         let of = &mut operation.update.get_or_insert_default().hosts[index];
         (of.state, of.detail) = (HostUpdateState::Waiting, detail);
         match asked {
@@ -183,7 +197,7 @@ impl Controller {
                 if of.detail.is_empty() {
                     of.detail = vms_words(moves, "leaves", "leave");
                 } else {
-                    of.state = HostUpdateState::Skipped;
+                    (of.state, of.blocks) = (HostUpdateState::Skipped, !skip_blocked);
                     of.detail = format!("it cannot be emptied: {}", of.detail);
                 }
                 self.check_preview(operation, asked);

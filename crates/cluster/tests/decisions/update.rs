@@ -201,6 +201,35 @@ fn nothing_is_begun_if_a_host_of_an_update_cannot_be_emptied() {
 }
 
 #[test]
+fn a_preview_of_an_update_says_what_the_update_would_do() {
+    let shown = |bench: &mut Bench, request: UpdateRequest| match bench.ask(update(request)) {
+        Answer::Operation(shown) => *shown,
+        answer => panic!("it is not shown: {answer:?}"),
+    };
+    let dry = || UpdateRequest { dry_run: true, ..UpdateRequest::default() };
+    let blocked = |shown: &Operation| -> Vec<String> {
+        shown.update.iter().flat_map(|of| &of.hosts).filter(|of| of.blocks).map(|of| of.host.clone()).collect()
+    };
+    let mut bench = Bench::new(&["a", "b", "c"]);
+    bench.run_vm("b", "fixed");
+    pin(&mut bench, "fixed");
+    bench.disconnect("c");
+    bench.wait_s(60);
+    assert_eq!(bench.host("c").contact, Contact::Lost);
+    // It is refused, and the preview says by which hosts.
+    assert!(bench.refused(all()).message.contains("'c' cannot be updated"));
+    let preview = shown(&mut bench, dry());
+    assert_eq!(blocked(&preview), ["b", "c"]);
+    let message = &preview.message;
+    assert!(message.contains("nothing would be begun") && message.contains("fixed"), "{message}");
+    assert!(message.contains("c: its agent does not report") && message.contains("--skip-blocked"), "{message}");
+    let preview = shown(&mut bench, UpdateRequest { skip_blocked: true, ..dry() });
+    assert!(blocked(&preview).is_empty() && preview.message.contains("would be done"), "{preview:?}");
+    let states: Vec<HostUpdateState> = preview.update.unwrap().hosts.iter().map(|of| of.state).collect();
+    assert_eq!(states, [HostUpdateState::Waiting, HostUpdateState::Skipped, HostUpdateState::Skipped]);
+}
+
+#[test]
 fn a_later_leader_goes_on_with_an_update_under_the_same_id() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.run_vm("a", "web");

@@ -17,8 +17,9 @@ use crate::commands::text::{clean_line, count, print, print_json, table};
 
 /// Update hosts one after the other: each is emptied, updated, rebooted, and takes guests again
 ///
-/// The commands are each host's own: its administrator gave them to its agent (skein agent --update, --reboot). Before
-/// anything is done it is seen whether each host can be emptied. The first host that fails ends it, and stays in
+/// The commands are each host's own: its administrator gave them to its agent (skein agent --update, --reboot); whether
+/// there are any is seen when the host's turn comes. Before anything is done it is seen whether each host can be
+/// emptied: if one cannot, nothing is begun. The first host that fails ends it, and stays in
 /// maintenance. Ctrl-C stops watching, not the update.
 #[derive(clap::Args)]
 #[command(after_help = format!("\
@@ -98,11 +99,15 @@ pub fn run(client: &ControllerClient, args: Args) -> anyhow::Result<ExitCode> {
     }
     let all = operation.update.as_ref().map_or(0, |of| of.hosts.len());
     let goes = turns(&operation, HostUpdateState::Waiting);
+    let blocked = operation.update.iter().flat_map(|of| &of.hosts).filter(|of| of.blocks).count();
     match output {
         Output::Json => print_json(&operation)?,
         Output::Text => {
             let left = turns(&operation, HostUpdateState::Skipped);
-            let end = format!("{} would be updated, {left} would not\n", count(goes, "host"));
+            let end = match blocked {
+                0 => format!("{} would be updated, {left} would not\n", count(goes, "host")),
+                _ => format!("no host would be updated: {blocked} of {all} would be in the way\n"),
+            };
             print(&(hosts_table(&operation) + &end + &clean_line(&operation.message) + "\n"))?;
         }
     }
@@ -139,7 +144,8 @@ pub fn hosts_table(operation: &Operation) -> String {
                 (before, after) => after.clone().or_else(|| before.clone()).unwrap_or_default(),
             };
             let ended = of.ended.map(time).unwrap_or_default();
-            [of.host.clone(), state(of.state).to_owned(), ended, release, of.detail.clone()]
+            let state = if of.blocks { "BLOCKED" } else { state(of.state) };
+            [of.host.clone(), state.to_owned(), ended, release, of.detail.clone()]
         })
         .collect();
     table(["HOST", "STATE", "ENDED", "RELEASE", "WHAT"], &rows)
