@@ -289,6 +289,16 @@ fn rules_are_added_listed_explained_and_taken_away() {
 }
 
 #[test]
+fn a_check_of_rules_that_clash_says_which_and_what_to_do() {
+    let user = User::logged_in(|_, _| {
+        page(vec![json!({"hard": true, "what": "'x' is with 'y'", "rule": "rule 'away'", "vms": [], "hosts": [],
+                "clashes": ["rule 'away' and rule 'pair': they cannot hold together: remove one"]})])
+    });
+    let clashing = user.run(&["rule", "check"]).exits(3).says("clash: rule 'away' and rule 'pair'");
+    assert!(clashing.says("change or remove a rule").out.find("skein optimize").is_none());
+}
+
+#[test]
 fn an_optimisation_is_shown_before_it_is_made() {
     let user = User::logged_in(|asked, before| {
         let none = asked.body.contains("\"aggressiveness\":1");
@@ -421,6 +431,14 @@ fn a_host_joins_once_and_again() {
     assert_eq!(std::fs::read(user.path("etc/identity/host.key")).unwrap(), key);
     assert_eq!(std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap(), controllers);
     join(&["--name", "node4"]).exits(1).complains("this host is 'node3' of the cluster already");
+    // The token may be in a file, so that it is in no list of processes.
+    std::fs::write(user.path("token"), format!("{token}\n")).unwrap();
+    std::fs::write(user.path("none"), "x\n").unwrap();
+    let by_file = |file: &str| user.run(&["join", &url, "--token-file", file, "--socket", "none.sock"]);
+    by_file(user.path("token").to_str().unwrap()).exits(0).says("node3 has its identity already");
+    by_file(user.path("none").to_str().unwrap()).exits(1).complains("has no token");
+    join(&["--token-file", "token"]).exits(2);
+    user.run(&["join", &url]).exits(2);
     // Another cluster's token changes nothing.
     let other = JoinToken { ca: "cd".repeat(32).parse().unwrap(), id: "1d".into(), secret: "5".into() }.to_string();
     user.run(&["join", &url, "--token", &other]).exits(1).complains("this host is 'node3' of another cluster");
@@ -597,6 +615,12 @@ fn an_update_of_hosts_is_shown_beforehand_and_followed() {
     let blocked = "it cannot be emptied: db1 stays: it is pinned here";
     let failed = "hosta: its update failed (exit 7): no space; it stays in maintenance";
     let user = User::logged_in(move |asked, before| match asked.what.as_str() {
+        "POST /api/v1/cluster/update" if asked.body.contains("update\",\"bring_home\":false") => {
+            let message = "nothing would be begun: hostb: its agent does not report";
+            let mut shown = updated("planning", message, [("waiting", ""), ("skipped", "its agent does not report")]);
+            shown.update.as_mut().unwrap().hosts[1].blocks = true;
+            Answer::ok(&shown)
+        }
         "POST /api/v1/cluster/update" if asked.body.contains("\"dry_run\":true") => Answer::ok(&updated(
             "planning",
             "nothing was begun: this is what would be done",
@@ -606,7 +630,7 @@ fn an_update_of_hosts_is_shown_beforehand_and_followed() {
             let begun = updated("planning", "it is seen whether each host can be emptied", [("unchecked", ""); 2]);
             Answer::Json(202, serde_json::to_string(&begun).unwrap())
         }
-        _ if before < 3 => {
+        _ if before < 4 => {
             let message = "hosta (1 of 2): its guests leave, by operation 17-000051";
             Answer::ok(&updated("running", message, [("emptying", ""), ("waiting", "")]))
         }
@@ -614,16 +638,21 @@ fn an_update_of_hosts_is_shown_beforehand_and_followed() {
     });
     let shown = user.run(&["cluster", "update", "--dry-run"]).exits(3);
     shown.says("hosta  waiting").says("2 VMs leave").says("left out").says("1 host would be updated, 1 would not");
+    let shown = user.run(&["cluster", "update", "--dry-run", "--no-reboot", "--no-home"]).exits(3);
+    shown
+        .says("hostb  BLOCKED")
+        .says("no host would be updated: 1 of 2 would be in the way")
+        .says("nothing would be begun");
     let failed = user.run(&["cluster", "update", "--host", "hosta", "--host", "hostb", "--wait", "1h"]).exits(1);
     failed.says("update of hosts: hosta (1 of 2): its guests leave").says("update of hosts failed").says("exit 7");
     let asked = user.controller.asked();
-    let body: Value = serde_json::from_str(&asked[1].body).unwrap();
+    let body: Value = serde_json::from_str(&asked[2].body).unwrap();
     let wanted = json!({
         "hosts": ["hosta", "hostb"], "how": "update-reboot", "bring_home": true, "wait_s": 3600, "skip_blocked": false,
         "dry_run": false,
     });
     assert_eq!(body, wanted);
-    assert!(asked[1].headers.contains_key("idempotency-key"));
+    assert!(asked[2].headers.contains_key("idempotency-key"));
     user.run(&["operation", "show", "17-000050"]).exits(0).says("hosta  FAILED");
     user.run(&["cluster", "update", "--manual", "--no-reboot"]).exits(2);
     user.run(&["cluster", "update", "--group", "web", "--host", "hosta"]).exits(2);

@@ -30,7 +30,7 @@ impl Controller {
     }
 
     /// Adds a record to the audit log, unless it is one of too many refusals.
-    fn audit(&mut self, now: Now, mut record: AuditRecord) {
+    pub(crate) fn audit(&mut self, now: Now, mut record: AuditRecord) {
         if record.is_refusal() {
             let Some(left_out) = self.refusals.count(now, &record.by) else { return };
             if left_out > 0 {

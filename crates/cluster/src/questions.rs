@@ -1,8 +1,10 @@
 //! Answers questions about rules, from a copy of the cluster: they take a while in a large one.
 
+use std::collections::BTreeSet;
+
 use skein_api::cluster::{Complaint, Explanation, HostObjections};
 use skein_placement_model::cluster::model::Cluster;
-use skein_placement_model::cluster::{History, check, compile};
+use skein_placement_model::cluster::{Clash, History, check, compile};
 use skein_placement_model::explain::{explain, objections};
 
 use crate::planner::PlanError;
@@ -15,14 +17,39 @@ use crate::planner::PlanError;
 pub fn complaints(cluster: &Cluster) -> Result<Vec<Complaint>, PlanError> {
     let compiled = compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))?;
     let (found, _) = check(&compiled, &compiled.problem.initial, &History::default(), 0);
-    let complaint = |of: skein_placement_model::cluster::Complaint| Complaint {
-        hard: of.hard,
-        what: of.what,
-        rule: of.rule,
-        vms: of.guests,
-        hosts: of.hosts,
-    };
-    Ok(found.complaints.into_iter().map(complaint).collect())
+    // A rule that is about no guest breaks nothing.
+    let clashes: Vec<&Clash> = compiled.clashes.iter().filter(|clash| !clash.guests.is_empty()).collect();
+    let mut told = BTreeSet::new();
+    let complaints = found.complaints.into_iter().map(|of| {
+        let is_of = |(_, clash): &(usize, &&Clash)| of.rule.as_ref().is_some_and(|rule| clash.rules.contains(rule));
+        let of_rule = clashes.iter().enumerate().filter(is_of).filter(|_| of.hard);
+        let clashes = of_rule.map(|(index, clash)| {
+            told.insert(index);
+            clash_words(clash)
+        });
+        let clashes = clashes.collect();
+        Complaint { hard: of.hard, what: of.what, rule: of.rule, vms: of.guests, hosts: of.hosts, clashes }
+    });
+    let mut complaints: Vec<Complaint> = complaints.collect();
+    let others = clashes.iter().enumerate().filter(|(index, _)| !told.contains(index)).map(|(_, clash)| Complaint {
+        hard: true,
+        what: clash.what.clone(),
+        rule: clash.rules.first().cloned(),
+        vms: clash.guests.clone(),
+        hosts: Vec::new(),
+        clashes: vec![clash_words(clash)],
+    });
+    let others: Vec<Complaint> = others.collect();
+    complaints.splice(0..0, others);
+    Ok(complaints)
+}
+
+/// Says which rules can never hold together, why, and what to do.
+fn clash_words(clash: &Clash) -> String {
+    match clash.rules.is_empty() {
+        true => format!("{}: {}", clash.what, clash.todo),
+        false => format!("{}: {}: {}", clash.rules.join(" and "), clash.what, clash.todo),
+    }
 }
 
 /// Returns what is wrong with a rule beside the others, one sentence each.

@@ -34,6 +34,10 @@ pub struct Complaint {
     pub vms: Vec<String>,
     /// The hosts that are concerned.
     pub hosts: Vec<String>,
+    /// Of rules that can never hold together, wherever guests are: which they are, why, and what to do. No move mends
+    /// that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clashes: Vec<String>,
 }
 
 /// What speaks against a VM on a host.

@@ -5,6 +5,7 @@ mod audit;
 mod bench;
 mod by_hand;
 mod certificates;
+mod clashes;
 mod cpu_baseline;
 mod drain;
 mod fence;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use skein_api::cluster::OptimizeRequest;
+use skein_client::ControllerClient;
 
 use super::access::ControllerArgs;
 use super::follow::EXIT_CODES;
@@ -56,9 +57,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let message = message.map(|message| message + "\n").unwrap_or_default();
     let all = operation.moves.iter().filter(|of| of.to.is_some()).count();
     let end = match all {
-        0 => "no move is worth making\n".to_owned(),
+        0 => "no move is worth making\n".to_owned() + &still_broken(&client),
         _ => format!("{} would be made: skein optimize --apply\n", count(all, "move")),
     };
     print(&(moves(&operation) + &message + &end))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what stays broken though no move is made. Empty: nothing, or it is not known.
+fn still_broken(client: &ControllerClient) -> String {
+    let hard = client.complaints().map_or(0, |found| found.iter().filter(|of| of.hard).count());
+    match hard {
+        0 => String::new(),
+        _ => {
+            format!("{} that must not be stay: skein rule check says which, and what to do\n", count(hard, "complaint"))
+        }
+    }
 }

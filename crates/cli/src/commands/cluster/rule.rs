@@ -1,5 +1,6 @@
 //! `skein rule`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -198,6 +199,16 @@ fn rule_words(rule: &str) -> String {
     if rule.starts_with("rule ") { rule } else { format!("rule {rule}") }
 }
 
+/// Returns what would help: of rules that clash no move does.
+fn help(complaints: &[Complaint]) -> &'static str {
+    let clashing = complaints.iter().filter(|of| !of.clashes.is_empty()).count();
+    match clashing {
+        0 => "skein optimize",
+        _ if clashing == complaints.len() => "to change or remove a rule of those that clash; no move does",
+        _ => "to change or remove a rule of those that clash; for the rest: skein optimize",
+    }
+}
+
 fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
     let hard = complaints.iter().filter(|of| of.hard).count();
     if json {
@@ -208,11 +219,13 @@ fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
             let rule = of.rule.as_ref().map(|rule| format!(" [{}]", rule_words(rule))).unwrap_or_default();
             format!("{word}: {}{rule}\n", clean_line(&of.what))
         });
-        let text: String = lines.collect();
-        let end = match (hard, complaints.len()) {
-            (_, 0) => "nothing is broken\n".to_owned(),
-            (hard, all) => {
-                format!("{hard} of {} must not be; what would help: skein optimize\n", count(all, "complaint"))
+        let clashes: BTreeSet<&String> = complaints.iter().flat_map(|of| &of.clashes).collect();
+        let clashes: String = clashes.iter().map(|clash| format!("clash: {}\n", clean_line(clash))).collect();
+        let text = lines.collect::<String>() + &clashes;
+        let end = match complaints.len() {
+            0 => "nothing is broken\n".to_owned(),
+            all => {
+                format!("{hard} of {} must not be; what would help: {}\n", count(all, "complaint"), help(complaints))
             }
         };
         print(&(text + &end))?;
