@@ -15,8 +15,8 @@ use skein_api::{Accel, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigi
 use skein_client::Client;
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
-
 use skein_lab_hosts::{Lab, Spec};
+use skein_network::Layer;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const RATE_MBIT: u32 = 500;

@@ -98,8 +98,8 @@ impl Source for Liar {
     fn ask(&self, ask: &Ask) -> Answer {
         self.asked.set(self.asked.get() + 1);
         match self.of.ask(ask) {
-            _ if self.asked.get() % self.one_in == 0 => self.wrong.clone(),
-            Answer::Messages(messages) if self.one_in % 3 == 0 => {
+            _ if self.asked.get().is_multiple_of(self.one_in) => self.wrong.clone(),
+            Answer::Messages(messages) if self.one_in.is_multiple_of(3) => {
                 Answer::Messages(messages.into_iter().map(|m| m[..m.len() * 2 / 3].to_vec()).collect())
             }
             answer => answer,
