@@ -22,8 +22,8 @@ impl Now {
         UnixMs(self.wall.0.saturating_add(ms))
     }
 
-    /// Returns whether a moment of the wall clock is still to come that was set to be soon. One that is further off than
-    /// anything waits was set before the clock was set back.
+    /// Returns whether a moment of the wall clock is still to come that was set to be soon. One that is further off
+    /// than anything waits was set before the clock was set back.
     pub fn is_before(self, soon: UnixMs) -> bool {
         soon.0.checked_sub(self.wall.0).is_some_and(|left_ms| (1..=WAIT_MAX_MS).contains(&left_ms))
     }

@@ -267,8 +267,8 @@ impl Controller {
         }
         for (vm, host, other) in self.namesakes() {
             found.push(format!(
-                "'{vm}' is the name of two VMs: one is off on {host}, and the cluster knows that of {other} only: give one \
-                 another name, or have {host} forget it (there: skein vm forget {vm})"
+                "'{vm}' is the name of two VMs: one is off on {host}, and the cluster knows that of {other} only: give \
+                 one another name, or have {host} forget it (there: skein vm forget {vm})"
             ));
         }
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);

@@ -28,9 +28,9 @@ impl Ethtool {
             *to = from as libc::c_char;
         }
         request.ifr_ifru.ifru_data = structure.as_mut_ptr().cast();
-        // SAFETY: SIOCETHTOOL takes an ifreq whose data points to the structure that its first word, the command, stands
-        // for: each of these questions is answered into a structure of fixed size, which `bytes` says. Both outlive the
-        // call.
+        // SAFETY: SIOCETHTOOL takes an ifreq whose data points to the structure that its first word, the command,
+        // stands for: each of these questions is answered into a structure of fixed size, which `bytes` says. Both
+        // outlive the call.
         Errno::result(unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) })?;
         Ok(structure)
     }

@@ -200,8 +200,10 @@ impl Controller {
         match &run.fence {
             FenceRun::Idle => {
                 let waits = operation.fencing.as_ref().and_then(|fencing| fencing.not_before);
-                let is_settled = matches!(self.role, Role::Leader { since_ms, .. } if now.ms_since(since_ms) >= SETTLE_MS)
-                    && self.begun_ms.is_some_and(|begun| now.ms_since(begun) >= BEGIN_MS);
+                let leads_for_ms =
+                    if let Role::Leader { since_ms, .. } = self.role { now.ms_since(since_ms) } else { 0 };
+                let is_settled =
+                    leads_for_ms >= SETTLE_MS && self.begun_ms.is_some_and(|begun| now.ms_since(begun) >= BEGIN_MS);
                 if !is_settled || waits.is_some_and(|time| now.is_before(time)) {
                     return;
                 }

@@ -480,8 +480,8 @@ impl Controller {
         }
     }
 
-    /// Releases the reservations of a host whose moves are over: the VM is the host's by the records, or if no other host
-    /// has it. What is not known is waited for: the reservation may be all that is left of the VM.
+    /// Releases the reservations of a host whose moves are over: the VM is the host's by the records, or if no other
+    /// host has it. What is not known is waited for: the reservation may be all that is left of the VM.
     pub(crate) fn settle_reservations(&mut self, host: &str) {
         let Some(observed) = self.reporting(host) else { return };
         let Some(session) = observed.session else { return };
