@@ -294,11 +294,11 @@ impl Controller {
         if *to == from {
             return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), ""));
         }
-        if target.value.contact != Contact::Online && target.value.contact != Contact::Asleep {
-            return Some(Answer::conflict(format!("'{to}' does not report"), "choose another host: skein host list"));
-        }
         if target.value.contact == Contact::Asleep {
             return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
+        }
+        if target.value.contact != Contact::Online {
+            return Some(Answer::conflict(format!("'{to}' does not report"), "choose another host: skein host list"));
         }
         if target.value.mode != HostMode::Active {
             let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");

@@ -253,16 +253,23 @@ fn guests_that_are_started_go_where_fewest_are() {
     assert_eq!(to, ["beta", "delta", "delta"], "{failover:?}");
 }
 
-#[test]
-fn guests_wait_for_hosts_that_may_have_got_them_while_no_controller_looked() {
+/// Returns three hosts of which a controller that has just begun has heard of gamma only, and the failover of alpha,
+/// which had a guest.
+fn unheard() -> (Bench, Operation) {
     let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
     bench.run_vm("alpha", "web");
-    // Somebody moves it to beta, and alpha dies: of that no controller hears.
     ["alpha", "beta"].iter().for_each(|host| bench.disconnect(host));
     bench.change_leader();
     bench.connect("gamma");
     bench.wait_s(20);
     let failover = bench.begin(is_off("alpha"));
+    (bench, failover)
+}
+
+#[test]
+fn guests_wait_for_hosts_that_may_have_got_them_while_no_controller_looked() {
+    // Somebody moves it to beta, and alpha dies: of that no controller hears.
+    let (mut bench, failover) = unheard();
     bench.wait_s(60);
     let waits = bench.now(&failover);
     assert_eq!((waits.state, bench.sent.len()), (OperationState::Planning, 0), "{waits:?}");
@@ -282,13 +289,7 @@ fn guests_wait_for_hosts_that_may_have_got_them_while_no_controller_looked() {
 #[test]
 fn guests_start_once_hosts_have_said_that_they_have_not_got_them() {
     for says_off in [false, true] {
-        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
-        bench.run_vm("alpha", "web");
-        ["alpha", "beta"].iter().for_each(|host| bench.disconnect(host));
-        bench.change_leader();
-        bench.connect("gamma");
-        bench.wait_s(20);
-        let failover = bench.begin(is_off("alpha"));
+        let (mut bench, failover) = unheard();
         assert!(bench.sent.is_empty());
         match says_off {
             true => drop(bench.ask(is_off("beta"))),
