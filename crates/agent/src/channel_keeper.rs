@@ -192,7 +192,7 @@ mod tests {
         let end = Instant::now();
         drop((first, late));
         keeper.join().unwrap().unwrap();
-        assert!(end.elapsed() < Duration::from_secs(5));
+        assert!(end.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

@@ -226,7 +226,7 @@ fn fills_all_links(world: &World, nics: usize) {
     while let shares = world.shares(Duration::from_secs(1))
         && !(shares.len() == nics && shares.iter().all(|share| *share > 0.85))
     {
-        assert!(begin.elapsed() < Duration::from_secs(30), "{shares:?}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{shares:?}");
     }
     bulk.finish();
 }
@@ -355,7 +355,7 @@ fn of_too_many_nics_some_are_used_and_the_others_told() {
     let bulk = Bulk::start(&world);
     let begin = Instant::now();
     while bulk.received.load(Ordering::Relaxed) < 32 << 20 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "bulk does not move");
+        assert!(begin.elapsed() < Duration::from_secs(60), "bulk does not move");
         thread::sleep(Duration::from_millis(10));
     }
     bulk.finish();
@@ -375,7 +375,7 @@ fn survives(name: &str, cut: Cut, longest_dip: Duration) {
     while let shares = world.shares(Duration::from_millis(500))
         && !shares.iter().all(|share| *share > 0.7)
     {
-        assert!(healed.elapsed() < Duration::from_secs(10), "after healing: {shares:?}");
+        assert!(healed.elapsed() < Duration::from_secs(60), "after healing: {shares:?}");
     }
     bulk.finish();
 }
@@ -422,11 +422,11 @@ fn small_streams_do_not_wait_behind_bulk() {
     // This holds while bulk fills the network links.
     let moved = |least: u64| bulk.received.load(Ordering::Relaxed) >= least;
     while !moved(1 << 20) {
-        assert!(begin.elapsed() < Duration::from_secs(10), "bulk does not move");
+        assert!(begin.elapsed() < Duration::from_secs(60), "bulk does not move");
         thread::sleep(Duration::from_millis(10));
     }
     while !moved(32 << 20) {
-        assert!(begin.elapsed() < Duration::from_secs(30), "bulk does not move");
+        assert!(begin.elapsed() < Duration::from_secs(60), "bulk does not move");
         echo.round_trips(10);
     }
     // This holds while nobody takes the bulk, and its window is full.

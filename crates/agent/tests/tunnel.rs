@@ -197,7 +197,7 @@ fn a_target_that_is_not_there_or_not_allowed_ends_the_connection() {
     let _tunnel = world.tunnel(&world.path("nobody.sock"));
     let since = Instant::now();
     assert!(ends(world.connect()));
-    assert!(since.elapsed() < Duration::from_secs(6));
+    assert!(since.elapsed() < Duration::from_secs(60));
 }
 
 #[test]

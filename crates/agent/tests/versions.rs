@@ -37,7 +37,7 @@ impl Newer {
         newer.say(json!({"hello": {
             "version": NEXT.highest, "lowest": NEXT.lowest, "release": "0.9.0", "cluster": {"size": 3},
         }}));
-        to.contact("a", true, 5 * SECOND);
+        to.contact("a", true, PATIENCE);
         newer
     }
 
@@ -68,13 +68,13 @@ fn an_agent_of_the_next_version_and_this_one_talk() {
     let b = world.start("b");
     world.list(&[("a", a.peers.port()), ("b", b.peers.port())]);
     a.peers.reach("b");
-    a.contact("b", true, 5 * SECOND);
-    b.contact("a", true, 5 * SECOND);
+    a.contact("b", true, PATIENCE);
+    b.contact("a", true, PATIENCE);
     assert!(a.peers.send("b", &message(1, "")) && b.peers.send("a", &message(2, "")));
     b.message("a", message(1, ""));
     a.message("b", message(2, ""));
     for (from, to) in [(&a, "b"), (&b, "a")] {
-        let answer = from.peers.ask(to, &question("tap"), Instant::now() + 5 * SECOND).unwrap();
+        let answer = from.peers.ask(to, &question("tap"), Instant::now() + PATIENCE).unwrap();
         assert!(matches!(answer, Answer::HostFacts(_)), "{answer:?}");
     }
 }
@@ -87,7 +87,7 @@ fn versions_that_have_none_in_common_say_which_host_to_upgrade() {
     let b = world.start("b");
     world.list(&[("a", a.peers.port()), ("b", b.peers.port())]);
     for (from, to) in [(&a, "b"), (&b, "a")] {
-        let error = from.peers.ask(to, &question("tap"), Instant::now() + 5 * SECOND).unwrap_err();
+        let error = from.peers.ask(to, &question("tap"), Instant::now() + PATIENCE).unwrap_err();
         let words = chain(&error);
         let is_version = matches!(&error, AskError::Unreachable { source, .. }
             if matches!(**source, DialError::Protocol(_)));
@@ -99,7 +99,7 @@ fn versions_that_have_none_in_common_say_which_host_to_upgrade() {
     socket.write_all(b"{\"hello\":{\"version\":3,\"release\":\"0.1.0\"}}\n").unwrap();
     let begin = Instant::now();
     while dialer.live().ended().is_none() {
-        assert!(begin.elapsed() < 5 * SECOND);
+        assert!(begin.elapsed() < PATIENCE);
         thread::sleep(SECOND / 100);
     }
     assert!(!b.peers.contact("c"));
@@ -113,7 +113,7 @@ fn messages_of_kinds_that_only_a_newer_version_knows_are_passed_over() {
     newer.say(json!({"lease": {"until": 17, "hosts": ["a", "b"]}}));
     newer.say(json!("goodbye"));
     newer.say(json!({"note": {"id": "0000000000000001", "text": "told", "level": 3}}));
-    b.wait(&PeerEvent::Note("a".into(), MigrationId(1), "told".into()), 5 * SECOND);
+    b.wait(&PeerEvent::Note("a".into(), MigrationId(1), "told".into()), PATIENCE);
     assert!(newer.goes_on(&b));
     // A peer that speaks no newer version has no excuse: the two do not understand each other.
     let dialer = world.session("c", &b);
@@ -121,7 +121,7 @@ fn messages_of_kinds_that_only_a_newer_version_knows_are_passed_over() {
     socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
     socket.write_all(b"{\"lease\":{\"until\":17}}\n").unwrap();
     let words = "the agent of b does not understand c's messages: are both of one release?";
-    b.wait(&PeerEvent::NotUnderstood("c".into(), words.into()), 5 * SECOND);
+    b.wait(&PeerEvent::NotUnderstood("c".into(), words.into()), PATIENCE);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn an_answer_that_only_a_newer_version_knows_fails_that_question_alone() {
     let mut newer = Newer::new(&world, &b);
     assert!(matches!(newer.hear(), ControlMessage::Hello { .. }));
     let error = thread::scope(|scope| {
-        let asked = scope.spawn(|| b.peers.ask("a", &question("tap"), Instant::now() + 5 * SECOND));
+        let asked = scope.spawn(|| b.peers.ask("a", &question("tap"), Instant::now() + PATIENCE));
         let ControlMessage::Ask { number, question } = newer.hear() else { panic!() };
         assert!(matches!(serde_json::from_value(question).unwrap(), Question::HostFacts { .. }));
         newer.say(json!({"tell": {"number": number, "answer": {"Ok": {"host-facts-2": {}}}}}));
@@ -197,5 +197,5 @@ fn a_reason_that_only_a_newer_version_knows_comes_with_its_words() {
         "id": "0000000000000001", "report": "Tomorrow", "why": null, "detail": "", "said": "",
     }}}));
     let words = "the agent of b does not understand a's messages: are both of one release?";
-    b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), 5 * SECOND);
+    b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), PATIENCE);
 }

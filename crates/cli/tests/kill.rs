@@ -93,10 +93,10 @@ impl World {
 }
 
 fn ends_soon(socket: &UnixStream) {
-    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
+    socket.set_read_timeout(Some(Duration::from_secs(90))).expect("a time");
     let since = Instant::now();
     let read = { socket }.read(&mut [0]);
-    assert!(!matches!(&read, Ok(1..)) && since.elapsed() < Duration::from_secs(8), "{read:?} {:?}", since.elapsed());
+    assert!(!matches!(&read, Ok(1..)) && since.elapsed() < Duration::from_secs(60), "{read:?} {:?}", since.elapsed());
 }
 
 fn listen(path: &Path) -> UnixListener {

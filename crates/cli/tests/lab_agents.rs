@@ -226,7 +226,7 @@ fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     let begin = Instant::now();
     let refused =
         cluster.refused("a", &Request::Check { vm: "v1".into(), to: "b".into(), options: MigrateOptions::default() });
-    assert!(refused.contains('b') && begin.elapsed() < Duration::from_secs(25), "{refused} {:?}", begin.elapsed());
+    assert!(refused.contains('b') && begin.elapsed() < SOON, "{refused} {:?}", begin.elapsed());
     assert!(cluster.migrations("a").is_empty(), "nothing was begun");
     *cluster.settings() = usual;
     cluster.start("b");

@@ -638,5 +638,5 @@ fn the_guest_that_tries_kvm_comes_to_its_end() {
     // A second try costs nothing.
     let begun = Instant::now();
     assert_eq!(kvm::works(None), kvm);
-    assert!(begun.elapsed() < Duration::from_millis(500));
+    assert!(begun.elapsed() < Duration::from_secs(5));
 }

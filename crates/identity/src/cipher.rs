@@ -318,7 +318,7 @@ mod tests {
         let begun = Instant::now();
         let measured = CipherSpeeds::of_this_cpu();
         // A CPU without AES, and a build without optimization, on a machine that is busy.
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
         for speed in [measured.aes_128_gcm, measured.chacha20_poly1305, measured.aegis_128x2] {
             assert!((1_000_000..1_000_000_000_000).contains(&speed), "{measured:?}");
         }

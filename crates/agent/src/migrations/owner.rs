@@ -1,6 +1,6 @@
 //! Decides about the migrations: one thread has the state of all migrations of this host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -59,6 +59,8 @@ pub(super) struct Owner {
     windows: BTreeMap<MigrationId, HoldTerms>,
     /// The guests that run here now, and are not saved yet as VMs of this host.
     arrived: Vec<Arc<Vm>>,
+    /// The kills on this host, in words, that the peer of a migration is told.
+    kills: BTreeMap<MigrationId, BTreeSet<String>>,
     epoch: Instant,
 }
 
@@ -81,6 +83,7 @@ impl Owner {
             limits,
             windows: BTreeMap::new(),
             arrived: Vec::new(),
+            kills: BTreeMap::new(),
             epoch: Instant::now(),
         };
         // A new agent does not know QEMU's states: the workers report them.
@@ -120,6 +123,9 @@ impl Owner {
         let now = self.epoch.elapsed();
         match item {
             OwnerInput::Peer(PeerEvent::Contact(host, contact)) => {
+                if contact {
+                    self.repeat_kills(&host);
+                }
                 self.manager.handle(now, Input::Contact(host, contact))
             }
             OwnerInput::Peer(PeerEvent::Message(host, message)) => {
@@ -152,8 +158,9 @@ impl Owner {
             }
             OwnerInput::Killed(vm, killed) => self.killed(now, &vm, &killed),
             OwnerInput::Peer(PeerEvent::Note(host, id, text)) => {
-                // A host may only speak of migrations with itself.
-                if self.manager.summary(id).is_some_and(|summary| summary.peer == host) {
+                // A host may only speak of migrations with itself. What may have been lost is told again.
+                let is_its_own = self.manager.summary(id).is_some_and(|summary| summary.peer == host);
+                if is_its_own && !self.context.view.has_note(id, &text) {
                     self.context.view.emit(id, None, &AgentEvent::Told { text });
                 }
             }
@@ -167,8 +174,18 @@ impl Owner {
         for summary in self.manager.summaries() {
             self.context.view.emit(summary.id, None, &AgentEvent::Told { text: text.clone() });
             self.context.peers.note(&summary.peer, summary.id, &text);
+            self.kills.entry(summary.id).or_default().insert(text.clone());
             if summary.vm == vm && summary.outcome.is_none() {
                 self.manager.handle(now, Input::Detail(summary.id, text.clone()));
+            }
+        }
+    }
+
+    /// Tells a host again what it may not have heard while it was out of contact.
+    fn repeat_kills(&self, host: &str) {
+        for (id, texts) in &self.kills {
+            if self.manager.summary(*id).is_some_and(|summary| summary.peer == host) {
+                texts.iter().for_each(|text| self.context.peers.note(host, *id, text));
             }
         }
     }
@@ -294,6 +311,7 @@ impl Owner {
                         self.context.vms.settled(&vm);
                     }
                     self.context.rates.forget(id);
+                    self.kills.remove(&id);
                     self.context.view.forget(id);
                 }
             }

@@ -159,6 +159,12 @@ impl MigrationViews {
         self.change(id, |entry| entry.log(event));
     }
 
+    /// Returns whether a migration's log has this note.
+    pub(super) fn has_note(&self, id: MigrationId, text: &str) -> bool {
+        let is_it = |logged: &LoggedEvent| matches!(&logged.event, LogEntry::Note { text: noted } if noted == text);
+        self.table.lock().entries.get(&id).is_some_and(|entry| entry.events.iter().any(is_it))
+    }
+
     /// Brings an event to the agent's log and to the migration's. `vm` is the VM's name, if the name is known.
     pub(crate) fn emit(&self, id: MigrationId, vm: Option<&str>, event: &AgentEvent) {
         self.emit_with(id, vm, event, None);

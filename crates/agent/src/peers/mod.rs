@@ -188,8 +188,7 @@ impl Peers {
         sent
     }
 
-    /// Sends a fact for the log of a migration to a host. The fact is lost if it cannot be sent now: nothing depends on
-    /// it.
+    /// Sends a fact for the log of a migration to a host. The fact is lost if the host is out of contact.
     pub fn note(&self, host: &str, id: MigrationId, text: &str) {
         let note = ControlMessage::Note { id, text: text.to_owned() }.line();
         if let (Ok(line), Some(stream)) = (note, self.best(host)) {

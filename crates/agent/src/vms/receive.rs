@@ -10,8 +10,7 @@ use super::error::VmError;
 use super::involvement::Involvement;
 use super::registry::Vms;
 use super::saved::{SavedVm, read};
-use super::vm::{KILL_TIME, Vm};
-use crate::clock::wait_until;
+use super::vm::Vm;
 use crate::error_chain;
 use crate::launch::Launch;
 
@@ -112,7 +111,7 @@ impl Vms {
     pub(super) fn clean_if_ended(&self, vm: &Vm) {
         if vm.process().is_none() {
             // The VM's watcher may be cleaning up, and past what was written.
-            wait_until(KILL_TIME, || !vm.state.lock().busy);
+            vm.wait_until_idle();
             self.clean(vm);
         }
     }

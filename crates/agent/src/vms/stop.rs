@@ -58,7 +58,7 @@ impl Vms {
         }
         self.ended(&vm, &process);
         // The VM's watcher may be cleaning up: the VM can be started again when this is answered.
-        wait_until(KILL_TIME, || !vm.state.lock().busy);
+        vm.wait_until_idle();
         Ok(vm)
     }
 
@@ -86,6 +86,7 @@ impl Vms {
     /// Forgets a stopped VM.
     pub(crate) fn forget(&self, name: &str) -> Result<(), VmError> {
         let vm = self.get(name)?;
+        vm.wait_until_idle();
         if let Some(why) = vm.busy_error().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
             return Err(why);
         }

@@ -19,6 +19,7 @@ use skein_inventory::definition::Definition;
 use super::error::VmError;
 use super::involvement::Involvement;
 use super::saved::SavedVm;
+use crate::clock::wait_until;
 use crate::composition;
 use crate::launch::Launch;
 use crate::own_state::OwnState;
@@ -126,6 +127,12 @@ impl Vm {
     /// Returns the process to kill, if there is one: also that of a QEMU that is being started.
     pub(crate) fn any_process(&self) -> Option<Arc<Process>> {
         self.process().or_else(|| self.state.lock().starting.clone())
+    }
+
+    /// Waits until the VM is not being started or tidied up any more, [`KILL_TIME`] at most, so that nobody has to ask
+    /// twice for what takes a moment.
+    pub(super) fn wait_until_idle(&self) {
+        wait_until(KILL_TIME, || !self.state.lock().busy);
     }
 
     /// Returns why the VM cannot be started, or its place be taken.

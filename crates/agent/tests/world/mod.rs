@@ -21,6 +21,8 @@ use skein_identity::{ClusterCa, Identity, Validity};
 use skein_inventory::facts::{GuestFiles, HostFacts};
 
 pub const SECOND: Duration = Duration::from_secs(1);
+/// The time within which anything happens, on a busy machine, too.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An agent's share, and what its peers do.
 pub struct Node {
@@ -37,8 +39,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 /// Opens a stream to a destination of the other end.
 pub fn open(session: &Arc<RunningSession>, destination: &str) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
-    near.set_read_timeout(Some(10 * SECOND)).unwrap();
-    near.set_write_timeout(Some(10 * SECOND)).unwrap();
+    near.set_read_timeout(Some(PATIENCE)).unwrap();
+    near.set_write_timeout(Some(PATIENCE)).unwrap();
     session.open(destination, far.into(), StreamContent::Bytes).unwrap();
     near
 }
@@ -77,7 +79,7 @@ pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVer
         Question::Network => Ok(Answer::Network(Vec::new())),
     };
     let (sender, events) = sync_channel(64);
-    let deadline = Instant::now() + 5 * SECOND;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match Peers::start(settings.clone(), identity, Arc::new(answer.clone()), sender.clone()) {
             Ok(peers) => return Node { peers, events },
@@ -152,7 +154,7 @@ impl Node {
     }
 
     pub fn message(&self, host: &str, message: Message<Arc<Offer>>) {
-        self.wait(&PeerEvent::Message(host.into(), message), 5 * SECOND);
+        self.wait(&PeerEvent::Message(host.into(), message), PATIENCE);
     }
 
     pub fn is_quiet(&self, time: Duration) -> bool {

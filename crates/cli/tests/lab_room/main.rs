@@ -21,6 +21,7 @@ use skein_api::{
     VmOrigin,
 };
 use skein_lab_cluster::{Cluster, Settings};
+use skein_lab_hosts::Cut;
 
 use group::Group;
 use world::{MIB, PATIENCE, cluster, guest, noise, settings, with_shared_memory};
@@ -220,18 +221,26 @@ fn a_guest_that_the_kernel_kills_meanwhile_is_named_at_both_ends() {
     // The copy does not end before the kill is told: 40 MiB at 1 Mb/s.
     let mut cluster = cluster(&group, Settings { rates: vec![Some(1)], ..settings() });
     let (large, small) = (noise(cluster.dir(), 100), noise(cluster.dir(), 30));
-    cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
+    let old = cluster.start_vm("b", &guest(&cluster, "old", 256, Some(&large)));
     cluster.start_vm("a", &guest(&cluster, "new", 64, Some(&small)));
+    // The kernel chooses this guest, whatever the others have by then.
+    fs::write(format!("/proc/{}/oom_score_adj", old.pid.unwrap()), "1000").unwrap();
     let id = cluster.begin("new", "a", "b", MigrateOptions::default()).id;
     cluster.wait(PATIENCE, "its QEMU waits there", || cluster.vms("b").iter().any(|vm| vm.name == "new"));
     thread::sleep(Duration::from_secs(2));
     group.limit(group.used() + 32 * MIB);
+    // The hosts are out of contact at the moment of the kill.
+    cluster.lab().cut("b", 0, Cut::BlackHole).unwrap();
+    thread::sleep(Duration::from_secs(8));
     exhaust(&group);
     cluster.wait(PATIENCE, "somebody is killed", || group.kills() > 0);
+    cluster.wait(PATIENCE, "b knows", || !kills_told(&cluster.migration("b", id)).is_empty());
+    assert!(kills_told(&cluster.migration("a", id)).is_empty(), "a cannot know yet");
+    cluster.lab().heal("b", 0).unwrap();
     for host in ["a", "b"] {
         let told = || kills_told(&cluster.migration(host, id));
-        cluster
-            .wait(PATIENCE, "it is told", || told().iter().any(|text| text.contains("guest old on b: out of memory")));
+        let is_told = || told().iter().any(|text| text.contains("guest old on b: out of memory"));
+        cluster.wait(PATIENCE, &format!("{host} is told of the kill"), is_told);
         println!("{host}: {:?}", told());
     }
     let Reply::Vm(old) = cluster.asked("b", &Request::VmShow { name: "old".into() }) else { panic!("no VM") };
