@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use skein_api::{Request, VmOrigin, VmState};
-use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, until};
+use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, filled, noise, until};
 
 use controlled::{DEADLINE, FENCE_AGENT};
 
@@ -33,8 +33,11 @@ fn up() -> Controlled {
 fn a_host_is_drained_and_its_guests_come_home() {
     let mut world = up();
     let vms: Vec<String> = (1..=5).map(|n| format!("v{n}")).collect();
+    // The copy of the last takes a while: its memory does not compress.
+    let noise = noise(world.cluster.dir(), 6);
     for vm in &vms {
-        let definition = world.cluster.bare(vm);
+        let bare = world.cluster.bare(vm);
+        let definition = if vm == "v5" { filled(&bare, &noise) } else { bare };
         world.cluster.start_vm("b", &definition);
     }
     world.sees(&vms, "b");
@@ -46,10 +49,14 @@ fn a_host_is_drained_and_its_guests_come_home() {
     assert_eq!(plan["moves"].as_array().unwrap().len(), 5, "{plan}");
     assert_eq!((world.host("b")["mode"].as_str(), world.places(&vms)), (Some("active"), vec!["b".to_owned(); 5]));
 
-    // The controller picks the target of a single guest, and says why.
-    let moved = world.skein(&["migrate", "v5"]);
+    // The controller picks the target of a single guest, and says why and how far the copy is.
+    let moved = world.skein(&["migrate", "v5", "--rate", "8Mb/s", "--json"]);
     done(&moved, "skein migrate v5");
-    assert!(String::from_utf8_lossy(&moved.stdout).contains("can take it"), "{moved:?}");
+    let said = String::from_utf8_lossy(&moved.stdout);
+    assert!(said.contains("can take it"), "{said}");
+    let mut told = said.lines().map(|line| serde_json::from_str::<Value>(line).expect("each line is JSON"));
+    let is_copying = |told: &Value| told["moves"][0]["copy"]["remaining_bytes"].as_u64().is_some();
+    assert!(told.any(|told| is_copying(&told) && told["progress"]["left_ms"].as_u64().is_some()), "{said}");
     world.waits("v5 is elsewhere", || matches!(&world.cluster.where_runs("v5")[..], [host] if host != "b"));
 
     // The controller is killed in the middle, and the drain goes on.

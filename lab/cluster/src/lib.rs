@@ -756,6 +756,21 @@ fn is_open(migration: &Migration) -> bool {
     migration.outcome.is_none() || migration.stage.is_some() || migration.in_doubt
 }
 
+/// Makes a file of `mib` MiB that does not compress.
+pub fn noise(dir: &Path, mib: u64) -> PathBuf {
+    let path = dir.join(format!("noise{mib}"));
+    let urandom = fs::File::open("/dev/urandom").expect("each Linux has it");
+    let mut file = fs::File::create(&path).expect("the directory takes files");
+    std::io::copy(&mut std::io::Read::take(urandom, mib << 20), &mut file).expect("the disk has room");
+    path
+}
+
+/// Returns a VM's file whose guest has this file in its memory, above what firmware looks at.
+pub fn filled(definition: &str, file: &Path) -> String {
+    let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
+    definition.replace("args = [", &format!("args = [{loader}, "))
+}
+
 /// Waits until a condition holds. Returns `false` if the time is over before.
 pub fn until(time: Duration, mut is: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;

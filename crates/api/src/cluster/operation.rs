@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Fencing, HostsUpdate, PowerChange, UnixMs};
-use crate::v1::{HoldOptions, MigrationId, UpdateHow};
+use crate::v1::{CopyProgress, HoldOptions, MigrationId, UpdateHow};
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -209,6 +209,9 @@ pub struct Move {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub migration: Option<MigrationId>,
+    /// How far the guest's copy is, while it is copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyProgress>,
     /// Until when the next attempt waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<UnixMs>,
@@ -245,6 +248,7 @@ impl Move {
             after: Vec::new(),
             attempts: 0,
             migration: None,
+            copy: None,
             not_before: None,
             detail: String::new(),
             begun: None,

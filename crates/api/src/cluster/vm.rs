@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::UnixMs;
-use crate::v1::{HoldView, MigrationId, RateLimit, VmLoad};
+use crate::v1::{CopyProgress, HoldView, MigrationId, RateLimit, VmLoad};
 
 /// A VM of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,6 +63,9 @@ pub struct VmMigration {
     /// What limits how fast it sends. `None`: nothing but the links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimit>,
+    /// How far the copy is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyProgress>,
 }
 
 impl VmMigration {

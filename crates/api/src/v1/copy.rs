@@ -13,6 +13,7 @@ const PAGE_BYTES: u64 = 4096;
 /// How far the copy of a guest is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CopyProgress {
     /// The guest's RAM, in bytes.
     pub total_bytes: u64,
@@ -37,9 +38,23 @@ pub struct CopyProgress {
     pub pages: Option<PageFigures>,
 }
 
+impl CopyProgress {
+    /// Returns the milliseconds until the guest is moved, or until its first round is over, as far as can be told.
+    pub fn left_ms(&self) -> Option<u64> {
+        let seconds = match self.converges {
+            Some(Convergence::FirstRound { seconds } | Convergence::In { seconds }) => seconds,
+            Some(Convergence::Never(_)) => return None,
+            None if self.bits_per_s > 0 => self.remaining_bytes as f64 * 8.0 / self.bits_per_s as f64,
+            None => return None,
+        };
+        Some((seconds * 1e3) as u64)
+    }
+}
+
 /// The rates at which a guest writes and is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CopyRates {
     /// The bytes of pages that the guest writes a second, throttled as it is.
     pub dirties_bytes_per_s: u64,
@@ -57,6 +72,7 @@ impl fmt::Display for CopyRates {
 /// Whether the copy of a guest converges. In words: `converges in about 12 s`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Convergence {
     /// What the guest writes is known when the first round is over.
@@ -86,8 +102,10 @@ impl fmt::Display for Convergence {
 /// What became of a guest's pages on their way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PageFigures {
     /// The transport of the pages.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub transport: Transport,
     /// Whether the target's agent writes the pages into the guest's RAM itself, and both ends compare the RAM; `None`:
     /// not decided.
@@ -112,6 +130,7 @@ pub struct PageFigures {
 /// The counts of what became of a guest's pages at the source, so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct PageCounts {
     /// The pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.

@@ -457,6 +457,13 @@ pub fn copy_words(copy: &CopyProgress) -> Vec<String> {
     copy.converges.iter().map(Convergence::to_string).chain(throttled).collect()
 }
 
+/// Returns `round 2, 1.2 GiB of 4 GiB left, 940 Mb/s, dirties 21 MB/s, converges in about 5 s`.
+pub fn copied_words(copy: &CopyProgress) -> String {
+    let rate = (copy.bits_per_s > 0).then(|| bps(copy.bits_per_s as f64));
+    let words = std::iter::once(left_words(copy)).chain(rate).chain(dirties(copy)).chain(copy_words(copy));
+    words.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns `57 %`, the part of the copied bytes that is on the wire, or `None` if next to nothing is saved.
 fn wire_words(copy: &CopyProgress) -> Option<String> {
     let share = copy.pages.as_ref()?.counts.wire_per_guest_byte()?;

@@ -11,7 +11,9 @@ use skein_units::{Rate, RateError, about_bytes, duration};
 
 use super::cluster::access::ControllerArgs;
 use super::confirm;
-use super::follow::{Opening, Until, attempt_words, copy_words, dirties, end_text, follow, limit_words, role};
+use super::follow::{
+    Opening, Until, attempt_words, copied_words, copy_words, dirties, end_text, follow, limit_words, role,
+};
 use super::hold::{as_told, hold_words, parse_seconds, switch_text};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
@@ -536,16 +538,7 @@ fn event_line(logged: &LoggedEvent) -> String {
     let words = match &logged.event {
         LogEntry::Begun { vm, source, target, .. } => format!("asked for: {vm} from {source} to {target}"),
         LogEntry::Note { text } => text.clone(),
-        LogEntry::Copied { copy } => {
-            let figures = format!(
-                "round {}: {} of {} left, {}",
-                copy.round,
-                about_bytes(copy.remaining_bytes),
-                about_bytes(copy.total_bytes),
-                bps(copy.bits_per_s as f64)
-            );
-            std::iter::once(figures).chain(dirties(copy)).chain(copy_words(copy)).collect::<Vec<_>>().join(", ")
-        }
+        LogEntry::Copied { copy } => copied_words(copy),
         LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
         LogEntry::Handover { event } => match event {
             MigrationEvent::Queued => "waits for a place".into(),

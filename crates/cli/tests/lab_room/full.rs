@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use skein_api::{MigrateOptions, Outcome, Reply, Request};
 use skein_client::CallError;
-use skein_lab_cluster::{Cluster, Settings};
+use skein_lab_cluster::{Cluster, Settings, noise};
 
 use super::group::Group;
-use super::world::{MIB, PATIENCE, cluster, guest, noise, settings, with_shared_memory};
+use super::world::{MIB, PATIENCE, cluster, guest, settings, with_shared_memory};
 
 /// How many guests move.
 const MOVERS: usize = 6;

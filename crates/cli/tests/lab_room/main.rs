@@ -20,11 +20,11 @@ use skein_api::{
     CheckResult, LogEntry, MigrateOptions, Migration, Outcome, Problem, ProblemKind, Reply, Request, StartOptions,
     VmOrigin,
 };
-use skein_lab_cluster::{Cluster, Settings};
+use skein_lab_cluster::{Cluster, Settings, noise};
 use skein_lab_hosts::Cut;
 
 use group::Group;
-use world::{MIB, PATIENCE, cluster, guest, noise, settings, with_shared_memory};
+use world::{MIB, PATIENCE, cluster, guest, settings, with_shared_memory};
 
 fn of_kind(problems: &[Problem], kind: ProblemKind) -> Vec<String> {
     problems.iter().filter(|problem| problem.kind == kind).map(ToString::to_string).collect()

@@ -1,11 +1,10 @@
 //! Two hosts, of which one has little room, and guests of a given size.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use skein_api::Request;
-use skein_lab_cluster::{Cluster, Settings};
+use skein_lab_cluster::{Cluster, Settings, filled};
 
 use super::group::Group;
 
@@ -32,24 +31,11 @@ pub fn settings() -> Settings {
     Settings::new(env!("CARGO_BIN_EXE_skein").into())
 }
 
-/// Makes a file that does not compress.
-pub fn noise(dir: &Path, mib: u64) -> PathBuf {
-    let path = dir.join(format!("noise{mib}"));
-    let mut from = fs::File::open("/dev/urandom").unwrap();
-    let mut limited = std::io::Read::take(&mut from, mib * MIB);
-    std::io::copy(&mut limited, &mut fs::File::create(&path).unwrap()).unwrap();
-    path
-}
-
 /// Returns a guest of `mib` MiB, of which `full` are in use.
 pub fn guest(cluster: &Cluster, name: &str, mib: u64, full: Option<&Path>) -> String {
     let bare = cluster.bare(name).replace("64 MiB", &format!("{mib} MiB"));
     match full {
-        // The file lies above what firmware looks at.
-        Some(file) => {
-            let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
-            bare.replace("args = [", &format!("args = [{loader}, "))
-        }
+        Some(file) => filled(&bare, file),
         None => bare,
     }
 }

@@ -230,6 +230,7 @@ fn shown(migration: &Migration, operation: Option<&str>) -> VmMigration {
         begun: migration.begun.clone(),
         hold: migration.hold.clone(),
         rate_limit: migration.rate_limit,
+        copy: migration.copy.clone(),
     }
 }
 

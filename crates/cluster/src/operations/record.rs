@@ -19,7 +19,22 @@ impl Controller {
     pub fn operations(&self, before: &str, most: usize) -> Vec<Operation> {
         let all = self.tables.operations.iter().rev();
         let found = all.skip_while(|(id, _)| !before.is_empty() && id.as_str() >= before).take(most);
-        found.map(|(_, found)| Operation { version: found.revision, ..found.value.clone() }).collect()
+        found.filter_map(|(id, _)| self.operation_view(id)).collect()
+    }
+
+    /// Returns an operation with how far its guests' copies are, which is not stored.
+    pub fn operation_view(&self, id: &str) -> Option<Operation> {
+        let mut operation = self.operation(id)?;
+        for of in operation.moves.iter_mut().filter(|of| of.state == MoveState::Begun) {
+            let at_source = self.observed.get(&of.from);
+            let migration = of.migration.and_then(|id| at_source?.migrations.get(&id));
+            of.copy = migration.filter(|migration| migration.outcome.is_none()).and_then(|of| of.copy.clone());
+        }
+        let mut open = operation.moves.iter().filter(|of| !of.state.is_over());
+        // The copies tell better than the forecast, if all that is left is under way.
+        let by_copies = open.try_fold(0, |left, of| Some(of.copy.as_ref()?.left_ms()?.max(left)));
+        operation.progress.left_ms = by_copies.filter(|left| *left > 0).or(operation.progress.left_ms);
+        Some(operation)
     }
 
     /// Returns how many operations are under way.

@@ -1,7 +1,9 @@
 //! How many moves begin, and how long they are said to take.
 
 use skein_api::cluster::{Operation, OperationState, ResumeRequest};
-use skein_api::{HostFacts, HostLoad, HostReport, NicFacts};
+use skein_api::{
+    Convergence, CopyProgress, HostFacts, HostLoad, HostReport, Migration, MigrationId, NicFacts, Outcome, Role,
+};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, facts, preview};
@@ -69,6 +71,33 @@ fn nobody_is_told_a_time_that_nobody_knows() {
         }
     }
     assert_eq!(bench.now(&drain).state, OperationState::Done);
+}
+
+/// Tests that the copy of a guest is told with the operation, and is not kept.
+#[test]
+fn a_copy_tells_how_far_it_is() {
+    let mut bench = with_guests(1);
+    let begun = bench.drain("alpha");
+    let to = bench.now(&begun).moves[0].to.clone().unwrap();
+    bench.begin_commanded(8);
+    let mut copy: CopyProgress = serde_json::from_value(serde_json::json!({
+        "total_bytes": 1 << 30, "remaining_bytes": 1_000_000_000, "transferred_bytes": 1 << 20, "round": 1,
+        "dirty_bytes_per_s": 0, "bits_per_s": 800_000_000,
+    }))
+    .unwrap();
+    let mut tell = |copy: &CopyProgress, outcome| {
+        let migration = Migration::new(MigrationId(8), "v00", Role::Source, "alpha", &to);
+        let migration = Migration { copy: Some(copy.clone()), outcome, ..migration };
+        let report = HostReport { sequence: 2, migrations: vec![migration], ..HostReport::default() };
+        bench.tell("alpha", report);
+        assert_eq!(bench.now(&begun).moves[0].copy, None, "this is not written to the store");
+        bench.controller.operation_view(&begun.id).unwrap()
+    };
+    let seen = tell(&copy, None);
+    assert_eq!((seen.progress.left_ms, seen.moves[0].copy.as_ref()), (Some(10_000), Some(&copy)));
+    copy.converges = Some(Convergence::In { seconds: 12.5 });
+    assert_eq!(tell(&copy, None).progress.left_ms, Some(12_500), "its own forecast tells better");
+    assert_eq!(tell(&copy, Some(Outcome::CalledOff)).moves[0].copy, None);
 }
 
 #[test]

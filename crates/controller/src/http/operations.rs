@@ -49,7 +49,7 @@ pub(crate) async fn get_operation(
     State(app): State<Shared>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let found = app.driver.read(|core| core.operation(&id)).ok_or_else(|| Problem::not_found("operation", &id))?;
+    let found = app.driver.read(|core| core.operation_view(&id)).ok_or_else(|| Problem::not_found("operation", &id))?;
     Ok((etag(found.version), Json(found)).into_response())
 }
 

@@ -14,6 +14,7 @@ use skein_units::duration;
 use super::output::Output;
 use super::plan::moves_from;
 use super::words::{is_moveless, kind, made, move_state, progress, way};
+use crate::commands::follow::copied_words;
 use crate::commands::hold::{as_told, held_text};
 use crate::commands::local::{EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_INTERRUPTED};
 use crate::commands::text::{clean_line, print};
@@ -199,9 +200,10 @@ fn move_line(kind: &OperationKind, of: &Move, now_ms: u64) -> String {
     let forecast = of.forecast_ms.map(|ms| format!(" of about {}", duration(ms))).unwrap_or_default();
     let since = since.map(|ms| format!(", {}{forecast}", duration(ms))).unwrap_or_default();
     let stood = of.downtime_ms.map(|ms| format!(", stood still for {}", duration(ms))).unwrap_or_default();
+    let copied = of.copy.as_ref().map(|copy| format!(", {}", copied_words(copy))).unwrap_or_default();
     let attempt = if of.attempts > 1 { format!(", attempt {}", of.attempts) } else { String::new() };
     let detail = if of.detail.is_empty() { String::new() } else { format!(" ({})", clean_line(&of.detail)) };
-    format!("{} {}{since}{stood}{attempt}{detail}", way(of), move_state(kind, of))
+    format!("{} {}{since}{copied}{stood}{attempt}{detail}", way(of), move_state(kind, of))
 }
 
 /// Where progress is shown.
@@ -271,6 +273,14 @@ impl Screen {
         if is_due || !lines.is_empty() {
             self.last = Some((head.clone(), Instant::now()));
             lines.push(head);
+            // How far a copy is is told of one guest, and of many how many have moved.
+            let mut under_way = operation.moves.iter().filter(|of| of.state == MoveState::Begun);
+            if let (Some(of), None) = (under_way.next(), under_way.next())
+                && of.copy.is_some()
+                && lines.len() == 1
+            {
+                lines.push(move_line(&operation.kind, of, now));
+            }
         }
         lines.iter().try_for_each(|line| print(&format!("{line}\n")))
     }
