@@ -95,7 +95,9 @@ pub use peers::{
     Answer, Answerer, AskError, CONTROL_VERSIONS, ControlMessage, ControlStreamError, ControlVersions, DEFAULT_PORT,
     DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
-pub use skein_dataplane::{AcceptorSettings, Addresses, DialerSettings, NetworkProblem, SessionSnapshot, StartError};
+pub use skein_dataplane::{
+    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError,
+};
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};
 

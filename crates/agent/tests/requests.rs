@@ -48,7 +48,7 @@ impl World {
         };
         let acceptor = AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            addresses: Addresses { nics: vec!["lo".into()] },
+            addresses: Addresses { nics: vec!["lo".into()], ..Addresses::default() },
             allow_plain_data: false,
             outage: Duration::from_secs(60),
         };

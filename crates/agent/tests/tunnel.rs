@@ -20,7 +20,7 @@ struct World {
 }
 
 fn loopback() -> Addresses {
-    Addresses { nics: vec!["lo".into()] }
+    Addresses { nics: vec!["lo".into()], ..Addresses::default() }
 }
 
 impl World {

@@ -13,7 +13,7 @@ use skein_api::{
     FailureReason, MigrateOptions, Migration, MigrationId, MigrationPhase, Outcome, ProblemKind, RateLimit,
     RateLimitedBy, Reply, Request, Role, Severity, SourcePhase, VmOrigin, VmState,
 };
-use skein_lab_cluster::{Cluster, Settings, Start, configuration, until};
+use skein_lab_cluster::{Cluster, Settings, Start, configuration, filled, noise, until};
 use skein_lab_guest::{Params, Rewrite};
 
 /// The time within which everything is tidied up after a migration.
@@ -166,6 +166,26 @@ fn a_working_guest_moves_over_two_nics_and_stays_whole() {
     // Verifying would find a wrong page.
     cluster.talk("w1", |agent| agent.corrupt(None));
     assert_eq!(cluster.talk("w1", |agent| agent.verify(DEADLINE)).bad, 1);
+    end(&cluster);
+}
+
+/// Tests that an end's configuration keeps guests off the network over which the hosts find each other, by the
+/// counters of its NIC.
+#[test]
+fn an_excluded_network_carries_no_guest() {
+    let mut cluster = Cluster::idle(Settings { nics: 2, ..settings() });
+    cluster.start("a");
+    let args = ["--exclude-network", "10.77.0.0/24"].map(str::to_owned).to_vec();
+    cluster.start_as("b", &Start { args, ..Start::default() });
+    let noise = noise(cluster.dir(), 24);
+    cluster.start_vm("a", &filled(&cluster.bare("v1"), &noise));
+    let sent = |nic: &str| cluster.lab().counters("a").unwrap()[nic].tx_bytes;
+    let before = [sent("nic0"), sent("nic1")];
+    // The connections for data of the second NIC may come a moment after the session.
+    let moved = cluster.moved("v1", "a", "b");
+    let [excluded, other] = [sent("nic0") - before[0], sent("nic1") - before[1]];
+    println!("excluded {excluded} bytes, other {other} bytes: {:?}", moved.paths);
+    assert!(excluded < 1 << 20 && other > 24 << 20, "{excluded} {other}");
     end(&cluster);
 }
 

@@ -1,7 +1,7 @@
 //! Lists this host's addresses as a session tells them.
 
 use skein_host::Nic;
-use skein_session::address::NicAddress;
+use skein_session::address::{Network, NicAddress};
 use skein_session::pairs::is_routable;
 use tracing::warn;
 
@@ -12,6 +12,11 @@ use crate::host_nics::HostNics;
 pub struct Addresses {
     /// The NICs to use, by name; empty: all.
     pub nics: Vec<String>,
+    /// The networks that carry no bulk data: a NIC with an address of one carries none at any of its addresses, as they
+    /// are on the same wire.
+    pub excluded: Vec<Network>,
+    /// The networks to prefer for bulk data, the best first.
+    pub preferred: Vec<Network>,
 }
 
 impl Addresses {
@@ -20,17 +25,21 @@ impl Addresses {
     pub fn list(&self, nics: &[Nic]) -> Vec<NicAddress> {
         let wanted = nics.iter().filter(|nic| nic.up() && (self.nics.is_empty() || self.nics.contains(&nic.name)));
         let addresses = wanted.flat_map(|nic| {
+            let excluded = |ip| self.excluded.iter().any(|network| network.contains(ip));
+            let is_excluded = nic.addresses.iter().any(|address| excluded(address.ip));
             let usable = nic.addresses.iter().filter(|address| address.usable && is_routable(address.ip));
-            usable.map(|address| {
+            usable.map(move |address| {
                 let uplink = skein_host::uplink(nics, nic);
-                NicAddress {
+                let told = NicAddress {
                     ip: address.ip,
                     prefix: address.prefix_len,
                     nic: nic.name.clone(),
                     uplink: (uplink.index != nic.index).then(|| uplink.name.clone()),
-                    speed_mbit: uplink.speed_mbit.or(nic.speed_mbit),
+                    // A driver that says 0 does not know either.
+                    speed_mbit: uplink.speed_mbit.or(nic.speed_mbit).filter(|mbit| *mbit > 0),
                     mtu: nic.mtu,
-                }
+                };
+                if is_excluded { told.without_data() } else { told }
             })
         });
         addresses.collect()

@@ -15,6 +15,7 @@ use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
 use skein_session::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
+use skein_session::path_use::{PathUse, path_uses};
 use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use thiserror::Error;
 use tracing::{debug, info};
@@ -109,6 +110,8 @@ struct PathState {
     dialling: bool,
     /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     packets: Option<(PathMtu, u32, Instant)>,
+    /// What the path carries.
+    carries: PathUse,
 }
 
 impl PathState {
@@ -122,7 +125,13 @@ impl PathState {
             retry_after: RETRY_FIRST,
             dialling: false,
             packets: None,
+            carries: PathUse::Data,
         }
+    }
+
+    /// Returns whether the path is up, or may come up soon for the first time.
+    fn is_there(&self, live: &RunningSession) -> bool {
+        if self.has_worked { live.path_connections(self.path).0 } else { self.attempts == 0 }
     }
 
     /// Returns whether large packets were lost, and may pass by now.
@@ -343,14 +352,25 @@ impl Dialer {
             keep
         });
         let now = Instant::now();
-        for pair in &wanted {
+        let is_there = |pair: &Pair| paths.get(&pair.ends()).is_none_or(|state| state.is_there(&self.live));
+        let uses = path_uses(&wanted, is_there, &self.settings.addresses.preferred);
+        for (pair, carries) in wanted.iter().zip(uses) {
             let next = || PathState::new(pair.clone(), PathId(self.next_path.fetch_add(1, Ordering::SeqCst)));
             let state = paths.entry(pair.ends()).or_insert_with(next);
             state.pair = pair.clone();
             let (control, data) = self.live.path_connections(state.path);
-            let missing =
-                MissingConnections { control: !control, data: self.settings.connections.saturating_sub(data) };
+            if std::mem::replace(&mut state.carries, carries) != carries {
+                info!(session = %self.live.id, "path {}: {carries}", shown(pair));
+            }
+            let connections = if carries == PathUse::Data { self.settings.connections } else { 0 };
+            let missing = MissingConnections { control: !control, data: connections.saturating_sub(data) };
             if state.dialling || now < state.retry_at {
+                continue;
+            }
+            if connections == 0 && data > 0 {
+                // The path comes up again without connections for data.
+                self.live.path_down(state.path);
+                state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
                 continue;
             }
             if !missing.any() {
@@ -373,6 +393,8 @@ impl Dialer {
             // Without a thread for the path, the next check tries again.
             state.dialling = spawn("dial", move || dialer.open_connections(pair, path, missing)).is_ok();
         }
+        let uses = paths.values().filter(|state| state.carries != PathUse::Data);
+        self.live.set_uses(uses.map(|state| (state.path, state.carries)).collect());
         drop(paths);
         self.set_problems(unused(&wanted, &left_out));
     }
@@ -388,6 +410,9 @@ impl Dialer {
         let raised = (|| {
             if missing.control {
                 self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
+            }
+            if missing.data == 0 {
+                return Ok(());
             }
             let packets = self.live.while_probing_mtu(|| {
                 let found = path_mtu::discover_path_mtu(&*self.host.data, &self.dial(&pair, None), mtu(&pair));

@@ -1,6 +1,6 @@
 //! Is a session with its threads.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use skein_link::{Shutdown as LinkShutdown, Writer};
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
+use skein_session::path_use::PathUse;
 use skein_session::{
     ConnectionEnd, ConnectionId, Ended, Event, PathId, Received, Role, Session, SessionId, Settings, StreamId,
 };
@@ -87,6 +88,9 @@ pub struct PathSnapshot {
     /// The path's numbers.
     #[serde(flatten)]
     pub status: skein_session::PathStatus,
+    /// What the path carries, in words; empty: data, or the other end knows.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub carries: String,
 }
 
 pub(crate) struct ConnectionHandle {
@@ -154,6 +158,8 @@ pub(crate) struct State {
     pub(crate) paths: HashMap<PathId, PathInfo>,
     peer_addresses: Vec<NicAddress>,
     problems: Vec<NetworkProblem>,
+    /// The paths that do not carry data, at the end that dials.
+    uses: BTreeMap<PathId, PathUse>,
     mtu_probes_under_way: usize,
     incoming: Option<SyncSender<IncomingStream>>,
 }
@@ -211,6 +217,7 @@ impl RunningSession {
                 paths: HashMap::new(),
                 peer_addresses,
                 problems: Vec::new(),
+                uses: BTreeMap::new(),
                 mtu_probes_under_way: 0,
                 incoming: Some(incoming),
             }),
@@ -269,10 +276,10 @@ impl RunningSession {
     pub fn snapshot(&self) -> SessionSnapshot {
         let state = self.lock();
         let status = state.core.status();
-        let paths = status
-            .paths
-            .into_iter()
-            .filter_map(|status| Some(PathSnapshot { info: state.paths.get(&status.path)?.clone(), status }));
+        let paths = status.paths.into_iter().filter_map(|status| {
+            let carries = state.uses.get(&status.path).map(PathUse::to_string).unwrap_or_default();
+            Some(PathSnapshot { info: state.paths.get(&status.path)?.clone(), status, carries })
+        });
         SessionSnapshot {
             peer: self.peer.clone(),
             session: self.id.to_string(),
@@ -290,6 +297,11 @@ impl RunningSession {
         let found = survey();
         self.lock().mtu_probes_under_way -= 1;
         found
+    }
+
+    /// Remembers which paths do not carry data.
+    pub(crate) fn set_uses(&self, uses: BTreeMap<PathId, PathUse>) {
+        self.lock().uses = uses;
     }
 
     /// Remembers the problems between the two hosts, and logs the new ones.

@@ -45,6 +45,7 @@ mod ids;
 pub mod limits;
 pub mod pairs;
 pub mod path;
+pub mod path_use;
 mod ranges;
 pub mod rate;
 pub mod reassembly;

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::address::NicAddress;
+use crate::address::{NicAddress, network_bits};
 use crate::limits::ADDRESSES_MAX;
 
 /// Most paths of a session: two for each of eight NICs.
@@ -83,16 +83,8 @@ pub struct Choice {
 /// A subnet: whether it is IPv4, the bits of its prefix, the prefix.
 type Subnet = (bool, u8, u128);
 
-fn network(ip: IpAddr, prefix: u8) -> u128 {
-    let (bits, width) = match ip {
-        IpAddr::V4(ip) => (u128::from(u32::from(ip)), 32),
-        IpAddr::V6(ip) => (u128::from(ip), 128),
-    };
-    bits.checked_shr(width - u32::from(prefix).min(width)).unwrap_or(0)
-}
-
 fn subnet(address: &NicAddress) -> Subnet {
-    (address.ip.is_ipv4(), address.prefix, network(address.ip, address.prefix))
+    (address.ip.is_ipv4(), address.prefix, network_bits(address.ip, address.prefix))
 }
 
 /// Returns whether an address can be that of another host's NIC, or of this host's loopback.

@@ -171,6 +171,11 @@ impl RequestServer {
         migration.paths = self.migrations.paths(peer, |paths, meter| {
             let path = |path: PathSnapshot| PathView {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
+                note: match path.carries {
+                    words if !words.is_empty() => words,
+                    _ if path.status.usable && path.status.data_connections == 0 => "carries no data".into(),
+                    _ => String::new(),
+                },
                 nic: path.info.nic,
                 remote: path.info.remote.ip().to_string(),
                 usable: path.status.usable,

@@ -46,7 +46,7 @@ pub fn open(session: &Arc<RunningSession>, destination: &str) -> UnixStream {
 }
 
 pub fn loopback() -> Addresses {
-    Addresses { nics: vec!["lo".into()] }
+    Addresses { nics: vec!["lo".into()], ..Addresses::default() }
 }
 
 pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {

@@ -251,6 +251,9 @@ pub struct PathView {
     pub sent_bytes: u64,
     /// The bits sent a second, of late.
     pub bits_per_s: u64,
+    /// Why the path carries no data, in words; empty: it may carry data.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 #[cfg(test)]

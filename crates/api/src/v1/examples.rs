@@ -518,6 +518,7 @@ fn migrations() -> Vec<Migration> {
         usable,
         sent_bytes: 1 << 20,
         bits_per_s: 940_000_000,
+        note: if usable { String::new() } else { "carries no data: its network is excluded".into() },
     };
     let over = Migration {
         role: Role::Target,

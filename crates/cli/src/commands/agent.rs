@@ -32,6 +32,8 @@ Examples:
       only the end of tunnels, for libvirt: its control socket and a directory of migration sockets
   skein agent --listen 10.0.0.2:7070
       listen on one address only
+  skein agent --exclude-network 192.168.7.0/24
+      carry no guests over the management network
   skein agent --watchdog /dev/watchdog0
       prove by a reset that the host is off, once no leader is heard of
 

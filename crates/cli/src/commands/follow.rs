@@ -671,7 +671,11 @@ impl Bars {
         for (bar, path) in self.paths.iter().zip(paths) {
             bar.set_length(self.fastest);
             bar.set_position(if path.usable { path.bits_per_s } else { 0 });
-            let rate = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
+            let rate = match path.usable {
+                true if path.note.is_empty() => bps(path.bits_per_s as f64),
+                true => clean_line(&path.note).to_string(),
+                false => "DOWN".into(),
+            };
             bar.set_message(format!("{} → {}  {rate}", clean_line(&path.nic), clean_line(&path.remote)));
         }
         for bar in [&self.head, &self.ram, &self.rate] {
@@ -806,6 +810,7 @@ mod tests {
             usable,
             sent_bytes: 0,
             bits_per_s,
+            note: String::new(),
         };
         let paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
         assert_eq!(nics(&paths), [("eth0".to_owned(), 3.0), ("eth1".to_owned(), 7.0)]);

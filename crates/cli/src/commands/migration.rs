@@ -442,7 +442,8 @@ fn shown(migration: &Migration, events: bool) -> String {
     }
     rows.extend(migration.paths.iter().map(|path| {
         let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
-        ("path", format!("{} → {}  {state}, {} sent", path.nic, path.remote, about_bytes(path.sent_bytes)))
+        let note = if path.note.is_empty() { String::new() } else { format!(", {}", clean_line(&path.note)) };
+        ("path", format!("{} → {}  {state}, {} sent{note}", path.nic, path.remote, about_bytes(path.sent_bytes)))
     }));
     let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
     if migration.in_doubt {

@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use skein_agent::Network;
 use skein_api::Transport;
 use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
 use tracing::info;
@@ -31,6 +32,12 @@ pub struct SessionOptions {
     /// Use only this NIC; may be given several times [default: all that are up]
     #[arg(long = "nic", value_name = "NAME")]
     pub nics: Vec<String>,
+    /// Carry no guests over NICs of this network, only what hosts tell each other; may be given several times
+    #[arg(long = "exclude-network", value_name = "NETWORK")]
+    pub excluded: Vec<Network>,
+    /// Carry guests over this network as long as a path over it is there; may be given several times, the best first
+    #[arg(long = "prefer-network", value_name = "NETWORK")]
+    pub preferred: Vec<Network>,
     /// How long streams outlive the loss of all paths, in seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub outage: u64,
@@ -67,7 +74,8 @@ impl SessionOptions {
                 anyhow::bail!("this host has no NIC '{name}'; it has {}", known.join(", "));
             }
         }
-        Ok(skein_agent::Addresses { nics: self.nics.clone() })
+        let (nics, excluded, preferred) = (self.nics.clone(), self.excluded.clone(), self.preferred.clone());
+        Ok(skein_agent::Addresses { nics, excluded, preferred })
     }
 
     /// Returns the time of `--outage`.

@@ -274,6 +274,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         usable: true,
         sent_bytes: 1_200_000_000,
         bits_per_s,
+        note: String::new(),
     };
     let copies = matches!(stage, Some(MigrationPhase::Source(phase)) if phase >= SourcePhase::Precopy);
     Migration {

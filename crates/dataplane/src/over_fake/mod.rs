@@ -2,6 +2,7 @@
 
 mod endings;
 mod failures;
+mod networks;
 mod opening;
 mod streams;
 
@@ -114,17 +115,25 @@ impl Joined {
     }
 
     fn with_outage(paths: u8, caps: Caps, outage: Duration) -> Joined {
+        let joined = Joined::begin(paths, caps, outage, [Addresses::default(), Addresses::default()]);
+        wait_until("all paths are up", || joined.is_whole(paths));
+        joined
+    }
+
+    /// Begins a session of a, which dials, with b. `addresses` say which of their addresses they use.
+    fn begin(paths: u8, caps: Caps, outage: Duration, addresses: [Addresses; 2]) -> Joined {
+        let [of_a, of_b] = addresses;
         let hosts = Hosts::new(paths, caps);
         let (sender, sessions) = mpsc::sync_channel(1);
         let on_session = move |live, streams| sender.send((live, streams)).expect("the test waits");
         let listen = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
-        let settings = AcceptorSettings { listen, addresses: Addresses::default(), allow_plain_data: false, outage };
+        let settings = AcceptorSettings { listen, addresses: of_b, allow_plain_data: false, outage };
         let host = AcceptingHost { nics: hosts.b.clone(), listeners: Box::new(hosts.b.listeners()) };
         let acceptor = Acceptor::start_at(host, settings, Box::new(on_session)).unwrap();
         let settings = DialerSettings {
             to: vec![SocketAddr::new(ip(0, 2), acceptor.port())],
             host: Some("b".into()),
-            addresses: Addresses::default(),
+            addresses: of_a,
             connections: DATA_CONNECTIONS,
             plain_data: false,
             outage,
@@ -133,9 +142,7 @@ impl Joined {
         let host = DialingHost { nics: hosts.a.clone(), control: link.clone(), data: link };
         let (dialer, at_a) = Dialer::start_from(host, settings).unwrap();
         let (accepting, at_b) = sessions.recv_timeout(PATIENCE).unwrap();
-        let joined = Joined { hosts, dialer, acceptor, accepting, streams: [at_a.into(), at_b.into()] };
-        wait_until("all paths are up", || joined.is_whole(paths));
-        joined
+        Joined { hosts, dialer, acceptor, accepting, streams: [at_a.into(), at_b.into()] }
     }
 
     /// Returns the sessions at a and at b.

@@ -317,17 +317,22 @@ impl Session {
         &self,
         will_do: impl Fn(&Session, &Connection) -> bool,
     ) -> Vec<ConnectionId> {
-        let mut controls: Vec<(bool, Duration, ConnectionId)> = self
+        let mut controls: Vec<(bool, bool, Duration, ConnectionId)> = self
             .paths
-            .values()
-            .filter_map(|path| {
-                let connection = self.connections.get(&path.control?)?;
+            .iter()
+            .filter_map(|(id, path)| {
+                let control = path.control?;
+                let connection = self.connections.get(&control)?;
                 let rtt = path.estimate.rtt().unwrap_or(Duration::MAX);
-                will_do(self, connection).then_some((connection.suspect_since.is_some(), rtt, path.control?))
+                let is_bare = self.data_connections(*id) == 0;
+                will_do(self, connection).then_some((connection.suspect_since.is_some(), is_bare, rtt, control))
             })
             .collect();
         controls.sort();
-        controls.into_iter().map(|(_, _, id)| id).take(URGENT_COPIES).collect()
+        // Where a path carries data, those that are kept from data carry nothing of streams either.
+        let is_bare = controls.first().is_none_or(|(_, is_bare, ..)| *is_bare);
+        let of_use = controls.into_iter().filter(|(_, of_it, ..)| *of_it == is_bare);
+        of_use.map(|(.., id)| id).take(URGENT_COPIES).collect()
     }
 
     /// Returns whether urgent bytes may go over a control connection. Urgent streams that together send more than a

@@ -80,5 +80,14 @@ pub(super) fn cases() -> Vec<Case> {
             ],
             &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
         ),
+        case(
+            "management-nic",
+            "A NIC of 100 Mb/s, of which nothing tells that it is one for management, does not hold up two of 1 Gb/s.",
+            &[
+                Scene { name: "beside", ..smaller(&[GIGABIT, GIGABIT, Some(100)], &[SkeinTls, QemuMultifd]) },
+                Scene { name: "alone", ..smaller(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
+            ],
+            &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.99 }],
+        ),
     ]
 }

@@ -1,0 +1,97 @@
+//! Tests which networks carry data.
+
+use super::*;
+
+const BYTES: usize = 6_000_000;
+/// Bounds what hosts tell each other while so much data goes elsewhere: acknowledgements, credit, pings.
+const SMALL: u64 = BYTES as u64 / 20;
+
+fn begin(addresses: [Addresses; 2]) -> Joined {
+    Joined::begin(3, FAKE_CAPS, Duration::from_secs(60), addresses)
+}
+
+/// Returns the data connections of a's paths, by path.
+fn data_connections(joined: &Joined) -> Vec<usize> {
+    let paths = joined.dialer.live().snapshot().paths;
+    let of = |path| paths.iter().find(|up| up.info.local.ip() == ip(path, 1) && up.status.has_control_connection);
+    (0..3).map(|path| of(path).map_or(usize::MAX, |up| up.status.data_connections)).collect()
+}
+
+/// Sends data both ways, and returns what each path of a carried meanwhile, both ends together.
+fn carried(joined: &Joined) -> Vec<u64> {
+    let sent = |path| {
+        let of = |live: &RunningSession| {
+            let paths = live.snapshot().paths.into_iter();
+            let here = paths.filter(|up| [ip(path, 1), ip(path, 2)].contains(&up.info.local.ip()));
+            here.map(|up| up.status.sent_bytes).sum::<u64>()
+        };
+        joined.ends().into_iter().map(|live| of(live)).sum::<u64>()
+    };
+    let before: Vec<u64> = (0..3).map(sent).collect();
+    for from in [0, 1] {
+        let [here, there] = joined.connect(from);
+        let data = pattern(BYTES);
+        let writing = write(&here, &data);
+        assert!(read(&there) == data);
+        writing.join().unwrap();
+    }
+    (0..3).map(sent).zip(before).map(|(now, before)| now.saturating_sub(before)).collect()
+}
+
+fn is_all(of: &[usize]) -> impl Fn(&Joined) -> bool {
+    let of = of.to_vec();
+    move |joined| data_connections(joined) == of
+}
+
+/// Tests that it does not matter which end excludes a network, nor that the session began on it.
+#[test]
+fn an_excluded_network_carries_no_data() {
+    let excluding = || Addresses { excluded: vec!["10.0.0.0/24".parse().unwrap()], ..Addresses::default() };
+    for addresses in [[Addresses::default(), excluding()], [excluding(), Addresses::default()]] {
+        let joined = begin(addresses);
+        wait_until("the others carry data", || is_all(&[0, DATA_CONNECTIONS, DATA_CONNECTIONS])(&joined));
+        let carried = carried(&joined);
+        assert!(carried[0] < SMALL && carried[1] > SMALL && carried[2] > SMALL, "{carried:?}");
+        let snapshot = joined.dialer.live().snapshot();
+        let excluded = snapshot.paths.iter().find(|up| up.info.local.ip() == ip(0, 1)).unwrap();
+        assert!(excluded.carries.contains("excluded"), "{excluded:?}");
+        // Not even when no other path is left.
+        joined.hosts.cut(1);
+        joined.hosts.cut(2);
+        wait_until("the others are given up", || {
+            joined.ends().iter().for_each(|live| live.skip(Duration::from_millis(100)));
+            thread::sleep(Duration::from_millis(10));
+            let usable = |up: &&crate::PathSnapshot| up.status.usable;
+            joined.dialer.live().snapshot().paths.iter().filter(usable).all(|up| up.info.local.ip() == ip(0, 1))
+        });
+        thread::sleep(Duration::from_secs(1));
+        assert_eq!(data_connections(&joined)[0], 0);
+    }
+}
+
+#[test]
+fn a_preferred_network_carries_all_data_while_it_is_there() {
+    let preferring = Addresses { preferred: vec!["10.0.1.0/24".parse().unwrap()], ..Addresses::default() };
+    let joined = begin([preferring, Addresses::default()]);
+    let is_preferred = is_all(&[0, DATA_CONNECTIONS, 0]);
+    wait_until("the preferred carries data", || is_preferred(&joined));
+    let carried = carried(&joined);
+    assert!(carried[0] < SMALL && carried[1] > BYTES as u64 && carried[2] < SMALL, "{carried:?}");
+    // What goes over it when it is lost goes over the others.
+    let [here, mut there] = joined.connect(0);
+    let data = pattern(BYTES);
+    let writing = write(&here, &data);
+    let mut received = vec![0; BYTES / 4];
+    there.read_exact(&mut received).unwrap();
+    joined.hosts.cut(1);
+    wait_until("the others carry data", || {
+        joined.ends().iter().for_each(|live| live.skip(Duration::from_millis(100)));
+        thread::sleep(Duration::from_millis(10));
+        data_connections(&joined)[0] == DATA_CONNECTIONS
+    });
+    received.extend(read(&there));
+    assert!(received == data);
+    writing.join().unwrap();
+    joined.hosts.mend(1);
+    wait_until("the preferred carries data again", || is_preferred(&joined));
+}
