@@ -1,8 +1,8 @@
 //! Decides which paths carry bulk data. `docs/transport-choice.md` has the rules in words.
 //!
 //! 1. A path to or from a network that either end's configuration excludes carries no bulk data, ever.
-//! 2. Of the others, those in the network that the configuration prefers most carry bulk data, as long as one of them is
-//!    there; the rest are spares.
+//! 2. Of the others, those in the network that the configuration prefers most carry bulk data, as long as one of them
+//!    is there; the rest are spares.
 //! 3. Of these, a path is a spare that is slower than a tenth of what the faster NICs carry together: what it would add
 //!    is less than what waiting for its chunks may cost. Speeds are those that the drivers tell.
 

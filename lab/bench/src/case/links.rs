@@ -28,8 +28,6 @@ pub(super) fn cases() -> Vec<Case> {
         Socat,
         SkeinPlain,
     ];
-    // For cases of two stages, so that a quick one keeps its rounds.
-    let smaller = |rates: &[Option<u32>], movers: &[Mover]| stage(links(rates), idle(1280, 1024), movers);
     vec![
         case(
             "two-nics",
@@ -71,23 +69,36 @@ pub(super) fn cases() -> Vec<Case> {
             &[Scene { iperf3: true, ..on(&[GIGABIT], &[SkeinTls, QemuMultifd, QemuTcp, Ssh, Socat]) }],
             &[OfLinks { stage: "", share: 0.93 }],
         ),
-        case(
-            "slow-beside-fast",
-            "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
-            &[
-                Scene { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
-                Scene { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
-            ],
-            &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
-        ),
-        case(
-            "management-nic",
-            "A NIC of 100 Mb/s, of which nothing tells that it is one for management, does not hold up two of 1 Gb/s.",
-            &[
-                Scene { name: "beside", ..smaller(&[GIGABIT, GIGABIT, Some(100)], &[SkeinTls, QemuMultifd]) },
-                Scene { name: "alone", ..smaller(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
-            ],
-            &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.99 }],
-        ),
+        slow_beside_fast(),
+        management_nic(),
     ]
+}
+
+/// Returns a stage of a case of two stages: smaller, so that a quick one keeps its rounds.
+fn smaller(rates: &[Option<u32>], movers: &[Mover]) -> Scene {
+    stage(links(rates), idle(1280, 1024), movers)
+}
+
+fn slow_beside_fast() -> Case {
+    case(
+        "slow-beside-fast",
+        "A NIC of 10 Mb/s beside one of 1 Gb/s does not hold it up.",
+        &[
+            Scene { name: "beside", ..smaller(&[GIGABIT, Some(10)], &[SkeinTls, MptcpMultifd, QemuMultifd]) },
+            Scene { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
+        ],
+        &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
+    )
+}
+
+fn management_nic() -> Case {
+    case(
+        "management-nic",
+        "A NIC of 100 Mb/s, of which nothing tells that it is one for management, does not hold up two of 1 Gb/s.",
+        &[
+            Scene { name: "beside", ..smaller(&[GIGABIT, GIGABIT, Some(100)], &[SkeinTls, QemuMultifd]) },
+            Scene { name: "alone", ..smaller(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
+        ],
+        &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.99 }],
+    )
 }
