@@ -240,6 +240,11 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let journal = open_journal(&vms.dirs.journal())?;
     // No other agent has the journal any more.
     let ended_ms = now_ms();
+    let acknowledged = Arc::new(Acknowledged::new(identity.host()));
+    let keep = |device: PathBuf| {
+        WatchdogKeeper::start(&device, identity.host(), acknowledged.clone(), (vms.dirs.watchdog(), ended_ms))
+    };
+    let watchdog = vms.watchdog.map(keep).transpose()?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
@@ -250,7 +255,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let addresses = vec![settings.acceptor.listen.to_string()];
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
-    let (controllers_cache, last_sent) = (vms.dirs.controllers_cache(), (vms.dirs.watchdog(), ended_ms));
+    let controllers_cache = vms.dirs.controllers_cache();
     let peers = PeersSettings {
         acceptor: settings.acceptor,
         allow: settings.allow,
@@ -260,7 +265,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         plain_data: vms.plain_data,
         versions: CONTROL_VERSIONS,
     };
-    let (name, acknowledged) = (identity.host().to_owned(), Arc::new(Acknowledged::new(identity.host())));
+    let name = identity.host().to_owned();
     let rooms = HostRoom::new(name.clone(), known.clone());
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
@@ -282,6 +287,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         },
     )?;
     let migrations = Arc::new(migrations);
+    watchdog.iter().for_each(|watchdog| watchdog.ask_by(&migrations));
     let starter = Arc::new(MigrationStarter {
         vms: known.clone(),
         migrations: migrations.clone(),
@@ -308,9 +314,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let keep = |device: PathBuf| WatchdogKeeper::start(&device, &server.migrations, acknowledged.clone(), last_sent);
-    let watchdog = Mutex::new(vms.watchdog.map(keep).transpose()?);
     let controllers =
         Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged)?;
-    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog })
+    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog: Mutex::new(watchdog) })
 }

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,10 @@ use crate::migrations::Migrations;
 
 /// How long after the last feed a watchdog resets its host, in seconds: an agent that ends may be started again 10 s
 /// later. Real devices take less, too, but the sooner proof would be bought by resets of hosts that are only slow.
-const TIMEOUT_S: u32 = 10;
+const RESET_S: u32 = 10;
+/// The longest that a device takes for that, in milliseconds: i6300esb counts twice 5120 ticks of 2^15 PCI clocks
+/// (`esb_timer_set_heartbeat` of drivers/watchdog/i6300esb.c), 10,066 ms; the others count whole ticks, not more.
+const RESET_MS_MAX: u64 = 10_100;
 /// Bounds the time of a round of questions to other agents: the next round comes after that.
 const ROUND_TIME: Duration = Duration::from_secs(1);
 /// Bounds how many agents are asked at once: more than half of the voters that there may be, so that those that do not
@@ -37,6 +40,18 @@ const ASKING_MAX: usize = VOTERS_MAX / 2 + 1;
 const VOTERS_MAX: usize = 64;
 /// Bounds the words that a leader is told.
 const WORDS_BYTES_MAX: usize = 1000;
+
+/// Returns the timeout with which a device resets its host within [`RESET_S`], in seconds.
+///
+/// Intel's TCO resets when its timer has run out twice. Of chipsets since 2004 the driver's timeout is one of the two,
+/// and only firmware that acts at the first one makes that the whole: 10 s were seen to be 19.2. `wdat_wdt` sets the
+/// same timer.
+fn timeout_s(identity: &str) -> u32 {
+    match identity {
+        "iTCO_wdt" | "wdat_wdt" => RESET_S / 2,
+        _ => RESET_S,
+    }
+}
 
 /// A host's watchdog, as the thread that feeds it uses it.
 trait Device: Send {
@@ -84,16 +99,17 @@ trait Ask: Send {
     fn ask(&self, round: u64, hosts: Vec<String>, acknowledged: &Arc<Acknowledged>);
 }
 
-/// Asks by sessions with the other agents.
-struct AskPeers(Arc<Migrations>);
+/// Asks by sessions with the other agents, once there may be any.
+struct AskPeers(Arc<OnceLock<Arc<Migrations>>>);
 
 impl Ask for AskPeers {
     fn ask(&self, round: u64, hosts: Vec<String>, acknowledged: &Arc<Acknowledged>) {
+        let Some(migrations) = self.0.get() else { return };
         let deadline = Instant::now() + ROUND_TIME;
         let askers = hosts.len().min(ASKING_MAX);
         let left = Arc::new(Mutex::new(VecDeque::from(hosts)));
         for _ in 0..askers {
-            let (migrations, left, acknowledged) = (self.0.clone(), left.clone(), acknowledged.clone());
+            let (migrations, left, acknowledged) = (migrations.clone(), left.clone(), acknowledged.clone());
             let work = move || {
                 while Instant::now() < deadline
                     && let Some(host) = { left.lock().pop_front() }
@@ -125,8 +141,8 @@ enum NotArmed {
     MayStop,
     #[error("it acts {0} s before its timeout already: load its driver's module with the option pretimeout=0")]
     Pretimeout(u32),
-    #[error("its timeout may be {0} to {1} s, and has to be {TIMEOUT_S} s: use another watchdog")]
-    Timeout(u32, u32),
+    #[error("its timeout may be {0} to {1} s, and has to be {2} s: use another watchdog")]
+    Timeout(u32, u32, u32),
     #[error("the kernel does not say which timeouts it takes: it needs Linux 6.0")]
     OldKernel,
     #[error("the cluster has {0} hosts, and watchdogs are for {VOTERS_MAX} at most")]
@@ -139,10 +155,10 @@ enum NotArmed {
     #[error("it cannot be opened: {0}")]
     Open(io::Error),
     #[error(
-        "it was asked for a timeout of {TIMEOUT_S} s and {0}: it is fed as long as this agent runs, and proves \
+        "it was asked for a timeout of {0} s and {1}: it is fed as long as this agent runs, and proves \
          nothing; use another watchdog, and reboot"
     )]
-    Odd(String),
+    Odd(u32, String),
 }
 
 /// What hpwdt calls its watchdog.
@@ -167,8 +183,9 @@ fn check(facts: &WatchdogFacts) -> Result<(), NotArmed> {
     }
     // 0 is none that the kernel knows: then the driver's word counts, once it is asked to set the timeout.
     let max = if facts.max_timeout_s == 0 { u32::MAX } else { facts.max_timeout_s };
-    if !(facts.min_timeout_s..=max).contains(&TIMEOUT_S) {
-        return Err(NotArmed::Timeout(facts.min_timeout_s, max));
+    let wanted = timeout_s(&facts.identity);
+    if !(facts.min_timeout_s..=max).contains(&wanted) {
+        return Err(NotArmed::Timeout(facts.min_timeout_s, max, wanted));
     }
     Ok(())
 }
@@ -233,7 +250,7 @@ impl Keeper {
     /// Goes on from the agent before, which had ended at this time, if what was acknowledged to it is not long ago.
     fn go_on(&mut self, ended_ms: u64) {
         if let Some(sent_ms) = self.last.read() {
-            self.acknowledged.with_feeder(|feeder| feeder.go_on(ended_ms, sent_ms, u64::from(TIMEOUT_S) * 1000));
+            self.acknowledged.with_feeder(|feeder| feeder.go_on(ended_ms, sent_ms, RESET_MS_MAX));
         }
     }
 
@@ -266,8 +283,9 @@ impl Keeper {
                 let device = self.path.display();
                 info!("the watchdog {device} ({}) is armed", armed.identity);
                 warn!(
-                    "this host is reset by {device} when its agent ends and is not back within {TIMEOUT_S} s, and when \
-                     no leader acknowledges its reports (docs/failover.md)"
+                    "this host is reset by {device} when its agent ends and is not back within {} s, and when no \
+                     leader acknowledges its reports (docs/failover.md)",
+                    timeout_s(&armed.identity)
                 );
                 self.acknowledged.tell_watchdog(WatchdogState { armed: Some(armed), why_not: String::new() });
             }
@@ -287,19 +305,20 @@ impl Keeper {
             _ => NotArmed::Open(error),
         })?;
         // From here on the host is reset if nothing feeds.
-        let odd = match open.set_timeout_s(TIMEOUT_S) {
-            Ok(TIMEOUT_S) => None,
+        let wanted = timeout_s(&facts.identity);
+        let odd = match open.set_timeout_s(wanted) {
+            Ok(taken) if taken == wanted => None,
             Ok(taken) => Some(format!("took {taken} s")),
             Err(error) => Some(format!("took none ({error})")),
         };
         if let Some(odd) = odd {
             self.stand = Stand::Odd(open);
-            return Err(NotArmed::Odd(odd));
+            return Err(NotArmed::Odd(wanted, odd));
         }
         self.stand = Stand::Armed(open);
         let Times { acknowledged_ms, asked_ms, period_ms } = Times::ALL;
         let identity = facts.identity;
-        Ok(ArmedWatchdog { identity, acknowledged_ms, asked_ms, period_ms, timeout_ms: u64::from(TIMEOUT_S) * 1000 })
+        Ok(ArmedWatchdog { identity, acknowledged_ms, asked_ms, period_ms, timeout_ms: RESET_MS_MAX })
     }
 
     /// Tells why the watchdog is not armed; the log once.
@@ -325,6 +344,7 @@ impl Keeper {
 pub(crate) struct WatchdogKeeper {
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    peers: Arc<OnceLock<Arc<Migrations>>>,
 }
 
 impl WatchdogKeeper {
@@ -332,23 +352,26 @@ impl WatchdogKeeper {
     /// has of the one before in the last seconds. When that was is kept in `last_sent`; by `ended_ms`, of
     /// [`now_ms`]'s clock, that agent had ended.
     ///
+    /// The rest of the agent may start later: QEMUs that do not answer hold that up.
+    ///
     /// # Errors
     ///
     /// The thread cannot be started.
     pub(crate) fn start(
         device: &Path,
-        migrations: &Arc<Migrations>,
+        host: &str,
         acknowledged: Arc<Acknowledged>,
         (last_sent, ended_ms): (PathBuf, u64),
     ) -> io::Result<WatchdogKeeper> {
         let why_not = "no leader has acknowledged a report of this start of the agent yet".to_owned();
         acknowledged.tell_watchdog(WatchdogState { armed: None, why_not });
+        let peers = Arc::default();
         let mut keeper = Keeper {
             path: device.to_owned(),
             device: Box::new(KernelDevice(device.to_owned())),
-            ask: Box::new(AskPeers(migrations.clone())),
+            ask: Box::new(AskPeers(Arc::clone(&peers))),
             acknowledged,
-            host: migrations.peers().host().to_owned(),
+            host: host.to_owned(),
             stand: Stand::Closed,
             logged: String::new(),
             last: LastSent::new(last_sent),
@@ -357,7 +380,12 @@ impl WatchdogKeeper {
         let stopping = Arc::new(AtomicBool::new(false));
         let told = stopping.clone();
         let thread = thread::Builder::new().name("watchdog".into()).spawn(move || keep(keeper, &told))?;
-        Ok(WatchdogKeeper { stopping, thread: Some(thread) })
+        Ok(WatchdogKeeper { stopping, thread: Some(thread), peers })
+    }
+
+    /// Has the other agents asked by these sessions. No question comes before a leader has named the hosts.
+    pub(crate) fn ask_by(&self, migrations: &Arc<Migrations>) {
+        let _ = self.peers.set(migrations.clone());
     }
 }
 
@@ -520,7 +548,7 @@ mod tests {
         world.acknowledge(61_000, 3);
         assert_eq!(world.step(62_000), ["open", "10 s"]);
         let armed = world.told().armed.unwrap();
-        assert_eq!((&*armed.identity, armed.timeout_ms, armed.acknowledged_ms), ("i6300ESB timer", 10_000, 15_000));
+        assert_eq!((&*armed.identity, armed.timeout_ms, armed.acknowledged_ms), ("i6300ESB timer", 10_100, 15_000));
         assert_eq!(world.step(63_000), ["feed"]);
         world.acknowledge(63_500, 3);
         assert_eq!(world.step(78_400), ["feed"]);
@@ -531,14 +559,26 @@ mod tests {
     }
 
     #[test]
+    fn intels_timers_run_out_twice_before_they_reset_the_host() {
+        for identity in ["iTCO_wdt", "wdat_wdt"] {
+            let mut world = World::new();
+            let facts = WatchdogFacts { identity: identity.into(), max_timeout_s: 613, ..facts() };
+            world.device.0.lock().facts = facts;
+            world.acknowledge(1_000, 3);
+            assert_eq!(world.step(1_000), ["open", "5 s"]);
+            assert_eq!(world.told().armed.unwrap().timeout_ms, 10_100);
+        }
+    }
+
+    #[test]
     fn an_agent_that_is_started_again_soon_goes_on_and_feeds_no_longer_than_the_one_before() {
         let mut world = World::new();
         world.start_again(500);
         assert!(world.step(500).is_empty(), "nothing was acknowledged to anybody");
         world.acknowledge(1_000, 3);
         assert_eq!(world.step(1_000), ["open", "10 s"]);
-        world.start_again(6_000);
-        assert_eq!(world.step(6_000), ["open", "10 s"]);
+        world.start_again(5_900);
+        assert_eq!(world.step(5_900), ["open", "10 s"]);
         assert_eq!((world.step(15_900), world.step(16_000)), (vec!["feed".to_owned()], vec![]));
         world.acknowledge(17_000, 3);
         world.step(17_000);

@@ -92,7 +92,7 @@ fn a_controller_moves_a_guest_once_and_none_when_it_is_deposed() {
     assert!(matches!(a.reply(1), Ok(Reply::Vm(vm)) if vm.state == VmState::Running));
     a.until(DEADLINE, |seen| runs(seen) && seen.vm_loads.get("v1").is_some_and(|load| load.ram_bytes > 1 << 20));
     assert!(a.seen.load.is_some_and(|load| load.cpu_millicores > 0 && load.ram_bytes > load.ram_available_bytes));
-    assert!(a.seen.facts.as_ref().is_some_and(|facts| facts.name == "a" && facts.qemu.is_ok()));
+    a.until(DEADLINE, |seen| seen.facts.as_ref().is_some_and(|facts| facts.name == "a" && facts.qemu.is_ok()));
     b.until(DEADLINE, |seen| seen.sequence > 0);
     assert!(b.seen.vms.is_empty());
 

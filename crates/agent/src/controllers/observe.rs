@@ -1,4 +1,5 @@
-//! Looks at the host for all connections to controllers: in every period, and at once when something changed.
+//! Looks at the host for all connections to controllers: in every period, and at once when something changed. What the
+//! host is is read by another thread, as QEMUs are started for that.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_api::HostFacts;
+use tracing::warn;
 
 use super::host::ControlledHost;
 use super::loads::LoadSample;
@@ -18,9 +20,12 @@ use super::waker::Waker;
 pub(crate) const CHANGE_PERIOD: Duration = Duration::from_millis(200);
 /// Says how often the load is measured as long as no controller asked for it more often.
 const PERIOD_DEFAULT: Duration = Duration::from_secs(1);
-/// Says how old facts may be: what changes of them is told by other fields of a report, or changes when a person
+/// Says how often facts are read: what changes of them is told by other fields of a report, or changes when a person
 /// changes the host.
-const FACTS_AGE_MAX: Duration = Duration::from_secs(10);
+const FACTS_PERIOD: Duration = Duration::from_secs(10);
+/// Says how long the first snapshot waits for facts. A slow host, or one whose QEMU does not answer, is heard of
+/// without them, or else it would be taken for lost when its agent is started again, or be reset by its watchdog.
+const FIRST_FACTS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The latest snapshot of the host, and who wants to know of a newer one.
 pub(crate) struct Observer {
@@ -28,11 +33,15 @@ pub(crate) struct Observer {
     state: Mutex<Observed>,
     /// Notified when there is a newer snapshot.
     changed: Condvar,
+    /// Notified when facts were read, and at the end.
+    read: Condvar,
     stopping: AtomicBool,
 }
 
 #[derive(Default)]
 struct Observed {
+    /// What the host is, as last read.
+    facts: Option<Arc<HostFacts>>,
     /// Counts the snapshots; 0: there is none yet.
     version: u64,
     snapshot: Arc<HostSnapshot>,
@@ -54,7 +63,8 @@ impl Drop for Subscription {
 
 impl Observer {
     pub(crate) fn new(host: Arc<dyn ControlledHost>) -> Arc<Observer> {
-        Arc::new(Observer { host, state: Mutex::default(), changed: Condvar::new(), stopping: AtomicBool::new(false) })
+        let (changed, read) = (Condvar::new(), Condvar::new());
+        Arc::new(Observer { host, state: Mutex::default(), changed, read, stopping: AtomicBool::new(false) })
     }
 
     /// Returns the latest snapshot, with its number; 0: there is none yet.
@@ -87,16 +97,44 @@ impl Observer {
 
     /// Ends [`Observer::run`].
     pub(crate) fn stop(&self) {
+        let _state = self.state.lock();
         self.stopping.store(true, Ordering::SeqCst);
+        self.read.notify_all();
+    }
+
+    /// Reads what the host is until the end.
+    fn read_facts(&self) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let facts = Arc::new(self.host.facts());
+            let mut state = self.state.lock();
+            state.facts = Some(facts);
+            self.read.notify_all();
+            let is_on = |_: &mut Observed| !self.stopping.load(Ordering::SeqCst);
+            self.read.wait_while_for(&mut state, is_on, FACTS_PERIOD);
+        }
+    }
+
+    /// Begins to read what the host is, and waits a moment for the first result.
+    fn begin_facts(self: &Arc<Self>) -> std::io::Result<()> {
+        let reader = self.clone();
+        thread::Builder::new().name("facts".into()).spawn(move || reader.read_facts())?;
+        let mut state = self.state.lock();
+        let is_none = |state: &mut Observed| state.facts.is_none() && !self.stopping.load(Ordering::SeqCst);
+        self.read.wait_while_for(&mut state, is_none, FIRST_FACTS_PATIENCE);
+        Ok(())
     }
 
     /// Takes snapshots until the end.
-    pub(crate) fn run(&self) {
-        let mut facts: Option<(Instant, Arc<HostFacts>)> = None;
+    pub(crate) fn run(self: &Arc<Self>) {
+        let mut are_read = false;
         let (mut loads, mut measured): (Option<LoadSample>, Option<Instant>) = (None, None);
         let mut snapshot = HostSnapshot::default();
         let mut outline = 0;
         while !self.stopping.load(Ordering::SeqCst) {
+            if !are_read {
+                are_read =
+                    self.begin_facts().inspect_err(|error| warn!("what the host is is not told: {error}")).is_ok();
+            }
             let begun = Instant::now();
             let due = measured.map(|measured| measured + self.period());
             let is_due = due.is_none_or(|due| begun >= due);
@@ -109,11 +147,8 @@ impl Observer {
                     (snapshot.load, snapshot.vm_loads) = (sample.host_load(before), sample.vm_loads(before));
                     (loads, measured) = (Some(sample), Some(begun));
                 }
-                if facts.as_ref().is_none_or(|(read, _)| begun.duration_since(*read) >= FACTS_AGE_MAX) {
-                    facts = Some((begun, Arc::new(self.host.facts())));
-                }
                 self.fill_in(&mut snapshot, contacts);
-                snapshot.facts = facts.as_ref().map(|(_, facts)| facts.clone());
+                snapshot.facts.clone_from(&self.state.lock().facts);
                 self.publish(&snapshot);
             }
             // Changes come in bursts: a burst is one report.

@@ -49,7 +49,7 @@ pub(super) struct FakeHost {
     outline: AtomicU64,
     /// The requests that were carried out.
     run: Mutex<Vec<RequestLine>>,
-    /// While this is true `VmStop` waits.
+    /// While this is true `VmStop` waits, and who asks what the host is.
     is_halted: Mutex<bool>,
     released: Condvar,
     learnt: Mutex<BTreeMap<String, Vec<String>>>,
@@ -64,6 +64,10 @@ impl FakeHost {
     pub(super) fn halt(&self, is_halted: bool) {
         *self.is_halted.lock() = is_halted;
         self.released.notify_all();
+    }
+
+    fn wait_released(&self) {
+        self.released.wait_while_for(&mut self.is_halted.lock(), |is_halted| *is_halted, COMMAND_TIME);
     }
 
     pub(super) fn has_run(&self, what: &str) -> usize {
@@ -81,6 +85,7 @@ impl ControlledHost for FakeHost {
     }
 
     fn facts(&self) -> HostFacts {
+        self.wait_released();
         parts::facts()
     }
 
@@ -108,8 +113,7 @@ impl ControlledHost for FakeHost {
         self.run.lock().push(line.clone());
         match line.request {
             Request::VmStop { .. } => {
-                let mut is_halted = self.is_halted.lock();
-                self.released.wait_while_for(&mut is_halted, |is_halted| *is_halted, COMMAND_TIME);
+                self.wait_released();
                 Reply::Done
             }
             Request::VmList => Reply::Vms { vms: self.vms() },
@@ -261,6 +265,20 @@ fn an_agent_says_who_it_is_and_all_that_it_has_and_then_what_is_new() {
         agent.seen.take(*report);
     }
     assert!(agent.seen.load.unwrap().ram_bytes > 0);
+}
+
+#[test]
+fn an_agent_is_heard_of_before_it_knows_what_its_host_is() {
+    let mut world = World::new(&["ctl1"]);
+    world.host.halt(true);
+    world.start(TIMES);
+    let mut fake = world.fake("ctl1");
+    fake.report_period_ms = 100;
+    let mut agent = world.connect("ctl1", &fake);
+    agent.until(COMMAND_TIME, |seen| seen.sequence >= 5 && seen.vms.len() == 2 && seen.load.is_some());
+    assert!(agent.seen.facts.is_none());
+    world.host.halt(false);
+    agent.until(COMMAND_TIME, |seen| seen.facts.is_some());
 }
 
 #[test]

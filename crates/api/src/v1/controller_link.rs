@@ -95,7 +95,8 @@ pub struct Hello {
 pub struct HostReport {
     /// Counts the reports of a connection, from 1 on.
     pub sequence: u64,
-    /// What the host is, if that changed. The files of guests are left out.
+    /// What the host is, if that changed. The files of guests are left out. An agent that has only just started may not
+    /// know yet: then a later report tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<Box<HostFacts>>,
     /// How busy the host is.
