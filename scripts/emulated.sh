@@ -7,9 +7,10 @@
 #   scripts/emulated.sh target/release/deps/lab_room-0123456789abcdef --test-threads=1 --nocapture
 #
 # EMULATED_MIB (3072) is the machine's memory, EMULATED_SECONDS (1800) the time that the command has, and EMULATED_QEMU
-# further arguments of QEMU, as '-device i6300esb' for a watchdog, whose reset ends the machine. Kernel and busybox are
-# Debian's packages, kept below target/emulated. Ends with the command's status, or with 3 if no such machine is
-# available here.
+# further arguments of QEMU, as '-device i6300esb' for a watchdog, whose reset ends the machine. With EMULATED_SHIFT=N
+# an instruction takes 2^N ns of the machine's time, so that the machine is as quick by its own clock however busy this
+# one is. Kernel and busybox are Debian's packages, kept below target/emulated. Ends with the command's status, or with
+# 3 if no such machine is available here.
 set -euo pipefail
 export LC_ALL=C
 
@@ -51,8 +52,8 @@ if [ ! -e "$work/initrd" ] || [ scripts/emulated.sh -nt "$work/initrd" ]; then
   with() { sed -i "s/^$1\.ko$/& $2/" "$work/root/modules/order"; }
   for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress \
     cls_u32 cls_matchall cls_flower act_mirred bonding 8021q macvlan dummy sch_ets sch_mqprio virtio_net igb \
-    i6300esb; do add "$module"; done
-  with i6300esb nowayout=1; with bonding max_bonds=0; with dummy numdummies=0
+    i6300esb lpc_ich iTCO_wdt; do add "$module"; done
+  with i6300esb nowayout=1; with iTCO_wdt nowayout=1; with bonding max_bonds=0; with dummy numdummies=0
 
   cat >"$work/root/init" <<'INIT'
 #!/bin/busybox sh
@@ -86,8 +87,11 @@ trap 'rm -f "$run" "$run.log"' EXIT
   printf '%q ' "$@"
   echo
 } >"$run"
+accel='-accel tcg,thread=multi'
+[ -z "${EMULATED_SHIFT-}" ] || accel="-accel tcg,thread=single -icount shift=$EMULATED_SHIFT,sleep=on"
+# shellcheck disable=SC2086
 timeout "${EMULATED_SECONDS:-1800}" "$qemu" \
-  -machine q35 -accel tcg,thread=multi -cpu max -smp 2 -m "${EMULATED_MIB:-3072}" \
+  -machine q35 $accel -cpu max -smp 2 -m "${EMULATED_MIB:-3072}" \
   -nodefaults -display none -serial stdio -no-reboot -kernel "$work/kernel" -initrd "$work/initrd" \
   -append "console=ttyS0 quiet panic=1 run=$run" \
   -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on \
