@@ -96,7 +96,7 @@ pub use peers::{
     DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
 pub use skein_dataplane::{
-    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError,
+    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError, TrafficClass,
 };
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};

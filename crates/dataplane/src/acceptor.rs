@@ -18,7 +18,7 @@ use skein_session::{ConnectionKind, Role, SessionId, Settings};
 use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, is_proof, listen, refuse, return_probe};
+use crate::handshake::{HandshakeFailed, is_proof, listen, mark, refuse, return_probe};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
@@ -335,6 +335,7 @@ impl Shared {
             ),
         };
         pending.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
+        mark(&mut *pending, hello.kind, self.settings.addresses.class);
         let info = PathInfo { nic, local, remote: peer };
         let connection = pending.split().map_err(|error| abandoned(error.into()))?;
         if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, connection) {

@@ -1,6 +1,7 @@
 //! Lists this host's addresses as a session tells them.
 
 use skein_host::Nic;
+use skein_link::TrafficClass;
 use skein_session::address::{Network, NicAddress};
 use skein_session::pairs::is_routable;
 use tracing::warn;
@@ -17,6 +18,8 @@ pub struct Addresses {
     pub excluded: Vec<Network>,
     /// The networks to prefer for bulk data, the best first.
     pub preferred: Vec<Network>,
+    /// The marks of connections for bulk data.
+    pub class: TrafficClass,
 }
 
 impl Addresses {

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tracing::{debug, info};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, greet, proof};
+use crate::handshake::{HandshakeFailed, greet, mark, proof};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::path_mtu::{self, PathMtu};
@@ -517,7 +517,7 @@ impl Dialer {
 
     fn add(
         self: &Arc<Self>,
-        pending: Box<dyn Pending>,
+        mut pending: Box<dyn Pending>,
         id: ConnectionId,
         path: PathId,
         kind: ConnectionKind,
@@ -528,6 +528,7 @@ impl Dialer {
             local: SocketAddr::new(pair.local.ip, 0),
             remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
+        mark(&mut *pending, kind, self.settings.addresses.class);
         let added = pending
             .split()
             .map_err(HandshakeFailed::from)

@@ -1,11 +1,12 @@
 //! Exchanges the first messages on a connection.
 
 use aws_lc_rs::hmac;
-use skein_link::{LinkError, Pending};
+use skein_link::{LinkError, Pending, TrafficClass};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
-use skein_session::{ConnectionId, SessionId};
+use skein_session::{ConnectionId, ConnectionKind, SessionId};
 use thiserror::Error;
+use tracing::debug;
 
 /// The reason why a connection did not come about.
 #[derive(Debug, Error)]
@@ -40,6 +41,16 @@ fn receive(pending: &mut dyn Pending) -> Result<(Header, Vec<u8>), HandshakeFail
     let mut payload = vec![0; header.len as usize];
     pending.receive(&mut payload)?;
     Ok((header, payload))
+}
+
+/// Marks what this end sends over a connection for bulk data. Without marks the connection is as good, and its share
+/// of a full link may be another.
+pub(crate) fn mark(pending: &mut dyn Pending, kind: ConnectionKind, class: TrafficClass) {
+    if kind == ConnectionKind::Data
+        && let Err(error) = pending.mark(class)
+    {
+        debug!("a connection cannot be marked: {error}");
+    }
 }
 
 /// Sends a hello, and returns the answer. This is the dialling end.

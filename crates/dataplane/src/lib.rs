@@ -65,6 +65,7 @@ pub use kept_ram::{KeptMarks, KeptRam, RamIsPrivate};
 pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
+pub use skein_link::TrafficClass;
 pub use skein_session::address::Network;
 pub use skein_session::{OpenError, StreamId, Width};
 pub use stream::{JoinError, StreamContent};

@@ -8,6 +8,7 @@
 mod clock;
 mod control_groups;
 mod cpu;
+mod cpu_latency;
 mod disk;
 mod ethtool;
 mod file_handle;
@@ -24,6 +25,7 @@ mod watchdog;
 pub use clock::clock_synchronised;
 pub use control_groups::{ControlGroups, GroupLimit, GroupResource};
 pub use cpu::{CoreTime, ProcessTime, cores, process_time, thread_time};
+pub use cpu_latency::{CpuLatency, cpu_latency_us};
 pub use disk::{DiskBytes, disks, process_disk_bytes};
 pub use file_handle::file_handle;
 pub use kernel::Kernel;

@@ -31,7 +31,7 @@ pub mod tls_record;
 
 pub use link::{
     BufferSource, Caps, Connection, Dial, DialError, Link, LinkEnd, LinkError, LocalAddress, Memory, Message,
-    PacketProbe, Pending, Position, Reader, Shutdown, Writer,
+    PacketProbe, Pending, Position, Reader, Shutdown, TrafficClass, Writer,
 };
 pub use listen::{Incoming, ListenError, Listeners, ListeningNic, Security};
 pub use pieces::{Patience, send_pieces};

@@ -72,6 +72,27 @@ pub struct Dial {
     pub handshake_time: Duration,
 }
 
+/// The marks of packets, for the queues of this host and of switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrafficClass {
+    /// The priority in this host's queues, 0 to 6 (`SO_PRIORITY` of socket(7)). A VLAN's egress map tells switches.
+    pub priority: u8,
+    /// The differentiated services code point, 0 to 63 (RFC 2474). 0: none.
+    pub dscp: u8,
+}
+
+impl TrafficClass {
+    /// Holds the class of bulk data: the priority that Hyper-V's examples give live migration, and AF11, for
+    /// high-throughput data (RFC 4594, 4.8).
+    pub const BULK: TrafficClass = TrafficClass { priority: 5, dscp: 10 };
+}
+
+impl Default for TrafficClass {
+    fn default() -> TrafficClass {
+        TrafficClass::BULK
+    }
+}
+
 /// The reason why a connection could not be made.
 #[derive(Debug, Error)]
 pub enum DialError {
@@ -219,6 +240,12 @@ pub trait Pending: Send {
     /// # Errors
     /// The connection failed or ended, or the deadline passed.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), LinkError>;
+
+    /// Marks what this end sends from now on. A link without marks does nothing.
+    ///
+    /// # Errors
+    /// The system refuses the marks. The connection goes on without them.
+    fn mark(&mut self, class: TrafficClass) -> io::Result<()>;
 
     /// Takes the connection apart, for two threads and for what has to end it. From now on there is no deadline.
     ///

@@ -10,6 +10,7 @@ use skein_handover::{
     MigrationEvent, MigrationId, MigrationLimits, MigrationPhase, MigrationSummary, Order, Outcome, Record,
     RefusedStart, Report, Role, SourceOrder, SourcePhase, TargetOrder, WriteResult, last_records, needed,
 };
+use skein_host::CpuLatency;
 use skein_inventory::facts::MigrationSlots;
 use skein_journal::{Journal, JournalLimits};
 use tracing::{error, warn};
@@ -61,6 +62,8 @@ pub(super) struct Owner {
     arrived: Vec<Arc<Vm>>,
     /// The kills on this host, in words, that the peer of a migration is told.
     kills: BTreeMap<MigrationId, BTreeSet<String>>,
+    /// Keeps CPUs from deep sleep while guests move: each wait of a copy's threads would be longer by that.
+    cpu_latency: Option<CpuLatency>,
     epoch: Instant,
 }
 
@@ -84,6 +87,7 @@ impl Owner {
             windows: BTreeMap::new(),
             arrived: Vec::new(),
             kills: BTreeMap::new(),
+            cpu_latency: None,
             epoch: Instant::now(),
         };
         // A new agent does not know QEMU's states: the workers report them.
@@ -116,6 +120,18 @@ impl Owner {
             }
             self.check_windows(jiff::Timestamp::now());
             self.perform();
+            self.keep_cpus_awake();
+        }
+    }
+
+    /// Keeps CPUs from deep sleep while a guest is copied. A guest that is held is kept fresh for hours, maybe.
+    fn keep_cpus_awake(&mut self) {
+        let is_copied = |of: &MigrationSummary| of.outcome.is_none() && !of.is_to_be_held;
+        match (self.manager.summaries().iter().any(is_copied), &self.cpu_latency) {
+            (false, Some(_)) => self.cpu_latency = None,
+            // Without the device, or the right to it, migrations are a little slower.
+            (true, None) => self.cpu_latency = CpuLatency::hold().ok(),
+            _ => {}
         }
     }
 

@@ -87,7 +87,8 @@ pub struct Args {
     #[arg(long, value_name = "COMMAND")]
     reboot: Option<String>,
     /// Let this watchdog reset the host once its agent has no leader any more, so that its guests can start elsewhere:
-    /// /dev/watchdog0. THE HOST IS ALSO RESET when the agent is stopped for longer than 10 s; see docs/failover.md
+    /// /dev/watchdog0. THE HOST IS ALSO RESET when the agent is stopped for longer than 10 s (5 s with Intel's); see
+    /// docs/failover.md
     #[arg(long, value_name = "DEVICE")]
     watchdog: Option<PathBuf>,
     /// Have no VMs: be the end of tunnels, and nothing else

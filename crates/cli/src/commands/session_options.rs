@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use skein_agent::Network;
+use skein_agent::{Network, TrafficClass};
 use skein_api::Transport;
 use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
 use tracing::info;
@@ -38,6 +38,12 @@ pub struct SessionOptions {
     /// Carry guests over this network as long as a path over it is there; may be given several times, the best first
     #[arg(long = "prefer-network", value_name = "NETWORK")]
     pub preferred: Vec<Network>,
+    /// The priority of guests' memory in this host's queues (SO_PRIORITY)
+    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.priority, value_parser = clap::value_parser!(u8).range(0..=6))]
+    pub priority: u8,
+    /// The code point of packets with guests' memory (DSCP); 0: none
+    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub dscp: u8,
     /// How long streams outlive the loss of all paths, in seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub outage: u64,
@@ -75,7 +81,8 @@ impl SessionOptions {
             }
         }
         let (nics, excluded, preferred) = (self.nics.clone(), self.excluded.clone(), self.preferred.clone());
-        Ok(skein_agent::Addresses { nics, excluded, preferred })
+        let class = TrafficClass { priority: self.priority, dscp: self.dscp };
+        Ok(skein_agent::Addresses { nics, excluded, preferred, class })
     }
 
     /// Returns the time of `--outage`.

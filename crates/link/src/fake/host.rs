@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::connection::{self, End};
 use super::network::{AcceptQueue, Arrived, FakeNetwork, Listening, path};
-use crate::link::{Caps, Connection, Dial, DialError, Link, LinkError, LocalAddress, PacketProbe, Pending, Shutdown};
+use crate::link::{
+    Caps, Connection, Dial, DialError, Link, LinkError, LocalAddress, PacketProbe, Pending, Shutdown, TrafficClass,
+};
 use crate::listen::{Incoming, ListenError, Listeners, ListeningNic, Security};
 
 /// Holds the first byte of an end that shakes hands as if under TLS: the type of TLS' handshake records (RFC 8446,
@@ -213,6 +215,10 @@ impl Pending for FakePending {
             true => Ok(()),
             false => Err(LinkError::Late(self.patience)),
         }
+    }
+
+    fn mark(&mut self, _: TrafficClass) -> io::Result<()> {
+        Ok(())
     }
 
     fn split(self: Box<Self>) -> Result<Connection, LinkError> {

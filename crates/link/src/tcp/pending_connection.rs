@@ -1,17 +1,18 @@
 //! Is a connection over a socket during its handshake.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{setsockopt, sockopt};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
 use skein_identity::RecordCipher;
 
 use super::halves::{
     PlainReader, PlainWriter, SharedSocket, SocketBuffer, SocketShutdown, TlsReader, TlsWriter, WRITE_WAIT,
 };
-use crate::link::{Caps, Connection, LinkError, Memory, Pending};
+use crate::link::{Caps, Connection, LinkError, Memory, Pending, TrafficClass};
 use crate::tls_record::{self, HEADER_BYTES, Unseal};
 
 /// Holds what TCP promises.
@@ -233,6 +234,18 @@ impl Pending for PendingConnection {
         Ok(())
     }
 
+    fn mark(&mut self, class: TrafficClass) -> io::Result<()> {
+        let socket = &self.shared.socket;
+        // The two lowest bits are for congestion (RFC 3168).
+        let byte = i32::from(class.dscp) << 2;
+        match socket.local_addr()?.ip().to_canonical() {
+            IpAddr::V4(_) => setsockopt(socket, sockopt::Ipv4Tos, &byte)?,
+            IpAddr::V6(_) => setsockopt(socket, sockopt::Ipv6TClass, &byte)?,
+        }
+        // By the code point the kernel has set another priority (ip(7)).
+        Ok(setsockopt(socket, sockopt::Priority, &i32::from(class.priority))?)
+    }
+
     fn split(self: Box<Self>) -> Result<Connection, LinkError> {
         let caps = self.caps();
         let PendingConnection { shared, security, retired_after, .. } = *self;
@@ -283,12 +296,36 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     fn sockets() -> (Arc<SharedSocket>, Arc<SharedSocket>) {
-        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
-        let to = ([127, 0, 0, 1], listener.port().unwrap()).into();
+        sockets_at("127.0.0.1".parse().unwrap())
+    }
+
+    fn sockets_at(ip: IpAddr) -> (Arc<SharedSocket>, Arc<SharedSocket>) {
+        let listener = Listener::bind((ip, 0).into(), None).unwrap();
+        let to = (ip, listener.port().unwrap()).into();
         let to = Dial { from: None, to, packet_bytes: None, answer_time: PATIENCE, handshake_time: PATIENCE };
         let dialled = dial(&to).unwrap();
         Listener::wait(&[&listener], PATIENCE).unwrap();
         (Arc::new(dialled.into()), Arc::new(listener.accept().unwrap().unwrap().0.into()))
+    }
+
+    #[test]
+    fn marks_are_those_that_were_asked_for() {
+        use nix::sys::socket::getsockopt;
+        for ip in ["127.0.0.1", "::1"] {
+            let (a, b) = sockets_at(ip.parse().unwrap());
+            for shared in [a, b] {
+                let mut pending = PendingConnection::plain(shared.clone(), PATIENCE);
+                for class in [TrafficClass::BULK, TrafficClass { priority: 6, dscp: 63 }] {
+                    pending.mark(class).unwrap();
+                    let byte = match shared.socket.local_addr().unwrap().is_ipv4() {
+                        true => getsockopt(&shared.socket, sockopt::Ipv4Tos),
+                        false => getsockopt(&shared.socket, sockopt::Ipv6TClass),
+                    };
+                    let marked = (getsockopt(&shared.socket, sockopt::Priority), byte.map(|byte| byte >> 2));
+                    assert_eq!(marked, (Ok(i32::from(class.priority)), Ok(i32::from(class.dscp))), "{ip}");
+                }
+            }
+        }
     }
 
     fn identity(ca: &ClusterCa, host: &str) -> Identity {

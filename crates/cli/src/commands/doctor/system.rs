@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-use skein_host::{ControlGroups, GroupResource};
+use skein_host::{ControlGroups, GroupResource, cpu_latency_us};
 use skein_hypervisor::QemuVersion;
 use skein_hypervisor::kvm::{self, KvmError};
 use skein_identity::{CipherPolicy, CipherSpeeds};
@@ -208,7 +208,7 @@ fn judge_huge_pages(setting: &str) -> Option<Finding> {
     })
 }
 
-/// Checks whether the CPUs are kept at a low frequency.
+/// Checks whether the CPUs are kept at a low frequency, and says how deeply they sleep.
 pub fn cpu() -> Vec<Finding> {
     let cpus =
         fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten().map(|cpu| cpu.path().join("cpufreq"));
@@ -216,7 +216,32 @@ pub fn cpu() -> Vec<Finding> {
     let governors = cpus
         .filter(|cpu| cpu.is_dir())
         .map(|cpu| (read(cpu.join("scaling_driver")), read(cpu.join("scaling_governor"))));
-    judge_governors(governors.collect()).into_iter().collect()
+    let idle = Path::new("/sys/devices/system/cpu/cpu0/cpuidle");
+    let states = fs::read_dir(idle).into_iter().flatten().flatten().map(|state| state.path()).filter_map(|state| {
+        let us = read(state.join("latency")).parse().ok()?;
+        (read(state.join("disable")) != "1").then(|| (us, read(state.join("name"))))
+    });
+    judge_governors(governors.collect()).into_iter().chain(judge_sleep(states.max(), cpu_latency_us())).collect()
+}
+
+/// Says in which state CPUs sleep most deeply, by its latency in microseconds and name, and which latency is asked for
+/// now.
+fn judge_sleep(deepest: Option<(u32, String)>, asked_us: Option<u32>) -> Option<Finding> {
+    let (us, name) = deepest?;
+    let kept = match asked_us {
+        None => {
+            return Some(warn(
+                "cpu sleep",
+                format!(
+                    "CPUs take up to {us} µs to wake ({name}), and there is no /dev/cpu_dma_latency to prevent that"
+                ),
+                "use a kernel with CONFIG_PM, as distributions' are: an agent keeps CPUs awake while guests move",
+            ));
+        }
+        Some(asked) if asked < us => format!("; kept to {asked} µs now"),
+        Some(_) => "; not while guests move".to_owned(),
+    };
+    Some(ok("cpu sleep", format!("CPUs take up to {us} µs to wake ({name}){kept}")))
 }
 
 /// Judges the drivers and governors of all CPUs. There are none where they cannot be seen, as in most VMs.
@@ -347,6 +372,16 @@ mod tests {
         assert!(missing.severity == Warn && missing.cure.contains("kvm_intel"), "{missing:?}");
         assert_eq!(judge_kvm(Ok(())).severity, Good);
         assert_eq!(severities(&hypervisor(Some("/no/such/qemu".into())))[0], Bad);
+    }
+
+    #[test]
+    fn how_deeply_cpus_sleep_is_told() {
+        let deepest = Some((890, "C10".to_owned()));
+        let told = |asked| judge_sleep(deepest.clone(), asked).unwrap();
+        assert_eq!(told(Some(2_000_000_000)).what, "CPUs take up to 890 µs to wake (C10); not while guests move");
+        assert_eq!(told(Some(3)).what, "CPUs take up to 890 µs to wake (C10); kept to 3 µs now");
+        assert_eq!(told(None).severity, Severity::Warn);
+        assert!(judge_sleep(None, Some(3)).is_none(), "a VM sees no such states");
     }
 
     #[test]
