@@ -68,6 +68,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(system::state(&args.state));
     findings.extend(system::hypervisor(args.qemu));
     findings.extend(network::nics());
+    findings.extend(network::interfaces());
     findings.extend(network::tcp());
     findings.extend(system::memory());
     findings.extend(system::cpu());

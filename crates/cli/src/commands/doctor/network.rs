@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use skein_host::{Kernel, Nic};
-use skein_network::{Offloads, offloads};
+use skein_network::{Bond, BondHash, BondMode, Duplex, Interface, Layer, Offloads, offloads};
 use skein_units::about_bytes;
 
 use super::finding::{Finding, bad, chain, ok, warn};
@@ -88,6 +88,66 @@ fn judge(nics: &[Nic], offloads: impl Fn(&str) -> Offloads) -> Vec<Finding> {
     }
     findings.extend(subnets(&usable));
     findings
+}
+
+/// Checks what does not show in addresses: bonds, duplex, and offloads that do not go together.
+pub fn interfaces() -> Vec<Finding> {
+    match skein_network::read(&Kernel::new()) {
+        Ok(interfaces) => judge_interfaces(&interfaces),
+        // The check of NICs says so already.
+        Err(_) => Vec::new(),
+    }
+}
+
+fn judge_interfaces(interfaces: &[Interface]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for of in interfaces {
+        let name = &of.nic.name;
+        if of.nic.up() && of.driver.duplex == Some(Duplex::Half) {
+            let cure = format!("let both ends agree (ethtool -s {name} autoneg on), and look at the cable");
+            findings.push(warn("nic", format!("{name} is half duplex: it sends or receives"), cure));
+        }
+        let is_in_bridge = of.port_of.as_ref().is_some_and(|above| {
+            interfaces.iter().any(|other| other.nic.name == *above && other.nic.kind.as_deref() == Some("bridge"))
+        });
+        if is_in_bridge && of.driver.offloads.lro == Some(true) {
+            let what = format!("{name} joins what it receives (LRO) and is in a bridge: guests get packets too large");
+            findings.push(warn("nic", what, format!("ethtool -K {name} lro off")));
+        }
+        if let Some(Layer::Bond(bond)) = &of.layer {
+            let members = interfaces.iter().filter(|port| port.port_of.as_ref() == Some(name)).count();
+            findings.extend(judge_bond(name, bond, members));
+        }
+    }
+    findings
+}
+
+/// Judges whether all members of a bond can carry what goes between two hosts (Documentation/networking/bonding.rst).
+fn judge_bond(name: &str, bond: &Bond, members: usize) -> Option<Finding> {
+    let is_answered = bond.partner.is_some_and(|partner| partner != [0; 6]);
+    if bond.mode == BondMode::Lacp && !is_answered {
+        let what = format!("nobody answers the LACP of {name}: one member carries everything");
+        return Some(warn("bond", what, "make one link aggregation (LACP) of the switch's ports"));
+    }
+    if members < 2 {
+        return None;
+    }
+    let own = "or give each NIC an address of its own, without a bond: migrations use them all";
+    let what = match (bond.mode, bond.hash) {
+        (BondMode::Lacp | BondMode::BalanceXor, BondHash::Layer34 | BondHash::Encap34) => return None,
+        (BondMode::Lacp | BondMode::BalanceXor, hash) => format!("goes by {}", hash.word()),
+        (BondMode::BalanceRr, _) => {
+            let what = format!("{name} sends packets in turn (balance-rr): they arrive in disorder, which slows TCP");
+            return Some(warn("bond", what, own.trim_start_matches("or ")));
+        }
+        // Both are meant so, and not slower than one NIC.
+        (mode, _) => {
+            let words = format!("{name} is a bond by {}: between two hosts it is as fast as one member", mode.word());
+            return Some(ok("bond", words));
+        }
+    };
+    let cure = format!("ip link set dev {name} type bond xmit_hash_policy layer3+4, and the switch likewise; {own}");
+    Some(warn("bond", format!("{name} {what}: all between two hosts takes one member of {members}"), cure))
 }
 
 /// Warns of NICs that share a subnet.
@@ -217,6 +277,37 @@ mod tests {
     fn findings(nics: &[Nic]) -> Vec<(Severity, String)> {
         let all = |_: &str| Offloads { tso: Some(true), gso: Some(true), ..Offloads::default() };
         judge(nics, all).into_iter().map(|finding| (finding.severity, finding.what)).collect()
+    }
+
+    #[test]
+    fn a_bond_is_judged_by_what_goes_between_two_hosts() {
+        let recording = include_str!("../../../../network/tests/recordings/bond-vlan-bridge.json");
+        let recording: skein_network::Recording = serde_json::from_str(recording).unwrap();
+        let mut interfaces = skein_network::read(&recording).unwrap();
+        let told = |of: &[Interface]| judge_interfaces(of).into_iter().map(|found| found.what).collect::<Vec<_>>();
+        assert_eq!(told(&interfaces), ["nobody answers the LACP of bond0: one member carries everything"]);
+        let mut with = |mode, hash, partner| {
+            for of in &mut interfaces {
+                if let Some(Layer::Bond(bond)) = &mut of.layer {
+                    (bond.mode, bond.hash, bond.partner) = (mode, hash, partner);
+                }
+            }
+            told(&interfaces)
+        };
+        let answers = Some([2, 0, 0, 0, 0, 1]);
+        assert!(with(BondMode::Lacp, BondHash::Layer34, answers).is_empty());
+        assert!(with(BondMode::BalanceXor, BondHash::Layer34, None).is_empty());
+        let one = with(BondMode::Lacp, BondHash::Layer23, answers);
+        assert_eq!(one, ["bond0 goes by layer2+3: all between two hosts takes one member of 2"]);
+        let backup = with(BondMode::ActiveBackup, BondHash::Layer2, None);
+        assert!(backup[0].contains("active-backup: between two hosts it is as fast as one member"), "{backup:?}");
+        assert!(with(BondMode::BalanceRr, BondHash::Layer2, None)[0].contains("in disorder"));
+        // A NIC in the bridge that joins packets, and a cable that is half broken.
+        let bridged = interfaces.iter_mut().find(|of| of.nic.name == "bond0.7").unwrap();
+        (bridged.driver.offloads.lro, bridged.driver.duplex) = (Some(true), Some(Duplex::Half));
+        let told = told(&interfaces);
+        assert!(told.iter().any(|what| what.contains("half duplex")), "{told:?}");
+        assert!(told.iter().any(|what| what.contains("(LRO) and is in a bridge")), "{told:?}");
     }
 
     #[test]
