@@ -18,6 +18,9 @@ use tracing::info;
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
 
+/// How guests' memory is marked unless something else is asked for.
+const BULK: TrafficClass = TrafficClass::BULK;
+
 /// Options of both ends.
 #[derive(clap::Args)]
 pub struct SessionOptions {
@@ -39,10 +42,10 @@ pub struct SessionOptions {
     #[arg(long = "prefer-network", value_name = "NETWORK")]
     pub preferred: Vec<Network>,
     /// The priority of guests' memory in this host's queues (SO_PRIORITY)
-    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.priority, value_parser = clap::value_parser!(u8).range(0..=6))]
+    #[arg(long, value_name = "N", default_value_t = BULK.priority, value_parser = clap::value_parser!(u8).range(0..=6))]
     pub priority: u8,
     /// The code point of packets with guests' memory (DSCP); 0: none
-    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
+    #[arg(long, value_name = "N", default_value_t = BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: u8,
     /// How long streams outlive the loss of all paths, in seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
