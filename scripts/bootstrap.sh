@@ -55,6 +55,8 @@ if [ "$goal" = test ]; then
   # For guests with UEFI and a TPM.
   [ -e /usr/share/OVMF/OVMF_CODE_4M.fd ] || lacks ovmf
   needs swtpm swtpm
+  # For the migration network.
+  needs nft nftables
   # For hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi

@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
+use skein_dataplane::source::PackerPool;
 use skein_dataplane::{AcceptorSettings, SessionSnapshot};
 use skein_handover::MigrationLimits;
 use skein_host::Kernel;
@@ -23,6 +24,7 @@ use tracing::{info, warn};
 
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
+use crate::catch::Catcher;
 use crate::controllers::{Acknowledged, Controllers, ControllersError, now_ms};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
@@ -44,8 +46,48 @@ pub struct AgentSettings {
     pub acceptor: AcceptorSettings,
     /// The sockets that tunnels may connect to.
     pub allow: Allow,
-    /// The settings of VMs and their migrations; `None`: an agent for tunnels only.
+    /// The file of the other hosts; need not exist.
+    pub hosts_file: PathBuf,
+    /// The file of the migration network ([`skein_inventory::MigrationNetwork`]); need not exist.
+    pub migration_network: PathBuf,
+    /// The data connections on each path of the sessions that the agent begins.
+    pub connections: usize,
+    /// Whether the agent sends bulk data unencrypted.
+    pub plain_data: bool,
+    /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
+    /// to compress; without a program pages go uncompressed.
+    pub packer_command: Vec<OsString>,
+    /// The settings of VMs and their migrations; `None`: an agent for tunnels and the migration network only.
     pub vms: Option<VmSettings>,
+}
+
+impl AgentSettings {
+    /// Returns the settings of an agent that is the end of tunnels and nothing else.
+    pub fn tunnels(acceptor: AcceptorSettings, allow: Allow) -> AgentSettings {
+        AgentSettings {
+            acceptor,
+            allow,
+            hosts_file: PathBuf::new(),
+            migration_network: PathBuf::new(),
+            connections: 1,
+            plain_data: false,
+            packer_command: Vec::new(),
+            vms: None,
+        }
+    }
+
+    fn of_peers(self, hosts_cache: Option<PathBuf>) -> PeersSettings {
+        PeersSettings {
+            acceptor: self.acceptor,
+            allow: self.allow,
+            hosts_file: self.hosts_file,
+            migration_network: self.migration_network,
+            hosts_cache,
+            connections: self.connections,
+            plain_data: self.plain_data,
+            versions: CONTROL_VERSIONS,
+        }
+    }
 }
 
 /// The settings of an agent that has VMs.
@@ -53,24 +95,15 @@ pub struct AgentSettings {
 pub struct VmSettings {
     /// The agent's directories.
     pub dirs: Dirs,
-    /// The file of the other hosts; need not exist.
-    pub hosts_file: PathBuf,
     /// The file of the cluster's controllers; need not exist.
     pub controllers_file: PathBuf,
     /// The QEMU program for definitions that name none; `None`: `$SKEIN_QEMU`, or `qemu-system-x86_64`.
     pub qemu: Option<PathBuf>,
     /// The bounds of what is done at once.
     pub limits: MigrationLimits,
-    /// The data connections on each path of the sessions that the agent begins.
-    pub connections: usize,
-    /// Whether the agent sends bulk data unencrypted.
-    pub plain_data: bool,
     /// A program that calls [`crate::keep_channels`], and its arguments. Migrations away from this host start the
     /// program.
     pub keeper_command: Vec<OsString>,
-    /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
-    /// to compress; without a program pages go uncompressed.
-    pub packer_command: Vec<OsString>,
     /// The command with which a controller may have this host shut down once it has no guests, and its arguments;
     /// empty: none.
     pub power_off: Vec<OsString>,
@@ -98,6 +131,8 @@ pub enum AgentError {
 
 /// A running agent. Dropping it closes every session; VMs go on.
 pub struct Agent {
+    /// Dropped first: nothing more is caught once sessions close.
+    catcher: Mutex<Option<Catcher>>,
     inner: Inner,
 }
 
@@ -116,11 +151,16 @@ impl Agent {
     /// Starts to listen and serve, and takes up VMs and migrations of the agent that was here before.
     pub fn start(settings: AgentSettings, identity: &Identity) -> Result<Agent, AgentError> {
         let allowed = settings.allow.to_string();
+        let network = settings.migration_network.clone();
+        let packers = packers(&settings.packer_command);
+        let packers = packers.inspect_err(|error| warn!("pages are not compressed: {error}")).ok();
         let inner = match settings.vms.clone() {
             None => Inner::Tunnels(tunnels(settings, identity)?),
-            Some(vms) => with_vms(settings, vms, identity)?,
+            Some(vms) => with_vms(settings, vms, packers.clone(), identity)?,
         };
-        let agent = Agent { inner };
+        let agent = Agent { catcher: Mutex::default(), inner };
+        let catcher = Catcher::start(&network, agent.peers().holder(), packers);
+        *agent.catcher.lock() = catcher.inspect_err(|error| warn!("the migration network fails: {error}")).ok();
         info!("agent of {} listens on port {}; tunnels may lead to {allowed}", identity.host(), agent.port());
         Ok(agent)
     }
@@ -144,6 +184,7 @@ impl Agent {
 
     /// Closes every session and stops listening. VMs go on; the next agent takes up their migrations.
     pub fn stop(&self) {
+        self.catcher.lock().take();
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
             Inner::Vms { server, controllers, serving, watchdog } => {
@@ -168,15 +209,7 @@ impl Drop for Agent {
 }
 
 fn tunnels(settings: AgentSettings, identity: &Identity) -> Result<Peers, AgentError> {
-    let peers = PeersSettings {
-        acceptor: settings.acceptor,
-        allow: settings.allow,
-        hosts_file: PathBuf::new(),
-        hosts_cache: None,
-        connections: 1,
-        plain_data: false,
-        versions: CONTROL_VERSIONS,
-    };
+    let peers = settings.of_peers(None);
     let (events, _) = sync_channel(1);
     Ok(Peers::start(peers, identity, Arc::new(|_, _| Err("that agent is for tunnels only".into())), events)?)
 }
@@ -234,7 +267,12 @@ fn try_kvm(vms: Arc<Vms>) {
     });
 }
 
-fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Result<Inner, AgentError> {
+fn with_vms(
+    settings: AgentSettings,
+    vms: VmSettings,
+    packers: Option<Arc<PackerPool>>,
+    identity: &Identity,
+) -> Result<Inner, AgentError> {
     vms.dirs.create()?;
     // The agent that has the journal has the directories. So the journal is opened before anything there is touched.
     let journal = open_journal(&vms.dirs.journal())?;
@@ -249,23 +287,14 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    let (hosts, host) = (WatchedFile::new(&vms.hosts_file, HostsFile::parse), identity.host().to_owned());
+    let (hosts, host) = (WatchedFile::new(&settings.hosts_file, HostsFile::parse), identity.host().to_owned());
     known.keeps_ram_if(move || keeps_ram(&hosts, &host));
     try_kvm(known.clone());
     let addresses = vec![settings.acceptor.listen.to_string()];
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
-    let controllers_cache = vms.dirs.controllers_cache();
-    let peers = PeersSettings {
-        acceptor: settings.acceptor,
-        allow: settings.allow,
-        hosts_file: vms.hosts_file,
-        hosts_cache: Some(vms.dirs.hosts_cache()),
-        connections: vms.connections,
-        plain_data: vms.plain_data,
-        versions: CONTROL_VERSIONS,
-    };
-    let name = identity.host().to_owned();
+    let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());
+    let peers = settings.of_peers(Some(vms.dirs.hosts_cache()));
     let rooms = HostRoom::new(name.clone(), known.clone());
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
@@ -280,7 +309,7 @@ fn with_vms(settings: AgentSettings, vms: VmSettings, identity: &Identity) -> Re
         rooms.clone(),
         vms.limits,
         vms.keeper_command,
-        packers(&vms.packer_command).inspect_err(|error| warn!("pages are not compressed: {error}")).ok(),
+        packers,
         |events, inquiry| {
             let answer = move |_: &str, question| own.answer(question, &inquiry);
             Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)

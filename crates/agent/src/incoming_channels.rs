@@ -8,7 +8,7 @@ use skein_dataplane::target::TargetPages;
 use skein_dataplane::{ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 
-use crate::stream_destination::{LocalSocket, Refusal};
+use crate::stream_destination::{LocalPlace, LocalSocket, Refusal};
 
 /// Bounds the streams of a migration: QEMU's 255 multifd channels, main and postcopy, and a few tries.
 const STREAMS_MAX: usize = 1024;
@@ -67,7 +67,8 @@ impl IncomingChannels {
             return Err((ResetCode::Busy, format!("migration {id} has opened {STREAMS_MAX} connections")));
         }
         landing.streams.push((live.clone(), stream));
-        Ok(LocalSocket { path: landing.path.clone(), content: StreamContent::Target(landing.pages.clone()) })
+        let place = LocalPlace::Unix(landing.path.clone());
+        Ok(LocalSocket { place, content: StreamContent::Target(landing.pages.clone()) })
     }
 }
 

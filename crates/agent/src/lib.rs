@@ -41,6 +41,7 @@
 
 mod allow;
 mod attempts;
+mod catch;
 mod channel_keeper;
 mod clock;
 mod composition;
@@ -81,6 +82,7 @@ mod watchdog;
 mod watched_file;
 
 pub use allow::{Allow, AllowError};
+pub use catch::{RedirectError, RedirectStatus, install_redirect, redirect_status, remove_redirect};
 pub use channel_keeper::keep_channels;
 pub use controllers::{ControllersError, DEFAULT_CONTROLLER_PORT};
 pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};

@@ -247,7 +247,7 @@ impl Shared {
         }
         let target = self.destination.to_string();
         let on_reset = if is_main { OnReset::ShutDown } else { OnReset::KeepOpen };
-        let local_end = LocalEnd { socket: connection, on_reset };
+        let local_end = LocalEnd::unix(connection, on_reset);
         let stream = live.open(&target, local_end, StreamContent::Source(self.pages.clone()));
         let stream = stream.map_err(|error| error_chain(&error))?;
         info!(peer = live.peer(), stream = stream.0, "connection to {}", self.destination);

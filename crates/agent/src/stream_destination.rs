@@ -1,8 +1,9 @@
-//! Connects the streams of a session to unix sockets of this host.
+//! Connects the streams of a session to sockets of this host.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,9 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_dataplane::{IncomingStream, ResetCode, RunningSession, StreamContent};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::IpBindAddressNoPort;
+use skein_dataplane::target::TargetPages;
+use skein_dataplane::{IncomingStream, LocalEnd, ResetCode, RunningSession, StreamContent};
 use skein_handover::MigrationId;
-use socket2::{Domain, SockAddr, Socket, Type};
+use skein_inventory::MigrationNetwork;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::info;
 
 use crate::socket_buffers::widen;
@@ -29,10 +34,12 @@ const FIRST_BYTES_TIME: Duration = Duration::from_millis(50);
 /// Says until when a socket that is not there yet, or does not accept, may come up.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
+/// Says until when a program that listens on an address has to have accepted. TCP itself would try for two minutes.
+const ACCEPT_TIME: Duration = Duration::from_secs(30);
 /// Bounds the destinations of one session that streams wait for.
 const DESTINATIONS_MAX: usize = 256;
 /// Bounds the streams that wait for one destination.
-const WAITING_MAX: usize = 512;
+const WAITING_MAX: usize = 4096;
 
 /// The destination that a stream is to reach, by the name that it is opened with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +52,9 @@ pub(crate) enum StreamDestination {
     Socket(String),
     /// The destination is a unix socket; QEMU's bytes on the way there are taken apart.
     Pages(String),
+    /// The destination is an address and port of that host, which a program here connected to in the migration network;
+    /// QEMU's bytes on the way there are taken apart.
+    Network(SocketAddr),
 }
 
 impl fmt::Display for StreamDestination {
@@ -54,6 +64,7 @@ impl fmt::Display for StreamDestination {
             StreamDestination::Migration(id) => write!(f, "{SCHEME}migration/{id}"),
             StreamDestination::Socket(path) => f.write_str(path),
             StreamDestination::Pages(path) => write!(f, "{SCHEME}pages{path}"),
+            StreamDestination::Network(address) => write!(f, "{SCHEME}network/{address}"),
         }
     }
 }
@@ -65,6 +76,9 @@ impl FromStr for StreamDestination {
         let Some(name) = text.strip_prefix(SCHEME) else { return Ok(StreamDestination::Socket(text.to_owned())) };
         if let Some(path) = name.strip_prefix("pages").filter(|path| path.starts_with('/')) {
             return Ok(StreamDestination::Pages(path.to_owned()));
+        }
+        if let Some(address) = name.strip_prefix("network/").and_then(|address| address.parse().ok()) {
+            return Ok(StreamDestination::Network(address));
         }
         match name.strip_prefix("migration/") {
             Some(id) => id.parse().map(StreamDestination::Migration),
@@ -79,10 +93,18 @@ pub(crate) type Refusal = (ResetCode, String);
 
 /// The socket that a stream leads to.
 pub(crate) struct LocalSocket {
-    /// The path of the unix socket.
-    pub(crate) path: PathBuf,
+    /// Where the socket is.
+    pub(crate) place: LocalPlace,
     /// What the stream carries.
     pub(crate) content: StreamContent,
+}
+
+/// Where a socket of this host is.
+pub(crate) enum LocalPlace {
+    /// The path of a unix socket.
+    Unix(PathBuf),
+    /// An address and port.
+    Tcp(SocketAddr),
 }
 
 /// Says where a stream leads; `None`: the stream is dealt with.
@@ -92,10 +114,25 @@ pub(crate) type RouteStream<'a> =
 /// Returns the route to a socket.
 pub(crate) fn allowed(allow: &Allow, path: &str, content: StreamContent) -> Result<Option<LocalSocket>, Refusal> {
     match allow.check(path) {
-        Ok(()) => Ok(Some(LocalSocket { path: path.into(), content })),
+        Ok(()) => Ok(Some(LocalSocket { place: LocalPlace::Unix(path.into()), content })),
         Err(error @ AllowError::NotAllowed { .. }) => Err((ResetCode::NotAllowed, error.to_string())),
         Err(error) => Err((ResetCode::NoDestination, error.to_string())),
     }
+}
+
+/// Returns the route to an address of this host in the migration network.
+pub(crate) fn allowed_address(
+    network: &MigrationNetwork,
+    peer: &str,
+    to: SocketAddr,
+) -> Result<Option<LocalSocket>, Refusal> {
+    if !network.may_connect(peer, to) {
+        let reason =
+            format!("{peer} may not connect to {to} on that host: add it to allow in its migration-network.toml");
+        return Err((ResetCode::NotAllowed, reason));
+    }
+    let content = StreamContent::Target(TargetPages::new(None, None));
+    Ok(Some(LocalSocket { place: LocalPlace::Tcp(to), content }))
 }
 
 /// Connects streams as they come, each destination's in the order they were opened in. Returns when the session ends.
@@ -166,10 +203,53 @@ impl Waiting {
     }
 }
 
-fn attach(live: &Arc<RunningSession>, incoming: &IncomingStream, LocalSocket { path, content }: LocalSocket) {
+fn attach(live: &Arc<RunningSession>, incoming: &IncomingStream, LocalSocket { place, content }: LocalSocket) {
+    match place {
+        LocalPlace::Unix(path) => attach_unix(live, incoming, &path, content),
+        LocalPlace::Tcp(to) => attach_tcp(live, incoming, to, content),
+    }
+}
+
+/// Connects to an address of this host at once, as it would be on a wire: who listens there may speak first, and a
+/// refusal does not wait.
+fn attach_tcp(live: &Arc<RunningSession>, incoming: &IncomingStream, to: SocketAddr, content: StreamContent) {
+    if !live.wait_connected(incoming.stream) {
+        return;
+    }
+    match connect_own(to, incoming.since + ACCEPT_TIME).and_then(|socket| LocalEnd::tcp(socket, ())) {
+        Ok(local_end) => {
+            info!(peer = live.peer(), stream = incoming.stream.0, "connected to {to}");
+            live.join_socket(incoming.stream, local_end, content);
+        }
+        Err(error) => {
+            let hint = match error.kind() {
+                io::ErrorKind::ConnectionRefused => " (nobody listens on it)",
+                io::ErrorKind::AddrNotAvailable => " (that host does not have the address)",
+                io::ErrorKind::TimedOut => " (its program does not accept connections)",
+                _ => "",
+            };
+            let reason = format!("cannot connect to {to} on that host: {error}{hint}");
+            info!(peer = live.peer(), "{reason}");
+            live.reset(incoming.stream, ResetCode::NoDestination, &reason);
+        }
+    }
+}
+
+/// Connects to an address of this host, from that address: another host's is never connected to.
+fn connect_own(to: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    // Which port is free depends on where the connection leads, which is not known before `connect`.
+    setsockopt(&socket, IpBindAddressNoPort, &true)?;
+    socket.bind(&SocketAddr::new(to.ip(), 0).into())?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    socket.connect_timeout(&to.into(), left.max(CONNECT_PAUSE))?;
+    Ok(socket.into())
+}
+
+fn attach_unix(live: &Arc<RunningSession>, incoming: &IncomingStream, path: &Path, content: StreamContent) {
     let waited = incoming.since.elapsed();
     live.wait_readable(incoming.stream, FIRST_BYTES_TIME.saturating_sub(waited));
-    match connect(live, incoming, &path) {
+    match connect(live, incoming, path) {
         Ok(socket) => {
             info!(peer = live.peer(), stream = incoming.stream.0, "connected to {}", path.display());
             live.join_socket(incoming.stream, socket, content);
@@ -237,6 +317,8 @@ mod tests {
             StreamDestination::Migration(MigrationId(7)),
             StreamDestination::Socket("/run/a".into()),
             StreamDestination::Pages("/b".into()),
+            StreamDestination::Network("10.9.9.2:60000".parse().unwrap()),
+            StreamDestination::Network("[fd09::2]:60000".parse().unwrap()),
         ] {
             assert_eq!(target.to_string().parse(), Ok(target));
         }
@@ -246,6 +328,8 @@ mod tests {
             "skein:migration/",
             "skein:migration/7",
             "skein:pages",
+            "skein:network/10.9.9.2",
+            "skein:network/hostb:60000",
             "skein:pagesa",
             "skein:/etc/shadow",
         ] {

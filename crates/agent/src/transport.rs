@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use skein_dataplane::Width;
-use skein_dataplane::source::PackerPool;
+use skein_dataplane::source::{DirtyTracking, PackerPool, RateShare, SourcePages, SourcePagesSettings};
 use skein_inventory::{Packing, Route};
 
 use crate::packer_process::PackerProcessStarter;
@@ -19,6 +19,23 @@ pub(crate) fn width(transport: Route) -> Width {
         (skein_inventory::Width::One, Packing::On | Packing::Auto) => Width::Path,
         (skein_inventory::Width::One, Packing::Off) => Width::Connection,
     }
+}
+
+/// Returns what takes the migration of another's guest apart: one connection by itself, between two QEMUs that are
+/// others' to command.
+pub(crate) fn pages_of_others(packers: Option<Arc<PackerPool>>, transport: Route) -> Arc<SourcePages> {
+    SourcePages::new(SourcePagesSettings {
+        packers: packers.filter(|_| transport.compresses()),
+        width: width(transport),
+        rate: RateShare::unlimited(),
+        direct: false,
+        channels: 0,
+        key: Default::default(),
+        ram: None,
+        delta_memory: 0.0,
+        kept_marks: None,
+        dirty_tracking: DirtyTracking::Exact,
+    })
 }
 
 /// Says how many batches are under way for each core: while one is handed over, another is compressed.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_dataplane::source::{DirtyTracking, PackerPool, RateShare, SourcePages, SourcePagesSettings};
+use skein_dataplane::source::PackerPool;
 use skein_dataplane::{Dialer, DialerSettings, RunningSession, SessionSnapshot, StartError, StreamContent};
 use skein_identity::Identity;
 use skein_inventory::Route;
@@ -20,7 +20,7 @@ use crate::error_chain;
 use crate::own_socket::{ACCEPT_WAIT, OwnSocket, PATH_BYTES_MAX, SocketError};
 use crate::socket_buffers::widen_peer;
 use crate::stream_destination::StreamDestination;
-use crate::transport::{packers, width};
+use crate::transport::{packers, pages_of_others};
 
 /// Says for how long connections are turned away at once after a session could not be begun.
 const BEGIN_PAUSE: Duration = Duration::from_secs(1);
@@ -177,18 +177,7 @@ impl Shared {
 
     fn forward(&self, connection: UnixStream, target: &str) {
         widen_peer(&connection);
-        let pages = SourcePages::new(SourcePagesSettings {
-            packers: self.packers.clone(),
-            width: width(self.settings.transport),
-            rate: RateShare::unlimited(),
-            direct: false,
-            channels: 0,
-            key: Default::default(),
-            ram: None,
-            delta_memory: 0.0,
-            kept_marks: None,
-            dirty_tracking: DirtyTracking::Exact,
-        });
+        let pages = pages_of_others(self.packers.clone(), self.settings.transport);
         let name = StreamDestination::Pages(target.to_owned()).to_string();
         let opened = self.session().map(|live| {
             let opened = live.open(&name, connection.into(), StreamContent::Source(pages));

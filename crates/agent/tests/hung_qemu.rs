@@ -98,14 +98,10 @@ fn start(world: &World, waits: WaitTimes) -> Target {
     let client = Client::new(&dirs.run.join("agent.sock"));
     let vms = VmSettings {
         dirs: dirs.clone(),
-        hosts_file: world.path("hosts.toml"),
         controllers_file: world.path("controllers.toml"),
         qemu: None,
         limits: MigrationLimits { waits, ..MigrationLimits::default() },
-        connections: 1,
-        plain_data: false,
         keeper_command: vec!["/nonexistent".into()],
-        packer_command: Vec::new(),
         power_off: Vec::new(),
         update: Default::default(),
         watchdog: None,
@@ -116,7 +112,11 @@ fn start(world: &World, waits: WaitTimes) -> Target {
         allow_plain_data: false,
         outage: Duration::from_secs(60),
     };
-    let settings = AgentSettings { acceptor, allow: Allow::new(&["/nowhere/*"]).unwrap(), vms: Some(vms) };
+    let settings = AgentSettings {
+        hosts_file: world.path("hosts.toml"),
+        vms: Some(vms),
+        ..AgentSettings::tunnels(acceptor, Allow::new(&["/nowhere/*"]).unwrap())
+    };
     Target { agent: Agent::start(settings, &world.identity("b")).unwrap(), client, dirs }
 }
 

@@ -69,19 +69,19 @@ impl World {
             };
             let vms = VmSettings {
                 dirs: dirs[at].clone(),
-                hosts_file: hosts_file.clone(),
                 controllers_file: hosts_file.with_file_name("controllers.toml"),
                 qemu: None,
                 limits: MigrationLimits::default(),
-                connections: 1,
-                plain_data: false,
                 keeper_command: Vec::new(),
-                packer_command: Vec::new(),
                 power_off: Vec::new(),
                 update: Default::default(),
                 watchdog: None,
             };
-            let settings = AgentSettings { acceptor, allow: Allow::new::<&str>(&[]).unwrap(), vms: Some(vms) };
+            let settings = AgentSettings {
+                hosts_file: hosts_file.clone(),
+                vms: Some(vms),
+                ..AgentSettings::tunnels(acceptor, Allow::new::<&str>(&[]).unwrap())
+            };
             lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()
         });
         let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));

@@ -58,7 +58,7 @@ impl World {
                     allow_plain_data: false,
                     outage: Duration::from_secs(60),
                 };
-                Agent::start(AgentSettings { acceptor, allow, vms: None }, &ca.issue("b", Validity::days(1)).unwrap())
+                Agent::start(AgentSettings::tunnels(acceptor, allow), &ca.issue("b", Validity::days(1)).unwrap())
             })
             .unwrap()
             .unwrap();

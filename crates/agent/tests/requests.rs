@@ -34,14 +34,10 @@ impl World {
         let client = Client::new(&dirs.run.join("agent.sock"));
         let vms = VmSettings {
             dirs,
-            hosts_file: dir.path().join("hosts.toml"),
             controllers_file: dir.path().join("controllers.toml"),
             qemu: None,
             limits: MigrationLimits::default(),
-            connections: 1,
-            plain_data: false,
             keeper_command: vec!["/nonexistent".into()],
-            packer_command: Vec::new(),
             power_off: Vec::new(),
             update: Default::default(),
             watchdog: None,
@@ -52,7 +48,11 @@ impl World {
             allow_plain_data: false,
             outage: Duration::from_secs(60),
         };
-        let settings = AgentSettings { acceptor, allow: Allow::new(&["/nowhere/*"]).unwrap(), vms: Some(vms) };
+        let settings = AgentSettings {
+            hosts_file: dir.path().join("hosts.toml"),
+            vms: Some(vms),
+            ..AgentSettings::tunnels(acceptor, Allow::new(&["/nowhere/*"]).unwrap())
+        };
         World { client, _agent: Agent::start(settings, &identity).unwrap(), dir }
     }
 

@@ -39,7 +39,7 @@ impl World {
         };
         let allow = Allow::new(&[format!("{}/*", dir.path().display())]).unwrap();
         let identity = ca.issue("b", Validity::days(1)).unwrap();
-        let agent = Agent::start(AgentSettings { acceptor, allow, vms: None }, &identity).unwrap();
+        let agent = Agent::start(AgentSettings::tunnels(acceptor, allow), &identity).unwrap();
         World { dir, ca, agent }
     }
 
@@ -296,7 +296,7 @@ fn after_the_agent_was_restarted_the_tunnel_connects_again() {
     let identity = world.ca.issue("b", Validity::days(1)).unwrap();
     let deadline = Instant::now() + Duration::from_secs(5);
     world.agent = loop {
-        let settings = AgentSettings { acceptor: acceptor.clone(), allow: allow.clone(), vms: None };
+        let settings = AgentSettings::tunnels(acceptor.clone(), allow.clone());
         match Agent::start(settings, &identity) {
             Ok(agent) => break agent,
             Err(AgentError::Listen(error)) => assert!(Instant::now() < deadline && error.is_in_use(), "{error}"),

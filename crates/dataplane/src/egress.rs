@@ -1,8 +1,8 @@
 //! Writes a stream's bytes to its local socket, in order, as the stream's decoder returns them.
 
 use std::io;
-use std::net::Shutdown;
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use skein_link::{Patience, send_pieces};
@@ -13,8 +13,12 @@ use crate::ResetCode;
 use crate::decode::Progress;
 use crate::error_chain::error_chain;
 use crate::local_end::LocalEnd;
-use crate::running_session::{Egress, RunningSession, Undelivered};
+use crate::running_session::{Egress, LAST_WORDS_TIME, RunningSession, Undelivered};
 
+/// Says how often a TCP socket is checked for a reset that neither of its threads sees.
+const BROKEN_CHECK_PERIOD: Duration = Duration::from_secs(1);
+/// Says after how long a thread that ends is first checked for its end.
+const END_CHECK_PERIOD: Duration = Duration::from_millis(5);
 /// Bounds the bytes that are written to the local socket between two reports of progress.
 const EGRESS_BYTES: usize = 1 << 20;
 
@@ -122,13 +126,14 @@ impl Undelivered {
     /// Writes the pieces. Returns false if the socket takes no more.
     fn write(&mut self, local_end: &LocalEnd, patience: Patience) -> io::Result<bool> {
         while !self.pieces.is_empty() {
-            match send_pieces(&local_end.socket, &mut self.pieces, patience) {
+            match send_pieces(local_end, &mut self.pieces, patience) {
                 Ok(bytes) => {
                     self.consumed += if self.decoder.is_none() { bytes as u64 } else { 0 };
                     self.written += bytes as u64;
                 }
                 Err(nix::Error::EINTR) => {}
-                Err(nix::Error::EAGAIN) if patience == Patience::Try => return Ok(false),
+                // A socket with a time for writes is tried again, unless the stream was torn down meanwhile.
+                Err(nix::Error::EAGAIN) => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -140,7 +145,9 @@ impl Undelivered {
 pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, ingest: JoinHandle<u64>) {
     let mut ended = "both ends are done".to_owned();
     let (bytes_from_peer, broke) = loop {
-        wait_for_data(live, id, egress);
+        if !wait_for_data(live, id, egress) {
+            break (egress.undelivered.lock().written, Some(io::ErrorKind::ConnectionReset.into()));
+        }
         let mut leaving = egress.undelivered.lock();
         let delivered = loop {
             match deliver(live, id, egress, &mut leaving, Patience::Wait) {
@@ -156,39 +163,82 @@ pub(crate) fn egress(live: &RunningSession, id: StreamId, egress: &Egress, inges
                     decoder.torn_down(&reason);
                 }
                 ended = reason;
-                egress.local_end.shut(Shutdown::Both);
+                egress.local_end.tear_down();
             }
             // Half of the stream is closed; the other direction may go on.
-            (_, Some(_)) => egress.local_end.shut(Shutdown::Write),
+            (_, Some(_)) => egress.local_end.finish(),
             (Ok(DeliveryProgress::Some), None) => {
                 ended = "torn down".into();
-                egress.local_end.shut(Shutdown::Both);
+                egress.local_end.tear_down();
             }
             (_, None) => continue,
         }
         break (leaving.written, None);
     };
     // What a local end wrote before it closed is still being read.
+    let broke = broke.or_else(|| wait_for_ingest(live, id, egress, &ingest));
+    if let Some(error) = broke.as_ref().filter(|_| egress.local_end.resets()) {
+        // What a TCP socket still had when it was reset is read, unless nobody takes it.
+        wait_until(LAST_WORDS_TIME, || ingest.is_finished());
+        live.reset_for_broken_socket(id, &egress.local_end, error);
+    }
     let bytes_to_peer = ingest.join().unwrap_or_default();
     if let Some(error) = broke {
-        live.reset_for_broken_socket(id, &error);
-        egress.local_end.shut(Shutdown::Both);
+        live.reset_for_broken_socket(id, &egress.local_end, &error);
+        egress.local_end.tear_down();
         ended = format!("its local socket broke: {error}");
     } else if let Received::Reset(_, reason) = live.with(|state, _| state.core.receive(id)) {
         // The reset came after the peer had said all that it had to say.
         ended = reason;
+    } else {
+        egress.local_end.close();
     }
     info!(
         session = %live.id, peer = live.peer, stream = id.0, bytes_to_peer, bytes_from_peer, "connection over: {ended}"
     );
 }
 
-/// Waits until there may be something to receive.
-fn wait_for_data(live: &RunningSession, id: StreamId, egress: &Egress) {
+/// Waits until there may be something to receive. Returns false if the local socket was reset meanwhile.
+fn wait_for_data(live: &RunningSession, id: StreamId, egress: &Egress) -> bool {
     let mut state = live.lock();
     while let Some(handle) = state.streams.get_mut(&id)
         && !std::mem::take(&mut handle.has_work)
     {
-        egress.wake.wait(&mut state);
+        if !egress.local_end.resets() {
+            egress.wake.wait(&mut state);
+        } else if egress.wake.wait_for(&mut state, BROKEN_CHECK_PERIOD).timed_out() && egress.local_end.is_broken() {
+            return false;
+        }
     }
+    true
+}
+
+/// Waits until a TCP socket that nothing more goes to has said all. Returns the error if the socket is reset before,
+/// and what it has said is not taken.
+fn wait_for_ingest(
+    live: &RunningSession,
+    id: StreamId,
+    egress: &Egress,
+    ingest: &JoinHandle<u64>,
+) -> Option<io::Error> {
+    while egress.local_end.resets() && !ingest.is_finished() && !live.lock().core.is_reset(id) {
+        if !wait_until(BROKEN_CHECK_PERIOD, || ingest.is_finished()) && egress.local_end.is_broken() {
+            return Some(io::ErrorKind::ConnectionReset.into());
+        }
+    }
+    None
+}
+
+/// Waits until something is so, for at most `patience`. Returns whether it is.
+fn wait_until(patience: Duration, is_so: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    let mut pause = END_CHECK_PERIOD;
+    while !is_so() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(patience / 4);
+    }
+    true
 }

@@ -1,6 +1,6 @@
 //! Reads a stream's local socket into the session, with the bytes as they are.
 
-use std::io::{self, Read};
+use std::io;
 
 use bytes::Bytes;
 use parking_lot::Condvar;
@@ -31,7 +31,6 @@ pub(crate) fn ingest(
     writable: &Condvar,
     framing: Framing,
 ) -> u64 {
-    let socket = &*local_end.socket;
     let mut bytes = 0;
     let mut buffer = live.pool.take(BYTES_MAX);
     loop {
@@ -41,13 +40,13 @@ pub(crate) fn ingest(
             Ok(false) if live.lock().core.is_reset(id) => break,
             Ok(false) => continue,
             Err(error) => {
-                live.reset_for_broken_socket(id, &error);
+                live.reset_for_broken_socket(id, local_end, &error);
                 return bytes;
             }
         }
         let capacity = |core: &mut Session, now| Some(core.send_capacity(now, id)).filter(|bytes| *bytes > 0);
         let Some(capacity) = live.wait_for_capacity(id, writable, capacity) else { break };
-        let read = { socket }.read(&mut buffer.as_mut()[..capacity.min(BYTES_MAX)]);
+        let read = local_end.read(&mut buffer.as_mut()[..capacity.min(BYTES_MAX)]);
         let data = match read {
             Ok(0) => {
                 live.with(|state, _| state.core.finish(id));
@@ -61,7 +60,7 @@ pub(crate) fn ingest(
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
-                live.reset_for_broken_socket(id, &error);
+                live.reset_for_broken_socket(id, local_end, &error);
                 return bytes;
             }
         };

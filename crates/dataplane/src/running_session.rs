@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -32,7 +32,7 @@ const CLOCK_PERIOD: Duration = Duration::from_millis(50);
 /// Says after how long a thread that waits for capacity asks again, whatever happens.
 const CAPACITY_WAIT: Duration = Duration::from_secs(1);
 /// Bounds how long the last words of a local end that broke may take to reach the peer.
-const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
+pub(crate) const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 /// Bounds the goodbye and the peer's own end. On a busy host a thread may wait a second for a core.
 const BYE_TIME: Duration = Duration::from_secs(2);
 
@@ -334,9 +334,11 @@ impl RunningSession {
     }
 
     /// Tears down a stream whose local end is gone, once the peer has what the local end said before.
-    pub(crate) fn reset_for_broken_socket(&self, id: StreamId, error: &io::Error) {
+    pub(crate) fn reset_for_broken_socket(&self, id: StreamId, local_end: &LocalEnd, error: &io::Error) {
         debug!(session = %self.id, stream = id.0, "local socket: {error}");
-        self.with(|state, _| state.core.finish(id));
+        if !local_end.resets() {
+            self.with(|state, _| state.core.finish(id));
+        }
         self.wait_delivered(id, LAST_WORDS_TIME);
         self.reset(id, ResetCode::SocketClosed, &format!("its local socket broke: {error}"));
     }
@@ -505,7 +507,7 @@ impl RunningSession {
             Event::Readable(id) => {
                 let egress = state.streams.get(&id).and_then(|handle| handle.egress.as_ref());
                 if let Some(egress) = egress.filter(|_| state.core.is_reset(id)) {
-                    egress.local_end.shut(Shutdown::Both);
+                    egress.local_end.tear_down();
                 }
                 state.wake_egress(id);
             }

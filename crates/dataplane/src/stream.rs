@@ -1,7 +1,6 @@
 //! Is a stream at this host: what the stream carries, and how it is joined to its local end.
 
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use skein_session::{OpenError, StreamId};
@@ -16,9 +15,6 @@ use crate::local_end::LocalEnd;
 use crate::running_session::{Egress, RunningSession, StreamHandle, spawn};
 use crate::source::{self, SourcePages, TargetMessages};
 use crate::target::{PageWriter, TargetPages};
-
-/// Holds the send buffer of a local socket: two full packets of multifd (1344 + 524288 bytes each).
-const SOCKET_BYTES: usize = 1 << 20;
 
 /// What a stream carries.
 #[derive(Clone)]
@@ -78,16 +74,14 @@ impl RunningSession {
     }
 
     /// Joins a stream that the peer opened to its local end: bytes flow until both directions are done.
-    pub fn join_socket(self: &Arc<Self>, id: StreamId, socket: UnixStream, content: StreamContent) {
+    pub fn join_socket(self: &Arc<Self>, id: StreamId, socket: impl Into<LocalEnd>, content: StreamContent) {
         if let Err(error) = self.join(id, socket.into(), content) {
             info!(session = %self.id, stream = id.0, "stream not joined: {error}");
         }
     }
 
     fn join(self: &Arc<Self>, id: StreamId, local_end: LocalEnd, content: StreamContent) -> Result<(), JoinError> {
-        // The kernel grants what it does (net.core.wmem_max). A large buffer wakes two threads less often for each
-        // packet of multifd.
-        let _ = socket2::SockRef::from(&*local_end.socket).set_send_buffer_size(SOCKET_BYTES);
+        local_end.widen();
         let leaving = Arc::new(Egress::new(local_end, content.decoder(id)));
         let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;

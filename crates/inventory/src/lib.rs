@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`definition`] | a VM as a TOML file |
 //! | [`hosts_file`] | the list of other hosts, as a TOML file |
+//! | [`migration_network`] | the migration network and who may connect to this host there, as a TOML file |
 //! | [`facts`] | what was seen of a host, a guest and the paths between two hosts |
 //! | [`composition`] | what a guest is composed of by its QEMU's word, and what two compositions do not have in common |
 //! | [`command_line`] | what a QEMU's command line asks for |
@@ -32,6 +33,7 @@ pub mod definition;
 pub mod facts;
 mod file_facts;
 pub mod hosts_file;
+pub mod migration_network;
 mod problem;
 mod qemu_version;
 pub mod room;
@@ -49,6 +51,7 @@ pub use facts::{
     MigrationSlots, NicFacts, PathFacts, Presence, QemuFacts, QemuVersion, VmFacts,
 };
 pub use hosts_file::{HostAddress, HostEntry, HostsFile, KeptRamPolicy};
+pub use migration_network::{MigrationNetwork, Ports, Subnet, WithoutAgent};
 pub use problem::{Problem, ProblemKind, Severity};
 pub use room::{CopyFits, CopyRoom, Resource, Room, RoomLimit, RoomNeed};
 pub use route::{Links, Packing, Route, Width};

@@ -26,8 +26,9 @@ pub const NIC_BYTES_MAX: usize = 32;
 /// Longest probe of a path's packets: a little more than IP's largest packet.
 pub const PROBE_BYTES_MAX: usize = 64 << 10;
 
-/// Streams of one session that are open at once, for each side that opens.
-pub const STREAMS_MAX: u32 = 1024;
+/// Streams of one session that are open at once, for each side that opens: two thousand connections between two hosts
+/// of a migration network, and migrations beside them. The other side refuses what is beyond its own bound.
+pub const STREAMS_MAX: u32 = 2560;
 /// No stream has this number or a higher one, so that stream numbers do not wrap.
 pub const STREAM_NUMBER_MAX: u32 = u32::MAX - 4;
 /// Most gaps between the received pieces of all streams of a session. An honest peer leaves about as many gaps as there
@@ -43,8 +44,8 @@ pub const WINDOW_MAX: u64 = 8 << 20;
 /// Most bytes that all streams of a session together hold at the receiver, split evenly among them, beyond
 /// [`WINDOW_MIN`].
 pub const WINDOW_SESSION: u64 = 64 << 20;
-/// Least window of a stream, however many streams there are, so that earlier streams do not starve later ones: 64 MiB
-/// for 2048 streams.
+/// Least window of a stream, however many streams there are, so that earlier streams do not starve later ones: 160 MiB
+/// for 5120 streams.
 pub const WINDOW_MIN: u64 = 32 << 10;
 
 /// Most frames that a connection holds, waiting to be sent or acknowledged: 16,384 small frames are some 2 MB. Data

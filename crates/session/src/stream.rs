@@ -175,7 +175,12 @@ impl SendHalf {
 
     /// Returns whether everything handed over has arrived at the peer, and the peer knows that it is everything.
     pub(crate) fn is_done(&self) -> bool {
-        self.fin == Fin::Acknowledged && self.acknowledged.contains(0..self.end())
+        self.fin == Fin::Acknowledged && self.is_delivered()
+    }
+
+    /// Returns whether everything handed over has arrived at the peer, the end too if there is one.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.fin != Fin::Sent && self.acknowledged.contains(0..self.end())
     }
 
     /// Drops the bytes that wait; after a reset nobody needs them.

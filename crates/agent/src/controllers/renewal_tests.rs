@@ -44,6 +44,7 @@ fn peers(dir: &Path, identity: &Identity) -> Peers {
         },
         allow: Allow::new(&["/nowhere/*"]).unwrap(),
         hosts_file: dir.join("hosts.toml"),
+        migration_network: "/nowhere/migration-network.toml".into(),
         hosts_cache: None,
         connections: 1,
         plain_data: false,

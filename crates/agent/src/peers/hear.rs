@@ -41,6 +41,9 @@ impl Shared {
                 let pages = StreamContent::Target(TargetPages::new(None, None));
                 stream_destination::allowed(allow, &path, pages)
             }
+            Ok(StreamDestination::Network(to)) => {
+                stream_destination::allowed_address(&self.network.refreshed().latest, session.peer(), to)
+            }
             Err(reason) => Err((ResetCode::NoDestination, reason)),
         });
     }

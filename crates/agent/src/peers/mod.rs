@@ -44,7 +44,7 @@ use skein_dataplane::{Acceptor, RunningSession, SessionSnapshot};
 use skein_handover::{Message, MigrationId};
 use skein_identity::Identity;
 use skein_inventory::facts::{GuestFiles, HostFacts};
-use skein_inventory::{Composition, HostsFile};
+use skein_inventory::{Composition, HostsFile, MigrationNetwork};
 use skein_link::ListenError;
 use skein_network::Interface;
 use tracing::warn;
@@ -54,6 +54,7 @@ pub use control_stream::ControlStreamError;
 pub use errors::{AskError, DialError};
 pub use event::PeerEvent;
 pub use hold::SessionHold;
+pub(crate) use hold::SessionHolder;
 pub use host_addresses::{DEFAULT_PORT, FindError, ResolveError, resolve};
 pub use settings::PeersSettings;
 pub use shared::Answerer;
@@ -67,7 +68,7 @@ use state::State;
 use crate::IncomingChannels;
 use crate::migrations::Offer;
 use crate::permit::Permit;
-use crate::watched_file::WatchedFileError;
+use crate::watched_file::{WatchedFile, WatchedFileError};
 
 /// Bounds the questions to other hosts at once.
 const ASKING_MAX: usize = 64;
@@ -95,6 +96,7 @@ impl Peers {
         let listen = acceptor.listen;
         let shared = Arc::new(Shared {
             addresses: HostAddresses::new(&settings.hosts_file, settings.hosts_cache.as_deref()),
+            network: WatchedFile::new(&settings.migration_network, MigrationNetwork::parse),
             settings,
             identity: identity.clone(),
             incoming: IncomingChannels::default(),
@@ -161,8 +163,12 @@ impl Peers {
 
     /// Keeps a session with a host as long as the result exists. The call does not wait.
     pub fn hold(&self, host: &str) -> SessionHold {
-        self.shared.want(host, |host| host.holds += 1);
-        SessionHold { shared: self.shared.clone(), host: host.to_owned() }
+        self.holder().hold(host)
+    }
+
+    /// Returns what wants sessions with hosts.
+    pub(crate) fn holder(&self) -> SessionHolder {
+        SessionHolder { shared: self.shared.clone() }
     }
 
     /// Returns whether there is contact with a host at this moment.

@@ -16,6 +16,9 @@ pub struct PeersSettings {
     pub allow: Allow,
     /// The path of the hosts file ([`HostsFile`](skein_inventory::HostsFile)); need not exist.
     pub hosts_file: PathBuf,
+    /// The path of the migration network's file ([`MigrationNetwork`](skein_inventory::MigrationNetwork)); need not
+    /// exist.
+    pub migration_network: PathBuf,
     /// The file that keeps what controllers said of hosts that are not in the hosts file; `None`: it is not kept.
     pub hosts_cache: Option<PathBuf>,
     /// The data connections on each path of the sessions that this end dials.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use skein_dataplane::Dialer;
 use skein_identity::Identity;
+use skein_inventory::MigrationNetwork;
 
 use super::control_message::{Answer, Question};
 use super::errors::DialError;
@@ -16,6 +17,7 @@ use super::host_addresses::HostAddresses;
 use super::settings::PeersSettings;
 use super::state::{Peer, State};
 use crate::IncomingChannels;
+use crate::watched_file::WatchedFile;
 
 /// Says how often sessions are checked.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -33,6 +35,8 @@ pub(super) struct Shared {
     pub(super) settings: PeersSettings,
     pub(super) identity: Identity,
     pub(super) addresses: HostAddresses,
+    /// The migration network, and who may connect to this host there.
+    pub(super) network: WatchedFile<MigrationNetwork>,
     /// The place where migrations to this host arrive.
     pub(super) incoming: IncomingChannels,
     pub(super) answer: Arc<Answerer>,

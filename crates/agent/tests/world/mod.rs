@@ -64,6 +64,7 @@ pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVer
         },
         allow: Allow::new(&["/nowhere/*"]).unwrap(),
         hosts_file: dir.join("hosts.toml"),
+        migration_network: "/nowhere/migration-network.toml".into(),
         hosts_cache: None,
         connections: 1,
         plain_data: false,

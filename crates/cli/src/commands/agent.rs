@@ -15,6 +15,8 @@ use tracing::warn;
 
 use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal};
 
+/// The file of the migration network, unless an option says otherwise.
+pub const MIGRATION_NETWORK_FILE: &str = "/etc/skein/migration-network.toml";
 /// The argument with which this program becomes a [`skein_agent::keep_channels`].
 pub const KEEP_CHANNELS: &str = "keep-channels";
 /// The argument with which this program becomes a [`skein_agent::pack_pages`].
@@ -30,6 +32,8 @@ Examples:
       at most two migrations each way at once
   skein agent --tunnels-only --allow /run/libvirt/libvirt-sock --allow '/run/skein/migration/*'
       only the end of tunnels, for libvirt: its control socket and a directory of migration sockets
+  skein agent --tunnels-only --migration-network /etc/skein/migration-network.toml
+      only the migration network, for what moves VMs over TCP by itself: see skein net catch --help
   skein agent --listen 10.0.0.2:7070
       listen on one address only
   skein agent --exclude-network 192.168.7.0/24
@@ -68,7 +72,7 @@ pub struct Args {
     /// Migrations to this host at once; more are queued
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     incoming: u16,
-    /// Data connections on each path of the migrations away from this host
+    /// Data connections on each path of what goes from this host to others
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=7))]
     connections: u8,
     /// Send guests' memory to other hosts without encryption; their agents have to allow it
@@ -91,10 +95,13 @@ pub struct Args {
     /// docs/failover.md
     #[arg(long, value_name = "DEVICE")]
     watchdog: Option<PathBuf>,
-    /// Have no VMs: be the end of tunnels, and nothing else
+    /// The migration network: what programs of this host connect to there is carried, and who may connect to this host
+    /// there; see docs/migration-network.md. Without the file there is none
+    #[arg(long, value_name = "FILE", default_value = MIGRATION_NETWORK_FILE)]
+    migration_network: PathBuf,
+    /// Have no VMs: be the end of tunnels and of the migration network, and nothing else
     #[arg(long, conflicts_with_all = [
-        "state", "run", "hosts", "controllers", "qemu", "outgoing", "incoming", "plain_data",
-        "power_off", "update", "reboot", "watchdog",
+        "state", "run", "controllers", "qemu", "outgoing", "incoming", "power_off", "update", "reboot", "watchdog",
     ])]
     tunnels_only: bool,
     /// Unix sockets that tunnels may lead to, as a glob pattern; may be given several times
@@ -124,21 +131,26 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let controllers_file = args.controllers.unwrap_or_else(|| args.hosts.with_file_name("controllers.toml"));
     let vms = VmSettings {
         dirs: Dirs { state: absolute(args.state)?, run: absolute(args.run)? },
-        hosts_file: args.hosts,
         controllers_file,
         qemu: args.qemu,
         limits,
-        connections: args.connections.into(),
-        plain_data: args.plain_data,
         // This very program, even after it was replaced by another build.
         keeper_command: ["/proc/self/exe", KEEP_CHANNELS].map(Into::into).into(),
-        packer_command: packer(),
         update: UpdateCommands { update: args.update.unwrap_or_default(), reboot: args.reboot.unwrap_or_default() },
         watchdog: args.watchdog,
         power_off: args.power_off.unwrap_or_default().split_whitespace().map(Into::into).collect(),
     };
     let vms = (!args.tunnels_only).then_some(vms);
-    let settings = AgentSettings { acceptor, allow: Allow::new(&args.allow)?, vms };
+    let settings = AgentSettings {
+        acceptor,
+        allow: Allow::new(&args.allow)?,
+        hosts_file: args.hosts,
+        migration_network: args.migration_network,
+        connections: args.connections.into(),
+        plain_data: args.plain_data,
+        packer_command: packer(),
+        vms,
+    };
     let port = args.listen.port();
     allow_files();
     let agent = Agent::start(settings, &identity).map_err(|error| match &error {

@@ -81,9 +81,11 @@ impl Outbox {
         Ok(Outbox { shared, feeder, gathered: BytesMut::new(), is_ahead: false })
     }
 
-    /// Notes that nothing more follows. Returns once all that was sent is in the session.
-    pub(super) fn finish(self) {
-        self.shared.queue.push(QueueEntry::End, usize::MAX);
+    /// Notes that nothing more follows: the stream's end, unless it is cut short. Returns once all that was sent is in
+    /// the session.
+    pub(super) fn finish(self, is_cut_short: bool) {
+        let end = if is_cut_short { QueueEntry::Cut } else { QueueEntry::End };
+        self.shared.queue.push(end, usize::MAX);
         let _ = self.feeder.join();
     }
 
@@ -196,6 +198,7 @@ impl Shared {
                     self.live.with(|state, _| state.core.finish(self.id));
                     return self.queue.close();
                 }
+                Some(QueueEntry::Cut) => return self.queue.close(),
                 Some(QueueEntry::Ready(parts)) => parts,
                 Some(QueueEntry::Job(job)) => {
                     self.packed(&job, if is_held_up { PackingOutcome::HeldUp } else { PackingOutcome::InTime })
@@ -289,6 +292,8 @@ enum QueueEntry {
     Job(Arc<PackJob>),
     /// Nothing follows.
     End,
+    /// Nothing follows, and that is not the stream's end: the local socket was reset.
+    Cut,
 }
 
 impl QueueEntry {
@@ -297,7 +302,7 @@ impl QueueEntry {
         match self {
             QueueEntry::Ready(parts) => parts.iter().map(Bytes::len).sum(),
             QueueEntry::Job(job) => job.batch.bytes().max(PAGE_BYTES),
-            QueueEntry::End => 0,
+            QueueEntry::End | QueueEntry::Cut => 0,
         }
     }
 }
@@ -347,7 +352,7 @@ impl Queue {
             if let Some(first) = state.waiting.front() {
                 let job = match first {
                     QueueEntry::Job(job) => Some(job.clone()),
-                    QueueEntry::Ready(_) | QueueEntry::End => None,
+                    QueueEntry::Ready(_) | QueueEntry::End | QueueEntry::Cut => None,
                 };
                 return (first.bytes().min(PAGE_RECORD_BYTES_MAX), job);
             }

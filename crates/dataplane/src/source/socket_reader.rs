@@ -1,12 +1,12 @@
 //! Reads a local socket: with a buffer where things are small, without a buffer where they are large.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsFd;
 
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::local_end::{LocalEnd, OnReset};
+use crate::local_end::LocalEnd;
 use crate::pool::Pool;
 
 /// The bytes from the local socket.
@@ -55,10 +55,7 @@ impl<'a> SocketReader<'a> {
 
     /// Returns whether reading would have to wait.
     pub(crate) fn is_dry(&self) -> bool {
-        !matches!(
-            poll(&mut [PollFd::new(self.local_end.socket.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO),
-            Ok(1..)
-        )
+        !matches!(poll(&mut [PollFd::new(self.local_end.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1..))
     }
 
     /// Buffers at least `least` bytes, which have to fit into the buffer.
@@ -119,7 +116,7 @@ impl<'a> SocketReader<'a> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         loop {
             self.wait()?;
-            match { &*self.local_end.socket }.read(out) {
+            match self.local_end.read(out) {
                 Ok(0) => return Err(ReadEnded::Eof),
                 Ok(bytes) => {
                     self.bytes += bytes as u64;
@@ -133,7 +130,7 @@ impl<'a> SocketReader<'a> {
 
     fn wait(&self) -> Result<(), ReadEnded> {
         // A socket that is not kept open is shut down to free its reader.
-        if self.local_end.on_reset == OnReset::ShutDown {
+        if !self.local_end.is_kept_open() {
             return Ok(());
         }
         loop {

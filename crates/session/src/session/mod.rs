@@ -380,9 +380,9 @@ impl Session {
         self.streams.get(&id).is_none_or(|stream| stream.reset.is_some())
     }
 
-    /// Whether the peer has all that was sent on a finished stream, or the stream is over.
+    /// Whether the peer has all that was sent on a stream, and its end if that was said; or the stream is over.
     pub fn is_delivered(&self, id: StreamId) -> bool {
-        self.streams.get(&id).is_none_or(|stream| stream.reset.is_some() || stream.send.is_done())
+        self.streams.get(&id).is_none_or(|stream| stream.reset.is_some() || stream.send.is_delivered())
     }
 
     /// Whether [`Self::receive`] would find something other than [`Received::Pending`].

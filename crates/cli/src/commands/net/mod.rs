@@ -1,17 +1,19 @@
 //! `skein net`: what carries migrations.
 
+mod catch;
 mod show;
 
 use std::process::ExitCode;
 
 use super::local::LocalAgent;
 
-/// See what carries migrations: NICs, and what they stand on
+/// What carries migrations: NICs and what they stand on, and the migration network
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   skein net show                          # this host: needs no agent
   skein net show hostb                    # another host, by this host's agent
+  skein net catch install                 # carry what programs connect to in the migration network
   skein net show --json | jq '.[] | select(.carrier) | {name, speed_mbit, mtu}'")]
 pub struct Args {
     #[command(flatten)]
@@ -23,12 +25,14 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Show(show::Args),
+    Catch(catch::Args),
 }
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Show(show) => show::run(&args.local, show)?,
+        Command::Catch(catch) => catch::run(catch)?,
     }
     Ok(ExitCode::SUCCESS)
 }

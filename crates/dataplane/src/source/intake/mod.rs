@@ -44,13 +44,14 @@ pub(crate) fn ingest(
             let mut input = Input { live, id, pages, reader, outbox, is_over: &is_over };
             let stop = take_apart(&mut input).err();
             let broke = stop.and_then(|stop| give_up(live, id, pages, stop));
-            input.outbox.finish();
+            // What a reset cut short has no end.
+            input.outbox.finish(broke.is_some() && local_end.resets());
             (input.reader.bytes, broke)
         }
         Err(error) => (0, give_up(live, id, pages, SourceError::Thread(error).into())),
     };
     if let Some(error) = broke {
-        live.reset_for_broken_socket(id, &error);
+        live.reset_for_broken_socket(id, local_end, &error);
     }
     local_end.drain();
     bytes

@@ -1,0 +1,327 @@
+//! Is the table of nftables that leads connections to the migration network to this host's agent.
+//!
+//! The table is `inet skein`. No other table is touched. The program `nft` makes it in one transaction, and removes it
+//! whole. Connections of this host to its own addresses pass: the agent itself connects so for other hosts. Where
+//! connections are to pass without an agent, the table belongs to a process of the agent (`flags owner`, from Linux
+//! 5.12), and the kernel removes it with that process.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use skein_inventory::{HostsFile, MigrationNetwork, Subnet};
+use thiserror::Error;
+
+use crate::peers::DEFAULT_PORT;
+
+/// The table's name as nft has it.
+const TABLE: &str = "inet skein";
+/// Says how long nft may take.
+const NFT_TIME: Duration = Duration::from_secs(20);
+const NFT_PAUSE: Duration = Duration::from_millis(5);
+
+/// The reason why the kernel does not lead connections to the agent, or not any more.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum RedirectError {
+    #[error(
+        "the program nft is missing: apt-get install nftables (Debian, Ubuntu), dnf install nftables (Fedora, RHEL)"
+    )]
+    NoNft,
+    #[error("nft cannot be run")]
+    Nft(#[source] io::Error),
+    #[error(
+        "the kernel does not permit it: it takes root (CAP_NET_ADMIN); and what a running agent holds, as \
+         without_agent is \"pass\", is that agent's"
+    )]
+    NotPermitted,
+    #[error("nft refuses: {0}")]
+    Refused(String),
+    #[error("what nft writes of the table cannot be read")]
+    Unreadable,
+    #[error(
+        "the kernel does not keep the table for this process: without_agent = \"pass\" takes Linux 5.12 and nft 0.9.9"
+    )]
+    NotHeld,
+    #[error(
+        "the agent of {host} listens on {address}, which would be caught: take that port out of ports, or have the \
+         agent listen on another"
+    )]
+    CatchesAgent { host: String, address: SocketAddr },
+}
+
+/// The table as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RedirectStatus {
+    /// The networks that are caught, as nft writes them, sorted.
+    pub networks: Vec<String>,
+    /// The ports that are caught, as nft writes them, sorted.
+    pub ports: Vec<String>,
+    /// The port of the loopback interface that connections are led to.
+    pub listen: Option<u16>,
+    /// The connections that were caught so far.
+    pub connections: u64,
+    /// Whether the table goes with the agent.
+    pub is_held: bool,
+}
+
+impl RedirectStatus {
+    /// Returns whether the table catches what the file says.
+    pub fn is_as(&self, network: &MigrationNetwork) -> bool {
+        (&self.networks, &self.ports) == (&expected(network).0, &expected(network).1)
+            && self.listen == Some(network.listen)
+    }
+}
+
+/// Returns nft's line that makes the table, which does not exist yet. A line is one transaction.
+fn line(network: &MigrationNetwork, flags: &str) -> String {
+    let elements = |all: Vec<String>| match all.is_empty() {
+        true => String::new(),
+        false => format!(" elements = {{ {} }};", all.join(", ")),
+    };
+    let of = |is_ipv6| network.networks.iter().filter(move |network: &&Subnet| network.is_ipv6() == is_ipv6);
+    let mut line = format!("table {TABLE} {{ {flags} ");
+    for (set, kind, all) in [
+        ("networks4", "ipv4_addr", of(false).map(ToString::to_string).collect()),
+        ("networks6", "ipv6_addr", of(true).map(ToString::to_string).collect()),
+        ("ports", "inet_service", network.ports.iter().map(ToString::to_string).collect()),
+    ] {
+        let _ = write!(line, "set {set} {{ type {kind}; flags interval;{} }}; ", elements(all));
+    }
+    // Before the usual priority of such chains, so that what others redirect is theirs.
+    line += "chain output { type nat hook output priority -110; policy accept; fib daddr type local return; ";
+    for (family, set) in [("ip", "networks4"), ("ip6", "networks6")] {
+        let to = network.listen;
+        let _ = write!(line, "{family} daddr @{set} tcp dport @ports counter redirect to :{to}; ");
+    }
+    line + "}; }\n"
+}
+
+/// Checks that agents reach each other although their connections pass the same rules.
+fn check_agents(network: &MigrationNetwork, hosts: &HostsFile) -> Result<(), RedirectError> {
+    match network.caught_agent(hosts, DEFAULT_PORT) {
+        Some((host, address)) => Err(RedirectError::CatchesAgent { host, address }),
+        None => Ok(()),
+    }
+}
+
+/// Has the kernel lead connections to the migration network to this host's agent, in place of what it does now. It does
+/// so until [`remove_redirect`], or until the host boots, whether an agent runs or not.
+///
+/// # Errors
+/// Nothing has changed.
+pub fn install_redirect(network: &MigrationNetwork, hosts: &HostsFile) -> Result<(), RedirectError> {
+    check_agents(network, hosts)?;
+    let script = format!("add table {TABLE}\ndelete table {TABLE}\n{}", line(network, ""));
+    match run(&["-f", "-"], &script)? {
+        (status, _, _) if status.success() => Ok(()),
+        (_, _, words) => Err(refused(&words)),
+    }
+}
+
+/// Has the kernel lead connections nowhere any more. Returns whether it did.
+///
+/// # Errors
+/// Nothing has changed.
+pub fn remove_redirect() -> Result<bool, RedirectError> {
+    match run(&["delete", "table", "inet", "skein"], "")? {
+        (status, _, _) if status.success() => Ok(true),
+        (_, _, words) if words.contains("No such file") => Ok(false),
+        (_, _, words) => Err(refused(&words)),
+    }
+}
+
+/// Returns what the kernel does with connections to the migration network; `None`: nothing.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub fn redirect_status() -> Result<Option<RedirectStatus>, RedirectError> {
+    let (status, out, words) = run(&["-j", "list", "table", "inet", "skein"], "")?;
+    if status.success() {
+        let table = serde_json::from_slice(&out).map_err(|_| RedirectError::Unreadable)?;
+        return Ok(Some(parse(&table)));
+    }
+    if words.contains("No such file") { Ok(None) } else { Err(refused(&words)) }
+}
+
+fn refused(words: &str) -> RedirectError {
+    if words.contains("not permitted") {
+        return RedirectError::NotPermitted;
+    }
+    RedirectError::Refused(words.lines().next().unwrap_or_default().to_owned())
+}
+
+fn parse(table: &Value) -> RedirectStatus {
+    let mut status = RedirectStatus::default();
+    let all = table["nftables"].as_array().map_or(&[][..], Vec::as_slice);
+    for object in all {
+        if let Some(set) = object.get("set") {
+            let elements = set["elem"].as_array().map_or(&[][..], Vec::as_slice).iter().map(element);
+            match set["name"].as_str() {
+                Some("networks4" | "networks6") => status.networks.extend(elements),
+                Some("ports") => status.ports.extend(elements),
+                _ => {}
+            }
+        }
+        // nft 1.0.6 writes the family's name in place of the flag's.
+        if let Some(flags) = object.get("table").and_then(|table| table.get("flags")) {
+            status.is_held = !flags.to_string().contains("dormant");
+        }
+        for part in object["rule"]["expr"].as_array().map_or(&[][..], Vec::as_slice) {
+            status.connections += part["counter"]["packets"].as_u64().unwrap_or(0);
+            if let Some(port) = part["redirect"]["port"].as_u64() {
+                status.listen = u16::try_from(port).ok();
+            }
+        }
+    }
+    status.networks.sort();
+    status.ports.sort();
+    status
+}
+
+/// Returns an element of a set as nft's own words for it.
+fn element(element: &Value) -> String {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    if let Some(prefix) = element.get("prefix") {
+        return format!("{}/{}", word(&prefix["addr"]), prefix["len"]);
+    }
+    match element.get("range") {
+        Some(range) => format!("{}-{}", word(&range[0]), word(&range[1])),
+        None => word(element),
+    }
+}
+
+/// Returns the sets' elements as the kernel has them if the table is as the file says.
+fn expected(network: &MigrationNetwork) -> (Vec<String>, Vec<String>) {
+    let one = |text: String| {
+        let bits = if text.contains(':') { "/128" } else { "/32" };
+        text.strip_suffix(bits).map_or(text.clone(), str::to_owned)
+    };
+    let mut networks: Vec<String> = network.networks.iter().map(|network| one(network.to_string())).collect();
+    let mut ports: Vec<String> = network.ports.iter().map(ToString::to_string).collect();
+    networks.sort();
+    ports.sort();
+    (networks, ports)
+}
+
+/// A running nft. It is killed with its owner.
+struct Nft(Child);
+
+impl Nft {
+    fn start(command: &mut Command) -> Result<Nft, RedirectError> {
+        command.env("LC_ALL", "C").stdin(Stdio::piped()).spawn().map(Nft).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => RedirectError::NoNft,
+            _ => RedirectError::Nft(error),
+        })
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus, RedirectError> {
+        let deadline = Instant::now() + NFT_TIME;
+        loop {
+            match self.0.try_wait().map_err(RedirectError::Nft)? {
+                Some(status) => return Ok(status),
+                None if Instant::now() >= deadline => return Err(RedirectError::Nft(io::ErrorKind::TimedOut.into())),
+                None => thread::sleep(NFT_PAUSE),
+            }
+        }
+    }
+}
+
+impl Drop for Nft {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs nft. Returns its status, output and errors, each of which is far less than a pipe holds.
+fn run(arguments: &[&str], input: &str) -> Result<(ExitStatus, Vec<u8>, String), RedirectError> {
+    let mut command = Command::new("nft");
+    let mut nft = Nft::start(command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
+    if let Some(mut stdin) = nft.0.stdin.take() {
+        stdin.write_all(input.as_bytes()).map_err(RedirectError::Nft)?;
+    }
+    let status = nft.wait()?;
+    let (mut out, mut words) = (Vec::new(), String::new());
+    if let (Some(stdout), Some(stderr)) = (&mut nft.0.stdout, &mut nft.0.stderr) {
+        stdout.read_to_end(&mut out).map_err(RedirectError::Nft)?;
+        stderr.read_to_string(&mut words).map_err(RedirectError::Nft)?;
+    }
+    Ok((status, out, words))
+}
+
+/// A table that goes with this, or with this process.
+pub(super) struct HeldRedirect {
+    nft: Nft,
+}
+
+impl HeldRedirect {
+    /// Makes the table.
+    pub(super) fn install(network: &MigrationNetwork, hosts: &HostsFile) -> Result<HeldRedirect, RedirectError> {
+        check_agents(network, hosts)?;
+        // A table without an owner is of `skein net catch install`, from before the file was changed.
+        if redirect_status()?.is_some_and(|table| !table.is_held) {
+            remove_redirect()?;
+        }
+        let mut nft = Nft::start(Command::new("nft").arg("-i").stdout(Stdio::null()))?;
+        let mut stdin = nft.0.stdin.take().ok_or_else(|| RedirectError::Nft(io::ErrorKind::BrokenPipe.into()))?;
+        stdin.write_all(line(network, "flags owner;").as_bytes()).map_err(RedirectError::Nft)?;
+        stdin.flush().map_err(RedirectError::Nft)?;
+        nft.0.stdin = Some(stdin);
+        let mut held = HeldRedirect { nft };
+        let deadline = Instant::now() + NFT_TIME;
+        while held.stands() && Instant::now() < deadline {
+            if redirect_status()?.is_some_and(|table| table.is_held && table.is_as(network)) {
+                return Ok(held);
+            }
+            thread::sleep(10 * NFT_PAUSE);
+        }
+        Err(RedirectError::NotHeld)
+    }
+
+    /// Returns whether the table's owner still runs.
+    pub(super) fn stands(&mut self) -> bool {
+        matches!(self.nft.0.try_wait(), Ok(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> MigrationNetwork {
+        MigrationNetwork::parse(text, "migration-network.toml").unwrap()
+    }
+
+    #[test]
+    fn a_table_is_read_as_nft_writes_it() {
+        // As nft 1.0.6 of Debian 12 wrote it.
+        let text = r#"{"nftables": [{"metainfo": {"version": "1.0.6", "release_name": "Lester Gooch #5"}},
+            {"table": {"family": "inet", "name": "skein", "handle": 2, "flags": "inet"}},
+            {"set": {"family": "inet", "name": "networks4", "table": "skein", "type": "ipv4_addr", "handle": 2,
+            "flags": ["interval"], "elem": ["10.9.8.1", {"prefix": {"addr": "10.9.9.0", "len": 24}}]}},
+            {"set": {"family": "inet", "name": "networks6", "table": "skein", "type": "ipv6_addr", "handle": 3}},
+            {"set": {"family": "inet", "name": "ports", "table": "skein", "type": "inet_service", "handle": 4,
+            "elem": [7, {"range": [49152, 49215]}]}},
+            {"rule": {"family": "inet", "table": "skein", "chain": "output", "handle": 6, "expr": [
+            {"counter": {"packets": 3, "bytes": 180}}, {"redirect": {"port": 7071}}]}}]}"#;
+        let status = parse(&serde_json::from_str(text).unwrap());
+        assert_eq!((status.is_held, status.connections, status.listen), (true, 3, Some(7071)));
+        let network = network("network = ['10.9.9.0/24', '10.9.8.1/32']\nports = ['49152-49215', '7']");
+        assert!(status.is_as(&network), "{status:?}");
+    }
+
+    #[test]
+    fn the_line_says_what_the_file_says() {
+        let line = line(&network("network = ['fd09::/64']\nports = ['7']\nlisten = 9"), "flags owner;");
+        assert!(line.contains("set networks4 { type ipv4_addr; flags interval; };"), "{line}");
+        assert!(line.contains("elements = { fd09::/64 };") && line.contains("elements = { 7 };"), "{line}");
+        assert!(line.contains("redirect to :9;") && line.contains("{ flags owner; "), "{line}");
+        assert_eq!(line.find('\n'), Some(line.len() - 1), "one transaction");
+    }
+}

@@ -1,0 +1,205 @@
+//! `skein net catch`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+use skein_agent::{RedirectStatus, install_redirect, redirect_status, remove_redirect};
+use skein_inventory::{HostsFile, MigrationNetwork, ParseError, WithoutAgent};
+
+use crate::commands::agent::MIGRATION_NETWORK_FILE;
+use crate::commands::text::{count, print, print_json};
+
+/// How long the agent may take to accept a connection of this host.
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+
+/// Carry what programs connect to in the migration network, whatever moves the VMs
+///
+/// What a program on this host connects to at another host's address in the migration network is carried by the agents,
+/// over all NICs, encrypted, guests' memory compressed, and arrives there at the same address and port. The program
+/// needs no change: Proxmox VE (migration: insecure,network=...), libvirt (migration_host, tcp://), Nova
+/// (live_migration_inbound_addr), QEMU (migrate tcp:...).
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  echo 'network = [\"10.9.9.0/24\"]'  > /etc/skein/migration-network.toml
+  echo 'allow = [\"pve*\"]'          >> /etc/skein/migration-network.toml
+      on each host: what is carried, and the hosts whose programs may connect to this one. Further lines: ports = [..],
+      listen = 7071, without_agent = \"refuse\" or \"pass\", and [[host]] with name and address, for hosts whose
+      agents have no address in that network
+  skein net catch install
+      have the kernel lead such connections to the agent; again after each boot, and after networks or ports changed
+  skein net catch show
+      what is caught, how many connections were, and whether the agent is there
+  skein net catch remove
+      undo it, exactly
+
+It is a table of nftables, inet skein; no other is touched. While no agent runs, connections are refused: nothing goes
+out unencrypted. Connections that stand when it is installed or removed stay as they are.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Have the kernel lead connections to the migration network to the agent, until the next boot
+    Install(Files),
+    /// Show what is caught, and whether the agent is there
+    Show {
+        #[command(flatten)]
+        files: Files,
+        /// A JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have connections go out as if there were no Skein
+    Remove,
+}
+
+#[derive(clap::Args)]
+struct Files {
+    /// The migration network
+    #[arg(long, value_name = "FILE", default_value = MIGRATION_NETWORK_FILE)]
+    migration_network: PathBuf,
+    /// The other hosts' addresses; need not exist
+    #[arg(long, value_name = "FILE", default_value = "/etc/skein/hosts.toml")]
+    hosts: PathBuf,
+}
+
+/// What `show --json` prints.
+#[derive(Serialize)]
+struct Shown {
+    /// The kernel's table; `None`: nothing is caught.
+    caught: Option<RedirectStatus>,
+    /// Whether that is what the file says; `None`: there is no file.
+    as_in_file: Option<bool>,
+    /// Whether a program takes what is caught.
+    agent_listens: bool,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Install(files) => install(&files),
+        Command::Show { files, json } => show(&files, json),
+        Command::Remove => match remove_redirect()? {
+            true => print("removed: connections to the migration network go out as they are\n"),
+            false => print("nothing was caught\n"),
+        },
+    }
+}
+
+fn read<T>(path: &Path, parse: fn(&str, &str) -> Result<T, ParseError>) -> anyhow::Result<Option<T>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(parse(&text, &path.display().to_string())?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn install(files: &Files) -> anyhow::Result<()> {
+    let path = files.migration_network.display();
+    let Some(network) = read(&files.migration_network, MigrationNetwork::parse)? else {
+        bail!("there is no {path}: write network = [\"10.9.9.0/24\"] into it (see skein net catch --help)");
+    };
+    if network.networks.is_empty() {
+        bail!("{path} names no network: write network = [\"10.9.9.0/24\"]");
+    }
+    if network.without_agent == WithoutAgent::Pass {
+        bail!(
+            "{path} says without_agent = \"pass\": then the agent has connections led to it as long as it runs, and \
+             there is nothing to install"
+        );
+    }
+    let hosts = read(&files.hosts, HostsFile::parse)?.unwrap_or_default();
+    install_redirect(&network, &hosts)?;
+    let mut text = caught(redirect_status()?.as_ref());
+    if !agent_listens(network.listen) {
+        text += "no agent takes them, so they are refused: start skein agent\n";
+    }
+    print(&text)
+}
+
+fn show(files: &Files, json: bool) -> anyhow::Result<()> {
+    let network = read(&files.migration_network, MigrationNetwork::parse)?;
+    let status = redirect_status()?;
+    let listen = status.as_ref().and_then(|status| status.listen);
+    let shown = Shown {
+        as_in_file: network.as_ref().map(|network| status.as_ref().is_some_and(|status| status.is_as(network))),
+        agent_listens: listen.or(network.as_ref().map(|network| network.listen)).is_some_and(agent_listens),
+        caught: status,
+    };
+    if json { print_json(&shown) } else { print(&words(&shown, &files.migration_network)) }
+}
+
+fn words(shown: &Shown, file: &Path) -> String {
+    let mut text = caught(shown.caught.as_ref());
+    let file = file.display();
+    text += &match (&shown.caught, shown.as_in_file) {
+        (_, None) => format!("there is no {file}: the agent carries nothing\n"),
+        (Some(_), Some(true)) => format!("that is what {file} says\n"),
+        (Some(_), Some(false)) => format!("{file} says otherwise: skein net catch install\n"),
+        (None, Some(_)) => format!("{file} names a migration network: skein net catch install\n"),
+    };
+    text += match (shown.agent_listens, shown.caught.is_some()) {
+        (true, _) => "the agent takes them\n",
+        (false, true) => "NO AGENT takes them: they are refused\n",
+        (false, false) => "no agent would take them\n",
+    };
+    text
+}
+
+/// Returns what is caught in words.
+fn caught(status: Option<&RedirectStatus>) -> String {
+    let Some(status) = status else { return "nothing is caught\n".into() };
+    let (networks, ports) = (status.networks.join(", "), status.ports.join(", "));
+    let mut text = format!("caught: connections of this host to {networks}, ports {ports}");
+    if let Some(listen) = status.listen {
+        let _ = write!(text, "; led to {listen} on the loopback interface");
+    }
+    if status.is_held {
+        text += ", as long as the agent runs";
+    }
+    let _ =
+        writeln!(text, "\n{} so far", count(usize::try_from(status.connections).unwrap_or(usize::MAX), "connection"));
+    text
+}
+
+/// Returns whether a program takes connections to a port of the loopback interface.
+fn agent_listens(port: u16) -> bool {
+    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    loopback.into_iter().any(|ip| TcpStream::connect_timeout(&SocketAddr::new(ip, port), CONNECT_TIME).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_caught_is_told_with_what_to_do() {
+        let status = RedirectStatus {
+            networks: vec!["10.9.9.0/24".into()],
+            ports: vec!["49152-49215".into(), "60000-60050".into()],
+            listen: Some(7071),
+            connections: 1,
+            is_held: false,
+        };
+        let told = |caught: Option<&RedirectStatus>, as_in_file, agent_listens| {
+            words(&Shown { caught: caught.cloned(), as_in_file, agent_listens }, Path::new("/f"))
+        };
+        let text = told(Some(&status), Some(true), true);
+        let expected = "caught: connections of this host to 10.9.9.0/24, ports 49152-49215, 60000-60050; led to 7071 \
+                        on the loopback interface\n1 connection so far\nthat is what /f says\nthe agent takes them\n";
+        assert_eq!(text, expected);
+        assert!(
+            told(Some(&status), Some(false), false).contains("/f says otherwise: skein net catch install\nNO AGENT")
+        );
+        assert!(told(None, Some(false), false).starts_with("nothing is caught\n/f names a migration network"));
+        assert!(told(None, None, false).contains("there is no /f"));
+    }
+}
