@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
 use super::life::is_command;
-use super::moves::is_wanted_end;
+use super::moves::{DEADLINE_OVER, is_wanted_end};
 use super::record::starts;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
@@ -157,7 +157,7 @@ impl Controller {
             && now.wall >= deadline
             && (operation.moves.iter().any(|of| !of.state.is_over()) || self.waits_words(&operation).is_some())
         {
-            operation.message = "its deadline ran out".into();
+            operation.message = DEADLINE_OVER.into();
             operation.state = OperationState::Cancelling;
             return self.save_operation(now, operation);
         }

@@ -15,6 +15,8 @@ use crate::words::refusal_words;
 
 /// What is said of a migration that somebody called off.
 const CALLED_OFF: &str = "somebody called it off";
+/// What is said of a drain whose deadline is over, and of the moves that are called off for that.
+pub(super) const DEADLINE_OVER: &str = "its deadline ran out";
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
 /// What a core moves of guests' memory in a second at least, QEMU, TLS and compression together.
@@ -298,6 +300,7 @@ impl Controller {
         let at = |host: &str| self.observed.get(host).and_then(|observed| observed.migrations.get(&id)).cloned();
         let (source, target) = (at(&of.from), at(&to));
         let outcome = |migration: &Option<Migration>| migration.as_ref().and_then(|migration| migration.outcome);
+        let is_too_late = operation.state == OperationState::Cancelling && operation.message == DEADLINE_OVER;
         let own = &mut operation.moves[index];
         match (outcome(&source), outcome(&target)) {
             (Some(Outcome::Moved), _) | (_, Some(Outcome::Moved)) => {
@@ -313,7 +316,7 @@ impl Controller {
                     // The agent itself begins again, as another migration: ask under the same name which.
                     own.migration = None;
                 } else if migration.why == Some(FailureReason::Cancelled) {
-                    fail(now, own, CALLED_OFF.into());
+                    fail(now, own, if is_too_late { DEADLINE_OVER } else { CALLED_OFF }.into());
                 } else if let Some(why) = migration.why.filter(|why| *why == FailureReason::HoldOver) {
                     fail(now, own, why.words().to_owned());
                 } else {
@@ -397,7 +400,7 @@ impl Controller {
 
 /// Returns whether a move ended as a person wanted, and no other host is to be tried for it.
 pub(super) fn is_wanted_end(of: &Move) -> bool {
-    of.detail == CALLED_OFF || of.detail == FailureReason::HoldOver.words()
+    [CALLED_OFF, DEADLINE_OVER, FailureReason::HoldOver.words()].contains(&&*of.detail)
 }
 
 /// Returns how a VM's migration was asked for: the most bits a second, and how it is held. Others that make room for

@@ -1,7 +1,7 @@
 //! Migrations that somebody began on a host, and not the controller.
 
 use skein_api::cluster::{DrainRequest, HostMode, MigrateRequest, MoveState, OperationState, ResumeRequest};
-use skein_api::{HoldOptions, Outcome, Refusal, Reply, Request};
+use skein_api::{FailureReason, HoldOptions, Outcome, Refusal, Reply, Request};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 
 use crate::bench::{Bench, Hand, preview};
@@ -101,6 +101,21 @@ fn a_drain_asks_for_a_persons_word_about_a_guest_that_is_held() {
         assert_eq!(bench.now(&begun).state, OperationState::Done);
         assert!(bench.has("alpha").is_empty());
     }
+}
+
+#[test]
+fn a_move_that_is_called_off_for_its_drains_deadline_says_so() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let request = DrainRequest { deadline_s: Some(60), ..DrainRequest::default() };
+    let begun = bench.begin(Ask::Drain { host: "alpha".into(), request });
+    bench.begin_commanded(8);
+    bench.wait_s(62);
+    assert!(bench.sent.iter().any(|sent| matches!(sent.request, Request::MigrationCancel { .. })), "{:?}", bench.sent);
+    bench.end_commanded(8, FailureReason::Cancelled);
+    let over = bench.now(&begun);
+    let web = &over.moves[0];
+    assert_eq!((web.state, &*web.detail), (MoveState::Failed, "its deadline ran out"), "{over:?}");
 }
 
 #[test]
