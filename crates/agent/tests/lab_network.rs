@@ -2,6 +2,7 @@
 //! of them. Needs root and nft.
 // Cores: 0.6
 // Timeout: 600 s
+// QEMU: 10
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,6 +18,7 @@ use skein_agent::{
 };
 use skein_identity::{ClusterCa, Identity, Validity};
 use skein_inventory::{HostsFile, MigrationNetwork};
+use skein_lab_guest::{Guest, Image, Params, Rewrite, Tuning, default_cache, migrate};
 use skein_lab_hosts::{Lab, Spec};
 use socket2::SockRef;
 
@@ -364,6 +366,43 @@ fn rules_come_and_go_whole_and_those_of_others_stay() {
     let refused = world.lab.enter("a", || install_redirect(&world.network(), &hosts)).unwrap().unwrap_err();
     assert!(refused.to_string().contains("the agent of b listens on 10.9.9.2:60001"), "{refused}");
     assert_eq!(world.rules(), before);
+}
+
+/// Moves a guest by QEMU's own means to an address in the migration network, as Proxmox VE does, and with multifd.
+#[test]
+fn qemus_migrate_to_the_address() {
+    let world = World::new("nq");
+    world.install();
+    // A word of each page changes again and again, which xbzrle sends as deltas.
+    let (fill_mb, rewrite_mb) = (64, 4);
+    let params = Params { fill_mb, rewrite_mb, rate: 500, rewrite: Rewrite::Word, ..Params::default() };
+    let memory_mb = skein_lab_guest::Spec::memory_mb_for(fill_mb);
+    let image = Image::prepare(&default_cache()).unwrap();
+    let spec = skein_lab_guest::Spec::new("network", image, memory_mb, params);
+    let slow = Tuning { max_bandwidth: 60 << 20, downtime_limit_ms: 30, ..Tuning::default() };
+    for (nth, tuning) in [
+        Tuning { xbzrle_cache: Some(64 << 20), ..slow },
+        Tuning { multifd: Some(4), ..Tuning::default() },
+        Tuning::default(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut source = Guest::boot(&spec, |qemu| world.lab.command("a", qemu).unwrap()).unwrap();
+        source.wait_ready(3 * PATIENCE).unwrap();
+        let mut target = Guest::incoming(&spec, |qemu| world.lab.command("b", qemu).unwrap()).unwrap();
+        let address = format!("tcp:{}:{}", if nth == 1 { "[fd09::2]" } else { "10.9.9.2" }, 60000 + nth);
+        let sent = || world.lab.counters("a").unwrap().values().map(|nic| nic.tx_bytes).collect::<Vec<_>>();
+        let before = sent();
+        let moved = migrate(&mut source, &mut target, (&address, &address), &tuning, 3 * PATIENCE, |_| {}).unwrap();
+        let over: Vec<u64> = sent().iter().zip(before).map(|(after, before)| after - before).collect();
+        let told = source.qemu.qmp.query("query-migrate").unwrap();
+        eprintln!("{address}: {:?}, {over:?} bytes over NICs, xbzrle {}", moved.total, told["xbzrle-cache"]);
+        assert!(target.agent().verify(3 * PATIENCE).unwrap().is_good(), "{address}");
+        let carried: u64 = over.iter().sum();
+        assert!(carried > 20 << 20, "what was carried went over the wire: {over:?}");
+    }
+    assert_eq!(world.lab.enter("a", redirect_status).unwrap().unwrap().unwrap().connections, 1 + 5 + 1);
 }
 
 /// Returns how many files and threads this process has.
