@@ -226,8 +226,9 @@ mod tests {
     /// Returns a program's socket, and the local end that is joined to it.
     fn joined(kept: impl Any + Send + Sync) -> (TcpStream, LocalEnd) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let program = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        program.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let patience = Duration::from_secs(20);
+        let program = TcpStream::connect_timeout(&listener.local_addr().unwrap(), patience).unwrap();
+        program.set_read_timeout(Some(patience)).unwrap();
         (program, LocalEnd::tcp(listener.accept().unwrap().0, kept).unwrap())
     }
 
