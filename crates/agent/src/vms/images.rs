@@ -68,7 +68,7 @@ impl Vms {
         let name = definition.name.clone();
         let old = self.get(&name).ok();
         if let Some(why) = old.as_ref().and_then(|old| {
-            old.wait_until_idle();
+            old.wait_tidied();
             old.busy_error()
         }) {
             return Err(why);
@@ -87,7 +87,7 @@ impl Vms {
     /// Plans the start of a VM that is known and stopped: with what it last had open, unless `as_defined`.
     pub(crate) fn plan_again(&self, name: &str, as_defined: bool) -> Result<Planned, VmError> {
         let vm = self.get(name)?;
-        vm.wait_until_idle();
+        vm.wait_tidied();
         if let Some(why) = vm.busy_error() {
             return Err(why);
         }

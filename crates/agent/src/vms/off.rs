@@ -84,7 +84,7 @@ impl Vms {
     /// Returns a VM that is off, and with which nothing is done.
     fn idle(&self, name: &str) -> Result<Arc<Vm>, VmError> {
         let vm = self.get(name)?;
-        vm.wait_until_idle();
+        vm.wait_tidied();
         match vm.busy_error().or_else(|| vm.moved_error()) {
             Some(why) => Err(why),
             None => Ok(vm),

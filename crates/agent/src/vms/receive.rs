@@ -10,7 +10,8 @@ use super::error::VmError;
 use super::involvement::Involvement;
 use super::registry::Vms;
 use super::saved::{SavedVm, read};
-use super::vm::Vm;
+use super::vm::{KILL_TIME, Vm};
+use crate::clock::wait_until;
 use crate::error_chain;
 use crate::launch::Launch;
 
@@ -111,7 +112,7 @@ impl Vms {
     pub(super) fn clean_if_ended(&self, vm: &Vm) {
         if vm.process().is_none() {
             // The VM's watcher may be cleaning up, and past what was written.
-            vm.wait_until_idle();
+            wait_until(KILL_TIME, || !vm.state.lock().busy);
             self.clean(vm);
         }
     }

@@ -95,7 +95,10 @@ impl Vms {
         if let Some(why) = vms.get(&vm.name).and_then(|old| old.busy_error()) {
             return Err(why);
         }
-        vm.state.lock().busy = true;
+        {
+            let mut state = vm.state.lock();
+            (state.busy, state.is_being_started) = (true, true);
+        }
         Ok(vms.insert(vm.name.clone(), vm.clone()))
     }
 

@@ -58,7 +58,7 @@ impl Vms {
         }
         self.ended(&vm, &process);
         // The VM's watcher may be cleaning up: the VM can be started again when this is answered.
-        vm.wait_until_idle();
+        vm.wait_tidied();
         Ok(vm)
     }
 
@@ -86,7 +86,7 @@ impl Vms {
     /// Forgets a stopped VM.
     pub(crate) fn forget(&self, name: &str) -> Result<(), VmError> {
         let vm = self.get(name)?;
-        vm.wait_until_idle();
+        vm.wait_tidied();
         if let Some(why) = vm.busy_error().filter(|why| !(vm.is_adopted() && matches!(why, VmError::Running(_)))) {
             return Err(why);
         }

@@ -62,6 +62,8 @@ pub(super) struct State {
     pub(super) indirect: Option<String>,
     /// Whether a process is about to be started, or what a process left to be removed. No other thread may do either.
     pub(super) busy: bool,
+    /// Whether the VM is busy because a process is about to be started, which may take long.
+    pub(super) is_being_started: bool,
     /// What another host was last told of the VM, which is off, to keep that.
     pub(super) offered: Option<String>,
     pub(super) note: String,
@@ -129,10 +131,13 @@ impl Vm {
         self.process().or_else(|| self.state.lock().starting.clone())
     }
 
-    /// Waits until the VM is not being started or tidied up any more, [`KILL_TIME`] at most, so that nobody has to ask
-    /// twice for what takes a moment.
-    pub(super) fn wait_until_idle(&self) {
-        wait_until(KILL_TIME, || !self.state.lock().busy);
+    /// Waits until the VM is not being tidied up any more, [`KILL_TIME`] at most, so that nobody has to ask twice for what
+    /// takes a moment.
+    pub(super) fn wait_tidied(&self) {
+        wait_until(KILL_TIME, || {
+            let state = self.state.lock();
+            !state.busy || state.is_being_started
+        });
     }
 
     /// Returns why the VM cannot be started, or its place be taken.

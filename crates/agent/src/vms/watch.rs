@@ -23,7 +23,8 @@ impl Vms {
         let before = self.kills.before(process.id());
         {
             let mut state = vm.state.lock();
-            (state.running, state.silent, state.starting, state.busy) = (Some(running), None, None, false);
+            (state.running, state.silent, state.starting) = (Some(running), None, None);
+            (state.busy, state.is_being_started) = (false, false);
             state.note.clear();
         }
         let (vms, vm) = (Arc::downgrade(self), vm.clone());
