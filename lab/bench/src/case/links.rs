@@ -70,6 +70,7 @@ pub(super) fn cases() -> Vec<Case> {
             &[OfLinks { stage: "", share: 0.93 }],
         ),
         slow_beside_fast(),
+        management_nic(),
     ]
 }
 
@@ -87,5 +88,17 @@ fn slow_beside_fast() -> Case {
             Scene { name: "alone", ..smaller(&[GIGABIT], &[SkeinTls, QemuMultifd]) },
         ],
         &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.97 }],
+    )
+}
+
+fn management_nic() -> Case {
+    case(
+        "management-nic",
+        "A NIC of 100 Mb/s, of which nothing tells that it is one for management, does not hold up two of 1 Gb/s.",
+        &[
+            Scene { name: "beside", ..smaller(&[GIGABIT, GIGABIT, Some(100)], &[SkeinTls, QemuMultifd]) },
+            Scene { name: "alone", ..smaller(&[GIGABIT, GIGABIT], &[SkeinTls, QemuMultifd]) },
+        ],
+        &[GoodputOfStage { stage: "beside", other: "alone", at_least: 0.99 }],
     )
 }
