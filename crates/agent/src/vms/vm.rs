@@ -131,8 +131,8 @@ impl Vm {
         self.process().or_else(|| self.state.lock().starting.clone())
     }
 
-    /// Waits until the VM is not being tidied up any more, [`KILL_TIME`] at most, so that nobody has to ask twice for what
-    /// takes a moment.
+    /// Waits until the VM is not being tidied up any more, [`KILL_TIME`] at most, so that nobody has to ask twice for
+    /// what takes a moment.
     pub(super) fn wait_tidied(&self) {
         wait_until(KILL_TIME, || {
             let state = self.state.lock();
