@@ -4,6 +4,8 @@
 // Timeout: 600 s
 // QEMU: 10
 
+mod noise;
+
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,6 +23,8 @@ use skein_inventory::{HostsFile, MigrationNetwork};
 use skein_lab_guest::{Guest, Image, Params, Rewrite, Tuning, default_cache, migrate};
 use skein_lab_hosts::{Lab, Spec};
 use socket2::SockRef;
+
+use self::noise::noise;
 
 /// Bounds every wait: the machine may be busy with other things.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -175,18 +179,6 @@ fn is_reset(socket: io::Result<TcpStream>) -> bool {
         // The reset was there before the call was over.
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     }
-}
-
-fn noise(len: usize, mut seed: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        bytes.extend_from_slice(&seed.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Tests a tunnel and an agent on the loopback interface: real sockets, real TLS, no privileges.
 
+mod noise;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,6 +14,8 @@ use skein_agent::{
     TunnelSettings,
 };
 use skein_identity::{ClusterCa, Identity, Validity};
+
+use self::noise::noise;
 
 struct World {
     dir: tempfile::TempDir,
@@ -95,18 +99,6 @@ impl World {
         });
         path
     }
-}
-
-fn noise(len: usize, mut seed: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        bytes.extend_from_slice(&seed.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 fn send_and_receive(socket: UnixStream, data: Vec<u8>) {

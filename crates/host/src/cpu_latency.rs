@@ -13,7 +13,10 @@ const WAKE_US: i32 = 3;
 /// A request to the kernel that all CPUs wake within 3 µs. The request ends when this is dropped, and with the process,
 /// however the process ends.
 #[derive(Debug)]
-pub struct CpuLatency(#[allow(dead_code)] File);
+pub struct CpuLatency {
+    /// The request stands while this is open.
+    _held: File,
+}
 
 impl CpuLatency {
     /// Makes the request.
@@ -28,7 +31,7 @@ impl CpuLatency {
     fn hold_at(device: &Path) -> io::Result<CpuLatency> {
         let mut file = OpenOptions::new().write(true).open(device)?;
         file.write_all(&WAKE_US.to_ne_bytes())?;
-        Ok(CpuLatency(file))
+        Ok(CpuLatency { _held: file })
     }
 }
 

@@ -38,18 +38,13 @@ fn carried(joined: &Joined) -> Vec<u64> {
     (0..3).map(sent).zip(before).map(|(now, before)| now.saturating_sub(before)).collect()
 }
 
-fn is_all(of: &[usize]) -> impl Fn(&Joined) -> bool {
-    let of = of.to_vec();
-    move |joined| data_connections(joined) == of
-}
-
 /// Tests that it does not matter which end excludes a network, nor that the session began on it.
 #[test]
 fn an_excluded_network_carries_no_data() {
     let excluding = || Addresses { excluded: vec!["10.0.0.0/24".parse().unwrap()], ..Addresses::default() };
     for addresses in [[Addresses::default(), excluding()], [excluding(), Addresses::default()]] {
         let joined = begin(addresses);
-        wait_until("the others carry data", || is_all(&[0, DATA_CONNECTIONS, DATA_CONNECTIONS])(&joined));
+        wait_until("the others carry data", || data_connections(&joined) == [0, DATA_CONNECTIONS, DATA_CONNECTIONS]);
         let carried = carried(&joined);
         assert!(carried[0] < SMALL && carried[1] > SMALL && carried[2] > SMALL, "{carried:?}");
         let snapshot = joined.dialer.live().snapshot();
@@ -73,7 +68,7 @@ fn an_excluded_network_carries_no_data() {
 fn a_preferred_network_carries_all_data_while_it_is_there() {
     let preferring = Addresses { preferred: vec!["10.0.1.0/24".parse().unwrap()], ..Addresses::default() };
     let joined = begin([preferring, Addresses::default()]);
-    let is_preferred = is_all(&[0, DATA_CONNECTIONS, 0]);
+    let is_preferred = |joined: &Joined| data_connections(joined) == [0, DATA_CONNECTIONS, 0];
     wait_until("the preferred carries data", || is_preferred(&joined));
     let carried = carried(&joined);
     assert!(carried[0] < SMALL && carried[1] > BYTES as u64 && carried[2] < SMALL, "{carried:?}");
