@@ -20,6 +20,8 @@ pub enum Mover {
     SkeinTls,
     /// Skein's tunnel over all NICs, with data in plain text: a deliberate option.
     SkeinPlain,
+    /// QEMU multifd over TCP to an address in Skein's migration network, whose agents carry it over all NICs with TLS.
+    SkeinNetwork,
     /// Skein's agents, which own the guest and do all that belongs to a move: check, journal, handover. TLS is on, and
     /// the agents choose the transport.
     SkeinAgents,
@@ -85,6 +87,8 @@ pub enum Carrier {
         /// Whether data is encrypted.
         tls: Tls,
     },
+    /// QEMU's own TCP connections, which Skein's migration network catches.
+    MigrationNetwork,
     /// Skein's agents, which also own the QEMUs.
     Agents {
         /// Whether data is encrypted.
@@ -96,9 +100,10 @@ pub enum Carrier {
 
 impl Mover {
     /// Every mover: first Skein, then the peers from the strongest kind to the plainest.
-    pub const ALL: [Mover; 19] = [
+    pub const ALL: [Mover; 20] = [
         Mover::SkeinTls,
         Mover::SkeinPlain,
+        Mover::SkeinNetwork,
         Mover::SkeinAgents,
         Mover::SkeinAgentsPlain,
         Mover::SkeinAgentsTcp,
@@ -123,6 +128,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => "skein-tls",
             Mover::SkeinPlain => "skein-plain",
+            Mover::SkeinNetwork => "skein-network",
             Mover::SkeinAgents => "skein-agents",
             Mover::SkeinAgentsPlain => "skein-agents-plain",
             Mover::SkeinAgentsTcp => "skein-agents-tcp",
@@ -148,6 +154,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => "Skein, TLS",
             Mover::SkeinPlain => "Skein, plain data",
+            Mover::SkeinNetwork => "Skein's migration network",
             Mover::SkeinAgents => "Skein's agents",
             Mover::SkeinAgentsPlain => "Skein's agents, plain data",
             Mover::SkeinAgentsTcp => "Skein's agents, tcp",
@@ -173,6 +180,7 @@ impl Mover {
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: Tls::On },
             Mover::SkeinPlain => Carrier::Skein { tls: Tls::Off },
+            Mover::SkeinNetwork => Carrier::MigrationNetwork,
             Mover::SkeinAgents => Carrier::Agents { tls: Tls::On, transport: Transport::Auto },
             Mover::SkeinAgentsPlain => Carrier::Agents { tls: Tls::Off, transport: Transport::Auto },
             Mover::SkeinAgentsTcp => Carrier::Agents { tls: Tls::On, transport: Transport::Tcp },
@@ -195,7 +203,7 @@ impl Mover {
 
     /// Returns whether this mover is Skein.
     pub fn is_skein(self) -> bool {
-        matches!(self.carrier(), Carrier::Skein { .. } | Carrier::Agents { .. })
+        matches!(self.carrier(), Carrier::Skein { .. } | Carrier::MigrationNetwork | Carrier::Agents { .. })
     }
 
     /// Returns whether agents own the guest.

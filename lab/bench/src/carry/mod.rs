@@ -3,6 +3,7 @@
 mod carried;
 mod kit;
 mod mptcp;
+mod network;
 pub mod qemu_tls;
 mod skein;
 mod socat;
@@ -24,6 +25,7 @@ pub fn lacks(mover: Mover, site: &Site, qemu: &Path) -> Option<String> {
     match mover.carrier() {
         Carrier::Mptcp => mptcp::lacks(site),
         Carrier::Ssh => ssh::lacks(),
+        Carrier::MigrationNetwork => network::lacks(),
         Carrier::Socat => lacks_program("socat").or_else(|| takes_the_first_for_main(qemu)),
         Carrier::Agents { .. } | Carrier::Tcp | Carrier::TcpTls | Carrier::Skein { .. } => None,
     }
@@ -55,6 +57,7 @@ pub fn start(mover: Mover, route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried,
         Carrier::Ssh => ssh::start(route, kit),
         Carrier::Socat => socat::start(route),
         Carrier::Skein { tls } => skein::start(route, kit, tls),
+        Carrier::MigrationNetwork => network::start(route, kit),
         // The agents' processes stay for the stage; see [`crate::agents`].
         Carrier::Agents { .. } => Ok(Carried::default()),
     }

@@ -4,164 +4,23 @@
 // Timeout: 600 s
 // QEMU: 10
 
+#[path = "../noise/mod.rs"]
 mod noise;
+mod qemu;
+mod world;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_agent::{
-    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, RedirectError, install_redirect, redirect_status,
-    remove_redirect,
-};
-use skein_identity::{ClusterCa, Identity, Validity};
-use skein_inventory::{HostsFile, MigrationNetwork};
-use skein_lab_guest::{Guest, Image, Params, Rewrite, Tuning, default_cache, migrate};
-use skein_lab_hosts::{Lab, Spec};
+use skein_agent::{RedirectError, install_redirect, redirect_status, remove_redirect};
+use skein_inventory::HostsFile;
 use socket2::SockRef;
 
 use self::noise::noise;
-
-/// Bounds every wait: the machine may be busy with other things.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// The networks, and hosts that only this file knows.
-const NETWORK: &str = "network = ['10.9.9.0/24', 'fd09::/64']\n\
-                       [[host]]\nname = 'b'\naddress = ['10.9.9.2', 'fd09::2']\n\
-                       [[host]]\nname = 'c'\naddress = ['10.9.9.3']\n";
-
-/// Returns a lock, so that there is one lab at a time: files are counted.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-struct World {
-    // These are dropped in this order: ends, then the hosts that they run in.
-    agents: [Option<Agent>; 2],
-    lab: Lab,
-    identities: [Identity; 2],
-    dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl World {
-    /// Makes two hosts with addresses in the migration network, whose connections are caught at a, and their agents.
-    fn new(name: &str) -> World {
-        World::with(name, "allow = ['a']")
-    }
-
-    /// `first` are lines of the file of both hosts.
-    fn with(name: &str, first: &str) -> World {
-        let turn = turn();
-        let lab = Lab::up(Spec::pairs(&format!("{name}{}", std::process::id()), 2, None)).unwrap();
-        for (host, number) in [("a", 1), ("b", 2)] {
-            for address in [format!("10.9.9.{number}/24"), format!("fd09::{number}/64")] {
-                let family: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
-                let mut ip = lab.command(host, "ip").unwrap();
-                assert!(ip.args(["addr", "add", &address, "dev", "nic0"]).args(family).status().unwrap().success());
-            }
-        }
-        let ca = ClusterCa::create("test").unwrap();
-        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
-        let dir = tempfile::tempdir().unwrap();
-        let mut world = World { agents: [None, None], lab, identities, dir, _turn: turn };
-        for host in ["a", "b"] {
-            world.write_network(host, &format!("{first}\n{NETWORK}"));
-        }
-        let listed = format!("[[host]]\nname = 'b'\naddress = ['{}']\n", world.lab.ip("b", 0).unwrap());
-        let of_c = "[[host]]\nname = 'c'\naddress = ['127.0.0.1:9']\n";
-        fs::write(world.path("hosts.toml"), listed + of_c).unwrap();
-        (0..2).for_each(|at| world.start_agent(at));
-        world
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn write_network(&self, host: &str, text: &str) {
-        fs::write(self.path(&format!("{host}.toml")), text).unwrap();
-    }
-
-    fn network(&self) -> MigrationNetwork {
-        MigrationNetwork::parse(&fs::read_to_string(self.path("a.toml")).unwrap(), "a.toml").unwrap()
-    }
-
-    fn start_agent(&mut self, at: usize) {
-        let host = ["a", "b"][at];
-        let acceptor = AcceptorSettings {
-            listen: "[::]:7070".parse().unwrap(),
-            addresses: Addresses::default(),
-            allow_plain_data: false,
-            outage: Duration::from_secs(60),
-        };
-        let settings = AgentSettings {
-            hosts_file: self.path("hosts.toml"),
-            migration_network: self.path(&format!("{host}.toml")),
-            ..AgentSettings::tunnels(acceptor, Allow::new(&["/nowhere/*"]).unwrap())
-        };
-        let start = || Agent::start(settings, &self.identities[at]).unwrap();
-        self.agents[at] = Some(self.lab.enter(host, start).unwrap());
-        if at == 0 {
-            self.wait_for("an agent that listens", || self.connect("127.0.0.1:7071").is_ok());
-        }
-    }
-
-    fn wait_for(&self, what: &str, is_so: impl Fn() -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < deadline, "{what}");
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn install(&self) {
-        let (network, hosts) = (self.network(), HostsFile::default());
-        self.lab.enter("a", || install_redirect(&network, &hosts)).unwrap().unwrap();
-    }
-
-    /// Connects at a.
-    fn connect(&self, to: &str) -> io::Result<TcpStream> {
-        let to: SocketAddr = to.parse().unwrap();
-        self.lab.enter("a", || patient(TcpStream::connect_timeout(&to, PATIENCE)?)).unwrap()
-    }
-
-    /// Listens at b.
-    fn listen(&self, at: &str) -> TcpListener {
-        let at: SocketAddr = at.parse().unwrap();
-        let listener = self.lab.enter("b", || TcpListener::bind(at)).unwrap().unwrap();
-        SockRef::from(&listener).set_read_timeout(Some(PATIENCE)).unwrap();
-        listener
-    }
-
-    /// Returns a connection's two ends: the program's at a, and that at b.
-    fn joined(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
-        let near = self.connect(&listener.local_addr().unwrap().to_string()).unwrap();
-        (near, patient(listener.accept().unwrap().0).unwrap())
-    }
-
-    /// Returns how many streams each agent has.
-    fn streams(&self) -> Vec<usize> {
-        let of = |agent: &Agent| agent.snapshots().iter().map(|session| session.streams).sum();
-        self.agents.iter().flatten().map(of).collect()
-    }
-
-    fn rules(&self) -> String {
-        let listed = self.lab.command("a", "nft").unwrap().args(["list", "ruleset"]).output().unwrap();
-        assert!(listed.status.success());
-        String::from_utf8(listed.stdout).unwrap()
-    }
-}
-
-fn patient(socket: TcpStream) -> io::Result<TcpStream> {
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
-    Ok(socket)
-}
+use self::world::{NETWORK, PATIENCE, World, patient};
 
 fn reset(socket: TcpStream) {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
@@ -358,43 +217,6 @@ fn rules_come_and_go_whole_and_those_of_others_stay() {
     let refused = world.lab.enter("a", || install_redirect(&world.network(), &hosts)).unwrap().unwrap_err();
     assert!(refused.to_string().contains("the agent of b listens on 10.9.9.2:60001"), "{refused}");
     assert_eq!(world.rules(), before);
-}
-
-/// Moves a guest by QEMU's own means to an address in the migration network, as Proxmox VE does, and with multifd.
-#[test]
-fn qemus_migrate_to_the_address() {
-    let world = World::new("nq");
-    world.install();
-    // A word of each page changes again and again, which xbzrle sends as deltas.
-    let (fill_mb, rewrite_mb) = (64, 4);
-    let params = Params { fill_mb, rewrite_mb, rate: 500, rewrite: Rewrite::Word, ..Params::default() };
-    let memory_mb = skein_lab_guest::Spec::memory_mb_for(fill_mb);
-    let image = Image::prepare(&default_cache()).unwrap();
-    let spec = skein_lab_guest::Spec::new("network", image, memory_mb, params);
-    let slow = Tuning { max_bandwidth: 60 << 20, downtime_limit_ms: 30, ..Tuning::default() };
-    for (nth, tuning) in [
-        Tuning { xbzrle_cache: Some(64 << 20), ..slow },
-        Tuning { multifd: Some(4), ..Tuning::default() },
-        Tuning::default(),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let mut source = Guest::boot(&spec, |qemu| world.lab.command("a", qemu).unwrap()).unwrap();
-        source.wait_ready(3 * PATIENCE).unwrap();
-        let mut target = Guest::incoming(&spec, |qemu| world.lab.command("b", qemu).unwrap()).unwrap();
-        let address = format!("tcp:{}:{}", if nth == 1 { "[fd09::2]" } else { "10.9.9.2" }, 60000 + nth);
-        let sent = || world.lab.counters("a").unwrap().values().map(|nic| nic.tx_bytes).collect::<Vec<_>>();
-        let before = sent();
-        let moved = migrate(&mut source, &mut target, (&address, &address), &tuning, 3 * PATIENCE, |_| {}).unwrap();
-        let over: Vec<u64> = sent().iter().zip(before).map(|(after, before)| after - before).collect();
-        let told = source.qemu.qmp.query("query-migrate").unwrap();
-        eprintln!("{address}: {:?}, {over:?} bytes over NICs, xbzrle {}", moved.total, told["xbzrle-cache"]);
-        assert!(target.agent().verify(3 * PATIENCE).unwrap().is_good(), "{address}");
-        let carried: u64 = over.iter().sum();
-        assert!(carried > 20 << 20, "what was carried went over the wire: {over:?}");
-    }
-    assert_eq!(world.lab.enter("a", redirect_status).unwrap().unwrap().unwrap().connections, 1 + 5 + 1);
 }
 
 /// Returns how many files and threads this process has.
