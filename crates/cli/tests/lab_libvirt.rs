@@ -1,10 +1,10 @@
-//! Real libvirt over the tunnel: two daemons in two of the lab's hosts, a guest that moves between them, and faults of
-//! the network in the finish phase, where libvirt itself runs the guest on both hosts when its control connection
-//! fails.
+//! Real libvirt over the tunnel and over the migration network: two daemons in two of the lab's hosts, a guest that
+//! moves between them, and faults of the network in the finish phase, where libvirt itself runs the guest on both hosts
+//! when its control connection fails.
 //!
 //! One program, run in order, which says what it sees. Where a machine cannot do this it says `skipped` and why.
 //!
-//! Timeout: 420 s
+//! Timeout: 480 s
 //! Cores: 0.7
 
 use std::fmt;
@@ -39,12 +39,20 @@ const MEMORY_MIB: u32 = 256;
 const GUEST_CONTROL: &str = "/run/guest/control";
 const GUEST_BEAT: &str = "/run/guest/beat";
 
+/// The hosts' addresses in the migration network, which is on no wire.
+const CAUGHT: [&str; 2] = ["10.9.9.1", "10.9.9.2"];
+
+const DISK: &str = "/var/lib/libvirt/images/vm1.raw";
+const DISK_MIB: u32 = 32;
+
 /// libvirt's own socket, and where a relay listens before it or before the tunnel.
 const DAEMON: &str = "/run/libvirt/libvirt-sock";
 const RELAY: &str = "/run/skein/control/relay.sock";
 
 const PLAIN: &[&str] = &[];
 const PARALLEL: &[&str] = &["--parallel", "--parallel-connections", "4"];
+const STORAGE: &[&str] = &["--copy-storage-all"];
+const STORAGE_PARALLEL: &[&str] = &["--copy-storage-all", "--p2p", "--parallel", "--parallel-connections", "4"];
 const P2P: &[&str] = &["--p2p"];
 const P2P_PARALLEL: &[&str] = &["--p2p", "--parallel", "--parallel-connections", "4"];
 /// With these, virsh gives a silent connection up after 4 s instead of the default 35 s: the test is quicker, and
@@ -78,7 +86,7 @@ fn main() -> ExitCode {
 
 fn all(tests: &mut Tests) -> Result<()> {
     let hosts = Hosts::up()?;
-    let mut guest = tests.run("the guest boots under libvirt", || hosts.boot())?;
+    let mut guest = tests.run("the guest boots under libvirt", || hosts.boot(Disk::None))?;
 
     // socat is not used with --parallel: its processes connect in any order, and this QEMU takes the first connection
     // for the main channel.
@@ -87,6 +95,11 @@ fn all(tests: &mut Tests) -> Result<()> {
         [("plain", PLAIN), ("--parallel", PARALLEL), ("--p2p", P2P), ("--p2p --parallel", P2P_PARALLEL)]
     {
         guest = tests.run(format!("skein, {way}"), || hosts.moves(guest, Mover::Skein, PATIENT, options, None))?;
+    }
+
+    for (way, options) in [("plain", PLAIN), ("--parallel", PARALLEL), ("--p2p --parallel", P2P_PARALLEL)] {
+        let name = format!("migration network, {way}");
+        guest = tests.run(name, || hosts.moves(guest, Mover::MigrationNetwork, PATIENT, options, None))?;
     }
 
     // Cut before the answer to FINISH: the guest runs on the target, and the source does not know.
@@ -131,8 +144,15 @@ fn all(tests: &mut Tests) -> Result<()> {
     }
     let name = "skein, all NICs dark for longer than the keepalive: the guest runs twice";
     guest = tests.run(name, || hosts.runs_twice(guest, Mover::Skein, frozen(Moment::Answer)))?;
-    tests.run("skein, and afterwards", || hosts.moves(guest, Mover::Skein, PATIENT, PARALLEL, None))?;
-    Ok(())
+    guest = tests.run("skein, and afterwards", || hosts.moves(guest, Mover::Skein, PATIENT, PARALLEL, None))?;
+
+    hosts.remove(guest)?;
+    guest = tests.run("a guest with a disk of its own boots", || hosts.boot(Disk::Own))?;
+    for (way, options) in [("", STORAGE), (" --p2p --parallel", STORAGE_PARALLEL)] {
+        let name = format!("migration network, --copy-storage-all{way}");
+        guest = tests.run(name, || hosts.moves(guest, Mover::MigrationNetwork, PATIENT, options, None))?;
+    }
+    hosts.remove(guest)
 }
 
 /// Counts tests, and prints the name of each before it runs and its result after.
@@ -155,13 +175,28 @@ impl Tests {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mover {
+    /// libvirt's control connection and QEMU's go through `skein tunnel`.
     Skein,
+    /// QEMU's connections are caught; libvirt's control connection goes through `skein tunnel`.
+    MigrationNetwork,
     Socat,
+}
+
+/// What the guest has besides its memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Disk {
+    None,
+    /// A file on its host, which moves with it.
+    Own,
 }
 
 impl fmt::Display for Mover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if *self == Self::Skein { "skein" } else { "socat" })
+        f.write_str(match self {
+            Self::Skein => "skein",
+            Self::MigrationNetwork => "migration network",
+            Self::Socat => "socat",
+        })
     }
 }
 
@@ -192,6 +227,8 @@ struct Outcome {
     /// The beats of the guest at the target. `None`: no guest ever arrived.
     target_beats: Option<Beats>,
     source_beats: Beats,
+    /// How many connections of the source's the migration network took.
+    caught: u64,
 }
 
 impl Outcome {
@@ -221,6 +258,9 @@ impl fmt::Display for Outcome {
             span(&self.source)
         )?;
         write!(f, "; target: {}, {}", state(&self.target_state), span(&self.target))?;
+        if self.caught > 0 {
+            write!(f, "; {} connections caught", self.caught)?;
+        }
         if !self.lived_twice()
             && let Some(gaps) = Gaps::between(&self.source, &self.target)
         {
@@ -279,8 +319,14 @@ impl Hosts {
         skein_ca(&["init", "--name", "lab"])?;
         let addresses = [self.lab.ip(LAB[0], 0)?, self.lab.ip(LAB[1], 0)?];
         let names = format!("127.0.0.1 localhost\n{} {}\n{} {}\n", addresses[0], HOSTS[0], addresses[1], HOSTS[1]);
-        for (name, world) in HOSTS.iter().zip(&self.worlds) {
+        let networks = ["network = ['10.9.9.0/24']\nallow = ['host*']\n".to_owned(), listed(&CAUGHT)].concat();
+        for (nth, (name, world)) in HOSTS.iter().zip(&self.worlds).enumerate() {
             world.write("/etc/hosts", &names, 0o644)?;
+            world.write("/etc/skein/hosts.toml", &listed(&addresses.map(|address| address.to_string())), 0o644)?;
+            world.write("/etc/skein/migration-network.toml", &networks, 0o644)?;
+            let via = addresses[1 - nth].to_string();
+            run(world, "ip", &["addr", "add", &format!("{}/32", CAUGHT[nth]), "dev", "lo"])?;
+            run(world, "ip", &["route", "add", "10.9.9.0/24", "via", &via])?;
             world.put(&self.image.kernel, "/var/lib/libvirt/boot/vmlinuz")?;
             world.put(&self.image.initrd, "/var/lib/libvirt/boot/initrd")?;
             world.put(Path::new(SKEIN), "/usr/local/bin/skein")?;
@@ -301,18 +347,43 @@ impl Hosts {
             ]);
             let log = File::create(self.logs.path().join(format!("agent-{name}"))).context("make a log")?;
             self.agents.push(agent.stdout(log.try_clone()?).stderr(log).spawn().context("start skein agent")?);
+            run(world, "skein", &["net", "catch", "install"])?;
         }
         Ok(())
     }
 
-    fn boot(&self) -> Result<(Guest, String)> {
+    /// Returns how many connections of a host the migration network took.
+    fn caught(&self, host: usize) -> Result<u64> {
+        let said = run(&self.worlds[host], "skein", &["net", "catch", "show", "--json"])?;
+        let shown: serde_json::Value = serde_json::from_str(&said).context(said)?;
+        shown["caught"]["connections"].as_u64().context("no count of connections")
+    }
+
+    /// Ends the guest for good.
+    fn remove(&self, guest: Guest) -> Result<()> {
+        self.worlds[guest.host].virsh(&["destroy", GUEST])?;
+        self.worlds[guest.host].virsh(&["undefine", GUEST])?;
+        Ok(())
+    }
+
+    fn boot(&self, disk: Disk) -> Result<(Guest, String)> {
         const DEADLINE: Duration = Duration::from_secs(90);
         let begin = Instant::now();
         let world = &self.worlds[0];
-        let params = Params { fill_mb: 96, rewrite_mb: 16, rate: 500, ..Params::default() };
+        let disk_mb = if disk == Disk::Own { DISK_MIB } else { 0 };
+        let params = Params { fill_mb: 96, rewrite_mb: 16, rate: 500, disk_mb, ..Params::default() };
         let cmdline = format!("console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}", params.command_line());
         let ports = [(CONTROL_PORT, GUEST_CONTROL), (BEAT_PORT, GUEST_BEAT)];
-        world.write("/run/guest.xml", &domain_xml(GUEST, MEMORY_MIB, &cmdline, &ports), 0o644)?;
+        if disk == Disk::Own {
+            // libvirt makes no file at the target unless a storage pool is defined there.
+            for world in &self.worlds {
+                world.write(DISK, "", 0o644)?;
+                let file = File::options().write(true).open(world.path(DISK)).context("open the disk")?;
+                file.set_len(u64::from(DISK_MIB) << 20).context("size the disk")?;
+            }
+        }
+        let disk = (disk == Disk::Own).then_some(DISK);
+        world.write("/run/guest.xml", &domain_xml(GUEST, MEMORY_MIB, &cmdline, &ports, disk), 0o644)?;
         world.virsh(&["define", "/run/guest.xml"])?;
         world.virsh(&["start", GUEST])?;
         let beats = Beats::collect(UnixStream::connect(world.path(GUEST_BEAT)).context("connect to the guest")?)?;
@@ -348,7 +419,14 @@ impl Hosts {
         self.ensure(outcome.source_state.is_empty() && outcome.target_state == "running", &said)?;
         let verdict = self.agent(to)?.verify(Duration::from_secs(30));
         let good = verdict.as_ref().is_ok_and(|verdict| verdict.is_good() && verdict.pages > 0);
-        self.ensure(good, &format!("{said}; the guest's memory: {verdict:?}"))?;
+        let moves_disk = options.contains(&"--copy-storage-all");
+        let has_disk = verdict.as_ref().is_ok_and(|verdict| moves_disk == (verdict.blocks > 0));
+        self.ensure(good && has_disk, &format!("{said}; the guest's memory and disk: {verdict:?}"))?;
+        let connections = match mover {
+            Mover::MigrationNetwork => 1 + 4 * u64::from(options.contains(&"--parallel")) + u64::from(moves_disk),
+            Mover::Skein | Mover::Socat => 0,
+        };
+        self.ensure(outcome.caught == connections, &format!("{said}; {connections} were to be caught"))?;
         let beats = outcome.target_beats.with_context(|| format!("no beat from the target: {said}"))?;
         Ok((Guest { host: to, beats }, said))
     }
@@ -414,11 +492,20 @@ impl Hosts {
             }
         });
         let relay = relay.transpose()?;
-        let tunnel = self.tunnel(mover, from, &[(&control, daemon), (&migration, &migration)])?;
+        let pipes: &[(&str, &str)] = match mover {
+            Mover::MigrationNetwork => &[(&control, daemon)],
+            Mover::Skein | Mover::Socat => &[(&control, daemon), (&migration, &migration)],
+        };
+        let tunnel = self.tunnel(mover, from, pipes)?;
+        let caught = self.caught(from)?;
         let arrival = Arrival::watch(target.path(GUEST_BEAT));
 
         let begin = Instant::now();
-        let (desturi, migrateuri) = (format!("qemu+unix:///system?socket={dialled}"), format!("unix://{migration}"));
+        let desturi = format!("qemu+unix:///system?socket={dialled}");
+        let migrateuri = match mover {
+            Mover::MigrationNetwork => format!("tcp://{}", CAUGHT[to]),
+            Mover::Skein | Mover::Socat => format!("unix://{migration}"),
+        };
         let mut arguments = virsh.to_vec();
         arguments.extend(["migrate", "--live", "--persistent", "--undefinesource", "--domain", GUEST]);
         arguments.extend(["--desturi", &desturi, "--migrateuri", &migrateuri]);
@@ -437,6 +524,7 @@ impl Hosts {
             target: target_beats.as_ref().map(|beats| beats.since(begin)).unwrap_or_default(),
             target_beats,
             source_beats: guest.beats,
+            caught: self.caught(from)? - caught,
         };
         for nic in ALL_NICS {
             self.lab.heal(LAB[from], nic)?;
@@ -473,7 +561,7 @@ impl Hosts {
         let mut tunnel = Tunnel { mover, children: Vec::new(), sockets: Vec::new() };
         tunnel.sockets.extend(forwards.iter().map(|(listen, _)| source.path(listen)));
         match mover {
-            Mover::Skein => {
+            Mover::Skein | Mover::MigrationNetwork => {
                 let mut command = source.command("skein");
                 command.args(["tunnel", "--to", HOSTS[1 - from], "--host", HOSTS[1 - from]]);
                 for (listen, to) in forwards {
@@ -553,7 +641,7 @@ impl Tunnel {
     fn end(mut self, source: &World) -> Result<()> {
         self.kill();
         match self.mover {
-            Mover::Skein => {
+            Mover::Skein | Mover::MigrationNetwork => {
                 let gone = || self.sockets.iter().all(|socket| !socket.exists());
                 wait(Duration::from_secs(5), gone)
                     .with_context(|| format!("skein tunnel left a socket in {}", source.name()))
@@ -609,6 +697,19 @@ impl Arrival {
         self.over.store(true, Ordering::Relaxed);
         self.thread.join().ok().flatten()
     }
+}
+
+/// Returns the hosts with an address each, as Skein's files list them.
+fn listed(addresses: &[impl fmt::Display; 2]) -> String {
+    let line = |(name, address)| format!("[[host]]\nname = '{name}'\naddress = ['{address}']\n");
+    HOSTS.iter().zip(addresses).map(line).collect()
+}
+
+/// Runs a program in a world, and returns what it said.
+fn run(world: &World, program: &str, arguments: &[&str]) -> Result<String> {
+    let out = world.command(program).args(arguments).output().with_context(|| format!("run {program}"))?;
+    ensure!(out.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
 fn wait(deadline: Duration, holds: impl Fn() -> bool) -> Result<()> {

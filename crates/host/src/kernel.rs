@@ -44,6 +44,11 @@ impl Source for Kernel {
             Ask::Links => payloads(libc::RTM_GETLINK, LINK_FIXED_BYTES, libc::RTM_NEWLINK),
             Ask::Addresses => payloads(libc::RTM_GETADDR, ADDRESS_FIXED_BYTES, libc::RTM_NEWADDR),
             Ask::Qdiscs => payloads(libc::RTM_GETQDISC, QDISC_FIXED_BYTES, libc::RTM_NEWQDISC),
+            Ask::Classes(index) => {
+                let mut body = [0; QDISC_FIXED_BYTES];
+                body[4..8].copy_from_slice(&index.to_ne_bytes());
+                answer(dump(libc::RTM_GETTCLASS, &body, libc::RTM_NEWTCLASS).map(Answer::Messages))
+            }
             Ask::Dcb(nic) => {
                 let mut body = vec![0, DCB_CMD_IEEE_GET, 0, 0];
                 body.extend((4 + nic.len() as u16 + 1).to_ne_bytes());

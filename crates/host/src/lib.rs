@@ -20,6 +20,7 @@ mod netns;
 mod nic;
 mod sampler;
 mod thread_priority;
+mod tool;
 mod watchdog;
 
 pub use clock::clock_synchronised;
@@ -35,6 +36,7 @@ pub use nic::nics;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
 pub use skein_network::{Counters, InterfaceAddress, Nic, NicError, uplink};
 pub use thread_priority::raise_thread_priority;
+pub use tool::{Tool, ToolOutput, run_tool};
 pub use watchdog::{OpenWatchdog, WatchdogFacts, watchdog_facts};
 
 /// The reason why a file of `/proc` could not be read or understood.

@@ -14,6 +14,7 @@ mod interface;
 mod layers;
 pub mod mac;
 mod nic;
+mod qos;
 mod rdma;
 mod source;
 
@@ -23,5 +24,6 @@ pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
 pub use interface::{Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
+pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};

@@ -15,6 +15,8 @@ pub enum Ask {
     Addresses,
     /// All queueing disciplines: the payloads of `RTM_NEWQDISC`.
     Qdiscs,
+    /// The classes of an interface's queueing disciplines, by its index: the payloads of `RTM_NEWTCLASS`.
+    Classes(u32),
     /// The Data Center Bridging settings of an interface: the payload of the answer to `DCB_CMD_IEEE_GET`.
     Dcb(String),
     /// What a driver says of an interface, as the command's structure in `linux/ethtool.h`.
@@ -91,6 +93,7 @@ impl fmt::Display for Ask {
             Ask::Links => f.write_str("links"),
             Ask::Addresses => f.write_str("addresses"),
             Ask::Qdiscs => f.write_str("qdiscs"),
+            Ask::Classes(index) => write!(f, "classes {index}"),
             Ask::Dcb(nic) => write!(f, "dcb {nic}"),
             Ask::Driver(nic, what) => write!(f, "driver {nic} {}", what.word()),
             Ask::File(path) => write!(f, "file {path}"),

@@ -5,8 +5,18 @@ use std::fmt::Write as _;
 
 /// Returns the definition of a small Linux guest under TCG. It boots `/var/lib/libvirt/boot/vmlinuz` and `initrd` of
 /// the host that it is on, writes its console to `/var/log/libvirt/qemu/NAME-serial.log`, and has a virtio-serial port
-/// for each of `channels`: (port, unix socket of QEMU's end).
-pub fn domain_xml(name: &str, memory_mib: u32, cmdline: &str, channels: &[(&str, &str)]) -> String {
+/// for each of `channels`: (port, unix socket of QEMU's end). `disk` is the file of its disk.
+pub fn domain_xml(name: &str, memory_mib: u32, cmdline: &str, channels: &[(&str, &str)], disk: Option<&str>) -> String {
+    let disk = disk.map_or_else(String::new, |path| {
+        format!(
+            "    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source file='{path}'/>
+      <target dev='vda' bus='virtio'/>
+    </disk>
+"
+        )
+    });
     let mut ports = String::new();
     for (port, socket) in channels {
         let _ = write!(
@@ -42,7 +52,7 @@ pub fn domain_xml(name: &str, memory_mib: u32, cmdline: &str, channels: &[(&str,
       <source path='/var/log/libvirt/qemu/{name}-serial.log' append='on'/>
       <target port='0'/>
     </serial>
-{ports}    <memballoon model='none'/>
+{disk}{ports}    <memballoon model='none'/>
   </devices>
 </domain>
 "

@@ -6,14 +6,15 @@
 //! 5.12), and the kernel removes it with that process.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::Value;
+use skein_host::{Tool, ToolOutput, run_tool};
 use skein_inventory::{HostsFile, MigrationNetwork, Subnet};
 use thiserror::Error;
 
@@ -21,9 +22,9 @@ use crate::peers::DEFAULT_PORT;
 
 /// The table's name as nft has it.
 const TABLE: &str = "inet skein";
-/// Says how long nft may take.
-const NFT_TIME: Duration = Duration::from_secs(20);
-const NFT_PAUSE: Duration = Duration::from_millis(5);
+/// Says how long nft may take for a table that goes with this process.
+const HELD_TIME: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The reason why the kernel does not lead connections to the agent, or not any more.
 #[derive(Debug, Error)]
@@ -118,10 +119,8 @@ fn check_agents(network: &MigrationNetwork, hosts: &HostsFile) -> Result<(), Red
 pub fn install_redirect(network: &MigrationNetwork, hosts: &HostsFile) -> Result<(), RedirectError> {
     check_agents(network, hosts)?;
     let script = format!("add table {TABLE}\ndelete table {TABLE}\n{}", line(network, ""));
-    match run(&["-f", "-"], &script)? {
-        (status, _, _) if status.success() => Ok(()),
-        (_, _, words) => Err(refused(&words)),
-    }
+    let said = nft(&["-f", "-"], &script)?;
+    if said.status.success() { Ok(()) } else { Err(refused(&said.errors)) }
 }
 
 /// Has the kernel lead connections nowhere any more. Returns whether it did.
@@ -129,11 +128,11 @@ pub fn install_redirect(network: &MigrationNetwork, hosts: &HostsFile) -> Result
 /// # Errors
 /// Nothing has changed.
 pub fn remove_redirect() -> Result<bool, RedirectError> {
-    match run(&["delete", "table", "inet", "skein"], "")? {
-        (status, _, _) if status.success() => Ok(true),
-        (_, _, words) if words.contains("No such file") => Ok(false),
-        (_, _, words) => Err(refused(&words)),
+    let said = nft(&["delete", "table", "inet", "skein"], "")?;
+    if !said.status.success() && !said.errors.contains("No such file") {
+        return Err(refused(&said.errors));
     }
+    Ok(said.status.success())
 }
 
 /// Returns what the kernel does with connections to the migration network; `None`: nothing.
@@ -141,12 +140,12 @@ pub fn remove_redirect() -> Result<bool, RedirectError> {
 /// # Errors
 /// The kernel cannot be asked.
 pub fn redirect_status() -> Result<Option<RedirectStatus>, RedirectError> {
-    let (status, out, words) = run(&["-j", "list", "table", "inet", "skein"], "")?;
-    if status.success() {
-        let table = serde_json::from_slice(&out).map_err(|_| RedirectError::Unreadable)?;
+    let said = nft(&["-j", "list", "table", "inet", "skein"], "")?;
+    if said.status.success() {
+        let table = serde_json::from_slice(&said.out).map_err(|_| RedirectError::Unreadable)?;
         return Ok(Some(parse(&table)));
     }
-    if words.contains("No such file") { Ok(None) } else { Err(refused(&words)) }
+    if said.errors.contains("No such file") { Ok(None) } else { Err(refused(&said.errors)) }
 }
 
 fn refused(words: &str) -> RedirectError {
@@ -209,55 +208,21 @@ fn expected(network: &MigrationNetwork) -> (Vec<String>, Vec<String>) {
     (networks, ports)
 }
 
-/// A running nft. It is killed with its owner.
-struct Nft(Child);
-
-impl Nft {
-    fn start(command: &mut Command) -> Result<Nft, RedirectError> {
-        command.env("LC_ALL", "C").stdin(Stdio::piped()).spawn().map(Nft).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => RedirectError::NoNft,
-            _ => RedirectError::Nft(error),
-        })
-    }
-
-    fn wait(&mut self) -> Result<ExitStatus, RedirectError> {
-        let deadline = Instant::now() + NFT_TIME;
-        loop {
-            match self.0.try_wait().map_err(RedirectError::Nft)? {
-                Some(status) => return Ok(status),
-                None if Instant::now() >= deadline => return Err(RedirectError::Nft(io::ErrorKind::TimedOut.into())),
-                None => thread::sleep(NFT_PAUSE),
-            }
-        }
+/// Returns the error of an nft that cannot be run.
+fn not_run(error: io::Error) -> RedirectError {
+    match error.kind() {
+        io::ErrorKind::NotFound => RedirectError::NoNft,
+        _ => RedirectError::Nft(error),
     }
 }
 
-impl Drop for Nft {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Runs nft. Returns its status, output and errors, each of which is far less than a pipe holds.
-fn run(arguments: &[&str], input: &str) -> Result<(ExitStatus, Vec<u8>, String), RedirectError> {
-    let mut command = Command::new("nft");
-    let mut nft = Nft::start(command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
-    if let Some(mut stdin) = nft.0.stdin.take() {
-        stdin.write_all(input.as_bytes()).map_err(RedirectError::Nft)?;
-    }
-    let status = nft.wait()?;
-    let (mut out, mut words) = (Vec::new(), String::new());
-    if let (Some(stdout), Some(stderr)) = (&mut nft.0.stdout, &mut nft.0.stderr) {
-        stdout.read_to_end(&mut out).map_err(RedirectError::Nft)?;
-        stderr.read_to_string(&mut words).map_err(RedirectError::Nft)?;
-    }
-    Ok((status, out, words))
+fn nft(arguments: &[&str], input: &str) -> Result<ToolOutput, RedirectError> {
+    run_tool("nft", arguments, input).map_err(not_run)
 }
 
 /// A table that goes with this, or with this process.
 pub(super) struct HeldRedirect {
-    nft: Nft,
+    nft: Tool,
 }
 
 impl HeldRedirect {
@@ -268,25 +233,25 @@ impl HeldRedirect {
         if redirect_status()?.is_some_and(|table| !table.is_held) {
             remove_redirect()?;
         }
-        let mut nft = Nft::start(Command::new("nft").arg("-i").stdout(Stdio::null()))?;
+        let mut nft = Tool::start(Command::new("nft").arg("-i").stdout(Stdio::null())).map_err(not_run)?;
         let mut stdin = nft.0.stdin.take().ok_or_else(|| RedirectError::Nft(io::ErrorKind::BrokenPipe.into()))?;
         stdin.write_all(line(network, "flags owner;").as_bytes()).map_err(RedirectError::Nft)?;
         stdin.flush().map_err(RedirectError::Nft)?;
         nft.0.stdin = Some(stdin);
         let mut held = HeldRedirect { nft };
-        let deadline = Instant::now() + NFT_TIME;
+        let deadline = Instant::now() + HELD_TIME;
         while held.stands() && Instant::now() < deadline {
             if redirect_status()?.is_some_and(|table| table.is_held && table.is_as(network)) {
                 return Ok(held);
             }
-            thread::sleep(10 * NFT_PAUSE);
+            thread::sleep(PAUSE);
         }
         Err(RedirectError::NotHeld)
     }
 
     /// Returns whether the table's owner still runs.
     pub(super) fn stands(&mut self) -> bool {
-        matches!(self.nft.0.try_wait(), Ok(None))
+        self.nft.runs()
     }
 }
 

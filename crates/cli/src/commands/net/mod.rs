@@ -1,19 +1,21 @@
 //! `skein net`: what carries migrations.
 
 mod catch;
+mod qos;
 mod show;
 
 use std::process::ExitCode;
 
 use super::local::LocalAgent;
 
-/// What carries migrations: NICs and what they stand on, and the migration network
+/// What carries migrations: NICs and what they stand on, their queues, and the migration network
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   skein net show                          # this host: needs no agent
   skein net show hostb                    # another host, by this host's agent
   skein net catch install                 # carry what programs connect to in the migration network
+  skein net qos apply --share 50          # half of each full NIC for migrations
   skein net show --json | jq '.[] | select(.carrier) | {name, speed_mbit, mtu}'")]
 pub struct Args {
     #[command(flatten)]
@@ -26,6 +28,7 @@ pub struct Args {
 enum Command {
     Show(show::Args),
     Catch(catch::Args),
+    Qos(qos::Args),
 }
 
 /// Runs the command.
@@ -33,6 +36,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Show(show) => show::run(&args.local, show)?,
         Command::Catch(catch) => catch::run(catch)?,
+        Command::Qos(qos) => qos::run(qos)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,237 @@
+//! `skein net qos`.
+
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+
+use anyhow::{Context, bail, ensure};
+use serde::Serialize;
+use skein_agent::TrafficClass;
+use skein_host::{Kernel, Nic, run_tool};
+use skein_network::{
+    AppliedShare, Ask, NicQueue, Scheduler, ShareSettings, Source, nics, queue, removal_lines, share_lines, usual_nics,
+};
+use skein_units::{Rate, about_bytes};
+
+use crate::commands::text::{print, print_json};
+
+/// Give migrations a share of what NICs send, while others want it, too
+///
+/// Migrations get at least that share of each NIC when it is full, and others the rest. Whoever is alone has all. The
+/// share is one of sending: what arrives is shared out where it is sent.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein net qos apply                      # half of each NIC, until the next boot or 'remove'
+  skein net qos apply --share 90 eth2 eth3
+  skein net qos apply --rate 950Mbit/s eth2
+      the bottleneck is behind the NIC: a switch's port of 1 Gb/s. No more than that rate leaves the NIC
+  skein net qos show                       # what each NIC does, and what was sent since
+  skein net qos remove                     # the kernel's own queues again
+
+A NIC's queues that somebody else configured (tc, a distribution's network manager) are left alone, and that is said. A
+share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. It takes tc
+(iproute2). The packets of migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Give migrations a share of what NICs send, until the next boot
+    Apply(Apply),
+    /// Show how each NIC shares out what it sends
+    Show {
+        /// A JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have NICs send as if there were no Skein
+    Remove {
+        /// The NICs; without any, all that have a share
+        #[arg(value_name = "NIC")]
+        nics: Vec<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Apply {
+    /// The NICs; without any, all hardware that is up and carries an address, itself or below a bond, bridge or VLAN
+    #[arg(value_name = "NIC")]
+    nics: Vec<String>,
+    /// The share of migrations in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=99))]
+    share: u8,
+    /// What leaves each NIC at most, such as 950Mbit/s: where the bottleneck is behind it
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// The agents' --priority
+    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.priority,
+          value_parser = clap::value_parser!(u8).range(0..=6))]
+    priority: u8,
+    /// The agents' --dscp
+    #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.dscp,
+          value_parser = clap::value_parser!(u8).range(0..=63))]
+    dscp: u8,
+}
+
+/// What `show --json` prints of a NIC.
+#[derive(Serialize)]
+struct Shown<'a> {
+    nic: &'a str,
+    #[serde(flatten)]
+    queue: Option<NicQueue>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    let kernel = Kernel::new();
+    let all = nics(&kernel)?;
+    match args.command {
+        Command::Apply(wanted) => apply(&kernel, &all, &wanted),
+        Command::Show { json } => show(&kernel, &all, json),
+        Command::Remove { nics } => remove(&kernel, &all, &nics),
+    }
+}
+
+fn apply(kernel: &Kernel, all: &[Nic], wanted: &Apply) -> anyhow::Result<()> {
+    let chosen = if wanted.nics.is_empty() { usual_nics(all) } else { named(all, &wanted.nics)? };
+    ensure!(!chosen.is_empty(), "no NIC is hardware that is up and carries an address: name the NICs (skein net show)");
+    let refusals: Vec<String> = chosen.iter().filter_map(|nic| refusal(kernel, nic)).collect();
+    ensure!(refusals.is_empty(), "nothing was changed: {}", refusals.join("; "));
+    for nic in chosen {
+        let share = apply_to(kernel, nic, wanted)?;
+        print(&format!("{}: {}\n", nic.name, share_words(&share)))?;
+    }
+    Ok(())
+}
+
+fn named<'a>(all: &'a [Nic], names: &[String]) -> anyhow::Result<Vec<&'a Nic>> {
+    let find = |name: &String| {
+        all.iter().find(|nic| nic.name == *name).with_context(|| format!("there is no NIC {name}: skein net show"))
+    };
+    names.iter().map(find).collect()
+}
+
+/// Returns why a NIC's queues are not Skein's to change.
+fn refusal(kernel: &Kernel, nic: &Nic) -> Option<String> {
+    let name = &nic.name;
+    match queue(kernel, nic) {
+        Some(NicQueue::Foreign { kind }) => Some(format!(
+            "{name} has {kind}, which somebody else configured: remove that (tc qdisc del dev {name} root), or name \
+             other NICs"
+        )),
+        // A bond, bridge or VLAN: its packets wait in the NICs below.
+        Some(NicQueue::Default { kind }) if kind == "noqueue" && nic.kind.as_deref() != Some("veth") => {
+            Some(format!("{name} has no queue: name the NICs below it (skein net show)"))
+        }
+        _ => None,
+    }
+}
+
+fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<AppliedShare> {
+    let settings = ShareSettings { percent: wanted.share, priority: wanted.priority, dscp: wanted.dscp };
+    let usual = kernel.ask(&Ask::File("/proc/sys/net/core/default_qdisc".into())).text().unwrap_or_default();
+    let leaf = Some(usual.trim()).filter(|usual| ["fq_codel", "fq", "cake", "sfq"].contains(usual));
+    let make = |scheduler, rate_bps| {
+        remove_from(kernel, nic)?;
+        let lines = share_lines(&nic.name, settings, scheduler, rate_bps, leaf);
+        if let Err(error) = batch(&lines) {
+            // What was made of it goes again.
+            remove_from(kernel, nic)?;
+            return Err(error);
+        }
+        match queue(kernel, nic) {
+            Some(NicQueue::Share(share)) if share.percent == wanted.share => Ok(share),
+            other => bail!("tc made something else of {}: {other:?}", nic.name),
+        }
+    };
+    if wanted.rate.is_none() {
+        match make(Scheduler::Ets, 0) {
+            // The kernel's own words.
+            Err(error) if error.to_string().contains("qdisc kind is unknown") => {}
+            made => return made,
+        }
+    }
+    let told = nic.speed_mbit.map(|speed| u64::from(speed) * 1_000_000);
+    let rate_bps = wanted.rate.map(Rate::bits_per_s).or(told).with_context(|| {
+        format!("the kernel has no ETS, and {} does not tell its speed: give it (--rate 1Gbit/s)", nic.name)
+    })?;
+    ensure!(wanted.dscp > 0, "with HTB the packets of migrations are known by a code point: --dscp 1 to 63");
+    make(Scheduler::Htb, rate_bps)
+}
+
+fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> {
+    let chosen = if names.is_empty() { all.iter().collect() } else { named(all, names)? };
+    let mut removed = Vec::new();
+    for nic in chosen {
+        if remove_from(kernel, nic)? {
+            removed.push(nic.name.as_str());
+        }
+    }
+    match removed.is_empty() {
+        true => print("no NIC had a share\n"),
+        false => print(&format!("{}: the kernel's own queues again\n", removed.join(", "))),
+    }
+}
+
+/// Removes Skein's share from a NIC. Returns whether there was one.
+fn remove_from(kernel: &Kernel, nic: &Nic) -> anyhow::Result<bool> {
+    let is_ours = matches!(queue(kernel, nic), Some(NicQueue::Share(_) | NicQueue::Incomplete));
+    if is_ours {
+        batch(&removal_lines(&nic.name))?;
+    }
+    Ok(is_ours)
+}
+
+fn batch(lines: &str) -> anyhow::Result<()> {
+    let said = run_tool("tc", &["-batch", "-"], lines).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow::anyhow!(
+            "the program tc is missing: apt-get install iproute2 (Debian, Ubuntu), dnf install iproute-tc (Fedora, RHEL)"
+        ),
+        _ => anyhow::Error::new(error).context("tc cannot be run"),
+    })?;
+    if said.status.success() {
+        return Ok(());
+    }
+    let words = said.errors.lines().filter(|line| !line.contains("Warning")).collect::<Vec<_>>().join(", ");
+    if words.contains("not permitted") {
+        bail!("the kernel does not permit it: it takes root (CAP_NET_ADMIN)");
+    }
+    bail!("tc refuses: {words}")
+}
+
+fn show(kernel: &Kernel, all: &[Nic], json: bool) -> anyhow::Result<()> {
+    let shown: Vec<Shown<'_>> =
+        all.iter().filter(|nic| !nic.loopback).map(|nic| Shown { nic: &nic.name, queue: queue(kernel, nic) }).collect();
+    if json {
+        return print_json(&shown);
+    }
+    let mut text = String::new();
+    for Shown { nic, queue } in &shown {
+        let words = match queue {
+            Some(NicQueue::Share(share)) => share_words(share),
+            Some(NicQueue::Incomplete) => "INCOMPLETE: skein net qos apply again, or remove".to_owned(),
+            Some(NicQueue::Foreign { kind }) => format!("{kind}, which somebody else configured"),
+            Some(NicQueue::Default { kind }) => format!("no share ({kind}, the kernel's own)"),
+            None => "no share".to_owned(),
+        };
+        let _ = writeln!(text, "{nic}: {words}");
+    }
+    print(&text)
+}
+
+fn share_words(share: &AppliedShare) -> String {
+    let by = match share.scheduler {
+        Scheduler::Ets => "ets".to_owned(),
+        Scheduler::Htb => match share.rate_bps.and_then(Rate::of_bits_per_s) {
+            Some(rate) => format!("htb, {rate} in all"),
+            None => "htb".to_owned(),
+        },
+    };
+    format!(
+        "at least {} % for migrations ({by}); sent since: {} of migrations, {} of others",
+        share.percent,
+        about_bytes(share.migrations_bytes),
+        about_bytes(share.others_bytes)
+    )
+}

@@ -1,0 +1,293 @@
+//! The share of a NIC's sending that migrations get while others want it, too.
+//!
+//! What is there is read from the kernel. What is to be there is a batch of lines for `tc` (iproute2). Skein's own
+//! queueing discipline is known by its handle. Whatever has another, and is not the kernel's own choice, was configured
+//! by somebody else and is left alone.
+
+use serde::{Deserialize, Serialize};
+
+use crate::attributes::{attributes, text, u32_at, u64_at};
+use crate::nic::Nic;
+use crate::source::{Ask, Source};
+
+/// The major number of Skein's root queueing discipline, in hexadecimal digits as `tc` has them.
+const HANDLE: u32 = 0x5ce1;
+/// The classes below: migrations, all others, and what both borrow from.
+const MIGRATIONS: u32 = 1;
+const OTHERS: u32 = 2;
+const LINK: u32 = 0xf;
+/// Holds the size of `struct tcmsg`.
+const TC_FIXED_BYTES: usize = 20;
+// Attributes and numbers of `linux/rtnetlink.h` and `linux/pkt_sched.h`.
+const TCA_KIND: u16 = 1;
+const TCA_OPTIONS: u16 = 2;
+const TCA_STATS2: u16 = 7;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_ETS_QUANTA: u16 = 3;
+const TC_H_ROOT: u32 = 0xffff_ffff;
+/// How many bytes a class may send before the other's turn, for each per cent of its share. The smaller share still has
+/// a packet of 1500 bytes.
+const QUANTUM_BYTES_PER_CENT: u64 = 1536;
+/// What Ethernet adds to a packet on the wire beside its header: preamble, checksum, gap (IEEE 802.3).
+const OVERHEAD_BYTES: u32 = 24;
+/// The smallest packet with that.
+const SMALLEST_BYTES: u32 = 84;
+/// The number of priorities that a queueing discipline tells apart (`TC_PRIO_MAX` + 1).
+const PRIORITIES: usize = 16;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareSettings {
+    /// The share of migrations while others want the rest, in per cent, 1 to 99.
+    pub percent: u8,
+    /// The priority of migrations' packets in this host's queues, 0 to 6 (`SO_PRIORITY` of socket(7)).
+    pub priority: u8,
+    /// Their differentiated services code point, 0 to 63 (RFC 2474).
+    pub dscp: u8,
+}
+
+/// What shares out a NIC's sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduler {
+    /// Enhanced Transmission Selection in software: turns by share, as fast as the NIC takes packets (tc-ets(8)).
+    Ets,
+    /// Token buckets below a rate: where ETS is missing, or where the bottleneck is behind the NIC (tc-htb(8)).
+    Htb,
+}
+
+/// What decides the order in which a NIC sends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "queue")]
+pub enum NicQueue {
+    /// The kernel's own choice, `fq_codel` for example.
+    Default {
+        /// Its name.
+        kind: String,
+    },
+    /// A share for migrations.
+    Share(AppliedShare),
+    /// What is left of a share that was not made or removed to its end.
+    Incomplete,
+    /// What somebody else configured.
+    Foreign {
+        /// Its name.
+        kind: String,
+    },
+}
+
+/// A share as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppliedShare {
+    /// What shares.
+    pub scheduler: Scheduler,
+    /// The share of migrations, in per cent.
+    pub percent: u8,
+    /// The rate of both together, in bits per second; `None`: what the NIC takes.
+    pub rate_bps: Option<u64>,
+    /// The bytes that migrations have sent since then.
+    pub migrations_bytes: u64,
+    /// The bytes that all others have sent since then.
+    pub others_bytes: u64,
+}
+
+/// A queueing discipline or a class, as the kernel tells of it.
+struct Node {
+    interface: u32,
+    handle: u32,
+    parent: u32,
+    kind: String,
+    options: Vec<u8>,
+    sent_bytes: u64,
+}
+
+/// Returns what decides the order in which a NIC sends. `None`: nothing does.
+pub fn queue(source: &dyn Source, nic: &Nic) -> Option<NicQueue> {
+    let qdiscs = source.ask(&Ask::Qdiscs).messages();
+    let root = qdiscs
+        .iter()
+        .filter_map(|payload| node(payload))
+        .find(|node| (node.interface, node.parent) == (nic.index, TC_H_ROOT))?;
+    let kind = root.kind.clone();
+    Some(match root.handle >> 16 {
+        0 => NicQueue::Default { kind },
+        HANDLE => share(source, nic, &root).map_or(NicQueue::Incomplete, NicQueue::Share),
+        _ => NicQueue::Foreign { kind },
+    })
+}
+
+/// Returns the share that Skein's root stands for, if all of it is there.
+fn share(source: &dyn Source, nic: &Nic, root: &Node) -> Option<AppliedShare> {
+    let classes = source.ask(&Ask::Classes(nic.index)).messages();
+    let classes: Vec<Node> = classes.iter().filter_map(|payload| node(payload)).collect();
+    let class = |minor: u32| classes.iter().find(|class| class.handle == HANDLE << 16 | minor);
+    let (migrations, others) = (class(MIGRATIONS)?, class(OTHERS)?);
+    let (scheduler, parts, rate_bps) = match root.kind.as_str() {
+        "htb" => {
+            let whole = htb_rate_bps(&class(LINK)?.options)?;
+            (Scheduler::Htb, [htb_rate_bps(&migrations.options)?, htb_rate_bps(&others.options)?], Some(whole))
+        }
+        "ets" => {
+            let quanta = attributes(&root.options).find(|(kind, _)| *kind == TCA_ETS_QUANTA)?.1;
+            let mut quanta = attributes(quanta).filter_map(|(_, quantum)| u32_at(quantum, 0)).map(u64::from);
+            (Scheduler::Ets, [quanta.next()?, quanta.next()?], None)
+        }
+        _ => return None,
+    };
+    let [own, rest] = parts;
+    let percent = (own * 100 + (own + rest) / 2).checked_div(own + rest)?;
+    Some(AppliedShare {
+        scheduler,
+        percent: percent.try_into().ok()?,
+        rate_bps,
+        migrations_bytes: migrations.sent_bytes,
+        others_bytes: others.sent_bytes,
+    })
+}
+
+fn node(payload: &[u8]) -> Option<Node> {
+    let mut node = Node {
+        interface: u32_at(payload, 4)?,
+        handle: u32_at(payload, 8)?,
+        parent: u32_at(payload, 12)?,
+        kind: String::new(),
+        options: Vec::new(),
+        sent_bytes: 0,
+    };
+    for (kind, value) in attributes(payload.get(TC_FIXED_BYTES..)?) {
+        match kind {
+            TCA_KIND => node.kind = text(value),
+            TCA_OPTIONS => node.options = value.to_vec(),
+            TCA_STATS2 => {
+                let basic = attributes(value).find(|(kind, _)| *kind == TCA_STATS_BASIC);
+                node.sent_bytes = basic.and_then(|(_, counters)| u64_at(counters, 0)).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    Some(node)
+}
+
+/// Returns a class's rate: bytes per second in `struct tc_htb_opt`, or in an attribute where they do not fit there.
+fn htb_rate_bps(options: &[u8]) -> Option<u64> {
+    let of = |wanted: u16| attributes(options).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let bytes_per_s = match of(TCA_HTB_RATE64) {
+        Some(rate) => u64_at(rate, 0)?,
+        None => u64::from(u32_at(of(TCA_HTB_PARMS)?, 8)?),
+    };
+    bytes_per_s.checked_mul(8)
+}
+
+/// Returns the NICs that a share is for unless others are named: hardware that is up and carries an address, itself or
+/// below a bond, bridge or VLAN.
+pub fn usual_nics(nics: &[Nic]) -> Vec<&Nic> {
+    let carriers: Vec<u32> = nics
+        .iter()
+        .filter(|nic| !nic.loopback && !nic.addresses.is_empty())
+        .map(|nic| crate::nic::uplink(nics, nic).index)
+        .collect();
+    let carries = |nic: &Nic| carriers.contains(&nic.index) || nic.master.is_some_and(|over| carriers.contains(&over));
+    nics.iter().filter(|nic| nic.kind.is_none() && !nic.loopback && nic.up() && carries(nic)).collect()
+}
+
+/// Returns the lines for `tc -batch` that make a share on a NIC that has only the kernel's own queueing discipline.
+/// `rate_bps` is what [`Scheduler::Htb`] may send. `leaf` is the queueing discipline in which each part waits; `None`:
+/// first in, first out.
+///
+/// With HTB the class of migrations comes last: as long as it is missing, the share is incomplete.
+pub fn share_lines(
+    nic: &str,
+    settings: ShareSettings,
+    scheduler: Scheduler,
+    rate_bps: u64,
+    leaf: Option<&str>,
+) -> String {
+    let ShareSettings { percent, priority, dscp } = settings;
+    let percent = u64::from(percent);
+    let quantum = |percent: u64| percent * QUANTUM_BYTES_PER_CENT;
+    let mut lines = match scheduler {
+        Scheduler::Ets => {
+            let bands: String =
+                (0..PRIORITIES).map(|of| if of == usize::from(priority) { " 0" } else { " 1" }).collect();
+            let (own, rest) = (quantum(percent), quantum(100 - percent));
+            vec![format!("qdisc add dev {nic} root handle {HANDLE:x}: ets bands 2 quanta {own} {rest} priomap{bands}")]
+        }
+        Scheduler::Htb => {
+            let class = |parent: &str, minor: u32, percent: u64| {
+                let part_bps = rate_bps.saturating_mul(percent) / 100;
+                // A millisecond's worth, and a packet as large as the kernel hands to a NIC.
+                let burst = rate_bps / 8000 + 65_536;
+                format!(
+                    "class add dev {nic} parent {HANDLE:x}:{parent} classid {HANDLE:x}:{minor:x} htb rate \
+                     {part_bps}bit ceil {rate_bps}bit quantum {quantum} burst {burst} cburst {burst} overhead \
+                     {OVERHEAD_BYTES} mpu {SMALLEST_BYTES} linklayer ethernet",
+                    quantum = quantum(percent),
+                )
+            };
+            // The version of IP, and the code point at its place in it (RFC 791, RFC 8200), whatever carries it.
+            let filter = |matches: String| {
+                format!(
+                    "filter add dev {nic} parent {HANDLE:x}: protocol all prio 1 u32 {matches} flowid \
+                     {HANDLE:x}:{MIGRATIONS:x}"
+                )
+            };
+            let (v4, v6) = (u32::from(dscp) << 2, 0x6000 | u32::from(dscp) << 6);
+            vec![
+                format!("qdisc add dev {nic} root handle {HANDLE:x}: htb default {OTHERS:x}"),
+                class("", LINK, 100),
+                class("f", OTHERS, 100 - percent),
+                filter(format!("match u8 0x40 0xf0 at 0 match u8 {v4:#x} 0xfc at 1")),
+                filter(format!("match u16 {v6:#x} 0xffc0 at 0")),
+                class("f", MIGRATIONS, percent),
+            ]
+        }
+    };
+    if let Some(leaf) = leaf {
+        for minor in [MIGRATIONS, OTHERS] {
+            lines.push(format!("qdisc add dev {nic} parent {HANDLE:x}:{minor:x} {leaf}"));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Returns the lines for `tc -batch` that remove Skein's share from a NIC. The kernel then makes its own queueing
+/// discipline, as it was before.
+pub fn removal_lines(nic: &str) -> String {
+    format!("qdisc del dev {nic} root handle {HANDLE:x}:\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: ShareSettings = ShareSettings { percent: 90, priority: 5, dscp: 10 };
+
+    #[test]
+    fn ets_takes_one_line_and_the_priority() {
+        let lines = share_lines("eth0", SETTINGS, Scheduler::Ets, 0, None);
+        assert_eq!(
+            lines,
+            "qdisc add dev eth0 root handle 5ce1: ets bands 2 quanta 138240 15360 priomap 1 1 1 1 1 0 1 1 1 1 1 1 1 1 1 1\n"
+        );
+        let lines = share_lines("eth0", SETTINGS, Scheduler::Ets, 0, Some("fq_codel"));
+        assert_eq!(lines.lines().last(), Some("qdisc add dev eth0 parent 5ce1:2 fq_codel"));
+    }
+
+    #[test]
+    fn htb_has_the_class_of_migrations_last() {
+        let lines = share_lines("eth0", SETTINGS, Scheduler::Htb, 1_000_000_000, None);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines.len(), 6);
+        assert!(
+            lines[5].contains("parent 5ce1:f classid 5ce1:1 htb rate 900000000bit ceil 1000000000bit"),
+            "{}",
+            lines[5]
+        );
+        assert!(lines[2].contains("classid 5ce1:2 htb rate 100000000bit ceil 1000000000bit"), "{}", lines[2]);
+        // AF11 is 0x28 in IPv4's second byte, and stands over two bytes in IPv6.
+        assert!(lines[3].contains("match u8 0x28 0xfc at 1 flowid 5ce1:1"), "{}", lines[3]);
+        assert!(lines[4].contains("match u16 0x6280 0xffc0 at 0 flowid 5ce1:1"), "{}", lines[4]);
+    }
+}
