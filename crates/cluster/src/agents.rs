@@ -12,7 +12,8 @@ use crate::view::run_state;
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
         let host = hello.host.clone();
-        if let Some(refusal) = self.host_refusal(&host, &certificate.sha256) {
+        if let Some(refusal) = self.host_refusal(&host, &certificate) {
+            self.note_refused(now, &host, &refusal);
             return self.effect(Output::Refuse { session, refusal });
         }
         if let Some(before) = self.session_of(&host) {
@@ -34,7 +35,8 @@ impl Controller {
 
     /// Returns why the host of an agent that is connected is not taken.
     pub(crate) fn refusal_of_agent(&self, host: &str) -> Option<Refusal> {
-        self.host_refusal(host, self.observed.get(host).map_or("", |observed| &observed.certificate.sha256))
+        let shown = self.observed.get(host).map(|observed| observed.certificate.clone()).unwrap_or_default();
+        self.host_refusal(host, &shown)
     }
 
     /// Ends the connection of an agent whose host is not taken, and forgets what the agent said.
@@ -87,6 +89,7 @@ impl Controller {
         let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
             self.note_host(now, &host);
+            self.heard_since_restore(&host);
             if let Some(heard) = heard {
                 self.note_heard(now, &host, heard);
             }

@@ -8,6 +8,7 @@ use skein_api::Refusal;
 use skein_api::cluster::{Contact, UnixMs};
 
 use crate::answer::{Answer, RefusedKind};
+use crate::observed::ShownCertificate;
 use crate::records::{CertificateValidity, HostRecord};
 use crate::state::{Controller, Planted};
 
@@ -19,9 +20,10 @@ const TOLD_SHARE: u64 = 4;
 
 impl Controller {
     /// Returns why a host with a certificate of the cluster's CA is not taken: it was removed, and has not joined anew,
-    /// or shows a certificate of before.
-    pub fn host_refusal(&self, host: &str, certificate_sha256: &str) -> Option<Refusal> {
-        let is_one_of = |denied: &[String]| denied.iter().any(|denied| denied == certificate_sha256);
+    /// or shows a certificate of before. A certificate that was signed after the removal is of a host that has joined
+    /// anew, also if a backup was restored that does not know of that.
+    pub fn host_refusal(&self, host: &str, certificate: &ShownCertificate) -> Option<Refusal> {
+        let is_one_of = |denied: &[String]| denied.iter().any(|denied| *denied == certificate.sha256);
         let found = self.tables.hosts.get(host);
         if found.is_some_and(|found| is_one_of(&found.value.replaced)) {
             return Some(Refusal {
@@ -32,7 +34,8 @@ impl Controller {
             });
         }
         let removed = &self.tables.removed.get(host)?.value;
-        (is_one_of(&removed.certificates) || found.is_none()).then(|| Refusal {
+        let is_signed_since = certificate.validity.is_some_and(|validity| validity.begins > removed.at);
+        (is_one_of(&removed.certificates) || found.is_none() && !is_signed_since).then(|| Refusal {
             message: format!("'{host}' was removed from the cluster"),
             cure: "join it anew: skein-controller ticket makes a token for skein join".into(),
         })
@@ -40,7 +43,7 @@ impl Controller {
 
     /// Keeps that a certificate was signed in place of the one that a host shows.
     pub(crate) fn renew_certificate(&mut self, host: &str, shown: &str, signed: &str) -> Answer {
-        if let Some(Refusal { message, cure }) = self.host_refusal(host, shown) {
+        if let Some(Refusal { message, cure }) = self.host_refusal(host, &ShownCertificate::from(shown.to_owned())) {
             return Answer::refused(RefusedKind::Forbidden, message, cure);
         }
         let Some(mut record) = self.tables.hosts.get(host).map(|found| found.value.clone()) else {

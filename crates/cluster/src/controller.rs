@@ -111,6 +111,7 @@ impl Controller {
         self.forget();
         self.tables = tables;
         self.role = Role::Leader { term, since_ms: now.mono_ms };
+        self.note_restore(now);
         let sessions: Vec<(SessionId, String)> =
             self.sessions.iter().map(|(session, host)| (*session, host.clone())).collect();
         for (session, host) in sessions {

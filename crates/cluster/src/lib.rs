@@ -60,6 +60,7 @@ mod rate_limits;
 mod records;
 mod refusals;
 mod releases;
+mod restored;
 mod rules;
 mod seen;
 mod state;
@@ -77,7 +78,7 @@ pub use power_planner::{PowerPlan, PowerPlanError, PowerWant};
 pub use questions::{complaints, explained, warnings};
 pub use records::{
     AsleepRecord, CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, PowerRecord, PowerRoundRecord,
-    RemovedRecord, TicketRecord, TokenRecord, VmRecord, VotersRecord, WatchdogRecord,
+    RemovedRecord, RestoredRecord, TicketRecord, TokenRecord, VmRecord, VotersRecord, WatchdogRecord,
 };
 pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};

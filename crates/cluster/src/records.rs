@@ -12,6 +12,7 @@
 //! | `rule/NAME` | [`RuleRecord`] |
 //! | `settings` | [`ClusterSettings`](skein_api::cluster::ClusterSettings) |
 //! | `power/last` | [`PowerRoundRecord`] |
+//! | `restored/last` | [`RestoredRecord`] |
 //! | `repeat/WHO/KEY` | [`RepeatRecord`] |
 //! | `voters/NUMBER` | [`VotersRecord`] |
 //! | `audit/ID` | [`AuditRecord`] |
@@ -86,6 +87,28 @@ pub struct HostRecord {
     /// The watchdog that resets the host unless its agent feeds it, as the agent last told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<WatchdogRecord>,
+    /// Whether the store was restored from a backup, and the host has neither reported nor been proven to be off since:
+    /// nobody knows what it runs.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unheard_since_restore: bool,
+}
+
+/// That the store was restored from a backup: what it says of hosts is of the time before. The first leader takes the
+/// record away.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RestoredRecord {
+    /// When.
+    pub at: UnixMs,
+}
+
+impl RestoredRecord {
+    /// The only record's name.
+    pub const NAME: &'static str = "last";
+
+    /// Returns the key and the value that a store gets with a backup.
+    pub fn entry(at: UnixMs) -> (String, Vec<u8>) {
+        (format!("{}{}", Self::PREFIX, Self::NAME), RestoredRecord { at }.bytes())
+    }
 }
 
 /// A host's watchdog that is armed.
@@ -347,6 +370,7 @@ records! {
     TicketRecord => "ticket/",
     RuleRecord => "rule/",
     PowerRoundRecord => "power/",
+    RestoredRecord => "restored/",
     RepeatRecord => "repeat/",
     VotersRecord => "voters/",
     AuditRecord => "audit/",

@@ -100,6 +100,8 @@ pub enum Planted {
     FedOn,
     /// An agent counts another among those that have no leader, though that one has.
     LeaderOfOthersIgnored,
+    /// What a backup says of hosts counts after it was restored.
+    RestoreForgotten,
 }
 
 impl Default for Settings {
@@ -377,6 +379,8 @@ pub struct Controller {
     pub(crate) hurried: BTreeMap<MigrationId, u64>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
+    /// The hosts whose agents were refused lately: when last, and why.
+    pub(crate) refused: BTreeMap<String, (UnixMs, String)>,
     /// The last acknowledgements: their numbers, and when they were made, by the clock that never jumps.
     pub(crate) rounds: VecDeque<(u64, u64)>,
     /// How many acknowledgements were made in this term.
@@ -415,6 +419,7 @@ impl Controller {
             relays: BTreeMap::new(),
             hurried: BTreeMap::new(),
             missing: BTreeMap::new(),
+            refused: BTreeMap::new(),
             rounds: VecDeque::new(),
             rounds_count: 0,
             out: VecDeque::new(),

@@ -6,8 +6,8 @@ use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
 
 use crate::records::{
-    CLUSTER_KEY, ClusterRecord, HostRecord, PowerRoundRecord, Record, RemovedRecord, RepeatRecord, RuleRecord,
-    SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord, VotersRecord,
+    CLUSTER_KEY, ClusterRecord, HostRecord, PowerRoundRecord, Record, RemovedRecord, RepeatRecord, RestoredRecord,
+    RuleRecord, SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord, VotersRecord,
 };
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
@@ -82,6 +82,8 @@ pub struct Tables {
     pub settings: Stored<ClusterSettings>,
     /// What was decided last of hosts that sleep and wake, under one name.
     pub power: Table<PowerRoundRecord>,
+    /// That the store was restored, under one name, until a leader has taken note.
+    pub restored: Table<RestoredRecord>,
     /// The requests that may be repeated.
     pub repeats: Table<RepeatRecord>,
     /// The voters of watchdogs, by their numbers.
@@ -129,6 +131,7 @@ in_table! {
     TicketRecord => tickets,
     RuleRecord => rules,
     PowerRoundRecord => power,
+    RestoredRecord => restored,
     RepeatRecord => repeats,
     VotersRecord => voters,
 }
@@ -183,6 +186,7 @@ impl Tables {
             .or_else(|| self.apply_to::<TicketRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RuleRecord>(key, value, revision))
             .or_else(|| self.apply_to::<PowerRoundRecord>(key, value, revision))
+            .or_else(|| self.apply_to::<RestoredRecord>(key, value, revision))
             .or_else(|| self.apply_to::<VotersRecord>(key, value, revision))
             .or_else(|| self.apply_to::<RepeatRecord>(key, value, revision))
             .or_else(|| self.apply_to::<AuditRecord>(key, value, revision))

@@ -275,6 +275,8 @@ impl Controller {
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
         found.extend(self.update_attention());
         found.extend(self.certificate_attention());
+        found.extend(self.refused_attention());
+        found.extend(self.restore_words().map(|words| format!("VMs that no host has are not started: {words}")));
         found
     }
 }

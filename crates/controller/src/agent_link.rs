@@ -102,8 +102,10 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
     let (reader, mut writer) = split(stream);
     let mut reader = BufReader::new(reader);
     let taken = hello(&mut reader, host).await.and_then(|hello| {
-        let refusal = driver.read(|core| core.host_refusal(host, &peer.sha256));
-        refusal.map_or(Ok(hello), |refusal| Err(LinkEnd::NotTaken(refusal)))
+        let Some(refusal) = driver.read(|core| core.host_refusal(host, &shown(peer))) else { return Ok(hello) };
+        // The core tells people of a host that is refused.
+        drop(Up::new(driver.shared().clone(), hello, shown(peer)));
+        Err(LinkEnd::NotTaken(refusal))
     });
     let end = match taken {
         Ok(hello) => {

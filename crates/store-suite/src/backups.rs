@@ -10,7 +10,7 @@ use skein_store::{Operation, Revision, Store, Value};
 use crate::subject::{Subject, WITHIN, all, done, key, put};
 
 const BASE: TermBase = TermBase(5_000);
-const WANTED: Restore<'static> = Restore { cluster: Some("prod"), schema_known: 1, term_base: BASE };
+const WANTED: Restore<'static> = Restore { cluster: Some("prod"), schema_known: 1, term_base: BASE, mark: None };
 
 /// A store with text, bytes, something large, and something with a lease; and its backup.
 fn filled(subject: &Subject<'_>) -> (Box<dyn Store>, Vec<u8>) {

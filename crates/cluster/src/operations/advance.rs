@@ -7,6 +7,7 @@ use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, Operatio
 use super::life::is_command;
 use super::moves::{DEADLINE_OVER, is_wanted_end};
 use super::record::starts;
+use super::start::START_WAITS;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
@@ -105,18 +106,12 @@ impl Controller {
             return;
         }
         if starts(&operation.kind) {
-            if let OperationKind::Failover { host } = &operation.kind {
-                let words = self.unheard_words(host).unwrap_or_default();
-                if words != operation.message && (!words.is_empty() || operation.message.starts_with("its guests wait"))
-                {
-                    operation.message.clone_from(&words);
-                    self.save_operation(now, operation.clone());
-                }
-                if !words.is_empty() {
-                    return;
-                }
+            let (words, waits) = self.start_waits(&operation);
+            if words != operation.message && (!words.is_empty() || operation.message.starts_with(START_WAITS)) {
+                operation.message.clone_from(&words);
+                self.save_operation(now, operation.clone());
             }
-            if self.waits_for_facts(&operation) {
+            if waits {
                 return;
             }
             if self.left_to_start(&operation).is_empty() {
@@ -262,7 +257,7 @@ impl Controller {
     }
 
     /// Remembers whose guests a homecoming did not bring home, so that they may be asked for again.
-    fn remember_drain(&mut self, operation: &Operation) {
+    pub(crate) fn remember_drain(&mut self, operation: &Operation) {
         let OperationKind::Resume { host, drain } = &operation.kind else { return };
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
         if let Some(of) = of.filter(|of| of.drain.is_none()) {

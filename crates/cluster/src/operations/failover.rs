@@ -15,6 +15,7 @@ impl Controller {
     /// Notes that a host is off, as somebody has made sure of. Its guests are started elsewhere, if that is set.
     pub(crate) fn proven_off(&mut self, now: Now, host: &str, by: &str) -> Option<Operation> {
         self.set_contact(now, host, Contact::Off);
+        self.heard_since_restore(host);
         self.forget_said(host, "the host is proven to be off");
         if !self.tables.settings.value.failover.restart || self.lost_guests(host).is_empty() {
             return None;
@@ -67,7 +68,7 @@ impl Controller {
         let unheard = self.unheard(dead);
         let first = unheard.first()?;
         Some(format!(
-            "its guests wait: while no controller looked somebody may have moved them to {}, which has not reported \
+            "while no controller looked somebody may have moved them to {}, which has not reported \
              since: see that it reports, or say that it is off (skein host fence {first} --is-off)",
             unheard.join(", ")
         ))

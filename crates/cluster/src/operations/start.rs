@@ -24,6 +24,8 @@ use crate::words::NOBODY;
 /// How long before its host went down a guest may have ended, in milliseconds, so that it ended with the host: a host
 /// that is shut down in order ends its guests first.
 const SHUTDOWN_MS: u64 = 60_000;
+/// How the message of an operation begins whose starts wait for something that a person can mend.
+pub(super) const START_WAITS: &str = "starts wait";
 
 /// Whether a VM may be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,10 +87,17 @@ impl Controller {
         }
     }
 
-    /// Returns whether VMs of an operation wait for what is not known yet.
-    pub(crate) fn waits_for_facts(&self, operation: &Operation) -> bool {
-        let waits = |vm: &String| self.startable(vm) == Startable::NotYet;
-        !matches!(operation.kind, OperationKind::Failover { .. }) && self.left_to_start(operation).iter().any(waits)
+    /// Returns whether VMs of an operation wait for what is not known yet, and for what if a person can do something.
+    pub(crate) fn start_waits(&self, operation: &Operation) -> (String, bool) {
+        if let OperationKind::Failover { host } = &operation.kind {
+            let words = self.unheard_words(host).map(|words| format!("{START_WAITS}: {words}"));
+            return (words.clone().unwrap_or_default(), words.is_some());
+        }
+        let waits: Vec<String> =
+            self.left_to_start(operation).into_iter().filter(|vm| self.startable(vm) == Startable::NotYet).collect();
+        let is_of_nobody = |vm: &String| self.home_of(vm).is_none_or(|home| !self.tables.hosts.contains_key(home));
+        let words = self.restore_words().filter(|_| waits.iter().any(is_of_nobody));
+        (words.map(|words| format!("{START_WAITS}: {words}")).unwrap_or_default(), !waits.is_empty())
     }
 
     /// Returns what an operation wants planned: places for the VMs that have none yet.
@@ -117,6 +126,8 @@ impl Controller {
             return Startable::NotYet;
         }
         match self.tables.hosts.get(home).map(|host| host.value.contact) {
+            // The cluster alone had it, as of a backup: a host that is silent since may have been given it.
+            None if !self.unheard_since_restore().is_empty() => return Startable::NotYet,
             None => return Startable::Yes,
             Some(contact) if contact.is_off() && self.unheard(home).is_empty() => return Startable::Yes,
             Some(contact) if contact.is_off() => return Startable::NotYet,

@@ -10,7 +10,7 @@ use skein_api::{
 };
 use skein_cluster::{
     Answer, Ask, Asked, CertificateValidity, Change, Controller, Input, Now, Output, PowerAction, PowerResult, Refused,
-    SessionId, Settings, ShownCertificate, Tables, plan,
+    RestoredRecord, SessionId, Settings, ShownCertificate, Tables, plan,
 };
 
 pub const GIB: u64 = 1 << 30;
@@ -532,6 +532,18 @@ impl Bench {
         let (term, tables) = (Term(self.term), self.stored());
         self.input(Input::Elected { term, tables });
         self.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
+    }
+
+    /// Returns a backup of the store.
+    pub fn backup(&self) -> BTreeMap<String, Vec<u8>> {
+        self.store.clone()
+    }
+
+    /// Restores a backup, and has a controller lead that knows nothing else. No agent is there any more.
+    pub fn restore(&mut self, backup: BTreeMap<String, Vec<u8>>) {
+        self.store = backup;
+        self.store.extend([RestoredRecord::entry(self.now.wall)]);
+        self.change_leader();
     }
 
     /// Returns all that is in the store.

@@ -11,7 +11,7 @@ fn renew(host: &str, shown: &str, signed: &str) -> Ask {
 
 /// Returns which of a host's certificates are taken.
 fn taken<const N: usize>(bench: &Bench, host: &str, certificates: [&str; N]) -> [bool; N] {
-    certificates.map(|certificate| bench.controller.host_refusal(host, certificate).is_none())
+    certificates.map(|certificate| bench.controller.host_refusal(host, &certificate.to_owned().into()).is_none())
 }
 
 /// Has a host's agent show a certificate from now on.

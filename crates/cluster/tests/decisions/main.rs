@@ -17,6 +17,7 @@ mod power;
 mod rates;
 mod reasons;
 mod remove;
+mod restored;
 mod starts;
 mod update;
 mod watchdog;

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hyper::Method;
+use skein_cluster::RestoredRecord;
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{MIGRATIONS, wall};
 use skein_store::backup::{Restore, restore as restore_store};
 use skein_store::election::TermBase;
+use skein_store::{Key, Value};
 
 use super::local;
 
@@ -35,7 +37,8 @@ pub struct BackupArgs {
 
 /// Fill an empty store from a backup.
 ///
-/// No controller of the cluster may run. Agents obey the controller that comes back.
+/// No controller of the cluster may run. Agents obey the controller that comes back. What the backup says of hosts that
+/// are off does not count: each has to report, or to be proven to be off anew, before what it may have is started.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -72,10 +75,13 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     let file = File::open(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let store = config.open_store()?;
     let Ok(schema_known) = u32::try_from(MIGRATIONS.len() + 1) else { bail!("too many migrations") };
-    let wanted = Restore { cluster: None, schema_known, term_base: TermBase(wall().0) };
+    let (key, value) = RestoredRecord::entry(wall());
+    let mark = Some((Key::new(&key)?, Value::new(value)?));
+    let wanted = Restore { cluster: None, schema_known, term_base: TermBase(wall().0), mark };
     let restored = restore_store(&*store, &mut BufReader::new(file), &wanted, WITHIN)?;
     skein_terminal::print(&format!(
-        "restored {} entries of the cluster {}, as of revision {}\n",
+        "restored {} entries of the cluster {}, as of revision {}\nwhat hosts do now is not known before each has \
+         reported or is proven to be off: skein host list, once the controller runs\n",
         restored.entries, restored.header.cluster, restored.header.revision
     ))
 }

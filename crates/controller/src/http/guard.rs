@@ -116,7 +116,7 @@ fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result
         };
     }
     if let ClusterPeer::Host(name) = &peer.certificate
-        && let Some(refusal) = app.driver.read(|of| of.host_refusal(name, &peer.certificate_sha256))
+        && let Some(refusal) = app.driver.read(|of| of.host_refusal(name, &peer.certificate_sha256.clone().into()))
     {
         return Err(Unknown::Removed(refusal));
     }

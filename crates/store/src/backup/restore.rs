@@ -26,6 +26,9 @@ pub struct Restore<'a> {
     /// The base of the store's terms: the milliseconds of the Unix time. If that is not above the backup's terms, a
     /// greater one is taken.
     pub term_base: TermBase,
+    /// An entry that the store gets with the last of the backup's: by it whoever uses the store knows that it was
+    /// restored.
+    pub mark: Option<(Key, Value)>,
 }
 
 /// What was restored.
@@ -71,6 +74,7 @@ pub fn restore<R: BufRead + Seek>(
     let term_base = wanted.term_base.max(above);
     writer.write()?;
     writer.operations.push(Operation::Delete(restore_key()));
+    writer.operations.extend(wanted.mark.clone().map(|(key, value)| Operation::put(key, value)));
     writer.operations.push(Operation::put(schema_key(), StoredSchema { version: header.schema, term_base }.value()));
     writer.write()?;
     Ok(Restored { header, entries, term_base })
@@ -211,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    const ANY: Restore<'static> = Restore { cluster: None, schema_known: 9, term_base: TermBase(0) };
+    const ANY: Restore<'static> = Restore { cluster: None, schema_known: 9, term_base: TermBase(0), mark: None };
 
     fn read(bytes: &[u8]) -> Result<Vec<Operation>, BackupError> {
         let mut read = Vec::new();
