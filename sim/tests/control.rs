@@ -84,6 +84,7 @@ fn what_is_planted_is_found() {
         Planted::WatchdogCloseForgotten,
         Planted::FedOn,
         Planted::LeaderOfOthersIgnored,
+        Planted::RestoreForgotten,
     ];
     let only = std::env::var("SKEIN_PLANTED").ok();
     for planted in plants.into_iter().filter(|of| only.as_ref().is_none_or(|only| *only == format!("{of:?}"))) {

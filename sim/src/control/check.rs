@@ -44,6 +44,8 @@ pub struct Stats {
     pub armed: u64,
     pub reset: u64,
     pub proven_with_watchdog: u64,
+    /// Backups that were restored.
+    pub restored: u64,
     pub events: u64,
 }
 
@@ -69,6 +71,7 @@ impl Stats {
         self.armed += other.armed;
         self.reset += other.reset;
         self.proven_with_watchdog += other.proven_with_watchdog;
+        self.restored += other.restored;
         self.events += other.events;
     }
 }
@@ -101,6 +104,8 @@ pub struct Checker {
     pub deleted: BTreeSet<String>,
     /// The guests that ended with their host and are to be started again, or be told of.
     pub autostarts: BTreeSet<String>,
+    /// The operations that had a migration under way when a backup was restored.
+    forgotten: BTreeSet<String>,
     /// The sessions that their controller knows to be over.
     ended: BTreeSet<u64>,
 }
@@ -172,6 +177,21 @@ impl Checker {
         }
     }
 
+    /// Takes note that a backup was restored that has these operations. What was asked for since is forgotten.
+    pub fn restored(&mut self, operations: &BTreeSet<String>, flights: &BTreeMap<u64, Flight>) {
+        let of = flights.values().filter_map(|flight| flight.name.split('.').next());
+        self.forgotten.extend(of.map(str::to_owned));
+        self.stats.restored += 1;
+        self.operations.retain(|id| operations.contains(id));
+        self.settings.clear();
+        self.set.clear();
+        self.creations.clear();
+        self.created.clear();
+        self.autostarts.clear();
+        self.orders.clear();
+        self.shutdowns.clear();
+    }
+
     pub fn ended(&mut self, session: u64) {
         self.ended.insert(session);
     }
@@ -220,7 +240,9 @@ impl Checker {
             let before = store.read(&Range::one(key.clone())).ok().and_then(|page| page.entries.first().cloned());
             let before = before.and_then(|entry| serde_json::from_slice::<Operation>(entry.value.as_bytes()).ok());
             let flight = flights.values().find(|flight| flight.name.split('.').next() == Some(id));
-            if let Some(flight) = flight.filter(|_| new.state.is_over()) {
+            // Of what was under way nothing is known after a restore.
+            let is_forgotten = self.forgotten.contains(id);
+            if let Some(flight) = flight.filter(|_| new.state.is_over() && !is_forgotten) {
                 self.broken(now, format!("{id} is over, and {} is under way", flight.name));
             }
             for (index, of) in new.moves.iter().enumerate().filter(|(_, of)| of.state == MoveState::Begun) {

@@ -63,6 +63,10 @@ pub enum Event {
     PeerAsks { from: usize, to: usize, life: u64, round: u64 },
     /// An agent answers that.
     PeerSays { from: usize, to: usize, life: u64, round: u64, has_leader: bool },
+    /// A backup of the store is made.
+    Backup,
+    /// The backup is restored, and controllers begin with it.
+    Restore,
     /// Hosts are cut off from controllers for long.
     Partition,
     /// Hosts get their fencing devices.

@@ -8,6 +8,7 @@
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
 //! | `off` | moves of VMs that are off |
 //! | `power` | fencing devices, which switch hosts off |
+//! | `restore` | a backup that is restored |
 //! | `update` | hosts that are updated, and booted |
 //! | `watchdog`, `timer` | watchdogs, which reset hosts unless their agents feed them |
 //! | `faults` | crashes, pauses, partitions, a store that does not answer |
@@ -22,6 +23,7 @@ mod host;
 mod node;
 mod off;
 mod power;
+mod restore;
 pub mod scenario;
 mod settled;
 mod timer;

@@ -281,7 +281,10 @@ fn check_order(world: &mut World, node: usize, term: Term, host: usize) {
 fn check_lost(world: &mut World, node: usize, change: &Change) {
     let Change::Put { key, value } = change else { return };
     let Some(name) = key.strip_prefix("host/") else { return };
-    let contact = |value: &[u8]| serde_json::from_slice::<HostRecord>(value).ok().map(|host| host.contact);
+    // What a restored backup says of a host does not count.
+    let read =
+        |value: &[u8]| serde_json::from_slice::<HostRecord>(value).ok().filter(|host| !host.is_unheard_since_restore);
+    let contact = |value: &[u8]| read(value).map(|host| host.contact);
     let before = world.value(key).and_then(|value| contact(&value));
     let is_news = contact(value) == Some(Contact::Lost) && before == Some(Contact::Online);
     let host = world.agents.iter().position(|agent| agent.name == name);

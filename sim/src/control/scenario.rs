@@ -14,7 +14,7 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node, power, update, watchdog};
+use super::{agent, node, power, restore, update, watchdog};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 600_000;
@@ -44,6 +44,7 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
         agent::start(&mut world, host);
     }
     faults::schedule(&mut world);
+    restore::schedule(&mut world);
     if world.rng.percent(70) {
         world.after(500, Event::Outfit);
     }
@@ -163,6 +164,8 @@ fn take(world: &mut World, event: Event) {
         Event::PeerSays { from, to, life, round, has_leader } => {
             watchdog::answered(world, from, to, life, (round, has_leader));
         }
+        Event::Backup => restore::backup(world),
+        Event::Restore => restore::restore(world),
         Event::Partition if !world.is_calm => watchdog::partition(world),
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),

@@ -12,6 +12,7 @@ use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreE
 use super::check::Checker;
 use super::event::{Event, Session};
 use super::host::{Agent, Bmc, Flight, Ms, Node};
+use super::restore;
 use super::timer;
 use crate::rng::Rng;
 
@@ -48,6 +49,10 @@ pub struct World {
     pub renewal_rng: Option<Rng>,
     /// Chooses what watchdogs do; `None`: this run has none. All else goes as without them.
     pub watchdog_rng: Option<Rng>,
+    /// Chooses when a backup is made and restored; `None`: never in this run. All else goes as without it.
+    pub restore_rng: Option<Rng>,
+    /// The backup.
+    pub backup: Vec<Entry>,
     pub numbers: u64,
     pub trace: bool,
     /// Whether things still go wrong.
@@ -75,6 +80,8 @@ impl World {
             renewals: BTreeMap::new(),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
             watchdog_rng: (seed % timer::RUNS == timer::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
+            restore_rng: (seed % restore::RUNS == restore::RUNS - 2).then(|| Rng::new(seed ^ EPOCH_MS ^ 2)),
+            backup: Vec::new(),
             numbers: 0,
             trace: crate::is_traced(),
             is_calm: false,
@@ -176,6 +183,15 @@ impl World {
                 self.store.apply(changes);
                 Ok(Outcome::Committed { revision })
             }
+        }
+    }
+
+    /// Writes what a backup has, or takes away what is not in it.
+    pub fn put_back(&mut self, transaction: &Transaction) {
+        self.store.advance(Duration::from_millis(self.now));
+        match self.store.prepare(transaction) {
+            Ok(Prepared::Changes(changes)) => self.store.apply(changes),
+            other => panic!("a backup is not written: {other:?}"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `skein-controller backup` and `skein-controller restore`.
 
+use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,12 +9,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hyper::Method;
-use skein_cluster::RestoredRecord;
+use skein_api::cluster::Token;
+use skein_cluster::{RestoredRecord, TokenRecord};
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{MIGRATIONS, wall};
 use skein_store::backup::{Restore, restore as restore_store};
 use skein_store::election::TermBase;
-use skein_store::{Key, Value};
+use skein_store::{Key, Prefix, Range, Store, Value};
 
 use super::local;
 
@@ -79,9 +81,29 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     let mark = Some((Key::new(&key)?, Value::new(value)?));
     let wanted = Restore { cluster: None, schema_known, term_base: TermBase(wall().0), mark };
     let restored = restore_store(&*store, &mut BufReader::new(file), &wanted, WITHIN)?;
-    skein_terminal::print(&format!(
-        "restored {} entries of the cluster {}, as of revision {}\nwhat hosts do now is not known before each has \
-         reported or is proven to be off: skein host list, once the controller runs\n",
+    let mut text = format!(
+        "restored {} entries of the cluster {}, as of revision {}\n",
         restored.entries, restored.header.cluster, restored.header.revision
-    ))
+    );
+    text += "what hosts do now is not known before each has reported or is proven to be off (skein host list)\n";
+    text += "operations that were under way are ended, and tickets are gone\n";
+    text += "these tokens are valid again; remove those that were taken away since (skein token remove NAME):\n";
+    for token in tokens(&*store)? {
+        let _ = writeln!(text, "  {} ({})", token.name, token.role.name());
+    }
+    skein_terminal::print(&text)
+}
+
+/// Returns the tokens that a store has.
+fn tokens(store: &dyn Store) -> anyhow::Result<Vec<Token>> {
+    let mut tokens = Vec::new();
+    let mut range = Some(Range::below(Prefix::new("token/")?));
+    while let Some(of) = range.take() {
+        let page = store.read(&of, WITHIN)?;
+        for entry in &page.entries {
+            tokens.push(serde_json::from_slice::<TokenRecord>(entry.value.as_bytes())?.token);
+        }
+        range = of.next(&page);
+    }
+    Ok(tokens)
 }

@@ -104,16 +104,8 @@ fn list(tokens: Vec<Token>) -> anyhow::Result<()> {
             let is_over = of.expires.is_some_and(|end| end.0 < unix_ms());
             let expires = of.expires.map_or_else(|| "never".to_owned(), time);
             let expires = if is_over { expires + ", EXPIRED" } else { expires };
-            [of.name, role(of.role).to_owned(), time(of.created), expires]
+            [of.name, of.role.name().to_owned(), time(of.created), expires]
         })
         .collect();
     print_table(["NAME", "ROLE", "MADE (UTC)", "ENDS (UTC)"], &rows)
-}
-
-fn role(role: Role) -> &'static str {
-    match role {
-        Role::Viewer => "viewer",
-        Role::Operator => "operator",
-        Role::Admin => "admin",
-    }
 }

@@ -1,0 +1,141 @@
+//! Tests `skein net qos` with a kernel's queues: what it makes is what it shows, what is marked is counted as marked, and
+//! what others configured stays. Needs root.
+// Cores: 0.3
+// Timeout: 120 s
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Output;
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use skein_lab_hosts::{Lab, Spec};
+use socket2::{Domain, Socket, Type};
+
+/// How many bytes are sent with a mark, and without.
+const MARKED_BYTES: usize = 3_000_000;
+const OTHER_BYTES: usize = 1_000_000;
+/// AF11 in the byte that IPv4 has it in.
+const AF11: u32 = 10 << 2;
+
+struct World {
+    lab: Lab,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        World { lab: Lab::up(Spec::pairs(&format!("{name}{}", std::process::id()), 2, None)).unwrap() }
+    }
+
+    fn qos(&self, words: &[&str]) -> Output {
+        let mut skein = self.lab.command("a", env!("CARGO_BIN_EXE_skein")).unwrap();
+        skein.args(["net", "qos"]).args(words).output().unwrap()
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let out = self.qos(words);
+        assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &[&str]) -> String {
+        let out = self.qos(words);
+        assert!(!out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stdout));
+        String::from_utf8(out.stderr).unwrap()
+    }
+
+    /// Returns what is shown of a NIC.
+    fn shown(&self, nic: &str) -> Value {
+        let shown: Value = serde_json::from_str(&self.said(&["show", "--json"])).unwrap();
+        shown.as_array().unwrap().iter().find(|of| of["nic"] == nic).cloned().unwrap()
+    }
+
+    fn tc(&self, words: &str) -> String {
+        let out = self.lab.command("a", "tc").unwrap().args(words.split(' ')).output().unwrap();
+        assert!(out.status.success(), "tc {words}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Returns each queueing discipline's name, handle and NIC.
+    fn qdiscs(&self) -> Vec<String> {
+        let words = |line: &str| line.split(' ').take(5).collect::<Vec<_>>().join(" ");
+        self.tc("qdisc show").lines().map(words).collect()
+    }
+
+    /// Sends bytes from a to b over the first NIC, with this type of service.
+    fn send(&self, bytes: usize, type_of_service: u32) {
+        let to = SocketAddr::new(self.lab.ip("b", 0).unwrap(), 0);
+        let listener = self.lab.enter("b", || TcpListener::bind(to)).unwrap().unwrap();
+        let to = listener.local_addr().unwrap();
+        let heard = thread::spawn(move || {
+            let mut heard = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut heard).unwrap();
+            heard.len()
+        });
+        let mut socket: TcpStream = self
+            .lab
+            .enter("a", || {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.set_tos_v4(type_of_service).unwrap();
+                socket.connect_timeout(&to.into(), Duration::from_secs(20)).unwrap();
+                socket.into()
+            })
+            .unwrap();
+        socket.write_all(&vec![7; bytes]).unwrap();
+        drop(socket);
+        assert_eq!(heard.join().unwrap(), bytes);
+    }
+}
+
+#[test]
+fn a_share_is_made_counted_changed_and_removed_exactly() {
+    let world = World::new("qs");
+    let before = world.qdiscs();
+    assert!(world.refused(&["apply"]).contains("name the NICs"), "a veth is no hardware");
+    assert!(world.refused(&["apply", "nic9"]).contains("there is no NIC nic9"));
+    assert_eq!(world.qdiscs(), before);
+
+    world.said(&["apply", "--share", "90", "--rate", "1Gbit/s", "nic0", "nic1"]);
+    world.send(MARKED_BYTES, AF11);
+    world.send(OTHER_BYTES, 0);
+    let shown = world.shown("nic0");
+    assert_eq!((&shown["queue"], &shown["scheduler"], &shown["percent"]), (&"share".into(), &"htb".into(), &90.into()));
+    assert_eq!(shown["rate_bps"], 1_000_000_000);
+    let counted = |of: &str, bytes: usize| {
+        let counted = shown[of].as_u64().unwrap() as usize;
+        assert!((bytes..bytes + bytes / 5).contains(&counted), "{of}: {shown}");
+    };
+    counted("migrations_bytes", MARKED_BYTES);
+    counted("others_bytes", OTHER_BYTES);
+
+    world.said(&["apply", "--share", "25", "--rate", "2Gbit/s", "nic0"]);
+    assert_eq!((&world.shown("nic0")["percent"], &world.shown("nic1")["percent"]), (&25.into(), &90.into()));
+    world.said(&["remove", "nic0"]);
+    assert_eq!(world.shown("nic0")["queue"], "default");
+    assert_eq!(world.shown("nic1")["queue"], "share");
+    world.said(&["remove"]);
+    assert_eq!(world.qdiscs(), before);
+    assert!(world.said(&["remove"]).contains("no NIC had a share"));
+}
+
+#[test]
+fn what_others_configured_and_what_is_half_made_is_known() {
+    let world = World::new("qo");
+    world.tc("qdisc add dev nic1 root handle 1: htb");
+    let before = world.qdiscs();
+    let refused = world.refused(&["apply", "--rate", "1Gbit/s", "nic0", "nic1"]);
+    assert!(refused.contains("nothing was changed: nic1 has htb, which somebody else configured"), "{refused}");
+    assert!(world.said(&["remove"]).contains("no NIC had a share"));
+    assert_eq!(world.qdiscs(), before);
+    assert_eq!(world.shown("nic1")["queue"], "foreign");
+
+    // As a command that was killed leaves it: the class of migrations comes last.
+    world.said(&["apply", "--rate", "1Gbit/s", "nic0"]);
+    world.tc("filter del dev nic0 parent 5ce1:");
+    world.tc("class del dev nic0 classid 5ce1:1");
+    assert_eq!(world.shown("nic0")["queue"], "incomplete");
+    world.send(OTHER_BYTES, AF11);
+    world.said(&["apply", "--rate", "1Gbit/s", "nic0"]);
+    assert_eq!(world.shown("nic0")["queue"], "share");
+}
