@@ -1,4 +1,4 @@
-//! Cases of a cluster as a whole.
+//! Cases that are not one migration after the other.
 
 use super::scene::{Case, ClusterCase};
 use crate::mover::Mover;
@@ -23,6 +23,16 @@ pub(super) fn cases() -> Vec<Case> {
             "fleet-1000",
             "A controller with its store and 1,000 simulated hosts with 20,000 guests: load, faults, drains, kill -9.",
             ClusterCase::Fleet,
+        ),
+        case(
+            "rate-limit",
+            "A migration keeps to its limit, and to another that is set in the middle; two migrations share a NIC evenly.",
+            ClusterCase::RateLimit,
+        ),
+        case(
+            "qos-share",
+            "Four guests move over two NICs that foreign TCP fills, with a share of 90 % (HTB).",
+            ClusterCase::Share,
         ),
     ]
 }

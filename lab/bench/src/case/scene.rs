@@ -5,7 +5,7 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure},
+    cluster::{drain_figure, fleet_figure, rate_limit, share},
     figure::Check,
     mover::Mover,
     results::Part,
@@ -28,13 +28,17 @@ pub struct Case {
     pub cluster: Option<ClusterCase>,
 }
 
-/// Which case of a cluster as a whole it is.
+/// Which case it is of those that are not one migration after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterCase {
     /// A host is emptied.
     Drain,
     /// A controller has a thousand hosts.
     Fleet,
+    /// Migrations are limited, and share a NIC.
+    RateLimit,
+    /// Migrations have a share of NICs that others fill.
+    Share,
 }
 
 impl ClusterCase {
@@ -43,6 +47,8 @@ impl ClusterCase {
         match self {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
+            ClusterCase::RateLimit => rate_limit::judge(&[]),
+            ClusterCase::Share => share::judge(&[]),
         }
     }
 }

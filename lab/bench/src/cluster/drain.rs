@@ -14,7 +14,7 @@ use skein_units::measured;
 
 use super::{
     drain_figure::Drained,
-    options::{ClusterOptions, words_of_panic},
+    options::{ClusterOptions, in_thread},
 };
 use crate::error::BenchError;
 
@@ -35,26 +35,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Runs the rounds: each is a drain, after which the guests come home.
 pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Drained>, BenchError> {
     let controller = options.controller_program()?;
-    // What goes wrong in the lab's cluster panics, as in a test: this ends the case, and not the bench.
-    thread::scope(|scope| {
-        let (sender, notes) = std::sync::mpsc::sync_channel(64);
-        let running = scope.spawn(move || rounds(options, &controller, &|note| drop(sender.send(note))));
-        notes.iter().for_each(tell);
-        running.join().unwrap_or_else(|panic| Err(BenchError::Cluster(words_of_panic(&*panic))))
-    })
+    in_thread(tell, |tell| rounds(options, &controller, tell))
 }
 
 fn rounds(options: &ClusterOptions, controller: &Path, tell: &dyn Fn(String)) -> Result<Vec<Drained>, BenchError> {
     let (guests, rounds) = if options.quick { (4, 1) } else { (12, 3) };
-    let settings = Settings {
-        hosts: 4,
-        rates: vec![Some(LINK_MBIT)],
-        incoming: AT_ONCE,
-        outgoing: AT_ONCE,
-        ..Settings::new(options.skein.clone())
-    };
-    let qemu = options.qemu.clone().unwrap_or_else(|| settings.qemu.clone());
-    let mut world = Controlled::up(Settings { qemu, ..settings }, controller, CONTROLLER_HOST);
+    let settings =
+        Settings { hosts: 4, rates: vec![Some(LINK_MBIT)], incoming: AT_ONCE, outgoing: AT_ONCE, ..options.settings() };
+    let mut world = Controlled::up(settings, controller, CONTROLLER_HOST);
     let vms: Vec<String> = (1..=guests).map(|n| format!("v{n:02}")).collect();
     for vm in &vms {
         options.check_interrupt()?;

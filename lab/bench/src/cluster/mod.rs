@@ -1,10 +1,12 @@
-//! Cases of a cluster as a whole: a controller, and not one migration after the other.
+//! Cases that are not one migration after the other: a controller and its hosts, and migrations beside others.
 
 mod drain;
 pub(crate) mod drain_figure;
 mod fleet;
 pub(crate) mod fleet_figure;
 mod options;
+pub(crate) mod rate_limit;
+pub(crate) mod share;
 
 pub use self::options::ClusterOptions;
 use crate::{case::ClusterCase, error::BenchError, results::Part};
@@ -17,6 +19,8 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+        ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit::judge(&rounds)),
+        ClusterCase::Share => share::run(options, tell).map(|rounds| share::judge(&rounds)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

@@ -6,8 +6,12 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::sync_channel,
     },
+    thread,
 };
+
+use skein_lab_cluster::Settings;
 
 use crate::error::BenchError;
 
@@ -34,11 +38,31 @@ impl ClusterOptions {
         if self.interrupt.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 
+    /// Returns the settings of a cluster of two hosts with this program and QEMU.
+    pub(super) fn settings(&self) -> Settings {
+        let usual = Settings::new(self.skein.clone());
+        Settings { qemu: self.qemu.clone().unwrap_or_else(|| usual.qemu.clone()), ..usual }
+    }
+
     /// Returns the program of controllers, which is built beside `skein`.
     pub(super) fn controller_program(&self) -> Result<PathBuf, BenchError> {
         let program = self.skein.with_file_name("skein-controller");
         if program.is_file() { Ok(program) } else { Err(BenchError::NoController(program)) }
     }
+}
+
+/// Runs rounds in a thread: what goes wrong in the lab's cluster panics, as in a test, which ends the case and not the
+/// bench.
+pub(super) fn in_thread<T: Send>(
+    tell: &mut dyn FnMut(String),
+    rounds: impl FnOnce(&dyn Fn(String)) -> Result<T, BenchError> + Send,
+) -> Result<T, BenchError> {
+    thread::scope(|scope| {
+        let (sender, notes) = sync_channel(64);
+        let running = scope.spawn(move || rounds(&|note| drop(sender.send(note))));
+        notes.iter().for_each(tell);
+        running.join().unwrap_or_else(|panic| Err(BenchError::Cluster(words_of_panic(&*panic))))
+    })
 }
 
 /// Returns what a thread said that panicked.
