@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use skein_identity::Identity;
 use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
+use skein_network::{BondBelow, ports_of_member};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -46,6 +47,11 @@ const FAILED_MAX: usize = 64;
 const FAILED_TIME: Duration = Duration::from_secs(300);
 /// Says how often a path that loses large packets is tried again with them.
 const PACKETS_PERIOD: Duration = Duration::from_secs(60);
+/// Says how many members of a bond get connections of their own.
+const MEMBERS_MAX: u32 = 8;
+/// Says how many local ports are tried for a member, and how far apart those of two connections begin.
+const PORTS_TRIED: usize = 16;
+const PORTS_APART: u32 = 4099;
 /// Holds the size of control connections' packets, which is so small that whatever carries anything carries them.
 const CONTROL_PACKET_BYTES: Option<u32> = Some(PACKET_BYTES_MIN);
 
@@ -112,6 +118,8 @@ struct PathState {
     packets: Option<(PathMtu, u32, Instant)>,
     /// What the path carries.
     carries: PathUse,
+    /// The bond that carries what the path sends, as of when it was last dialled.
+    bond: Option<BondBelow>,
 }
 
 impl PathState {
@@ -126,7 +134,13 @@ impl PathState {
             dialling: false,
             packets: None,
             carries: PathUse::Data,
+            bond: None,
         }
+    }
+
+    /// Returns the bond's members if the connections' ports choose among them.
+    fn members(&self) -> u32 {
+        self.bond.as_ref().filter(|bond| bond.is_by_ports()).map_or(1, |bond| bond.members.clamp(1, MEMBERS_MAX))
     }
 
     /// Returns whether the path is up, or may come up soon for the first time.
@@ -174,6 +188,8 @@ struct MissingConnections {
     control: bool,
     /// The number of missing data connections.
     data: usize,
+    /// The number of data connections that are there.
+    there: usize,
 }
 
 impl MissingConnections {
@@ -362,8 +378,10 @@ impl Dialer {
             if std::mem::replace(&mut state.carries, carries) != carries {
                 info!(session = %self.live.id, "path {}: {carries}", shown(pair));
             }
-            let connections = if carries == PathUse::Data { self.settings.connections } else { 0 };
-            let missing = MissingConnections { control: !control, data: connections.saturating_sub(data) };
+            // Each member of a bond carries some.
+            let wanted = self.settings.connections.max(state.members() as usize);
+            let connections = if carries == PathUse::Data { wanted } else { 0 };
+            let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
             if state.dialling || now < state.retry_at {
                 continue;
             }
@@ -418,7 +436,11 @@ impl Dialer {
                 let found = path_mtu::discover_path_mtu(&*self.host.data, &self.dial(&pair, None), mtu(&pair));
                 found.inspect(|packets| self.note_packets(&pair, *packets))
             })?;
-            (0..missing.data).try_for_each(|_| self.connect(&pair, path, ConnectionKind::Data, packets.limit()))
+            let members = self.note_bond(&pair);
+            (0..missing.data).try_for_each(|nth| {
+                let ports = self.ports(&pair, missing.there + nth, members);
+                self.connect_from(&pair, ports, path, ConnectionKind::Data, packets.limit())
+            })
         })();
         if let Err(HandshakeFailed::Handshake(error)) = &raised
             && error.is_unknown_session()
@@ -456,6 +478,34 @@ impl Dialer {
                 }
             }
         }
+    }
+
+    /// Remembers the bond that carries what a path sends. Returns how many of its members connections choose among.
+    fn note_bond(&self, pair: &Pair) -> u32 {
+        let bond = self.host.nics.bond_below(&pair.local.nic);
+        let mut paths = self.lock();
+        let Some(state) = paths.get_mut(&pair.ends()) else { return 1 };
+        if state.bond != bond
+            && let Some(BondBelow { name, bond: of, members }) = &bond
+        {
+            let (mode, hash) = (of.mode.word(), of.hash.word());
+            let is_spread = bond.as_ref().is_some_and(BondBelow::is_by_ports);
+            let what = if is_spread { "each carries some connections" } else { "one member carries this path" };
+            info!(session = %self.live.id, "path {}: {name} ({mode}, {hash}) has {members} members: {what}", shown(pair));
+        }
+        state.bond = bond;
+        state.members()
+    }
+
+    /// Returns the local ports of a path's connection with this number, so that the bond's members take turns.
+    fn ports(&self, pair: &Pair, nth: usize, members: u32) -> Vec<u16> {
+        if members < 2 {
+            return Vec::new();
+        }
+        let to = SocketAddr::new(pair.remote.ip, self.to.port());
+        let (member, seed) = (nth as u32 % members, self.next_connection.load(Ordering::SeqCst));
+        let seed = (std::process::id() ^ seed.wrapping_mul(PORTS_APART)) as u16;
+        ports_of_member(pair.local.ip, to, member, members, seed, PORTS_TRIED)
     }
 
     /// Remembers which packets pass a path.
@@ -499,11 +549,24 @@ impl Dialer {
         kind: ConnectionKind,
         packet_bytes: Option<u32>,
     ) -> Result<(), HandshakeFailed> {
+        self.connect_from(pair, Vec::new(), path, kind, packet_bytes)
+    }
+
+    fn connect_from(
+        self: &Arc<Self>,
+        pair: &Pair,
+        ports: Vec<u16>,
+        path: PathId,
+        kind: ConnectionKind,
+        packet_bytes: Option<u32>,
+    ) -> Result<(), HandshakeFailed> {
         let link = match kind {
             ConnectionKind::Control => &self.host.control,
             ConnectionKind::Data => &self.host.data,
         };
-        let mut pending = link.dial(&self.dial(pair, packet_bytes))?;
+        let mut dial = self.dial(pair, packet_bytes);
+        dial.from = dial.from.map(|from| LocalAddress { ports, ..from });
+        let mut pending = link.dial(&dial)?;
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
         // The peer keeps to the addresses that it was told at first, and by the control connection.
         let mut hello = hello(&self.settings, Some(self.live.id), (id, path, kind), Vec::new());
@@ -543,7 +606,7 @@ impl Dialer {
 
 /// Returns where the connections of a pair leave from.
 fn from(pair: &Pair) -> LocalAddress {
-    LocalAddress { ip: pair.local.ip, nic: pair.local.nic.clone() }
+    LocalAddress { ip: pair.local.ip, nic: pair.local.nic.clone(), ports: Vec::new() }
 }
 
 /// Returns the problem of the NICs that have no path, if there are some.
@@ -593,7 +656,8 @@ fn begin(
     // all others.
     let source = link.source_of(to);
     let from = source.and_then(|ip| local.iter().find(|address| address.ip == ip)).cloned();
-    let bound = from.as_ref().map(|address| LocalAddress { ip: address.ip, nic: address.nic.clone() });
+    let bound =
+        from.as_ref().map(|address| LocalAddress { ip: address.ip, nic: address.nic.clone(), ports: Vec::new() });
     let mut pending = link.dial(&Dial {
         from: bound,
         to,

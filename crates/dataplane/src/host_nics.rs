@@ -5,7 +5,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use skein_host::{Nic, NicError};
+use skein_host::{Kernel, Nic, NicError};
+use skein_network::BondBelow;
 use skein_session::address::NicAddress;
 use tracing::{info, warn};
 
@@ -16,6 +17,9 @@ pub(crate) trait HostNics: Send + Sync {
     /// # Errors
     /// The kernel does not answer.
     fn nics(&self) -> Result<Vec<Nic>, NicError>;
+
+    /// Returns the bond that carries what a NIC sends, if one does.
+    fn bond_below(&self, nic: &str) -> Option<BondBelow>;
 
     /// Makes each NIC that has one of these addresses answer for its own addresses alone.
     fn keep_apart(&self, addresses: &[NicAddress]);
@@ -28,6 +32,10 @@ pub(crate) struct ThisHost;
 impl HostNics for ThisHost {
     fn nics(&self) -> Result<Vec<Nic>, NicError> {
         skein_host::nics()
+    }
+
+    fn bond_below(&self, nic: &str) -> Option<BondBelow> {
+        skein_network::bond_below(&Kernel::new(), nic)
     }
 
     fn keep_apart(&self, addresses: &[NicAddress]) {

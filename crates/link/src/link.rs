@@ -54,6 +54,8 @@ pub struct LocalAddress {
     pub ip: IpAddr,
     /// The NIC that has the address.
     pub nic: String,
+    /// The local ports to try, the first that is free; else any.
+    pub ports: Vec<u16>,
 }
 
 /// The two ends of a connection that is to be made, and how long that may take.

@@ -8,7 +8,7 @@ use crate::attributes::{attributes, text, u32_at};
 use crate::dcb::{self, Dcb};
 use crate::device::{self, Device};
 use crate::driver::{self, Driver};
-use crate::layers::{self, BondPort, Layer};
+use crate::layers::{self, Bond, BondHash, BondMode, BondPort, Layer};
 use crate::nic::{LINK_FIXED_BYTES, Nic, NicError, nics};
 use crate::rdma::{self, RdmaPort};
 use crate::source::{Answer, Ask, Source};
@@ -95,6 +95,39 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
         }
     });
     Ok(interfaces.collect())
+}
+
+/// A bond that carries the traffic of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BondBelow {
+    /// The bond's name.
+    pub name: String,
+    /// The bond.
+    pub bond: Bond,
+    /// How many members send.
+    pub members: u32,
+}
+
+impl BondBelow {
+    /// Returns whether a connection's ports decide which member carries the connection.
+    pub fn is_by_ports(&self) -> bool {
+        matches!(self.bond.mode, BondMode::Lacp | BondMode::BalanceXor) && self.bond.hash == BondHash::Layer34
+    }
+}
+
+/// Returns the bond that carries the traffic of an interface, if one does.
+pub fn bond_below(source: &dyn Source, interface: &str) -> Option<BondBelow> {
+    let nics = nics(source).ok()?;
+    let uplink = crate::nic::uplink(&nics, nics.iter().find(|nic| nic.name == interface)?);
+    let mut more: BTreeMap<u32, More> = source.ask(&Ask::Links).messages().iter().filter_map(|l| parse(l)).collect();
+    let Some(Layer::Bond(bond)) = more.remove(&uplink.index)?.layer else { return None };
+    let sends = |nic: &&Nic| {
+        let port = more.get(&nic.index).and_then(|more| more.bond_port.as_ref());
+        nic.master == Some(uplink.index) && nic.up() && port.is_some_and(|port| port.active && port.link)
+    };
+    let members = nics.iter().filter(sends).count() as u32;
+    let members = bond.aggregated.map_or(members, |aggregated| members.min(aggregated.into()));
+    Some(BondBelow { name: uplink.name.clone(), bond, members })
 }
 
 fn parse(payload: &[u8]) -> Option<(u32, More)> {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+mod bond_ports;
 mod dcb;
 mod device;
 mod driver;
@@ -18,10 +19,11 @@ mod qos;
 mod rdma;
 mod source;
 
+pub use bond_ports::{member_of, ports_of_member};
 pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
-pub use interface::{Interface, read};
+pub use interface::{BondBelow, Interface, bond_below, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};

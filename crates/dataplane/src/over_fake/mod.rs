@@ -36,6 +36,10 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const DATA_CONNECTIONS: usize = 2;
 
 impl HostNics for FakeHost {
+    fn bond_below(&self, _: &str) -> Option<skein_network::BondBelow> {
+        None
+    }
+
     fn nics(&self) -> Result<Vec<Nic>, NicError> {
         let nics = FakeHost::nics(self).into_iter().map(|nic| Nic {
             name: nic.name,

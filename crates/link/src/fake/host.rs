@@ -108,7 +108,7 @@ impl FakeLink {
         let to = dial.to;
         let refused = |kind: io::ErrorKind| DialError::Remote { to, source: kind.into() };
         let from = match &dial.from {
-            Some(LocalAddress { ip, nic }) => {
+            Some(LocalAddress { ip, nic, .. }) => {
                 let gone =
                     || DialError::Local { ip: *ip, nic: nic.clone(), source: io::ErrorKind::AddrNotAvailable.into() };
                 self.host.mtu(*ip).map(|_| *ip).ok_or_else(gone)?

@@ -24,13 +24,16 @@ pub(super) fn dial(dial: &Dial) -> Result<TcpStream, DialError> {
     let to = dial.to;
     let remote = |source| DialError::Remote { to, source };
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP)).map_err(remote)?;
-    if let Some(LocalAddress { ip, nic }) = &dial.from {
+    if let Some(LocalAddress { ip, nic, ports }) = &dial.from {
         let local = |source| DialError::Local { ip: *ip, nic: nic.clone(), source };
         // Loopback needs no device, and the process may lack the right to bind to a device.
         if !ip.is_loopback() {
             socket.bind_device(Some(nic.as_bytes())).map_err(local)?;
         }
-        socket.bind(&SocketAddr::new(*ip, 0).into()).map_err(local)?;
+        let bind = |port: u16| socket.bind(&SocketAddr::new(*ip, port).into());
+        if !ports.iter().any(|port| bind(*port).is_ok()) {
+            bind(0).map_err(local)?;
+        }
     }
     if let Some(bytes) = dial.packet_bytes {
         socket.set_tcp_mss(bytes - header_bytes(to)).map_err(remote)?;
@@ -56,12 +59,25 @@ mod tests {
     fn connects_from_the_loopback_address() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let to = to(SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap())));
-        let from = Some(LocalAddress { ip: to.to.ip(), nic: "lo".into() });
+        let from = Some(LocalAddress { ip: to.to.ip(), nic: "lo".into(), ports: Vec::new() });
         let dialled = dial(&Dial { from, ..to }).unwrap();
         assert_eq!(Listener::wait(&[&listener], Duration::from_secs(1)).unwrap(), [0]);
         let (_, peer) = listener.accept().unwrap().unwrap();
         assert_eq!(peer, dialled.local_addr().unwrap());
         assert!(listener.accept().unwrap().is_none());
+    }
+
+    #[test]
+    fn the_first_free_port_is_taken() {
+        let listener = Listener::bind("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let to = to(SocketAddr::from(([127, 0, 0, 1], listener.port().unwrap())));
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = [free.local_addr().unwrap().port(), listener.port().unwrap()];
+        for (ports, wanted) in [(vec![free[1], free[0]], Some(free[0])), (vec![free[1]], None)] {
+            let from = Some(LocalAddress { ip: to.to.ip(), nic: "lo".into(), ports });
+            let port = dial(&Dial { from, ..to.clone() }).unwrap().local_addr().unwrap().port();
+            assert!(port != free[1] && wanted.is_none_or(|wanted| wanted == port), "{port}, {free:?}");
+        }
     }
 
     #[test]
