@@ -32,6 +32,7 @@ use crate::migrations::{Inquiry, Migrations, open_journal};
 use crate::named_starts::NamedStarts;
 use crate::own_socket::{OwnSocket, SocketError};
 use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
+use crate::probe::ProbeStore;
 use crate::room::HostRoom;
 use crate::server::{MigrationStarter, RequestServer, ServedHost, host_facts, serve};
 use crate::transport::packers;
@@ -233,6 +234,7 @@ struct OwnHost {
     /// The QEMU program for definitions that name none.
     qemu: Option<PathBuf>,
     acknowledged: Arc<Acknowledged>,
+    probes: Arc<ProbeStore>,
 }
 
 impl OwnHost {
@@ -240,7 +242,7 @@ impl OwnHost {
         match question {
             Question::HostFacts { qemu, files } => {
                 let qemu = qemu.or_else(|| self.qemu.clone());
-                let facts = host_facts(&self.name, &self.vms, &self.rooms, inquiry, qemu, &files);
+                let facts = host_facts(&self.name, &self.vms, &self.rooms, inquiry, qemu, &files, &self.probes);
                 Ok(Answer::HostFacts(Box::new(facts)))
             }
             Question::Composition { migration } => {
@@ -300,7 +302,9 @@ fn with_vms(
     let own_updates = updates.clone();
     rooms.closed_while(move || own_updates.may_boot());
     let (qemu, word) = (vms.qemu.clone(), acknowledged.clone());
-    let own = OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu, acknowledged: word };
+    let probes = Arc::new(ProbeStore::new(vms.dirs.probes()));
+    let own =
+        OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu, acknowledged: word, probes: probes.clone() };
     let store = RequestStore::new(vms.dirs.attempts());
     let named_starts = NamedStarts::new(vms.dirs.starts());
     let migrations = Migrations::start(
@@ -322,6 +326,7 @@ fn with_vms(
         migrations: migrations.clone(),
         rooms: rooms.clone(),
         qemu: vms.qemu,
+        probes,
     });
     let attempts = AttemptTable::start(starter.clone(), store)?;
     migrations.on_end(attempts.on_end());

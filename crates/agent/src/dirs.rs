@@ -19,6 +19,7 @@ use skein_handover::MigrationId;
 /// state/migrations/ID.jsonl  what happened in a migration
 /// state/attempts/ID.json     a migration that was asked for, by the first attempt's id, and its attempts
 /// state/starts/NAME.json     what came of a start that a controller asked for under a name
+/// state/probes/HOST.json     what was measured last of the way to a host
 /// state/term                 the highest term of a controller that led
 /// state/hosts.json           where controllers said that hosts are
 /// state/update/               the last update of this host that a controller asked for, and what came of it
@@ -46,7 +47,7 @@ impl Dirs {
     /// Makes the directories, for their owner alone.
     pub fn create(&self) -> io::Result<()> {
         let (vms, migrations) = (self.run.join("vms"), self.run.join("migrations"));
-        for dir in [self.vms(), self.migrations(), self.attempts(), self.starts(), vms, migrations] {
+        for dir in [self.vms(), self.migrations(), self.attempts(), self.starts(), self.probes(), vms, migrations] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir);
             made.map_err(|error| io::Error::new(error.kind(), format!("cannot make {}: {error}", dir.display())))?;
         }
@@ -117,6 +118,11 @@ impl Dirs {
     /// Returns the directory of the starts that were asked for under names.
     pub(crate) fn starts(&self) -> PathBuf {
         self.state.join("starts")
+    }
+
+    /// Returns the directory of what was measured of the ways to other hosts.
+    pub(crate) fn probes(&self) -> PathBuf {
+        self.state.join("probes")
     }
 
     /// Returns the path of the file with the highest term of a controller.

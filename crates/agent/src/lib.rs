@@ -68,6 +68,7 @@ mod pass_descriptor;
 mod path_meter;
 mod peers;
 mod permit;
+mod probe;
 mod random;
 mod read_facts;
 mod room;

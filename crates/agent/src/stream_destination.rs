@@ -21,6 +21,7 @@ use skein_inventory::MigrationNetwork;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::info;
 
+use crate::probe::ProbeOrder;
 use crate::socket_buffers::widen;
 use crate::{Allow, AllowError};
 
@@ -55,6 +56,8 @@ pub(crate) enum StreamDestination {
     /// The destination is an address and port of that host, which a program here connected to in the migration network;
     /// QEMU's bytes on the way there are taken apart.
     Network(SocketAddr),
+    /// The destination is the other agent, which takes part in measuring what paths carry.
+    Probe(ProbeOrder),
 }
 
 impl fmt::Display for StreamDestination {
@@ -65,6 +68,7 @@ impl fmt::Display for StreamDestination {
             StreamDestination::Socket(path) => f.write_str(path),
             StreamDestination::Pages(path) => write!(f, "{SCHEME}pages{path}"),
             StreamDestination::Network(address) => write!(f, "{SCHEME}network/{address}"),
+            StreamDestination::Probe(order) => write!(f, "{SCHEME}probe/{order}"),
         }
     }
 }
@@ -79,6 +83,9 @@ impl FromStr for StreamDestination {
         }
         if let Some(address) = name.strip_prefix("network/").and_then(|address| address.parse().ok()) {
             return Ok(StreamDestination::Network(address));
+        }
+        if let Some(order) = name.strip_prefix("probe/").and_then(|order| order.parse().ok()) {
+            return Ok(StreamDestination::Probe(order));
         }
         match name.strip_prefix("migration/") {
             Some(id) => id.parse().map(StreamDestination::Migration),
@@ -319,6 +326,7 @@ mod tests {
             StreamDestination::Pages("/b".into()),
             StreamDestination::Network("10.9.9.2:60000".parse().unwrap()),
             StreamDestination::Network("[fd09::2]:60000".parse().unwrap()),
+            StreamDestination::Probe(ProbeOrder::Sink),
         ] {
             assert_eq!(target.to_string().parse(), Ok(target));
         }
@@ -332,6 +340,7 @@ mod tests {
             "skein:network/hostb:60000",
             "skein:pagesa",
             "skein:/etc/shadow",
+            "skein:probe/all",
         ] {
             assert!(bad.parse::<StreamDestination>().is_err(), "{bad}");
         }

@@ -107,7 +107,7 @@ impl Client {
         loop {
             match conversation.next(patience)? {
                 None => return Err(CallError::Silent(patience)),
-                Some(Reply::Progress(_)) => {}
+                Some(Reply::Progress(_) | Reply::ProbeStep { .. }) => {}
                 Some(reply) => return Ok(reply),
             }
         }

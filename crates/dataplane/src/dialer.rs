@@ -25,6 +25,7 @@ use crate::addresses::Addresses;
 use crate::handshake::{HandshakeFailed, greet, mark, proof};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
+use crate::packet_survey::{PathSurvey, survey};
 use crate::path_mtu::{self, PathMtu};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
@@ -101,6 +102,23 @@ impl StartError {
         let StartError::Unreachable { source, .. } = self else { return false };
         matches!(&**source, HandshakeFailed::Link(error) if error.is_refused())
     }
+}
+
+/// A path of a session, at the end that dials.
+#[derive(Clone, Debug)]
+pub struct DialedPath {
+    /// The path's number, which both ends know.
+    pub path: PathId,
+    /// This end's NIC.
+    pub local: NicAddress,
+    /// The other end's NIC.
+    pub remote: NicAddress,
+    /// What the path carries.
+    pub carries: PathUse,
+    /// Whether the path is up.
+    pub is_up: bool,
+    /// Whether the path has all its connections, or did not come up when it was tried.
+    pub is_settled: bool,
 }
 
 #[derive(Debug)]
@@ -299,6 +317,39 @@ impl Dialer {
     /// Returns the address that answered.
     pub fn to(&self) -> SocketAddr {
         self.to
+    }
+
+    /// Returns the session's paths as they are now, in their order.
+    pub fn paths(&self) -> Vec<DialedPath> {
+        let of = |state: &PathState| {
+            let (is_up, data) = self.live.path_connections(state.path);
+            let wanted = if state.carries == PathUse::Data { self.settings.connections } else { 0 };
+            let has_failed = !state.has_worked && state.attempts > 0;
+            DialedPath {
+                path: state.path,
+                local: state.pair.local.clone(),
+                remote: state.pair.remote.clone(),
+                carries: state.carries,
+                is_up,
+                is_settled: has_failed || (is_up && data >= wanted && !state.dialling),
+            }
+        };
+        let mut paths: Vec<DialedPath> = self.lock().values().map(of).collect();
+        paths.sort_by_key(|path| path.path);
+        paths
+    }
+
+    /// Returns the pairs of NICs, this end's and the other's, that have no path though they could have one.
+    pub fn left_out(&self) -> Vec<(NicAddress, NicAddress)> {
+        let chosen = self.chosen.lock().expect("no panic under this lock");
+        chosen.choice.left_out.iter().map(|pair| (pair.local.clone(), pair.remote.clone())).collect()
+    }
+
+    /// Finds how long packets take on a path, and how large those are that pass, in some seconds at most. `found` is
+    /// told at once when a packet is lost for its size: what passes, and what is lost.
+    pub fn survey(&self, path: &DialedPath, found: &dyn Fn(u32, u32)) -> PathSurvey {
+        let pair = Pair { local: path.local.clone(), remote: path.remote.clone() };
+        survey(&*self.host.data, &self.dial(&pair, None), mtu(&pair), found)
     }
 
     /// Ends the session.

@@ -41,6 +41,7 @@ mod error_chain;
 #[cfg(feature = "fault-points")]
 pub mod fault_points;
 mod find_ram;
+mod flow;
 mod handshake;
 mod host_nics;
 mod ingest;
@@ -49,6 +50,7 @@ mod local_end;
 mod network_problem;
 #[cfg(test)]
 mod over_fake;
+mod packet_survey;
 mod path_mtu;
 mod pool;
 mod running_session;
@@ -58,16 +60,19 @@ pub mod target;
 
 pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::Addresses;
-pub use dialer::{Dialer, DialerSettings, StartError};
+pub use dialer::{DialedPath, Dialer, DialerSettings, StartError};
 pub use error_chain::error_chain;
 pub use find_ram::{FindRam, RamNotFound};
+pub use flow::{Flow, FlowInput};
 pub use kept_ram::{KeptMarks, KeptRam, RamIsPrivate};
 pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
+pub use packet_survey::PathSurvey;
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
 pub use skein_link::TrafficClass;
-pub use skein_session::address::Network;
-pub use skein_session::{OpenError, StreamId, Width};
+pub use skein_session::address::{Network, NicAddress};
+pub use skein_session::path_use::PathUse;
+pub use skein_session::{OpenError, PathId, StreamId, Width};
 pub use stream::{JoinError, StreamContent};
 
 /// The reason why a stream was torn down, as a number on the wire.
@@ -84,4 +89,6 @@ pub enum ResetCode {
     Busy = 4,
     /// What the stream carries makes no sense, or cannot be dealt with.
     Unsound = 5,
+    /// The end that opened the stream needs no more of it.
+    Done = 6,
 }

@@ -44,15 +44,15 @@ pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Resul
         return Ok(PathMtu::Whole);
     }
     let mut last = match pass(link, dial, None)? {
-        PacketProbe::Whole => return Ok(PathMtu::Whole),
+        PacketProbe::Whole { .. } => return Ok(PathMtu::Whole),
         other => other,
     };
     for bytes in PACKET_BYTES_TRIED.into_iter().filter(|bytes| mtu == 0 || *bytes < mtu) {
         match pass(link, dial, Some(bytes))? {
             // A cable may have been out for a moment. A packet that is lost for its size is lost again.
-            PacketProbe::Whole => {
-                let again = pass(link, dial, None)?;
-                return Ok(if again == PacketProbe::Whole { PathMtu::Whole } else { PathMtu::Small(bytes) });
+            PacketProbe::Whole { .. } => {
+                let is_whole = matches!(pass(link, dial, None)?, PacketProbe::Whole { .. });
+                return Ok(if is_whole { PathMtu::Whole } else { PathMtu::Small(bytes) });
             }
             other => last = other,
         }
@@ -60,18 +60,18 @@ pub(crate) fn discover_path_mtu(link: &dyn Link, dial: &Dial, mtu: u32) -> Resul
     // The packet is not lost for its size, then: there is a black hole, or a program that does not answer.
     let late = match last {
         PacketProbe::Lost => LinkError::Io(std::io::ErrorKind::HostUnreachable.into()),
-        PacketProbe::Whole | PacketProbe::Unanswered => LinkError::Late(ANSWER_TIME),
+        PacketProbe::Whole { .. } | PacketProbe::Unanswered => LinkError::Late(ANSWER_TIME),
     };
     Err(late.into())
 }
 
 /// Returns whether the largest packets pass now.
 pub(crate) fn passes_full_size(link: &dyn Link, dial: &Dial) -> bool {
-    matches!(pass(link, dial, None), Ok(PacketProbe::Whole))
+    matches!(pass(link, dial, None), Ok(PacketProbe::Whole { .. }))
 }
 
 /// Tries whether packets up to a limit pass, by a frame that fills one packet and comes back.
-fn pass(link: &dyn Link, dial: &Dial, limit: Option<u32>) -> Result<PacketProbe, HandshakeFailed> {
+pub(crate) fn pass(link: &dyn Link, dial: &Dial, limit: Option<u32>) -> Result<PacketProbe, HandshakeFailed> {
     let probe = |bytes: usize| {
         let payload = bytes.saturating_sub(HEADER_BYTES).min(PROBE_BYTES_MAX);
         let header = Header { kind: FrameKind::Probe, stream: 0, offset: 0, len: payload as u32 };

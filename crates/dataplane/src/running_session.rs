@@ -107,6 +107,8 @@ pub(crate) struct ConnectionSender {
 }
 
 pub(crate) struct StreamHandle {
+    /// What the stream leads to, by the name that it was opened with.
+    destination: Box<str>,
     /// Wakes the thread that waits for the first byte.
     readable: Arc<Condvar>,
     pub(crate) writable: Arc<Condvar>,
@@ -117,8 +119,9 @@ pub(crate) struct StreamHandle {
 }
 
 impl StreamHandle {
-    pub(crate) fn new() -> StreamHandle {
-        StreamHandle { readable: Arc::default(), writable: Arc::default(), egress: None, has_work: false }
+    pub(crate) fn new(destination: &str) -> StreamHandle {
+        let destination = destination.into();
+        StreamHandle { destination, readable: Arc::default(), writable: Arc::default(), egress: None, has_work: false }
     }
 }
 
@@ -289,6 +292,11 @@ impl RunningSession {
             problems: state.problems.clone(),
             mtu_probes_under_way: state.mtu_probes_under_way,
         }
+    }
+
+    /// Returns whether a stream is open to a destination for which `is_such` is true.
+    pub fn leads_to(&self, is_such: impl Fn(&str) -> bool) -> bool {
+        self.lock().streams.values().any(|stream| is_such(&stream.destination))
     }
 
     /// Runs what finds how large a path's packets may be. Snapshots of the session show that it runs.
@@ -541,7 +549,7 @@ impl RunningSession {
 
     fn pass_on(&self, state: &mut State, incoming: IncomingStream) {
         let id = incoming.stream;
-        state.streams.insert(id, StreamHandle::new());
+        state.streams.insert(id, StreamHandle::new(&incoming.destination));
         let sent = state.incoming.as_ref().map(|sender| sender.try_send(incoming));
         if !matches!(sent, Some(Ok(()))) {
             let reason = match sent {

@@ -66,7 +66,7 @@ impl RunningSession {
             if let StreamContent::Source(pages) = &content {
                 state.core.confine(id, pages.width());
             }
-            state.streams.insert(id, StreamHandle::new());
+            state.streams.insert(id, StreamHandle::new(destination));
             Ok::<_, OpenError>(id)
         })?;
         self.join(id, local_end, content)?;

@@ -92,6 +92,11 @@ impl fmt::Display for Forecast {
     }
 }
 
+/// Returns the bits a second on the wire that come with so many bits of payload a second.
+pub fn wire_bits_per_s(payload_bits_per_s: u64) -> u64 {
+    (payload_bits_per_s as f64 / TCP_PAYLOAD_SHARE) as u64
+}
+
 /// Returns what the paths that a transport takes carry together, in bits a second.
 fn wire_rate(rates: impl Iterator<Item = f64>, transport: Route) -> f64 {
     match transport.uses_all_nics() {

@@ -13,4 +13,4 @@ pub mod convergence;
 pub mod forecast;
 
 pub use convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopyRates, CopySample};
-pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast};
+pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast, wire_bits_per_s};

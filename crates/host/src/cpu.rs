@@ -62,6 +62,12 @@ pub fn thread_time() -> Duration {
     time.expect("Linux has this clock for each thread").into()
 }
 
+/// Returns the CPU time of this process, to the nanosecond (clock_gettime(2)).
+pub fn own_process_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID);
+    time.expect("Linux has this clock for each process").into()
+}
+
 /// Returns the CPU time of the process `pid`.
 ///
 /// # Errors

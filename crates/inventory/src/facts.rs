@@ -218,7 +218,7 @@ pub struct NicFacts {
     /// The NIC's name.
     #[serde(deserialize_with = "claim")]
     pub name: String,
-    /// The NIC's speed, where the NIC tells.
+    /// The NIC's speed, where the NIC tells, or else what it was measured to carry.
     pub speed_bits_per_s: Option<u64>,
 }
 
@@ -231,7 +231,7 @@ pub struct PathFacts {
     /// The target's NIC.
     #[serde(deserialize_with = "claim")]
     pub remote: String,
-    /// What the path carries: the slower NIC's speed, or what was measured.
+    /// What the path carries: what was measured, or the slower NIC's speed.
     pub bits_per_s: Option<u64>,
 }
 

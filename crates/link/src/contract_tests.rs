@@ -320,7 +320,7 @@ fn a_probe_comes_back_as_it_went() {
         });
         let probe = |most: usize| [4].into_iter().chain([0; 499]).take(most).collect();
         let found = bench.link.probe(&bench.to(PATIENCE), &probe, PATIENCE).unwrap();
-        assert_eq!(found, PacketProbe::Whole, "{}", bench.name);
+        assert!(matches!(found, PacketProbe::Whole { .. }), "{}: {found:?}", bench.name);
         answering.join().unwrap();
     }
 }

@@ -189,7 +189,10 @@ impl LinkEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketProbe {
     /// The probe went there and came back.
-    Whole,
+    Whole {
+        /// How long a packet takes there and back at best, as the link measured it on the probe's connection.
+        round_trip: Duration,
+    },
     /// The other kernel does not acknowledge the probe.
     Lost,
     /// The probe arrived, and nothing came back in time.

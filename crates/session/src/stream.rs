@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::PathId;
 use crate::limits::{CHUNK_PARTS_MAX, URGENT_BYTES, URGENT_DECAY_TIME, URGENT_RECENT_BYTES, WINDOW_INITIAL};
 use crate::ranges::Ranges;
 use crate::reassembly::Reassembly;
@@ -260,6 +261,8 @@ pub enum Width {
     Path,
     /// One connection.
     Connection,
+    /// This path, and no other, however slow the path is: without the path, the bulk waits.
+    Only(PathId),
 }
 
 /// Which end opened a stream.

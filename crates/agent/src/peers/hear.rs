@@ -32,10 +32,12 @@ const MESSAGES_MAX: usize = 1024;
 impl Shared {
     /// Serves the streams that a peer opens, until the session is over.
     pub(super) fn serve(self: &Arc<Self>, session: &Arc<RunningSession>, streams: Receiver<IncomingStream>) {
+        self.know_session(session);
         let allow = &self.settings.allow;
         stream_destination::serve(session, streams, &|session, incoming| match incoming.destination.parse() {
             Ok(StreamDestination::Control) => self.welcome(session, incoming).map(|()| None),
             Ok(StreamDestination::Migration(id)) => self.incoming.take(id, session, incoming.stream).map(Some),
+            Ok(StreamDestination::Probe(order)) => self.serve_probe(session, incoming, order).map(|()| None),
             Ok(StreamDestination::Socket(path)) => stream_destination::allowed(allow, &path, StreamContent::Bytes),
             Ok(StreamDestination::Pages(path)) => {
                 let pages = StreamContent::Target(TargetPages::new(None, None));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use skein_dataplane::RunningSession;
+use skein_dataplane::{Dialer, RunningSession};
 use skein_inventory::HostsFile;
 
 use super::errors::{AskError, DialError};
@@ -76,6 +76,17 @@ impl SessionHold {
             state.hosts.get(&self.host).is_none_or(fails)
         };
         self.shared.wait_for(deadline, |state| self.dialled(state), fails).ok_or_else(|| self.unreachable())
+    }
+
+    /// Returns what keeps the session with the host that this end dialled, once there is a session.
+    ///
+    /// # Errors
+    ///
+    /// As [`SessionHold::session_or_reason`].
+    pub(crate) fn dialer_or_reason(&self, deadline: Instant) -> Result<Arc<Dialer>, AskError> {
+        self.session_or_reason(deadline)?;
+        let dialer = self.shared.lock().hosts.get(&self.host).and_then(|host| host.dialer.clone());
+        dialer.ok_or_else(|| self.unreachable())
     }
 
     /// Returns why there is no contact with the host.

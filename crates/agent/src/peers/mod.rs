@@ -12,6 +12,7 @@
 //! | `state`, `shared` | what is known of each host, and what the threads share |
 //! | `dial`, `hear`, `contact` | the threads: sessions are dialled, control streams served and looked after |
 //! | `hold`, `event`, `errors`, `settings` | what the users of this module get, hear and set |
+//! | `probing`, `probe_turns` | whose turn it is to measure what paths carry |
 //! | `host_addresses`, `learnt_hosts` | where other hosts listen: by the hosts file, and by a controller's word |
 
 mod contact;
@@ -25,6 +26,8 @@ mod hold;
 mod host_addresses;
 mod learnt_hosts;
 mod outgoing_lines;
+mod probe_turns;
+mod probing;
 mod settings;
 mod shared;
 mod state;
@@ -62,6 +65,7 @@ pub use version::{CONTROL_VERSIONS, ControlVersions};
 
 use control_stream::ControlStream;
 pub(crate) use host_addresses::HostAddresses;
+pub(crate) use probing::ProbeTurn;
 use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
 use state::State;
 
@@ -105,6 +109,8 @@ impl Peers {
             changed: Condvar::new(),
             stopping: AtomicBool::new(false),
             asking: Arc::default(),
+            sessions: Mutex::default(),
+            probes: Default::default(),
         });
         let serving = shared.clone();
         let on_session = move |session: Arc<RunningSession>, streams| serving.serve(&session, streams);
@@ -295,6 +301,20 @@ impl Peers {
             Answer::Network(interfaces) => Ok(interfaces),
             _ => Err(AskError::Unasked(host.to_owned())),
         }
+    }
+
+    /// Takes this host's turn to measure what paths carry.
+    ///
+    /// # Errors
+    ///
+    /// Another host measures paths to this one, or this host does already.
+    pub(crate) fn take_probe_turn(&self) -> Result<ProbeTurn, String> {
+        self.shared.take_probe_turn()
+    }
+
+    /// Returns whether a session carries something else than agents' words and probes.
+    pub(crate) fn carries_else(&self) -> bool {
+        self.shared.carries_else()
     }
 
     /// Returns the state of each session at this moment.

@@ -1,19 +1,20 @@
 //! Is what the threads of [`Peers`](super::Peers) share.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use skein_dataplane::Dialer;
+use skein_dataplane::{Dialer, RunningSession};
 use skein_identity::Identity;
 use skein_inventory::MigrationNetwork;
 
 use super::control_message::{Answer, Question};
 use super::errors::DialError;
 use super::host_addresses::HostAddresses;
+use super::probe_turns::ProbeTurns;
 use super::settings::PeersSettings;
 use super::state::{Peer, State};
 use crate::IncomingChannels;
@@ -45,6 +46,9 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     pub(super) stopping: AtomicBool,
     pub(super) asking: Arc<AtomicUsize>,
+    /// The sessions that peers began.
+    pub(super) sessions: Mutex<Vec<Weak<RunningSession>>>,
+    pub(super) probes: ProbeTurns,
 }
 
 impl Shared {

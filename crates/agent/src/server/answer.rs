@@ -34,6 +34,8 @@ impl RequestServer {
             Request::HostList => self.host_list(),
             Request::HostShow { name } => self.host_show(name),
             Request::NetShow { name } => self.net_show(&name),
+            Request::NetProbe { to } => self.net_probe(&to, say),
+            Request::NetProbes => Ok(self.net_probes()),
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {
                 let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };

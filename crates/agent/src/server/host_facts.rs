@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use skein_dataplane::{NetworkProblem, SessionSnapshot};
+use skein_forecast::wire_bits_per_s;
 use skein_inventory::check::{Problem, ProblemKind, Severity};
 use skein_inventory::facts::{GuestFiles, HostFacts};
 use skein_inventory::printable;
 
 use super::refusal::WORDS_BYTES_MAX;
 use crate::migrations::Capacity;
+use crate::probe::ProbeStore;
 use crate::read_facts;
 use crate::room::HostRoom;
 use crate::vms::Vms;
@@ -37,6 +39,7 @@ pub(crate) fn host_facts(
     inquiry: &crate::migrations::Inquiry,
     qemu: Option<PathBuf>,
     files: &GuestFiles,
+    probes: &ProbeStore,
 ) -> HostFacts {
     let none = skein_inventory::facts::MigrationSlots { limit: 0, used: 0 };
     let capacity = inquiry.capacity();
@@ -45,7 +48,7 @@ pub(crate) fn host_facts(
     let Capacity { incoming, outgoing, kept_ram_bytes, journal } = capacity.unwrap_or_else(stopping);
     let qemu = qemu.as_deref();
     let room = rooms.room();
-    read_facts::host(read_facts::HostQuestion {
+    let mut facts = read_facts::host(read_facts::HostQuestion {
         name,
         qemu,
         files,
@@ -55,5 +58,9 @@ pub(crate) fn host_facts(
         incoming,
         outgoing,
         journal,
-    })
+    });
+    for nic in facts.nics.iter_mut().filter(|nic| nic.speed_bits_per_s.is_none()) {
+        nic.speed_bits_per_s = probes.nic_bits_per_s(&nic.name).map(wire_bits_per_s);
+    }
+    facts
 }

@@ -12,6 +12,7 @@ mod host_facts;
 mod hosts;
 mod migrations;
 mod off;
+mod probe;
 mod refusal;
 mod request_server;
 mod start_vm;

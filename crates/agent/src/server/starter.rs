@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_api::{CheckResult, MigrateOptions, Refusal};
-use skein_dataplane::SessionSnapshot;
-use skein_forecast::{ForecastInputs, forecast};
+use skein_dataplane::{PathSnapshot, SessionSnapshot};
+use skein_forecast::{ForecastInputs, forecast, wire_bits_per_s};
 use skein_handover::MigrationId;
 use skein_hypervisor::ProcessId;
 use skein_inventory::check::Problem;
@@ -23,6 +23,7 @@ use crate::error_chain;
 use crate::events::AgentEvent;
 use crate::launch::Launch;
 use crate::migrations::{DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
+use crate::probe::ProbeStore;
 use crate::read_facts;
 use crate::room::{HostRoom, agent_bytes};
 use crate::to_api::{ToApi, route};
@@ -44,6 +45,8 @@ pub(crate) struct MigrationStarter {
     pub(crate) rooms: Arc<HostRoom>,
     /// The QEMU program for definitions that name none.
     pub(crate) qemu: Option<PathBuf>,
+    /// What was measured of the ways to other hosts.
+    pub(crate) probes: Arc<ProbeStore>,
 }
 
 impl Starter for MigrationStarter {
@@ -215,14 +218,18 @@ impl MigrationStarter {
         Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
-    /// Returns the paths to a host, each as fast as its NIC here or, if the NIC's speed is not known, as it was of
-    /// late.
+    /// Returns the paths to a host, each as fast as it was measured to be, or else as its NIC here or, if the NIC's speed
+    /// is not known, as it was of late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
+        let probed = |path: &PathSnapshot| {
+            let remote = path.info.remote.ip().to_string();
+            self.probes.path_bits_per_s(to, &path.info.nic, &remote).map(wire_bits_per_s)
+        };
         let usable = || {
             self.migrations.paths(to, |paths, meter| {
                 let facts = paths.into_iter().filter(|path| path.status.usable).map(|path| PathFacts {
-                    bits_per_s: speed(&path.info.nic).or_else(|| meter.most(&path)),
+                    bits_per_s: probed(&path).or_else(|| speed(&path.info.nic)).or_else(|| meter.most(&path)),
                     local: path.info.nic,
                     remote: path.info.remote.ip().to_string(),
                 });
@@ -262,6 +269,7 @@ impl MigrationStarter {
             &inquiry,
             qemu.or_else(|| self.qemu.clone()),
             files,
+            &self.probes,
         )
     }
 }

@@ -115,7 +115,7 @@ impl Request {
                 vm(name)?;
                 within("timeout_s", Some(*timeout_s), &STOP_TIMEOUT_RANGE_S)
             }
-            Request::NetShow { name } => host(name),
+            Request::NetShow { name } | Request::NetProbe { to: name } => host(name),
             Request::HostShow { name } => name.iter().try_for_each(|name| host(name)),
             Request::Check { vm: name, to, options } | Request::Migrate { vm: name, to, options, detach: _ } => {
                 vm(name)?;
@@ -151,7 +151,9 @@ impl Request {
                 within("for_s", Some(*for_s), &UPDATE_TIME_RANGE_S)
             }
             Request::HostClose { for_s, power_off: _ } => within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S),
-            Request::VmList | Request::HostList | Request::MigrationList | Request::Version => Ok(()),
+            Request::VmList | Request::HostList | Request::NetProbes | Request::MigrationList | Request::Version => {
+                Ok(())
+            }
         }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::HostShow { name: Some("hostb".into()) },
         Request::HostShow { name: None },
         Request::NetShow { name: "hostb".into() },
+        Request::NetProbe { to: "hostb".into() },
+        Request::NetProbes,
         Request::Check { vm: name(), to: "hostb".into(), options: options() },
         migrate(options(), false),
         migrate(MigrateOptions::default(), true),
@@ -555,6 +557,9 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Host(Box::new(host(Some(facts())))),
         Reply::Host(Box::new(HostView { reachable: None, problems: vec![], ..host(Some(bare_facts())) })),
         Reply::Network { interfaces: interfaces() },
+        Reply::ProbeStep { words: "nic0: 941 Mb/s out".into() },
+        Reply::Probe(Box::default()),
+        Reply::Probes { probes: vec![Probe::example()] },
         Reply::Hosts { hosts: vec![host(None)] },
         Reply::Migrations { migrations: migrations() },
     ];

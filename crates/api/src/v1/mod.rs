@@ -13,6 +13,7 @@
 //! | `load`, `controller_link` | how busy hosts and guests are; what an agent and a controller say to each other |
 //! | `controller_bounds` | what an agent and a controller may say to each other |
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
+//! | `probe` | what the paths between two hosts were measured to carry |
 //! | `hold` | how a migration is held, and how a held migration is |
 
 mod bounds;
@@ -29,6 +30,7 @@ mod host_facts;
 mod load;
 mod migration;
 mod phase;
+mod probe;
 mod reply;
 mod request;
 #[cfg(test)]
@@ -56,6 +58,10 @@ pub use host_facts::{
 pub use load::{HostLoad, VmLoad};
 pub use migration::{Attempt, Migration, MigrationId, RateLimit, RateLimitedBy};
 pub use phase::{FailureReason, MigrationPhase, Outcome, Report, Role, SourcePhase, TargetPhase};
+pub use probe::{
+    FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, RoundTrip, Together, UnusedPair, UsedCpu,
+    Verdict,
+};
 pub use reply::{HostUpdateView, Refusal, Reply, UpdateRunState, VersionView};
 pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, UpdateHow, VmOrigin};
 pub use vm::{Drive, VmState, VmView};

@@ -6,6 +6,7 @@ use skein_network::Interface;
 use super::check::CheckResult;
 use super::host::HostView;
 use super::migration::Migration;
+use super::probe::Probe;
 use super::vm::VmView;
 
 /// A reply of the agent.
@@ -43,6 +44,18 @@ pub enum Reply {
     Network {
         /// All but loopback, by index.
         interfaces: Vec<Interface>,
+    },
+    /// What a probe does or found, in words.
+    ProbeStep {
+        /// The words.
+        words: String,
+    },
+    /// What a probe measured.
+    Probe(Box<Probe>),
+    /// What was measured last of each host, the newest first.
+    Probes {
+        /// The results that this host keeps.
+        probes: Vec<Probe>,
     },
     /// The hosts, by name.
     Hosts {

@@ -118,6 +118,16 @@ pub enum Request {
         /// The host's name.
         name: String,
     },
+    /// Measure what the paths to a host carry. An agent of before does not know this request. →
+    /// [`Reply::ProbeStep`](super::Reply::ProbeStep) each time that something is found;
+    /// [`Reply::Probe`](super::Reply::Probe) at the end. It ends if the caller hangs up.
+    NetProbe {
+        /// The host's name.
+        to: String,
+    },
+    /// Tell what was measured last of each host. An agent of before does not know this request. →
+    /// [`Reply::Probes`](super::Reply::Probes)
+    NetProbes,
     /// Find all that stands against moving a VM, and how long the move would take. →
     /// [`Reply::Check`](super::Reply::Check)
     Check {

@@ -76,6 +76,9 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::HostUpdate(_) => "an update",
         Reply::Version(_) => "its version",
         Reply::Network { .. } => "the network of a host",
+        Reply::ProbeStep { .. } => "progress of a probe",
+        Reply::Probe(_) => "a probe",
+        Reply::Probes { .. } => "probes",
     })
 }
 

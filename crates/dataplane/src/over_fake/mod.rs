@@ -4,6 +4,7 @@ mod endings;
 mod failures;
 mod networks;
 mod opening;
+mod probing;
 mod streams;
 
 use std::collections::BTreeMap;

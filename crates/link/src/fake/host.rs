@@ -179,9 +179,10 @@ impl Link for FakeLink {
             return Ok(PacketProbe::Lost);
         }
         let mut sent = probe((packet_bytes - HEADER_BYTES) as usize);
+        let begun = Instant::now();
         pending.send(&sent)?;
         match pending.receive(&mut sent) {
-            Ok(()) => Ok(PacketProbe::Whole),
+            Ok(()) => Ok(PacketProbe::Whole { round_trip: begun.elapsed() }),
             Err(LinkError::Late(_)) => Ok(PacketProbe::Unanswered),
             Err(error) => Err(error),
         }

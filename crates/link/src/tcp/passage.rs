@@ -51,7 +51,8 @@ struct TcpInfo {
     _segments: [u32; 2],
     /// The bytes that never left. A NIC may drop what it is given, and say so.
     notsent_bytes: u32,
-    _least_rtt: u32,
+    /// The least round trip time, in microseconds.
+    least_rtt_us: u32,
 }
 
 /// Dials, and finds whether one full segment comes back. What follows the segment would arrive, and confuse the count
@@ -91,7 +92,8 @@ fn send_probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Resul
             Err(error) => return Err(error),
         }
         if received >= probe.len() {
-            return Ok(PacketProbe::Whole);
+            let round_trip = Duration::from_micros(GetInfo.get(socket)?.least_rtt_us.into()).min(begun.elapsed());
+            return Ok(PacketProbe::Whole { round_trip });
         }
         let info = GetInfo.get(socket)?;
         let given = REPEATED_TIME + 4 * Duration::from_micros(info.rtt_us.into());
@@ -140,8 +142,9 @@ mod tests {
             std::mem::offset_of!(TcpInfo, rtt_us),
             std::mem::offset_of!(TcpInfo, total_retrans),
             std::mem::offset_of!(TcpInfo, notsent_bytes),
+            std::mem::offset_of!(TcpInfo, least_rtt_us),
         ];
-        assert_eq!((at, size_of::<TcpInfo>()), ([24, 68, 100, 144], 152));
+        assert_eq!((at, size_of::<TcpInfo>()), ([24, 68, 100, 144, 148], 152));
         assert_eq!(
             at[..3],
             [
@@ -154,7 +157,8 @@ mod tests {
 
     #[test]
     fn what_arrived_is_not_lost_whatever_comes_back() {
-        assert_eq!(probed(1000).unwrap(), PacketProbe::Whole);
+        let whole = probed(1000).unwrap();
+        assert!(matches!(whole, PacketProbe::Whole { round_trip } if round_trip > Duration::ZERO), "{whole:?}");
         assert_eq!(probed(999).unwrap(), PacketProbe::Unanswered);
         assert_eq!(probed(0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

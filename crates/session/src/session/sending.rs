@@ -170,7 +170,9 @@ impl Session {
         let state = &self.paths[&connection.path];
         let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_REMEASURE_PERIOD;
         let inflight = state.estimate.inflight();
-        inflight < state.estimate.inflight_limit() && (!self.is_spare(state) || (probe_due && inflight == 0))
+        let is_meant = || self.streams.values().any(|stream| stream.width == Width::Only(connection.path));
+        inflight < state.estimate.inflight_limit()
+            && (!self.is_spare(state) || (probe_due && inflight == 0) || is_meant())
     }
 
     /// A slow path that adds next to nothing to the others.
@@ -191,8 +193,10 @@ impl Session {
 
     /// Whether bulk of a stream of this width may go over a data connection.
     pub(super) fn is_for(&self, id: ConnectionId, width: Width) -> bool {
-        if width == Width::All {
-            return true;
+        match width {
+            Width::All => return true,
+            Width::Only(path) => return self.connections.get(&id).is_some_and(|connection| connection.path == path),
+            Width::Path | Width::Connection => {}
         }
         // The first of the first path that is of use; one that is kept as a spare only if there is no other.
         let usable = |path: PathId| {
@@ -206,7 +210,7 @@ impl Session {
         let Some((path, _)) = paths.min_by_key(|(_, state)| self.is_spare(state)) else { return false };
         match width {
             Width::Connection => usable(*path).next() == Some(id),
-            Width::All | Width::Path => usable(*path).any(|other| other == id),
+            Width::All | Width::Only(_) | Width::Path => usable(*path).any(|other| other == id),
         }
     }
 
@@ -420,6 +424,42 @@ mod tests {
             let carried = carries(&mut session);
             assert!(carried[2] && (both || !carried[3]), "{carried:?}");
         }
+    }
+
+    /// A stream that is for one path waits for that path, and leaves the others to other streams.
+    #[test]
+    fn a_stream_for_one_path_uses_no_other() {
+        let now = Duration::from_secs(1);
+        let mut session = Session::new(now, Role::Dialer, Settings::default());
+        let data = [1, 3].map(ConnectionId);
+        for path in 0..2 {
+            for (nth, kind) in [ConnectionKind::Control, ConnectionKind::Data].into_iter().enumerate() {
+                session.connection_up(now, ConnectionId(path * 2 + nth as u32), PathId(path), kind).unwrap();
+            }
+        }
+        let [confined, free] = [Width::Only(PathId(1)), Width::All].map(|width| {
+            let id = session.open("somewhere").unwrap();
+            session.confine(id, width);
+            let credit = Frame::Credit { stream: id, offset: 8 << 20 };
+            let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 8 << 20, len: 0 };
+            session.handle_frame(now, CONTROL, &header, credit).unwrap();
+            id
+        });
+        let fill = |session: &mut Session, id| {
+            while session.takes(now, id, 64 << 10) {
+                session.send(now, id, vec![0; 64 << 10].into());
+            }
+        };
+        fill(&mut session, confined);
+        assert!(session.poll_transmit(now, data[0]).is_none());
+        assert!(session.poll_transmit(now, data[1]).is_some());
+        fill(&mut session, free);
+        assert!(session.poll_transmit(now, data[0]).is_some(), "the other stream is not held up");
+        session.connection_down(now, data[1], ConnectionEnd::Failed);
+        while let Some(sent) = session.poll_transmit(now, data[0]) {
+            assert_ne!(sent.header.stream, confined.0);
+        }
+        assert!(!session.takes(now, confined, 64 << 10), "it waits");
     }
 
     /// A stream that was refused room, and sent a few bytes all the same, does not keep the turn that it was to have.

@@ -1,6 +1,8 @@
 //! `skein net`: what carries migrations.
 
 mod catch;
+mod compare;
+mod probe;
 mod qos;
 mod show;
 
@@ -8,12 +10,13 @@ use std::process::ExitCode;
 
 use super::local::LocalAgent;
 
-/// What carries migrations: NICs and what they stand on, their queues, and the migration network
+/// What carries migrations: NICs and what they stand on, their queues, what paths carry, and the migration network
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   skein net show                          # this host: needs no agent
   skein net show hostb                    # another host, by this host's agent
+  skein net probe --to hostb              # what the paths there carry, and what is wrong
   skein net catch install                 # carry what programs connect to in the migration network
   skein net qos apply --share 50          # half of each full NIC for migrations
   skein net show --json | jq '.[] | select(.carrier) | {name, speed_mbit, mtu}'")]
@@ -27,6 +30,7 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     Show(show::Args),
+    Probe(probe::Args),
     Catch(catch::Args),
     Qos(qos::Args),
 }
@@ -35,6 +39,7 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Show(show) => show::run(&args.local, show)?,
+        Command::Probe(probe) => probe::run(&args.local, probe)?,
         Command::Catch(catch) => catch::run(catch)?,
         Command::Qos(qos) => qos::run(qos)?,
     }

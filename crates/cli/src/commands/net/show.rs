@@ -2,14 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use skein_api::{Reply, Request};
 use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording, mac};
 use skein_units::measured::nominal;
 
+use super::probe::summaries;
 use crate::commands::local::{LocalAgent, unexpected};
 use crate::commands::text::{clean_line, count, fields, print, print_json};
+
+/// How long the agent may take to say what was measured last.
+const PROBES_TIME: Duration = Duration::from_secs(2);
 
 /// Show a host's NICs and what stands on them, with all that decides how fast they are
 ///
@@ -28,6 +33,7 @@ pub struct Args {
 }
 
 pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
+    let is_own = args.host.is_none() && args.evidence.is_none();
     let interfaces = match (args.host, args.evidence) {
         (Some(name), _) => match local.call(&Request::NetShow { name })? {
             Reply::Network { interfaces } => interfaces,
@@ -41,7 +47,15 @@ pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
         }
         (None, None) => skein_network::read(&skein_host::Kernel::new())?,
     };
-    if args.json { print_json(&interfaces) } else { print(&shown(&interfaces)) }
+    if args.json {
+        return print_json(&interfaces);
+    }
+    // Without an agent nothing was measured.
+    let probes = match is_own.then(|| local.client().call(&Request::NetProbes, PROBES_TIME)) {
+        Some(Ok(Reply::Probes { probes })) => probes,
+        _ => Vec::new(),
+    };
+    print(&(shown(&interfaces) + &summaries(&probes)))
 }
 
 /// Returns all interfaces as text: those on which nothing stands, and below each what it stands on.

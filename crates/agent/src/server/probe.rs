@@ -1,0 +1,42 @@
+//! Answers requests about what the paths to other hosts carry.
+
+use skein_api::Reply;
+use tracing::warn;
+
+use super::refusal::{Answered, refusal, unreached};
+use super::request_server::{RequestServer, Say};
+use crate::error_chain;
+use crate::probe::{ProbeError, probe};
+
+impl RequestServer {
+    /// Measures the way to a host, and keeps what comes out.
+    pub(super) fn net_probe(&self, to: &str, say: &mut Say<'_>) -> Answered<Reply> {
+        let mut tell = |words: String| {
+            // An agent that stops is not held up.
+            match self.stopping.load(std::sync::atomic::Ordering::SeqCst) {
+                true => Err(std::io::ErrorKind::Interrupted.into()),
+                false => say(&Reply::ProbeStep { words }),
+            }
+        };
+        let probed = probe(self.migrations.peers(), to, &mut tell).map_err(|error| {
+            let cure = match &error {
+                ProbeError::Ask(error) => unreached(to, error),
+                ProbeError::Turn(_) => "one probe at a time is measured to or from a host".into(),
+                ProbeError::Refused { .. } => {
+                    format!("try again in some seconds; if skein on {to} is of an older release, upgrade it")
+                }
+                ProbeError::Gone(_) => String::new(),
+            };
+            Box::new(refusal(error_chain(&error), cure))
+        })?;
+        if let Err(error) = self.starter.probes.keep(&probed) {
+            warn!("what was measured to {to} is not kept: {error}");
+        }
+        Ok(Reply::Probe(Box::new(probed)))
+    }
+
+    /// Returns what was measured last of each host.
+    pub(super) fn net_probes(&self) -> Reply {
+        Reply::Probes { probes: self.starter.probes.all() }
+    }
+}

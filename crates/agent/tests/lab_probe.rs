@@ -1,0 +1,322 @@
+//! Tests what is measured between two of the lab's hosts: what the lab made is found, and nothing that is not there.
+//! Needs root.
+// Timeout: 400 s
+// QEMU: 10
+// Cores: 1
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use skein_agent::{
+    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Dirs, Forward, Tunnel, TunnelSettings,
+    VmSettings,
+};
+use skein_api::{FindingKind, Probe, ProbedPath, Reply, Request, VmOrigin, VmView};
+use skein_client::Client;
+use skein_handover::MigrationLimits;
+use skein_identity::{ClusterCa, Identity, Validity};
+use skein_lab_hosts::{Family, Lab, Spec};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const RATE_MBIT: u32 = 100;
+
+/// Returns a lock, so that there is one lab at a time.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+struct World {
+    // These are dropped in this order: VMs (they outlive agents), agents, the hosts that they run in.
+    vms: Vms,
+    _agents: [Agent; 2],
+    lab: Lab,
+    identity: Identity,
+    dir: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// Stops the VMs that are left running.
+struct Vms([Client; 2]);
+
+impl Drop for Vms {
+    fn drop(&mut self) {
+        for client in &self.0 {
+            let Ok(Reply::Vms { vms }) = client.call(&Request::VmList, PATIENCE) else { continue };
+            for VmView { name, .. } in vms {
+                let _ = client.call(&Request::VmStop { name, timeout_s: 0, force: true }, PATIENCE);
+            }
+        }
+    }
+}
+
+impl World {
+    fn new(name: &str, spec: impl FnOnce(&str) -> Spec, prepare: impl FnOnce(&Lab)) -> World {
+        let turn = turn();
+        let lab = Lab::up(spec(&format!("{name}{}", std::process::id()))).unwrap();
+        prepare(&lab);
+        let dir = tempfile::tempdir().unwrap();
+        let ca = ClusterCa::create("test").unwrap();
+        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
+        let hosts_file = dir.path().join("hosts.toml");
+        let host = |name| format!("[[host]]\nname = '{name}'\naddress = ['{}']\n", lab.ip(name, 0).unwrap());
+        fs::write(&hosts_file, host("a") + &host("b")).unwrap();
+        let dirs = ["a", "b"].map(|name| Dirs { state: dir.path().join(name).join("s"), run: dir.path().join(name) });
+        let agents = [0, 1].map(|at| {
+            let name = ["a", "b"][at];
+            let acceptor = AcceptorSettings {
+                listen: "0.0.0.0:7070".parse().unwrap(),
+                addresses: Addresses::default(),
+                allow_plain_data: false,
+                outage: Duration::from_secs(60),
+            };
+            let vms = VmSettings {
+                dirs: dirs[at].clone(),
+                controllers_file: hosts_file.with_file_name("controllers.toml"),
+                qemu: None,
+                limits: MigrationLimits::default(),
+                keeper_command: Vec::new(),
+                power_off: Vec::new(),
+                update: Default::default(),
+                watchdog: None,
+            };
+            let settings = AgentSettings {
+                hosts_file: hosts_file.clone(),
+                connections: 2,
+                vms: Some(vms),
+                ..AgentSettings::tunnels(acceptor, Allow::new(&[format!("{}/*", dir.path().display())]).unwrap())
+            };
+            lab.enter(name, || Agent::start(settings, &identities[at])).unwrap().unwrap()
+        });
+        let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));
+        World { vms, _agents: agents, lab, identity: identities[0].clone(), dir, _turn: turn }
+    }
+
+    fn client(&self) -> &Client {
+        &self.vms.0[0]
+    }
+
+    /// Opens a tunnel from `in` at a to `out` at b, where somebody listens.
+    fn tunnel(&self) -> (Tunnel, UnixListener) {
+        let path = |name: &str| self.dir.path().join(name);
+        let listener = UnixListener::bind(path("out")).unwrap();
+        let settings = TunnelSettings {
+            dialer: DialerSettings {
+                to: vec![SocketAddr::new(self.lab.ip("b", 0).unwrap(), 7070)],
+                host: Some("b".into()),
+                addresses: Addresses::default(),
+                connections: 1,
+                plain_data: false,
+                outage: Duration::from_secs(60),
+            },
+            forwards: vec![Forward { listen: path("in"), destination: path("out").display().to_string() }],
+            socket_mode: 0o600,
+            transport: Default::default(),
+            packer: Vec::new(),
+        };
+        let tunnel = self.lab.enter("a", || Tunnel::start(settings, self.identity.clone())).unwrap().unwrap();
+        (tunnel, listener)
+    }
+
+    /// Returns the bytes that each NIC of a has sent so far.
+    fn sent(&self) -> BTreeMap<String, u64> {
+        self.lab.counters("a").unwrap().into_iter().map(|(name, counters)| (name, counters.tx_bytes)).collect()
+    }
+
+    /// Measures from a to b. Returns what came of it, and what was said meanwhile and when.
+    fn probe(&self) -> (Probe, Vec<(String, Duration)>) {
+        let begun = Instant::now();
+        let mut conversation = self.client().ask(&Request::NetProbe { to: "b".into() }).unwrap();
+        let mut words = Vec::new();
+        loop {
+            match conversation.next(PATIENCE).unwrap().expect("it does not stop") {
+                Reply::ProbeStep { words: said } => words.push((said, begun.elapsed())),
+                Reply::Probe(probe) => {
+                    println!("{words:?}\n{}", serde_json::to_string_pretty(&probe).unwrap());
+                    return (*probe, words);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Measures until all rates are within 15 % of what they are to be. On a busy machine there may be no core for it
+    /// for a moment.
+    fn probe_with_rates(&self, of_path: impl Fn(&ProbedPath) -> f64) -> Probe {
+        let deadline = Instant::now() + 3 * PATIENCE;
+        loop {
+            let (probe, _) = self.probe();
+            let is_near = |path: &ProbedPath| {
+                let rates = [path.out, path.back].map(|rate| rate.map_or(0.0, |rate| rate.bits_per_s as f64));
+                rates.iter().all(|rate| (rate / of_path(path) - 1.0).abs() <= 0.15)
+            };
+            if probe.paths.iter().all(is_near) {
+                return probe;
+            }
+            assert!(Instant::now() < deadline, "rates are others");
+        }
+    }
+}
+
+/// Runs commands of `ip` or `tc`, a line each, in the namespace of a host, or of the switch.
+fn batch(lab: &Lab, program: &str, host: &str, commands: &str) {
+    let namespace = format!("skein.{}.{host}", lab.spec().name);
+    let mut child = std::process::Command::new(program)
+        .args(["-n", &namespace, "-batch", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{namespace}: {commands}");
+}
+
+fn kinds(probe: &Probe, nic: &str) -> Vec<FindingKind> {
+    let of = probe.verdict.findings.iter().filter(|finding| finding.nics.iter().any(|name| name == nic));
+    of.map(|finding| finding.kind).collect()
+}
+
+/// Returns whether there were cores for the measurement.
+fn is_alone(probe: &Probe) -> bool {
+    let all = probe.together.unwrap();
+    [all.sends, all.receives, all.other_sends, all.other_receives].iter().all(|cpu| cpu.host_percent < 90)
+}
+
+/// One of two paths has a switch that drops what both NICs' MTU allows.
+#[test]
+fn a_lying_mtu_is_named_and_rates_are_right() {
+    let spec = |name: &str| Spec::pairs(name, 2, Some(RATE_MBIT)).family(Family::V4).mtu(9000);
+    let world = World::new("pm", spec, |lab| {
+        for host in ["a", "b"] {
+            // Otherwise a veth passes what TCP leaves to the NIC to cut, however large.
+            batch(lab, "ip", host, "link set nic0 gso_max_segs 1\nlink set nic1 gso_max_segs 1\n");
+        }
+        batch(lab, "ip", "switch", "link set seg.0 mtu 1500\nlink set a-0 mtu 1500\nlink set b-0 mtu 1500\n");
+    });
+    let before = world.sent();
+    let (probe, words) = world.probe();
+    // The first has made a session as well. No link has sent more than 2 % of what it sends in a minute.
+    for ((name, after), before) in world.sent().into_iter().zip(before.values()) {
+        let share = (after - before) as f64 * 8.0 / (60.0 * f64::from(RATE_MBIT) * 1e6);
+        eprintln!("{name} of a sent {:.2} % of a minute, in {} ms", share * 100.0, probe.took_ms);
+        assert!(share <= 0.02, "{name}: {share}");
+    }
+    let named = words.iter().find(|(words, _)| words.starts_with("nic0: packets of 1500 bytes pass"));
+    let (_, after) = named.unwrap_or_else(|| panic!("{words:?}"));
+    eprintln!("named after {after:?}");
+    let probe = world.probe_with_rates(|path| {
+        let packet = if path.local.nic == "nic0" { 1448.0 / 1514.0 } else { 8948.0 / 9014.0 };
+        f64::from(RATE_MBIT) * 1e6 * packet
+    });
+    eprintln!("it took {} ms", probe.took_ms);
+    let of = |nic: &str| probe.paths.iter().find(|path| path.local.nic == nic).unwrap();
+    assert_eq!((of("nic1").passes_bytes, of("nic1").lost_bytes), (Some(9000), None));
+    assert_eq!(of("nic0").passes_bytes, Some(1500));
+    assert!(of("nic0").lost_bytes.is_some_and(|lost| lost <= 1520), "{:?}", of("nic0").lost_bytes);
+    assert!(kinds(&probe, "nic0").contains(&FindingKind::LargePacketsLost));
+    assert!(!kinds(&probe, "nic1").contains(&FindingKind::LargePacketsLost));
+    assert!(!kinds(&probe, "nic0").contains(&FindingKind::SharedBottleneck));
+    let all = probe.together.unwrap();
+    assert!(all.out.bits_per_s > 150_000_000 && all.sends.ms_per_gb > 0 && all.other_receives.ms_per_gb > 0, "{all:?}");
+    assert!(probe.verdict.auto.contains("nic0, nic1 at once"), "{}", probe.verdict.auto);
+    // The result is kept, and forecasts know it: NICs of namespaces all say 10 Gb/s.
+    let Reply::Probes { probes } = world.client().call(&Request::NetProbes, PATIENCE).unwrap() else { panic!() };
+    assert_eq!(probes, [probe]);
+    start(&world);
+    let Reply::Check(check) = world.client().call(&check(), PATIENCE).unwrap() else { panic!() };
+    let why = check.forecast.unwrap().why;
+    assert!(why.contains(" Mb/s over 2 paths"), "{why}");
+    // While something else is carried rates are left alone.
+    let tunnel = world.tunnel();
+    let near = UnixStream::connect(world.dir.path().join("in")).unwrap();
+    let (far, _) = tunnel.1.accept().unwrap();
+    let (probe, _) = world.probe();
+    assert!(probe.note.contains("tunnel") && probe.together.is_none(), "{}", probe.note);
+    assert!(probe.paths.iter().all(|path| path.round_trip.is_some() && path.out.is_none()));
+    drop((near, far));
+    let deadline = Instant::now() + PATIENCE;
+    while world.probe().0.together.is_none() {
+        assert!(Instant::now() < deadline, "the connection is over");
+    }
+}
+
+fn check() -> Request {
+    Request::Check { vm: "vm".into(), to: "b".into(), options: Default::default() }
+}
+
+/// Starts a VM called `vm`: a BIOS without anything to boot.
+fn start(world: &World) {
+    let text = "name = 'vm'\nmemory = '128 MiB'\ncpus = 1\naccel = 'tcg'\n".to_owned();
+    let from = VmOrigin::Definition { file: "vm.toml".into(), text };
+    let reply = world.client().call(&Request::VmStart { from, options: Default::default() }, PATIENCE).unwrap();
+    assert!(matches!(reply, Reply::Vm(_)), "{reply:?}");
+}
+
+/// Two NICs of each host, and between the hosts' switches one cable.
+#[test]
+fn a_shared_bottleneck_is_found() {
+    let world = World::new(
+        "ps",
+        |name| Spec::same_subnet(name, 2, None).family(Family::V4),
+        |lab| {
+            batch(
+                lab,
+                "ip",
+                "switch",
+                "link add far mtu 1500 up type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+             link add up0 type veth peer name up1\nlink set up0 master seg.lan up\nlink set up1 master far up\n\
+             link set b-0 master far\nlink set b-1 master far\n",
+            );
+            let shape =
+                |device| format!("qdisc add dev {device} root tbf rate {RATE_MBIT}mbit burst 131072 limit 262144\n");
+            batch(lab, "tc", "switch", &(shape("up0") + &shape("up1")));
+        },
+    );
+    let deadline = Instant::now() + 3 * PATIENCE;
+    loop {
+        let probe = world.probe_with_rates(|_| f64::from(RATE_MBIT) * 1e6 * 1448.0 / 1514.0);
+        eprintln!("{} ms, {:?}", probe.took_ms, probe.verdict);
+        assert_eq!(probe.paths.len(), 4, "each NIC with each");
+        let found = probe.verdict.findings.iter().find(|finding| finding.kind == FindingKind::SharedBottleneck);
+        if let Some(found) = found {
+            assert_eq!(found.nics, ["nic0", "nic1"]);
+            assert!(kinds(&probe, "nic0").contains(&FindingKind::BelowSpeed) || !is_alone(&probe), "10 Gb/s are told");
+            break;
+        }
+        // Other programs may have left no core.
+        assert!(!is_alone(&probe) && Instant::now() < deadline, "{:?}", probe.verdict);
+    }
+}
+
+#[test]
+fn one_probe_at_a_time_and_none_of_itself() {
+    let world = World::new("po", |name| Spec::pairs(name, 1, Some(RATE_MBIT)).family(Family::V4), |_| {});
+    let of_itself = world.client().call(&Request::NetProbe { to: "a".into() }, PATIENCE).unwrap_err().to_string();
+    assert!(of_itself.contains("a is this host"), "{of_itself}");
+    let nobody = world.client().call(&Request::NetProbe { to: "nobody".into() }, PATIENCE).unwrap_err().to_string();
+    assert!(nobody.contains("nobody"), "{nobody}");
+    let mut first = world.client().ask(&Request::NetProbe { to: "b".into() }).unwrap();
+    let told = first.next(PATIENCE).unwrap();
+    assert!(matches!(told, Some(Reply::ProbeStep { .. } | Reply::Probe(_))), "{told:?}");
+    if matches!(told, Some(Reply::ProbeStep { .. })) {
+        let second = world.client().call(&Request::NetProbe { to: "b".into() }, PATIENCE);
+        let back = world.vms.0[1].call(&Request::NetProbe { to: "a".into() }, PATIENCE);
+        for refused in [second, back] {
+            // The first may be over by now.
+            let words = refused.err().map_or_else(String::new, |error| error.to_string());
+            assert!(words.is_empty() || words.contains("probe"), "{words}");
+        }
+    }
+    // Whoever hangs up leaves nothing behind.
+    drop(first);
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = world.client().call(&Request::NetProbe { to: "b".into() }, PATIENCE) {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
