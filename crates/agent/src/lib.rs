@@ -34,6 +34,8 @@
 //! - **No controller is needed, and none is waited for**, but by the thread of its own connection. A command's term is
 //!   on the disk before the command is carried out, and a lower one is refused from then on. Tests:
 //!   `a_controller_that_reads_nothing_costs_nobody_else_anything`, `a_lower_term_is_refused_also_after_a_restart`.
+//! - **A network probe makes way**: it sends nothing while something else is carried, and stops within 20 ms of its
+//!   beginning. Test: `a_lying_mtu_is_named_and_rates_are_right`.
 //! - **A packer shares no lock with a thread in a hurry**, the lock on a process's memory neither: a packer may get no
 //!   CPU for a while. Test: `pages_are_packed_by_another_process_which_ends_when_nobody_needs_it`.
 

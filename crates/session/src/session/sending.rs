@@ -9,7 +9,7 @@ use super::{Event, Session, Transmit};
 use crate::address::encode_addresses;
 use crate::frame::{FrameKind, Header};
 use crate::limits::*;
-use crate::stream::Width;
+use crate::stream::{Stream, Width};
 use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 
 impl Session {
@@ -224,9 +224,12 @@ impl Session {
         };
         let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
         let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
-        let handed_over: usize =
-            self.turn.iter().filter_map(|id| self.streams.get(id)).map(|stream| stream.send.unsent_bytes()).sum();
-        let granted = self.streams.values().filter(|s| s.send.granted && s.accepts_data()).count() * CHUNK_BYTES_MAX;
+        // What is for one path waits for that path, and takes nobody else's room.
+        let competes = |stream: &&Stream| !matches!(stream.width, Width::Only(_)) || stream.width == width;
+        let turn = self.turn.iter().filter_map(|id| self.streams.get(id)).filter(competes);
+        let handed_over: usize = turn.map(|stream| stream.send.unsent_bytes()).sum();
+        let grants = self.streams.values().filter(competes).filter(|s| s.send.granted && s.accepts_data());
+        let granted = grants.count() * CHUNK_BYTES_MAX;
         room > (handed_over + granted) as u64
     }
 
