@@ -36,8 +36,8 @@ const TRANSFER_TIME: Duration = Duration::from_millis(250);
 const TOGETHER_TIME: Duration = Duration::from_millis(400);
 /// Says how long a transfer lasts where round trips are long, until TCP has found the rate …
 const TRANSFER_ROUND_TRIPS: u32 = 15;
-/// … but no longer than this.
-const TRANSFER_TIME_MAX: Duration = Duration::from_millis(1000);
+/// … but no longer than this. Such a path is not measured both ways at once, so that it is not used for longer.
+const TRANSFER_TIME_MAX: Duration = Duration::from_millis(400);
 /// Bounds the paths of a NIC that are measured, as each uses the NIC.
 const PATHS_OF_NIC_MAX: usize = 2;
 /// Bounds how long the other host may take to tell its NICs.
@@ -267,8 +267,8 @@ impl Run<'_, '_> {
                 return Ok(());
             }
             *measured_so += 1;
-            let is_first = *measured_so == 1;
-            match self.path(path.path, is_first, probed) {
+            let both_ways = *measured_so == 1 && transfer_time(probed) == TRANSFER_TIME;
+            match self.path(path.path, both_ways, probed) {
                 Ok(()) => {}
                 Err(NotMeasured::Failed(reason)) => probed.note = fit(&reason),
                 Err(NotMeasured::MadeWay) => {
