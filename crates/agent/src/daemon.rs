@@ -301,12 +301,10 @@ fn with_vms(
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
     rooms.closed_while(move || own_updates.may_boot());
-    let (qemu, word) = (vms.qemu.clone(), acknowledged.clone());
-    let probes = Arc::new(ProbeStore::new(vms.dirs.probes()));
-    let own =
-        OwnHost { name, vms: known.clone(), rooms: rooms.clone(), qemu, acknowledged: word, probes: probes.clone() };
-    let store = RequestStore::new(vms.dirs.attempts());
-    let named_starts = NamedStarts::new(vms.dirs.starts());
+    let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
+    let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
+    let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
+    let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
     let migrations = Migrations::start(
         vms.dirs,
         journal,
@@ -326,7 +324,7 @@ fn with_vms(
         migrations: migrations.clone(),
         rooms: rooms.clone(),
         qemu: vms.qemu,
-        probes,
+        probes: kept,
     });
     let attempts = AttemptTable::start(starter.clone(), store)?;
     migrations.on_end(attempts.on_end());

@@ -146,7 +146,8 @@ mod tests {
     proptest! {
         #[test]
         fn orders_are_read_as_they_are_written(path: Option<u32>, ms in SOURCE_RANGE_MS) {
-            for order in [ProbeOrder::Load, ProbeOrder::Sink, ProbeOrder::Source { path, time: Duration::from_millis(ms) }] {
+            let time = Duration::from_millis(ms);
+            for order in [ProbeOrder::Load, ProbeOrder::Sink, ProbeOrder::Source { path, time }] {
                 prop_assert_eq!(order.to_string().parse(), Ok(order));
             }
         }

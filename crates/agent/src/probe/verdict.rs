@@ -100,8 +100,8 @@ fn of_packets(probe: &Probe, path: &ProbedPath) -> Option<ProbeFinding> {
              what is between drops them"
         );
         let cure = format!(
-            "set the MTU of both NICs to {passes} (ip link set dev {nic} mtu {passes}), or that of the switch or tunnel \
-             between them to {mtu}"
+            "set the MTU of both NICs to {passes} (ip link set dev {nic} mtu {passes}), or that of the switch or \
+             tunnel between them to {mtu}"
         );
         let gain = format!(
             "Skein keeps its packets small there, other programs hang; a switch that passes {mtu} bytes brings at most \
@@ -188,8 +188,8 @@ fn of_rates(probe: &Probe, path: &ProbedPath) -> Vec<ProbeFinding> {
     let repeated = path.repeated_out_ppm.into_iter().chain(path.repeated_back_ppm).max().unwrap_or(0);
     if repeated >= REPEATED_PPM && is_below {
         let what = format!("{} of the packets between {ends} had to go again", percent(repeated as f64 / 1e6));
-        let cure = "look for errors of cables and optics (skein net show at both ends, the switch's counters), or for a \
-                    limit that drops instead of queueing";
+        let cure = "look for errors of cables and optics (skein net show at both ends, the switch's counters), or for \
+                    a limit that drops instead of queueing";
         findings.push(finding(FindingKind::PacketsLost, nic, what, cure, "a steady rate"));
     }
     findings
@@ -280,8 +280,8 @@ fn shared(direction: &Direction, data: &[&ProbedPath]) -> Option<ProbeFinding> {
     let gain = format!("up to {}", bps(most));
     if let Some(busy) = cpus.iter().find(|cpu| is_cpu_limit(**cpu)) {
         let what = format!(
-            "cores limit what all paths carry {way} together: {}; {} % of a host's cores were busy, {} % of one with the \
-             transfer",
+            "cores limit what all paths carry {way} together: {}; {} % of a host's cores were busy, {} % of one with \
+             the transfer",
             bps(*together),
             busy.host_percent,
             busy.agent_percent
@@ -510,8 +510,8 @@ mod tests {
         let verdict = verdict(&probe);
         assert_eq!(
             verdict.auto,
-            "memory goes over eth0, 940 Mb/s, and is compressed as far as cores are idle; eth1: a spare: another network \
-             is preferred; eth2 to 10.0.0.2: down"
+            "memory goes over eth0, 940 Mb/s, and is compressed as far as cores are idle; eth1: a spare: another \
+             network is preferred; eth2 to 10.0.0.2: down"
         );
         assert_eq!(verdict.findings, []);
     }

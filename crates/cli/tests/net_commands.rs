@@ -1,0 +1,105 @@
+//! Tests the commands that measure what paths carry: the program itself, its output and its exit status, with an agent
+//! that plays back answers.
+
+mod fake;
+
+use fake::{Agent, say};
+use skein_api::{
+    FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, Reply, Request, RoundTrip, Together,
+    UsedCpu, Verdict,
+};
+
+fn probe(mbit: u64) -> Probe {
+    let end = |nic: &str, host: u8| ProbedEnd {
+        nic: nic.into(),
+        address: format!("10.0.0.{host}"),
+        speed_mbit: Some(1000),
+        mtu: 9000,
+        half_duplex: false,
+    };
+    let rate = MeasuredRate { bits_per_s: mbit * 1_000_000, spread_bits_per_s: 1_000_000 };
+    let path = ProbedPath {
+        local: end("eth0", 1),
+        remote: end("eth0", 2),
+        round_trip: Some(RoundTrip { least_us: 90, median_us: 110 }),
+        passes_bytes: Some(1500),
+        lost_bytes: Some(1514),
+        out: Some(rate),
+        back: Some(rate),
+        duplex_out: Some(rate),
+        duplex_back: Some(rate),
+        together_out_bits_per_s: Some(rate.bits_per_s),
+        together_back_bits_per_s: Some(rate.bits_per_s),
+        repeated_out_ppm: Some(1200),
+        ..ProbedPath::default()
+    };
+    let spare = ProbedPath {
+        local: end("eth1", 3),
+        remote: end("eth1", 4),
+        carries: "a spare: another network is preferred".into(),
+        round_trip: Some(RoundTrip { least_us: 90, median_us: 110 }),
+        passes_bytes: Some(9000),
+        ..ProbedPath::default()
+    };
+    let cpu = |ms_per_gb| UsedCpu { ms_per_gb, host_percent: 40, agent_percent: 60 };
+    let together = Together {
+        out: rate,
+        back: rate,
+        sends: cpu(420),
+        other_receives: cpu(510),
+        receives: cpu(500),
+        other_sends: cpu(430),
+    };
+    let finding = ProbeFinding {
+        kind: FindingKind::LargePacketsLost,
+        nics: vec!["eth0".into()],
+        what: "packets of 1514 bytes are lost\u{1b}[2J".into(),
+        cure: "set the MTU of both NICs to 1500".into(),
+        gain: "at most 5.1 %".into(),
+    };
+    Probe {
+        from: "hosta".into(),
+        to: "hostb".into(),
+        // In the future, so that the text has no age.
+        unix_s: 32_503_680_000,
+        took_ms: 3200,
+        paths: vec![path, spare],
+        left_out: vec![],
+        together: Some(together),
+        note: String::new(),
+        verdict: Verdict { auto: "memory goes over eth0".into(), findings: vec![finding] },
+    }
+}
+
+#[test]
+fn paths_are_probed_kept_and_compared() {
+    let step = || say(Reply::ProbeStep { words: "eth0: 940 Mb/s out".into() });
+    let done = |mbit| step().into_iter().chain(say(Reply::Probe(Box::new(probe(mbit))))).collect();
+    let agent = Agent::start(vec![
+        done(940),
+        done(940),
+        done(1500),
+        done(945),
+        say(Reply::Probes { probes: vec![probe(940)] }),
+        say(Reply::Probes { probes: vec![probe(940)] }),
+        say(Reply::Probes { probes: vec![] }),
+    ]);
+    let to = ["net", "probe", "--to", "hostb"];
+    agent.run(&to).exits(0).is("net-probe").complains("eth0: 940 Mb/s out");
+    let json = agent.run(&[&to[..], &["--json", "--before", "before.json"]].concat()).exits(0);
+    assert_eq!(serde_json::from_str::<Probe>(&json.out).unwrap(), probe(940));
+    let compare = [&to[..], &["--compare", "before.json"]].concat();
+    agent.run(&compare).exits(0).says("eth0 > eth0 10.0.0.2: alone out: 940 Mb/s before, 1.50 Gb/s now (+60 %)\n");
+    agent.run(&compare).exits(0).says("  nothing has changed beyond noise\n");
+    agent.run(&["net", "probe", "--last"]).exits(0).is("net-probe");
+    let json = agent.run(&["net", "probe", "--last", "--to", "hostb", "--json"]).exits(0);
+    assert_eq!(serde_json::from_str::<Vec<Probe>>(&json.out).unwrap(), [probe(940)]);
+    agent.run(&["net", "probe", "--last"]).exits(0).says("nothing was measured yet");
+    agent.run(&["net", "probe"]).exits(2);
+    agent.run(&["net", "probe", "--to", "hostc", "--compare", "before.json"]).exits(1).complains("of the way to hostb");
+    std::fs::write(agent.dir().join("bad.json"), "{}").unwrap();
+    agent.run(&["net", "probe", "--to", "hostb", "--compare", "bad.json"]).exits(1).complains("--before");
+    let ask = Request::NetProbe { to: "hostb".into() };
+    let asked = [vec![ask; 4], vec![Request::NetProbes; 3]].concat();
+    assert_eq!(agent.asked(), asked);
+}
