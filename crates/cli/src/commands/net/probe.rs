@@ -23,8 +23,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 ///
 /// Measured are the paths that a migration has, over connections of the same kind: the round trip, the largest packet
 /// that passes, the rate each way, both ways at once, and of all paths together, and the CPU time of both ends. It
-/// takes some 5 s with 4 paths, and no more than 2 % of what a link carries in a minute. While a migration or a connection of
-/// a tunnel is under way at either end, rates are not measured.
+/// takes some 5 s with 4 paths, and no more than 2 % of what a link carries in a minute. While a migration or a
+/// connection of a tunnel is under way at either end, rates are not measured.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
