@@ -305,7 +305,7 @@ fn with_vms(
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
-    let migrations = Migrations::start(
+    let migrations = Arc::new(Migrations::start(
         vms.dirs,
         journal,
         rooms.clone(),
@@ -316,8 +316,7 @@ fn with_vms(
             let answer = move |_: &str, question| own.answer(question, &inquiry);
             Ok::<_, AgentError>(Peers::start(peers, identity, Arc::new(answer), events)?)
         },
-    )?;
-    let migrations = Arc::new(migrations);
+    )?);
     watchdog.iter().for_each(|watchdog| watchdog.ask_by(&migrations));
     let starter = Arc::new(MigrationStarter {
         vms: known.clone(),
