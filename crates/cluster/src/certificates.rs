@@ -23,7 +23,7 @@ impl Controller {
     /// or shows a certificate of before. A certificate that was signed after the removal is of a host that has joined
     /// anew, also if a backup was restored that does not know of that.
     pub fn host_refusal(&self, host: &str, certificate: &ShownCertificate) -> Option<Refusal> {
-        let is_one_of = |denied: &[String]| denied.iter().any(|denied| *denied == certificate.sha256);
+        let is_one_of = |denied: &[String]| denied.contains(&certificate.sha256);
         let found = self.tables.hosts.get(host);
         if found.is_some_and(|found| is_one_of(&found.value.replaced)) {
             return Some(Refusal {

@@ -80,7 +80,7 @@ pub(crate) fn survey(link: &dyn Link, dial: &Dial, mtu: u32, found: &dyn Fn(u32,
 
 /// Tries sizes at once, and others after a time if not all of the first have passed by then.
 fn try_sizes(link: &dyn Link, dial: &Dial, first: &[u32], (then, after): (&[u32], Duration), tried: &mut Tried) {
-    let (tell, told) = mpsc::channel();
+    let (tell, told) = mpsc::sync_channel(first.len() + then.len());
     thread::scope(|scope| {
         let begin = |bytes: u32| {
             let tell = tell.clone();
