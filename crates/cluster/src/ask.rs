@@ -102,6 +102,7 @@ impl Controller {
         };
         if is_new_rule && !matches!(answer, Some(Answer::Refused(_))) {
             self.epoch += 1;
+            self.left_out.clear();
         }
         // What would be done is not kept.
         if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer)
@@ -411,8 +412,12 @@ impl Controller {
         if version.is_some_and(|version| version != known) {
             return changed(&format!("rule '{name}' has"));
         }
-        if let Err(error) = rules::read(name, &rule) {
-            return Answer::refused(RefusedKind::Invalid, error_chain(&error), "see docs/cluster-file.md");
+        let wrong = match rules::read(name, &rule) {
+            Ok(read) => self.unsound_rule(&read),
+            Err(error) => Some(error_chain(&error)),
+        };
+        if let Some(wrong) = wrong {
+            return Answer::refused(RefusedKind::Invalid, wrong, "see docs/cluster-file.md");
         }
         self.tables.put(name, RuleRecord { rule });
         Answer::Done
@@ -437,6 +442,9 @@ impl Controller {
         let pairs = settings.areas.iter().chain(&settings.properties);
         if let Some(answer) = unprintable(pairs.flat_map(|(key, value)| [key, value]).chain(&settings.group)) {
             return answer;
+        }
+        if let Some(wrong) = self.unsound_host(host, &settings) {
+            return Answer::refused(RefusedKind::Invalid, wrong, "see docs/cluster-file.md");
         }
         let host_record = HostRecord { settings, ..found.value.clone() };
         self.tables.put(host, host_record);
@@ -502,6 +510,9 @@ impl Controller {
         let pairs = settings.properties.iter().flat_map(|(key, value)| [key, value]);
         if let Some(answer) = unprintable(pairs.chain(labels)) {
             return answer;
+        }
+        if let Some(wrong) = self.unsound_vm(vm, &found.value, &settings) {
+            return Answer::refused(RefusedKind::Invalid, wrong, "see docs/cluster-file.md");
         }
         let mut vm_record = found.value.clone();
         vm_record.settings = settings;

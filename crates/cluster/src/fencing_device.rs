@@ -30,8 +30,13 @@ pub(crate) fn wrong(device: &FencingDevice) -> Option<(String, String)> {
             }
             let is_tls = url.starts_with("https://");
             if is_tls && certificate_sha256.is_some() == ca.is_some() {
-                let cure = "set the certificate's SHA-256, or the CA; `skein host fencing test` says the SHA-256";
-                return wrong("it has to be known which certificate is the device's", cure);
+                let host = host.unwrap_or_default();
+                let port = if host.ends_with(']') || !host.contains(':') { ":443" } else { "" };
+                let cure = format!(
+                    "set the certificate's SHA-256, or the CA; openssl s_client -connect {host}{port} </dev/null | \
+                     openssl x509 -noout -fingerprint -sha256 says the SHA-256"
+                );
+                return wrong("it has to be known which certificate is the device's", &cure);
             }
             if !is_tls && (certificate_sha256.is_some() || ca.is_some()) {
                 return wrong("http:// has no certificate", "write https://, or leave the certificate out");

@@ -14,7 +14,9 @@
 //! | `agents`, `observed` | what agents say, and what of it is kept |
 //! | `certificates`, `releases` | which certificates of hosts are taken; agents of different releases |
 //! | `operations` | migrations, drains, power-offs, failovers, which take a while |
-//! | `planner`, `live` | which guest goes where, and in which order: placement on the live cluster |
+//! | `planner`, `live`, `skeleton` | which guest goes where, and in which order: placement on the live cluster |
+//! | `waits`, `leaving` | for which guests that are to leave its target a move waits |
+//! | `sound`, `unusable` | rules and settings that placement cannot use |
 //! | `cpu_models`, `cpu_baseline` | CPU models of hosts, and the one that all hosts of a group have |
 //! | `pace` | how fast guests leave a host |
 //! | `power`, `power_planner`, `power_policy` | which hosts sleep and which wake, by which guards |
@@ -45,6 +47,7 @@ mod controller;
 mod cpu_baseline;
 mod cpu_models;
 mod fencing_device;
+mod leaving;
 mod live;
 mod observed;
 mod operations;
@@ -63,24 +66,31 @@ mod releases;
 mod restored;
 mod rules;
 mod seen;
+mod skeleton;
+mod sound;
 mod state;
 mod tables;
 mod time;
+mod unusable;
 mod view;
+mod waits;
 mod watchdog;
 mod words;
 
 pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
+pub use leaving::Leaving;
 pub use observed::{SessionId, ShownCertificate};
-pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want, plan};
+pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want};
 pub use power_planner::{PowerPlan, PowerPlanError, PowerWant};
-pub use questions::{complaints, explained, warnings};
+pub use questions::{complaints, explained, left_out_complaint, warnings};
 pub use records::{
     AsleepRecord, CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, PowerRecord, PowerRoundRecord,
     RemovedRecord, RestoredRecord, TicketRecord, TokenRecord, VmRecord, VotersRecord, WatchdogRecord,
 };
+pub use sound::LeftOut;
 pub use state::{Controller, Output, Planted, PowerAction, PowerResult, Role, Settings};
 pub use tables::{BadRecord, Change, Stored, Tables};
 pub use time::Now;
+pub use waits::plan;
 pub use words::error_chain;

@@ -2,34 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{Contact, HostMode};
+use skein_api::cluster::{Contact, HostMode, Move, Operation};
 use skein_api::{HostFacts, Resource as Bound};
 use skein_placement_model::cluster::amount::Amount;
-use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState, Resource};
+use skein_placement_model::cluster::model::{Amounts, Cluster, Guest, Host, HostState};
 
+use crate::leaving::Leaving;
 use crate::observed::Observed;
+use crate::operations::{Pending, is_held};
 use crate::planner::Excluded;
 use crate::records::VmRecord;
 use crate::rules::{self, among_known};
 use crate::seen::{CPU, MEMORY};
+use crate::skeleton::{complete_areas, empty_cluster, label};
 use crate::state::Controller;
 use crate::view::is_guest;
-
-/// The area of hosts of which none was set.
-const NO_AREA: &str = "(none)";
 
 impl Controller {
     /// Returns the cluster as it is now, for questions about rules.
     pub fn placement(&self) -> Cluster {
-        self.model(&Excluded::new())
+        self.model(&Excluded::new(), Pending::All)
     }
 
     /// Returns the cluster as it is now: hosts that have reported, and the guests on them.
-    pub(crate) fn model(&self, excluded: &Excluded) -> Cluster {
-        let mut memory = Resource::new(MEMORY, "bytes");
-        memory.transient = true;
-        let mut cluster = Cluster::new(vec![memory, Resource::new(CPU, "cores")]);
-        let pending = self.pending_moves();
+    pub(crate) fn model(&self, excluded: &Excluded, pending: Pending) -> Cluster {
+        let mut cluster = empty_cluster();
+        let pending_moves = self.pending_moves(pending);
         // Each guest's host is looked up once: a cluster may have tens of thousands.
         let index: BTreeMap<&str, usize> = self.tables.hosts.keys().map(String::as_str).zip(0..).collect();
         let guests = self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state));
@@ -39,6 +37,14 @@ impl Controller {
         let mut reserved = vec![0; index.len()];
         placed.iter().for_each(|(_, vm, host)| reserved[*host] += vm.ram_bytes);
         let not_reserved = self.not_reserved();
+        // A guest that is held has its room here, too: nobody knows when it leaves.
+        let mut held = vec![0; index.len()];
+        for (name, vm, host) in &placed {
+            let leaves = pending_moves.get(name).is_some_and(|(operation, of)| {
+                is_held(operation, of) && of.to.as_deref().is_some_and(|to| self.reporting(to).is_some())
+            });
+            held[*host] += if leaves { vm.ram_bytes } else { 0 };
+        }
         let mut online: Vec<Option<&Observed>> = vec![None; index.len()];
         for ((name, stored), number) in self.tables.hosts.iter().zip(0..) {
             let observed = self.observed.get(name);
@@ -47,7 +53,10 @@ impl Controller {
             let comes = not_reserved.get(name.as_str()).copied().unwrap_or(0);
             let (ram_bytes, cpus) = match (&stored.value.power.asleep, facts) {
                 (Some(asleep), _) => (asleep.ram_bytes, asleep.cpus),
-                (None, Some(facts)) => (ram_for_guests(facts, here).saturating_sub(comes).max(here), facts.cpus),
+                (None, Some(facts)) => {
+                    let ram_bytes = ram_for_guests(facts, here).saturating_sub(comes).max(here);
+                    (ram_bytes.saturating_sub(held[number]), facts.cpus)
+                }
                 (None, None) => continue,
             };
             let capacity = [(MEMORY, bytes(ram_bytes)), (CPU, cores(f64::from(cpus)))];
@@ -58,10 +67,7 @@ impl Controller {
                 (Contact::Online, HostMode::Draining | HostMode::Maintenance) => HostState::Maintenance,
             };
             online[number] = observed.filter(|_| host.state != HostState::Offline);
-            host.group.clone_from(&stored.value.settings.group);
-            host.areas.clone_from(&stored.value.settings.areas);
-            host.properties.clone_from(&stored.value.settings.properties);
-            host.storage = stored.value.settings.storage;
+            label(&mut host, &stored.value.settings);
             cluster.hosts.push(host);
         }
         complete_areas(&mut cluster);
@@ -74,14 +80,15 @@ impl Controller {
             let on = vm.host.as_deref().unwrap_or_default();
             let mut guest = self.guest(name, vm, &known, excluded.get(name), Some((on, observed)));
             // A guest that is to be moved counts as where it goes, so that plans fit together.
-            let to = pending.get(name).copied().filter(|to| is_online(to));
+            let to = pending_moves.get(name).map(|(_, of)| of.to.as_deref().unwrap_or_default());
+            let to = to.filter(|to| is_online(to));
             guest.host = Some(to.unwrap_or(on).to_owned());
             // Somebody else moves it: it counts as where it is until it has gone, and nothing else is done with it.
             guest.optimize &= !moved_by_hand.contains(name);
             cluster.guests.push(guest);
         }
         // A VM that is to be started counts as where it will be.
-        for (name, to) in self.pending_starts().filter(|(_, to)| is_online(to)) {
+        for (name, to) in self.pending_starts(pending).filter(|(_, to)| is_online(to)) {
             let is_new = !cluster.guests.iter().any(|of| of.name == name);
             let Some(stored) = self.tables.vms.get(name).filter(|_| is_new) else { continue };
             let mut guest = self.guest(name, &stored.value, &known, excluded.get(name), None);
@@ -144,25 +151,34 @@ impl Controller {
         self.add_rules(cluster);
     }
 
+    /// Adds a VM, as it is set.
+    pub(crate) fn add_vm(&self, cluster: &mut Cluster, name: &str, vm: &VmRecord) {
+        let known = cluster.hosts.iter().map(|host| host.name.clone()).collect();
+        cluster.guests.push(self.guest(name, vm, &known, None, None));
+    }
+
     /// Gives the cluster the rules that are about its guests and hosts.
     fn add_rules(&self, cluster: &mut Cluster) {
         let rules = self.tables.rules.iter().filter_map(|(name, of)| rules::read(name, &of.value.rule).ok());
         cluster.rules = rules.filter_map(|rule| among_known(rule, cluster)).collect();
     }
 
-    /// Returns where guests go that are to be moved.
-    fn pending_moves(&self) -> BTreeMap<&str, &str> {
-        self.open_moves().filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?))).collect()
+    /// Returns the moves of guests that are to be moved.
+    fn pending_moves(&self, pending: Pending) -> BTreeMap<&str, (&Operation, &Move)> {
+        let moves = self.pending(pending).filter(|(_, of)| of.to.is_some());
+        moves.map(|(operation, of)| (of.vm.as_str(), (operation, of))).collect()
     }
-}
 
-/// Gives each host an area at each level that any host has.
-fn complete_areas(cluster: &mut Cluster) {
-    let levels: BTreeSet<String> = cluster.hosts.iter().flat_map(|host| host.areas.keys().cloned()).collect();
-    for host in &mut cluster.hosts {
-        for level in &levels {
-            host.areas.entry(level.clone()).or_insert_with(|| NO_AREA.to_owned());
-        }
+    /// Returns the guests that a cluster has where they go, and that are still elsewhere.
+    pub(crate) fn leaving(&self, cluster: &Cluster, pending: Pending) -> Vec<Leaving> {
+        let moves = self.pending_moves(pending);
+        let leaving = cluster.guests.iter().filter_map(|guest| {
+            let (operation, of) = moves.get(guest.name.as_str())?;
+            let leaves = of.off.is_none() && of.to == guest.host && of.to.as_ref() != Some(&of.from);
+            let is_held = is_held(operation, of);
+            leaves.then(|| Leaving { vm: guest.name.clone(), from: of.from.clone(), is_held })
+        });
+        leaving.collect()
     }
 }
 

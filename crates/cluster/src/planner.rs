@@ -18,9 +18,11 @@ use skein_placement_model::cluster::{Compiled, Names, compile};
 use skein_placement_model::explain::{Placing, why_moved};
 use thiserror::Error;
 
+use crate::leaving::Leaving;
 use crate::pace::{SETUP_MS, setups_ms};
 use crate::power_planner::{PowerPlan, PowerPlanError, PowerWant, decide_power};
 use crate::seen::{CPU, MEMORY, RATE_UNKNOWN, Seen};
+use crate::sound::{LeftOut, compile_sound};
 
 /// How long the search for a placement goes on, in its steps: enough for thousands of guests.
 const REPAIR_STEPS: u64 = 200_000;
@@ -47,6 +49,8 @@ pub struct PlanRequest {
     pub rates: Vec<(String, f64)>,
     /// The hosts that sleep and can wake.
     pub asleep: Vec<String>,
+    /// The guests that the cluster has where they go, and that are still elsewhere.
+    pub leaving: Vec<Leaving>,
 }
 
 /// Hosts that guests must not go to, by guest: their agents refused.
@@ -118,6 +122,8 @@ pub struct Planned {
     pub wake: Vec<String>,
     /// Which hosts sleep, and which wake, if that was asked for.
     pub power: Option<Box<PowerPlan>>,
+    /// The rules and settings that placement cannot use: it is planned without them.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// A planned move.
@@ -133,6 +139,8 @@ pub struct PlannedMove {
     pub reason: String,
     /// The moves that have to be over before, as indices.
     pub waits: Vec<u32>,
+    /// The guests of [`PlanRequest::leaving`] that have to have left the target before.
+    pub after: Vec<String>,
     /// How long the move takes, in milliseconds; `None`: nobody knows what the links carry.
     pub forecast_ms: Option<u64>,
 }
@@ -141,7 +149,7 @@ pub struct PlannedMove {
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum PlanError {
-    #[error("the cluster's rules and settings contradict each other")]
+    #[error("placement cannot use the cluster's rules and settings")]
     Cluster(#[source] Box<skein_placement_model::cluster::CompileError>),
     #[error("the moves cannot be ordered")]
     Schedule(#[from] JobFlaw),
@@ -157,12 +165,21 @@ pub enum PlanError {
     Power(#[from] PowerPlanError),
 }
 
-/// Makes a plan. The same request gives the same plan.
-///
-/// # Errors
-///
-/// The cluster is contradictory, or has no such guest.
-pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
+/// Makes a plan without what placement cannot use.
+pub(crate) fn plan_sound(request: &PlanRequest) -> Result<Planned, PlanError> {
+    match plan_whole(request) {
+        Err(PlanError::Cluster(_) | PlanError::Power(PowerPlanError::Cluster(_))) => {
+            let mut request = request.clone();
+            let made = compile_sound(&mut request.cluster);
+            let (_, left_out) = made.map_err(|error| PlanError::Cluster(Box::new(error)))?;
+            Ok(Planned { left_out, ..plan_whole(&request)? })
+        }
+        planned => planned,
+    }
+}
+
+/// Makes a plan with all rules and settings.
+fn plan_whole(request: &PlanRequest) -> Result<Planned, PlanError> {
     let planned = plan_awake(request)?;
     let without_place = |planned: &Planned| planned.moves.iter().filter(|of| of.to.is_none()).count();
     let left = without_place(&planned);
@@ -305,6 +322,7 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
             to: (to != NOWHERE).then(|| compiled.names.host(to).to_owned()),
             reason,
             waits: Vec::new(),
+            after: Vec::new(),
             forecast_ms: Some(START_MS),
         }
     });
@@ -428,7 +446,13 @@ fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, Pla
         left.push((guest, format!("{host}: {}", hard_at(&compiled, &goal, guest).join(", "))));
         goal[guest as usize] = initial[guest as usize];
     }
-    ordered(request, &compiled, &goal, left)
+    let mut planned = ordered(request, &compiled, &goal, left)?;
+    for of in &mut planned.moves {
+        if places.iter().any(|(vm, host)| of.vm == *vm && of.to.as_ref() == Some(host)) {
+            of.reason = "it comes home, as was asked for".into();
+        }
+    }
+    Ok(planned)
 }
 
 /// Returns what rules out the host where a guest is to be, in words.
@@ -533,6 +557,7 @@ fn unmoved(names: &Names, guest: GuestId, from: HostId, reason: String) -> Plann
         to: None,
         reason,
         waits: Vec::new(),
+        after: Vec::new(),
         forecast_ms: None,
     }
 }
@@ -557,6 +582,7 @@ fn moves(request: &PlanRequest, compiled: &Compiled, goal: &[HostId], plan: &Pla
             to: Some(compiled.names.host(to).to_owned()),
             reason,
             waits: waits[id].iter().filter_map(|before| index[*before]).collect(),
+            after: Vec::new(),
             forecast_ms: is_known(compiled.names.host(from)).then(|| ms(step.end - step.start) + SETUP_MS),
         });
         end_ms = end_ms.max(ms(step.end));

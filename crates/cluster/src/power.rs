@@ -16,6 +16,7 @@ use skein_placement_model::cluster::model::{Cluster, HostState};
 use skein_units::TimeWindow;
 
 use crate::error_chain;
+use crate::operations::Pending;
 use crate::operations::keeps_state;
 use crate::planner::{Excluded, PlanError, Planned, Want};
 use crate::power_planner::PowerWant;
@@ -265,7 +266,7 @@ impl Controller {
 
     /// Returns what is wanted of hosts' power, and the cluster as it will be once those are awake that wake.
     pub(crate) fn power_wanted(&self, now_ms: u64) -> (Want, Cluster) {
-        let mut cluster = self.model(&Excluded::new());
+        let mut cluster = self.model(&Excluded::new(), Pending::All);
         let (mut barred, mut off) = (BTreeMap::new(), BTreeSet::new());
         let mut closed = 0;
         for host in &mut cluster.hosts {

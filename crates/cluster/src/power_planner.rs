@@ -50,7 +50,7 @@ pub struct PowerPlan {
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum PowerPlanError {
-    #[error("the cluster's rules and settings contradict each other")]
+    #[error("placement cannot use the cluster's rules and settings")]
     Cluster(#[source] Box<CompileError>),
     #[error("what is known of the cluster's load makes no sense")]
     View(#[from] BadView),

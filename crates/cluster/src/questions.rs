@@ -4,18 +4,19 @@ use std::collections::BTreeSet;
 
 use skein_api::cluster::{Complaint, Explanation, HostObjections};
 use skein_placement_model::cluster::model::Cluster;
-use skein_placement_model::cluster::{Clash, History, check, compile};
+use skein_placement_model::cluster::{Clash, Compiled, History, check};
 use skein_placement_model::explain::{explain, objections};
 
 use crate::planner::PlanError;
+use crate::sound::{LeftOut, compile_sound};
 
 /// Returns what is broken, the worst first.
 ///
 /// # Errors
 ///
-/// The cluster is contradictory.
+/// The cluster cannot be read, whatever is left out of it.
 pub fn complaints(cluster: &Cluster) -> Result<Vec<Complaint>, PlanError> {
-    let compiled = compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))?;
+    let (compiled, left_out) = compiled(cluster)?;
     let (found, _) = check(&compiled, &compiled.problem.initial, &History::default(), 0);
     // A rule that is about no guest breaks nothing.
     let clashes: Vec<&Clash> = compiled.clashes.iter().filter(|clash| !clash.guests.is_empty()).collect();
@@ -41,7 +42,21 @@ pub fn complaints(cluster: &Cluster) -> Result<Vec<Complaint>, PlanError> {
     });
     let others: Vec<Complaint> = others.collect();
     complaints.splice(0..0, others);
+    complaints.splice(0..0, left_out.into_iter().map(left_out_complaint));
     Ok(complaints)
+}
+
+/// Compiles a cluster without what placement cannot use, and returns that, too.
+fn compiled(cluster: &Cluster) -> Result<(Compiled, Vec<LeftOut>), PlanError> {
+    compile_sound(&mut cluster.clone()).map_err(|error| PlanError::Cluster(Box::new(error)))
+}
+
+/// Complains of what placement cannot use.
+pub fn left_out_complaint(of: LeftOut) -> Complaint {
+    let rule = of.rule.map(|name| format!("rule '{name}'"));
+    let clashes = vec![format!("{}: {}", of.what, of.todo)];
+    let what = format!("placement leaves out what it cannot use: {}", of.what);
+    Complaint { hard: true, what, rule, vms: Vec::new(), hosts: Vec::new(), clashes }
 }
 
 /// Says which rules can never hold together, why, and what to do.
@@ -56,12 +71,14 @@ fn clash_words(clash: &Clash) -> String {
 ///
 /// # Errors
 ///
-/// The cluster is contradictory.
+/// The cluster cannot be read, whatever is left out of it.
 pub fn warnings(cluster: &Cluster, rule: &str) -> Result<Vec<String>, PlanError> {
-    let compiled = compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))?;
+    let (compiled, left_out) = compiled(cluster)?;
     let name = format!("rule '{rule}'");
     let clashes = compiled.clashes.iter().filter(|clash| clash.rules.contains(&name));
     let mut found: Vec<String> = clashes.map(|clash| format!("{}: {}", clash.what, clash.todo)).collect();
+    let left_out = left_out.into_iter().filter(|of| of.rule.as_deref() == Some(rule));
+    found.extend(left_out.map(|of| format!("{}: {}", of.what, of.todo)));
     if !cluster.rules.iter().any(|of| of.name() == rule) {
         found.push("it is about no VM that runs, or about no host".to_owned());
     }
@@ -72,9 +89,9 @@ pub fn warnings(cluster: &Cluster, rule: &str) -> Result<Vec<String>, PlanError>
 ///
 /// # Errors
 ///
-/// The cluster is contradictory.
+/// The cluster cannot be read, whatever is left out of it.
 pub fn explained(cluster: &Cluster, vm: &str) -> Result<Option<Explanation>, PlanError> {
-    let compiled = compile(cluster).map_err(|error| PlanError::Cluster(Box::new(error)))?;
+    let (compiled, _) = compiled(cluster)?;
     let Some(guest) = compiled.names.guest_named(vm) else { return Ok(None) };
     let found = explain(&compiled, &compiled.problem.initial, guest);
     let hosts = found.hosts.into_iter().map(|of| HostObjections {
@@ -87,9 +104,9 @@ pub fn explained(cluster: &Cluster, vm: &str) -> Result<Option<Explanation>, Pla
 }
 
 /// Returns what a person breaks who has a VM run on a host: hard rules, and what the host has not got. Nothing is said
-/// of a cluster whose rules contradict each other.
+/// of a cluster that cannot be read.
 pub fn broken_by(cluster: &Cluster, vm: &str, host: &str) -> Vec<String> {
-    let Ok(compiled) = compile(cluster) else { return Vec::new() };
+    let Ok((compiled, _)) = compiled(cluster) else { return Vec::new() };
     let guest = compiled.names.guest_named(vm);
     let host = (0..).zip(&compiled.names.hosts).find(|(_, name)| *name == host).map(|(host, _)| host);
     let (Some(guest), Some(host)) = (guest, host) else { return Vec::new() };

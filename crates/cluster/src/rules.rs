@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use skein_placement_model::cluster::model::Cluster;
-use skein_placement_model::cluster::rule::{self, Guests, Hosts};
+use skein_placement_model::cluster::model::{Cluster, Guest, Host, HostState};
+use skein_placement_model::cluster::printable;
+use skein_placement_model::cluster::rule::{self, Guests, HOST_LEVEL, Hosts};
 use thiserror::Error;
+
+use crate::skeleton::NO_AREA;
 
 /// Why a value is no rule.
 #[derive(Debug, Error)]
@@ -136,6 +139,77 @@ pub(crate) fn among_known(rule: rule::Rule, cluster: &Cluster) -> Option<rule::R
             has.then_some(rule::Rule::Match(matching))?
         }
     })
+}
+
+/// Adds to a cluster what a rule names and the cluster does not have, so that it is seen whether the rule can be used
+/// once that is there.
+pub(crate) fn add_named(rule: &rule::Rule, cluster: &mut Cluster) {
+    let (guests, hosts, level): (Vec<&Guests>, Vec<&Hosts>, Option<&str>) = match rule {
+        rule::Rule::Apart(of) => (std::iter::once(&of.of).chain(&of.from).collect(), Vec::new(), of.level.as_deref()),
+        rule::Rule::Together(of) => (vec![&of.of], Vec::new(), None),
+        rule::Rule::Spread(of) => (vec![&of.of], Vec::new(), Some(&of.level)),
+        rule::Rule::Owners(of) | rule::Rule::Preferred(of) => (vec![&of.of], vec![&of.within], None),
+        rule::Rule::Among(of) => (vec![&of.of], of.within.iter().collect(), None),
+        rule::Rule::Needs(of) => (vec![&of.of, &of.near], Vec::new(), Some(&of.level)),
+        rule::Rule::Match(_) => (Vec::new(), Vec::new(), None),
+    };
+    guests.into_iter().for_each(|of| add_guests(of, cluster));
+    hosts.into_iter().for_each(|of| add_hosts(of, cluster));
+    let Some(level) = level.filter(|level| *level != HOST_LEVEL && is_name(level)) else { return };
+    if !cluster.hosts.iter().any(|host| host.areas.contains_key(level)) {
+        cluster.hosts.iter_mut().for_each(|host| drop(host.areas.insert(level.to_owned(), NO_AREA.to_owned())));
+    }
+}
+
+/// Returns whether a name can be printed. One that cannot be is a mistake of the rule that has it.
+fn is_name(name: &str) -> bool {
+    printable::why_not([&name.to_owned()]).is_none()
+}
+
+fn add_guests(of: &Guests, cluster: &mut Cluster) {
+    let guests = &mut cluster.guests;
+    let new = |name: &str| Guest::new(name, Default::default());
+    match of {
+        Guests::Guests(names) => {
+            for name in names.iter().filter(|name| is_name(name)) {
+                if !guests.iter().any(|guest| guest.name == *name) {
+                    guests.push(new(name));
+                }
+            }
+        }
+        Guests::Tag(tag) if is_name(tag) && !guests.iter().any(|guest| guest.tags.contains(tag)) => {
+            guests.push(Guest { tags: vec![tag.clone()], ..new(&format!("(tag {tag})")) });
+        }
+        Guests::Set(set)
+            if is_name(set) && !guests.iter().any(|guest| guest.availability_set.as_ref() == Some(set)) =>
+        {
+            guests.push(Guest { availability_set: Some(set.clone()), ..new(&format!("(set {set})")) });
+        }
+        Guests::Tenant(tenant)
+            if is_name(tenant) && !guests.iter().any(|guest| guest.tenant.as_ref() == Some(tenant)) =>
+        {
+            guests.push(Guest { tenant: Some(tenant.clone()), ..new(&format!("(tenant {tenant})")) });
+        }
+        Guests::Tag(_) | Guests::Set(_) | Guests::Tenant(_) => {}
+    }
+}
+
+fn add_hosts(of: &Hosts, cluster: &mut Cluster) {
+    let hosts = &mut cluster.hosts;
+    let new = |name: &str| Host { state: HostState::Offline, ..Host::new(name, Default::default()) };
+    match of {
+        Hosts::Hosts(names) => {
+            for name in names.iter().filter(|name| is_name(name)) {
+                if !hosts.iter().any(|host| host.name == *name) {
+                    hosts.push(new(name));
+                }
+            }
+        }
+        Hosts::Group(group) if is_name(group) && !hosts.iter().any(|host| host.group.as_ref() == Some(group)) => {
+            hosts.push(Host { group: Some(group.clone()), ..new(&format!("(group {group})")) });
+        }
+        Hosts::Group(_) => {}
+    }
 }
 
 #[cfg(test)]

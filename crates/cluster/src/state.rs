@@ -15,6 +15,7 @@ use crate::planner::{Excluded, Want};
 use crate::power_policy::PowerPolicy;
 use crate::records::{HostRecord, VmRecord};
 use crate::refusals::Refusals;
+use crate::sound::LeftOut;
 use crate::tables::{Change, Tables};
 use crate::time::Now;
 
@@ -365,6 +366,8 @@ pub struct Controller {
     pub(crate) runs: BTreeMap<String, OperationRun>,
     /// Counts the changes that make plans obsolete.
     pub(crate) epoch: u64,
+    /// What the last plan left out, as placement cannot use it.
+    pub(crate) left_out: Vec<LeftOut>,
     pub(crate) optimizer: Optimizer,
     pub(crate) power: PowerPolicy,
     /// Where controllers and members of the store are, by their addresses; `None`: that is not known.
@@ -411,6 +414,7 @@ impl Controller {
             powers: BTreeMap::new(),
             runs: BTreeMap::new(),
             epoch: 0,
+            left_out: Vec::new(),
             optimizer: Optimizer::default(),
             power: PowerPolicy::default(),
             needed_at: None,

@@ -277,6 +277,7 @@ impl Controller {
         found.extend(self.certificate_attention());
         found.extend(self.refused_attention());
         found.extend(self.restore_words().map(|words| format!("VMs that no host has are not started: {words}")));
+        found.extend(self.left_out_attention());
         found
     }
 }

@@ -34,8 +34,8 @@ pub struct Complaint {
     pub vms: Vec<String>,
     /// The hosts that are concerned.
     pub hosts: Vec<String>,
-    /// Of rules that can never hold together, wherever guests are: which they are, why, and what to do. No move mends
-    /// that.
+    /// Of rules that can never hold together, wherever guests are: which they are, why, and what to do. Also of what
+    /// placement cannot use and leaves out. No move mends that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clashes: Vec<String>,
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
 use super::life::is_command;
-use super::moves::{DEADLINE_OVER, is_wanted_end};
-use super::record::starts;
+use super::moves::{DEADLINE_OVER, is_called_off, is_wanted_end};
+use super::record::{is_failover, starts};
 use super::start::START_WAITS;
 use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
@@ -22,7 +22,10 @@ const PLANNED_AGAIN: &str = "it was planned again";
 impl Controller {
     /// Advances all operations that are under way.
     pub(crate) fn advance_operations(&mut self, now: Now) {
-        let open: Vec<String> = self.runs.keys().cloned().collect();
+        let mut open: Vec<String> = self.runs.keys().cloned().collect();
+        // One plan is made at a time, and that of a failover first.
+        let can_wait = |id: &String| !self.tables.operations.get(id).is_some_and(|of| is_failover(&of.value.kind));
+        open.sort_by_key(can_wait);
         for id in open {
             let Some(operation) = self.operation(&id) else {
                 self.runs.remove(&id);
@@ -178,6 +181,7 @@ impl Controller {
                 MoveState::Left => self.look_at_by_hand(now, &mut operation.moves[index]),
                 MoveState::Done | MoveState::Failed => {}
             }
+            self.tell_wait(&mut operation, index);
         }
         self.hurry(now, &operation);
         if operation.moves.iter().all(|of| of.state.is_over()) {
@@ -223,6 +227,11 @@ impl Controller {
                 match state {
                     MoveState::Done => operation.state = OperationState::Done,
                     MoveState::Failed if to.is_none() && !is_wanted => operation.state = OperationState::Planning,
+                    // It is as if the operation had been called off.
+                    MoveState::Failed if last.is_some_and(is_called_off) => {
+                        (operation.cancelled, operation.state) = (true, OperationState::Cancelled);
+                        operation.message = why;
+                    }
                     _ => (operation.state, operation.message) = (OperationState::Failed, why),
                 }
             }

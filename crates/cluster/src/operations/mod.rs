@@ -39,5 +39,5 @@ mod update;
 mod update_check;
 mod wake;
 
-pub(crate) use record::is_owner;
+pub(crate) use record::{Pending, is_held, is_owner};
 pub(crate) use start::keeps_state;

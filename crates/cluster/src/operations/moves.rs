@@ -4,7 +4,7 @@ use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, Operatio
 use skein_api::{FailureReason, HoldOptions, MigrateOptions, Migration, Outcome, Reply, Request, Severity, VmState};
 
 use super::by_hand::MOVED_BY_HAND;
-use super::record::{is_owner, starts};
+use super::record::{Pending, is_failover, is_held, is_owner, starts};
 use crate::observed::SessionId;
 use crate::records::VmRecord;
 use crate::seen::RATE_UNKNOWN;
@@ -17,6 +17,10 @@ use crate::words::refusal_words;
 const CALLED_OFF: &str = "somebody called it off";
 /// What is said of a drain whose deadline is over, and of the moves that are called off for that.
 pub(super) const DEADLINE_OVER: &str = "its deadline ran out";
+/// What is said of a move that waits for others.
+const WAITS: &str = "it waits until ";
+/// How many of these are told.
+const WAITS_TOLD_MAX: usize = 3;
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
 /// What a core moves of guests' memory in a second at least, QEMU, TLS and compression together.
@@ -49,8 +53,10 @@ impl Controller {
     }
 
     /// Begins the moves that may begin, the most important first.
+    ///
+    /// What a failover starts goes first, and waits for no migration.
     pub(crate) fn begin_moves(&mut self, now: Now) {
-        let mut waiting: Vec<(u8, String, usize)> = Vec::new();
+        let mut waiting: Vec<(bool, u8, String, usize)> = Vec::new();
         for id in self.runs.keys() {
             let Some(found) = self.tables.operations.get(id) else { continue };
             if found.value.state != OperationState::Running {
@@ -60,17 +66,17 @@ impl Controller {
                 if of.state == MoveState::Waiting && self.is_ready(now, &found.value, of) {
                     let settings = self.tables.vms.get(&of.vm).map(|vm| &vm.value.settings);
                     let priority = settings.and_then(|set| set.priority).unwrap_or(0);
-                    waiting.push((u8::MAX - priority, id.clone(), index));
+                    waiting.push((!is_failover(&found.value.kind), u8::MAX - priority, id.clone(), index));
                 }
             }
         }
         waiting.sort();
         let mut is_full = false;
-        for (_, id, index) in waiting {
+        for (can_wait, _, id, index) in waiting {
             let is_off = self.tables.operations.get(&id).is_some_and(|found| found.value.moves[index].off.is_some());
             // Moves only begin here, so once there are enough they are not counted again.
             is_full = is_full || self.begun_moves().count() >= self.tables.settings.value.migrations_max as usize;
-            if is_full && !is_off {
+            if is_full && !is_off && can_wait {
                 continue;
             }
             self.begin_if_free(now, &id, index);
@@ -80,12 +86,48 @@ impl Controller {
     /// Returns whether nothing but slots keeps a move from beginning.
     fn is_ready(&self, now: Now, operation: &Operation, of: &Move) -> bool {
         let mut before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
-        let leaves = |other: &Move| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm);
-        let is_free = before.all(|before| before.state.is_over()) && !self.open_moves().any(leaves);
+        let is_free = before.all(|before| before.state.is_over()) && self.stay_before(of).next().is_none();
         let host = self.tables.vms.get(&of.vm).map(|vm| vm.value.host.as_deref().unwrap_or_default());
         let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(operation, of));
         let is_moved = self.by_hand(&of.vm).is_some();
         is_free && is_here && !is_moved && !of.not_before.is_some_and(|time| now.is_before(time))
+    }
+
+    /// Returns the moves of guests that have to have left a move's target before. One that is held is not waited for.
+    fn stay_before<'a>(&'a self, of: &'a Move) -> impl Iterator<Item = &'a Move> {
+        let open = self.pending(Pending::All).filter(|(operation, other)| !is_held(operation, other));
+        let open = open.map(|(_, other)| other);
+        open.filter(|other| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm))
+    }
+
+    /// Says for what a move waits.
+    pub(super) fn tell_wait(&self, operation: &mut Operation, index: usize) {
+        let of = &operation.moves[index];
+        let is_own = of.detail.is_empty() || of.detail.starts_with(WAITS);
+        if of.state != MoveState::Waiting || !is_own {
+            return;
+        }
+        let before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
+        let before = before.filter(|before| !before.state.is_over()).chain(self.stay_before(of));
+        let names: Vec<String> = before.map(|before| format!("{} has left {}", before.vm, before.from)).collect();
+        let mut told = names.iter().take(WAITS_TOLD_MAX).cloned().collect::<Vec<String>>();
+        if names.len() > told.len() {
+            told.push(format!("{} more have", names.len() - told.len()));
+        }
+        let words = if told.is_empty() { String::new() } else { format!("{WAITS}{}", told.join(" and ")) };
+        operation.moves[index].detail = words;
+    }
+
+    /// Counts what comes to a host while a guest waits to be started there: a failover only waits for other starts, and
+    /// nothing for what is held.
+    fn comes_before_start(&self, operation: &Operation, host: &str) -> u32 {
+        if self.has(Planted::SlotsForgotten) {
+            return 0;
+        }
+        let begun = self.pending(Pending::All).filter(|(_, of)| of.off.is_none() && of.state == MoveState::Begun);
+        let counts =
+            |other: &Operation, of: &Move| starts(&other.kind) || !is_failover(&operation.kind) && !is_held(other, of);
+        begun.filter(|(other, of)| of.to.as_deref() == Some(host) && counts(other, of)).count() as u32
     }
 
     /// Returns whether slots are free for a move, and its hosts are there.
@@ -99,11 +141,12 @@ impl Controller {
             self.session_of(host).is_some()
                 && self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Online)
         };
-        if starts(&operation.kind) && self.claimed_by(&of.vm).is_some() {
-            return false;
+        if starts(&operation.kind) {
+            let may_begin = self.claimed_by(&of.vm).is_none() && is_online(to);
+            return may_begin && self.comes_before_start(operation, to) < self.slots(to).0;
         }
-        let leaves = || is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1;
-        (starts(&operation.kind) || leaves()) && is_online(to) && self.slots_used(to).0 < self.slots(to).0
+        let leaves = is_online(&of.from) && self.slots_used(&of.from).1 < self.slots(&of.from).1;
+        leaves && is_online(to) && self.slots_used(to).0 < self.slots(to).0
     }
 
     fn begin_if_free(&mut self, now: Now, id: &str, index: usize) {
@@ -283,11 +326,21 @@ impl Controller {
         if self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact.is_off()) {
             return self.settle_source_off(now, &mut operation.moves[index], &to);
         }
+        let is_target_off = self.is_off(&to);
+        if is_target_off {
+            // Its source need not find that out by itself. A guest that may run there is settled by its handover.
+            self.call_off(operation, index);
+        }
         let Some(id) = of.migration else {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
             let is_asked = self.is_asked(&purpose);
-            if operation.state == OperationState::Cancelling {
-                self.settle_unknown(now, &mut operation.moves[index], is_asked);
+            if operation.state == OperationState::Cancelling || is_target_off {
+                let own = &mut operation.moves[index];
+                self.settle_unknown(now, own, is_asked);
+                if is_target_off && own.state == MoveState::Left {
+                    fail(now, own, format!("{to} is off"));
+                    self.epoch += 1;
+                }
             } else if !is_asked && !self.has(Planted::BegunForgotten) {
                 // An agent that was asked before answers with the same migration.
                 if self.has(Planted::NameChanged) {
@@ -315,6 +368,8 @@ impl Controller {
                 if migration.attempt.is_some_and(|attempt| attempt.next_in_ms.is_some()) {
                     // The agent itself begins again, as another migration: ask under the same name which.
                     own.migration = None;
+                } else if is_target_off {
+                    fail(now, own, format!("{to} is off"));
                 } else if migration.why == Some(FailureReason::Cancelled) {
                     fail(now, own, if is_too_late { DEADLINE_OVER } else { CALLED_OFF }.into());
                 } else if let Some(why) = migration.why.filter(|why| *why == FailureReason::HoldOver) {
@@ -396,6 +451,11 @@ impl Controller {
         (of.state, of.detail, of.not_before) = (MoveState::Waiting, why, Some(now.in_ms(wait)));
         of.migration = None;
     }
+}
+
+/// Returns whether somebody called a move's migration off.
+pub(super) fn is_called_off(of: &Move) -> bool {
+    of.detail == CALLED_OFF
 }
 
 /// Returns whether a move ended as a person wanted, and no other host is to be tried for it.

@@ -9,7 +9,7 @@ use skein_placement_model::cluster::model::{Cluster, HostState};
 
 use super::advance::double_words;
 use super::by_hand::MOVED_BY_HAND;
-use super::record::{refusals, starts};
+use super::record::{Pending, is_failover, refusals, starts};
 use crate::answer::Answer;
 use crate::error_chain;
 use crate::planner::{Better, Excluded, PastRound, PlanError, PlanRequest, Planned, Want};
@@ -34,9 +34,15 @@ impl Controller {
     /// Returns what a plan goes by that was asked for: the cluster as it is now, which takes a while to tell of a large
     /// one. `None`: nobody waits for the plan any more.
     pub fn plan_request(&self, plan: u64) -> Option<PlanRequest> {
-        let (want, cluster) = match &self.plans.get(&plan)?.basis {
+        let AskedPlan { purpose, basis } = self.plans.get(&plan)?;
+        let is_urgent = match purpose {
+            PlanPurpose::Operation { id, .. } => self.operation(id).is_some_and(|found| is_failover(&found.kind)),
+            _ => false,
+        };
+        let pending = if is_urgent { Pending::Urgent } else { Pending::All };
+        let (want, cluster) = match basis {
             PlanBasis::Guests { want, excluded, unknown } => {
-                let cluster = self.cluster_for(want, excluded, unknown.as_deref());
+                let cluster = self.cluster_for(want, excluded, unknown.as_deref(), pending);
                 (want.clone(), cluster)
             }
             PlanBasis::Power { now_ms } => self.power_wanted(*now_ms),
@@ -48,11 +54,18 @@ impl Controller {
         let limits = limits.collect();
         let rates = cluster.hosts.iter().filter_map(|host| Some((host.name.clone(), self.rate(&host.name)?))).collect();
         let asleep = self.can_wake().into_iter().collect();
-        Some(PlanRequest { cluster, want, limits, rates, asleep })
+        let leaving = self.leaving(&cluster, pending);
+        Some(PlanRequest { cluster, want, limits, rates, asleep, leaving })
     }
 
-    fn cluster_for(&self, want: &Want, excluded: &Excluded, unknown: Option<&(String, VmRecord)>) -> Cluster {
-        let mut cluster = self.model(excluded);
+    fn cluster_for(
+        &self,
+        want: &Want,
+        excluded: &Excluded,
+        unknown: Option<&(String, VmRecord)>,
+        pending: Pending,
+    ) -> Cluster {
+        let mut cluster = self.model(excluded, pending);
         if let Want::Empty { host } = want
             && let Some(found) = cluster.hosts.iter_mut().find(|found| found.name == *host)
         {
@@ -80,6 +93,9 @@ impl Controller {
     }
 
     pub(crate) fn planned(&mut self, now: Now, plan: u64, result: Result<Planned, PlanError>) {
+        if let Ok(planned) = &result {
+            self.left_out.clone_from(&planned.left_out);
+        }
         match self.plans.remove(&plan).map(|asked| asked.purpose) {
             Some(PlanPurpose::Preview { asked, mut operation }) => {
                 let answer = match result {
@@ -127,6 +143,11 @@ impl Controller {
         run.plan = None;
         // What the plan goes by has changed meanwhile: it is made again.
         let Some(result) = result else { return };
+        let finds_place = |planned: &Planned| planned.moves.iter().any(|of| of.to.is_some());
+        if is_failover(&operation.kind) && result.as_ref().is_ok_and(finds_place) {
+            // It goes ahead of what waits, which is planned again around it.
+            self.epoch += 1;
+        }
         run.epoch = Some(self.epoch);
         match result {
             Ok(planned) if !planned.wake.is_empty() => return self.wake_for(now, operation, &planned.wake),
@@ -145,16 +166,6 @@ impl Controller {
                 take_over(&mut operation, planned);
                 self.tell_by_hand(&mut operation, first, true);
                 self.tell_doubles(&mut operation);
-                let leaving = |of: &Move| (of.from.clone(), of.vm.clone());
-                let leaving: Vec<(String, String)> = self
-                    .open_moves()
-                    .filter(|of| of.off.is_none() && of.to.as_ref() != Some(&of.from))
-                    .map(leaving)
-                    .collect();
-                for of in &mut operation.moves[first..] {
-                    let from_there = leaving.iter().filter(|(from, vm)| Some(from) == of.to.as_ref() && *vm != of.vm);
-                    of.after = from_there.map(|(_, vm)| vm.clone()).collect();
-                }
                 self.tell_exclusions(&mut operation, first);
                 self.add_off_moves(&mut operation);
                 (operation.state, operation.message) = (OperationState::Running, String::new());
@@ -235,7 +246,7 @@ fn take_over(operation: &mut Operation, planned: Planned) {
     for of in planned.moves {
         let mut new = Move::new(&of.vm, &of.from, of.to.as_deref(), &of.reason);
         new.waits = of.waits.iter().map(|before| first + before).collect();
-        new.forecast_ms = of.forecast_ms;
+        (new.after, new.forecast_ms) = (of.after, of.forecast_ms);
         operation.moves.push(new);
     }
     operation.progress.forecast_ms = operation.progress.forecast_ms.max(planned.forecast_ms);

@@ -8,6 +8,15 @@ use crate::records::VmRecord;
 use crate::state::{Controller, OperationRun, Planted};
 use crate::time::Now;
 
+/// Which moves count as made, in the cluster that a plan goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// All that are planned, so that plans fit together.
+    All,
+    /// Those that were begun, and those of failovers: what only waits gives way to a failover.
+    Urgent,
+}
+
 impl Controller {
     /// Returns an operation, with its progress.
     pub fn operation(&self, id: &str) -> Option<Operation> {
@@ -93,10 +102,21 @@ impl Controller {
         self.open_operations().flat_map(|found| &found.moves).filter(|of| !of.state.is_over())
     }
 
+    /// Returns the moves that wait or are under way and count as made, with their operations.
+    pub(crate) fn pending(&self, pending: Pending) -> impl Iterator<Item = (&Operation, &Move)> {
+        let counts = move |operation: &Operation, of: &Move| match pending {
+            Pending::All => !of.state.is_over(),
+            Pending::Urgent if is_failover(&operation.kind) => !of.state.is_over(),
+            Pending::Urgent => of.state == MoveState::Begun,
+        };
+        let moves = self.open_operations().flat_map(|found| found.moves.iter().map(move |of| (found, of)));
+        moves.filter(move |(operation, of)| counts(operation, of))
+    }
+
     /// Returns the VMs that are to be started, and where.
-    pub(crate) fn pending_starts(&self) -> impl Iterator<Item = (&str, &str)> {
-        let moves = self.open_operations().filter(|found| starts(&found.kind)).flat_map(|found| &found.moves);
-        moves.filter(|of| !of.state.is_over()).filter_map(|of| Some((of.vm.as_str(), of.to.as_deref()?)))
+    pub(crate) fn pending_starts(&self, pending: Pending) -> impl Iterator<Item = (&str, &str)> {
+        let moves = self.pending(pending).filter(|(found, _)| starts(&found.kind));
+        moves.filter_map(|(_, of)| Some((of.vm.as_str(), of.to.as_deref()?)))
     }
 
     /// Returns the operations that are under way, the oldest first.
@@ -195,6 +215,16 @@ impl Controller {
 /// Returns whether an operation starts guests that run nowhere, and does not move any.
 pub(super) fn starts(kind: &OperationKind) -> bool {
     matches!(kind, OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. })
+}
+
+/// Returns whether an operation starts the guests of a host that died. Nothing that can wait goes before one.
+pub(crate) fn is_failover(kind: &OperationKind) -> bool {
+    matches!(kind, OperationKind::Failover { .. })
+}
+
+/// Returns whether a move's guest is held on its way, or is to be: nobody knows when it leaves.
+pub(crate) fn is_held(operation: &Operation, of: &Move) -> bool {
+    matches!(&operation.kind, OperationKind::Migrate { vm, hold: Some(_), .. } if *vm == of.vm)
 }
 
 /// Returns how much of an operation is done, and how long the rest takes: as long as its forecast says, corrected by

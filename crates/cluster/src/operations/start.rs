@@ -238,6 +238,11 @@ impl Controller {
             let of_vm = refused.iter().filter(|(of, ..)| *of == vm);
             against.extend(of_vm.map(|(_, host, why)| (host.clone(), format!("{host} refused: {why}"))));
             let record = self.tables.vms.get(&vm).map(|found| &found.value);
+            if let Some(home) = record.and_then(|record| record.host.as_deref()) {
+                let asked = record.and_then(|record| record.settings.preferred.first());
+                let of = &mut operation.moves[index];
+                of.reason = home_words(&of.reason, &vm, home, asked.map(String::as_str));
+            }
             let to = operation.moves[index].to.as_deref();
             let baseline = to.and_then(|to| self.cpu_baseline_of(self.definition_of(operation, &vm), to));
             let of = &mut operation.moves[index];
@@ -463,6 +468,21 @@ impl Controller {
         let leaves = |of: &Move| of.vm == vm && of.from == host && of.to.as_deref().is_some_and(|to| to != host);
         moves.any(|of| of.state == MoveState::Begun && leaves(of))
     }
+}
+
+/// Says of the host that has a VM that it has the VM: a plan prefers the host, as if somebody had set that.
+fn home_words(reason: &str, vm: &str, home: &str, first: Option<&str>) -> String {
+    let rest = format!("' is not the first of the preferred owners of '{vm}'");
+    let mut words = String::new();
+    let mut left = reason;
+    while let Some((before, after)) = left.split_once(&rest) {
+        let (said, host) = before.rsplit_once('\'').unwrap_or(("", before));
+        // Nobody has set it, or somebody has set it for this very host.
+        let told = if first == Some(host) || first.is_none() { "" } else { &*format!(", and '{host}{rest}") };
+        words += &format!("{said}'{home}' has it{told}");
+        left = after;
+    }
+    words + left
 }
 
 /// Returns whether a VM has UEFI variables or a TPM, which are on the host that has it.

@@ -546,6 +546,18 @@ impl Bench {
         self.change_leader();
     }
 
+    /// Has something be in the store, whoever wrote it.
+    pub fn keep(&mut self, key: &str, value: serde_json::Value) {
+        self.store.insert(key.to_owned(), value.to_string().into_bytes());
+    }
+
+    /// Changes something in the store.
+    pub fn change_kept(&mut self, key: &str, change: impl FnOnce(&mut serde_json::Value)) {
+        let mut value = serde_json::from_slice(&self.store[key]).unwrap();
+        change(&mut value);
+        self.keep(key, value);
+    }
+
     /// Returns all that is in the store.
     fn stored(&self) -> Box<Tables> {
         let stored = self.store.iter().map(|(key, value)| (key.as_str(), value.as_slice(), 1));

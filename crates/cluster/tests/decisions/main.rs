@@ -19,5 +19,7 @@ mod reasons;
 mod remove;
 mod restored;
 mod starts;
+mod unusable;
 mod update;
+mod waits;
 mod watchdog;

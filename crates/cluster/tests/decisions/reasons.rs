@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use skein_api::cluster::{HostSettings, MoveState, OperationState, VmSettings};
-use skein_api::{Refusal, Reply};
+use skein_api::cluster::{HostSettings, MoveState, OperationState, ResumeRequest, StartVmRequest, VmSettings};
+use skein_api::{Refusal, Reply, VmState};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, preview};
@@ -141,4 +141,38 @@ fn names_that_cannot_be_printed_are_refused_where_they_are_set() {
         bench.ask(of_host(HostSettings { group: Some("Büro 1".into()), ..HostSettings::default() })),
         Answer::Done
     );
+}
+
+#[test]
+fn a_guest_that_is_brought_home_comes_home_because_that_was_asked_for() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.drain("alpha");
+    bench.begin_commanded(8);
+    bench.arrive_commanded(8);
+    bench.wait_s(2);
+    let request = ResumeRequest { bring_home: true };
+    let home = bench.begin(Ask::Resume { host: "alpha".into(), request });
+    bench.wait_s(1);
+    assert_eq!(bench.now(&home).moves[0].reason, "it comes home, as was asked for");
+}
+
+#[test]
+fn a_vm_is_started_where_it_is_because_its_host_has_it() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.set_vm("gamma", "web", VmState::Stopped);
+    let start = |bench: &mut Bench| {
+        let request = StartVmRequest { dry_run: true, ..StartVmRequest::default() };
+        let id = bench.put(Ask::StartVm { vm: "web".into(), request });
+        match bench.answer(id) {
+            Some(Answer::Operation(operation)) => operation.moves[0].clone(),
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let would = start(&mut bench);
+    assert_eq!(would.to.as_deref(), Some("gamma"));
+    assert!(would.reason.contains("'gamma' has it") && !would.reason.contains("preferred"), "{would:?}");
+    set(&mut bench, "web", VmSettings { preferred: names(&["beta"]), ..VmSettings::default() });
+    let would = start(&mut bench);
+    assert!(would.reason.contains("'gamma' has it"), "{would:?}");
 }

@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use skein_api::cluster::{ClusterSettings, Complaint, Explanation, Operation, OptimizeRequest, Page, Rule};
-use skein_cluster::{Ask, PlanError, complaints, error_chain, explained, warnings};
+use skein_cluster::{Ask, PlanError, complaints, error_chain, explained, left_out_complaint, warnings};
 use skein_placement_model::cluster::model::Cluster;
 
 use super::answer::{Shown, response};
@@ -128,7 +128,9 @@ pub(crate) async fn remove_rule(
     responses((status = 200, description = "What is broken", body = Page<Complaint>), ReadProblems,
         RuleProblems))]
 pub(crate) async fn list_complaints(_: Viewer, State(app): State<Shared>) -> Result<Json<Page<Complaint>>, Problem> {
-    let mut items = question(&app, complaints).await?;
+    let unreadable = app.driver.read(|core| core.unreadable_rules());
+    let mut items: Vec<Complaint> = unreadable.into_iter().map(left_out_complaint).collect();
+    items.extend(question(&app, complaints).await?);
     items.truncate(COMPLAINTS_MAX);
     Ok(Json(Page { items, next: None }))
 }
@@ -184,5 +186,7 @@ async fn question<T: Send + 'static>(
     let cluster = app.driver.read(|core| core.placement());
     let asked = tokio::task::spawn_blocking(move || ask(&cluster)).await;
     let answer = asked.map_err(|error| unavailable(error_chain(&error)))?;
-    answer.map_err(|error| Problem::new(StatusCode::CONFLICT, error_chain(&error), "see /api/v1/rules"))
+    answer.map_err(|error| {
+        Problem::new(StatusCode::CONFLICT, error_chain(&error), "see skein rule list, and what is set of hosts and VMs")
+    })
 }

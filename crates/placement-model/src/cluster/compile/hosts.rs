@@ -97,23 +97,21 @@ impl<'a> Compiler<'a> {
     }
 
     /// Returns a host's area at each level. New areas get the next number.
-    fn areas(&mut self, host: &model::Host) -> Result<Vec<u32>, String> {
+    fn areas(&mut self, host: &model::Host) -> Result<Vec<u32>, Fault> {
         let mut areas = Vec::new();
         for (at, level) in self.names.levels.iter_mut().enumerate() {
             let name = match host.areas.get(&level.name) {
                 Some(_) if level.name == HOST_LEVEL => {
-                    return Err(format!(
-                        "host '{}': the level '{HOST_LEVEL}' is each host by itself: rename it",
-                        host.name
-                    ));
+                    let what =
+                        format!("host '{}': the level '{HOST_LEVEL}' is each host by itself: rename it", host.name);
+                    return Err(Fault::from(what).below(&["areas", HOST_LEVEL]));
                 }
                 Some(area) => area,
                 None if level.name == HOST_LEVEL => &host.name,
                 None => {
-                    return Err(format!(
-                        "host '{}': its {} is missing in 'areas', which other hosts have",
-                        host.name, level.name
-                    ));
+                    let (name, level) = (&host.name, &level.name);
+                    let what = format!("host '{name}': its {level} is missing in 'areas', which other hosts have");
+                    return Err(what.into());
                 }
             };
             // A host is an area of its own, so no known area has to be looked for.
