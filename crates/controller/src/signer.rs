@@ -33,18 +33,41 @@ pub enum NoIdentity {
     /// It cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The certificate that has ended cannot be read.
-    #[error("this controller's certificate has ended, and cannot be read")]
+    /// The certificate that is not valid now cannot be read.
+    #[error("this controller's certificate is not valid now, and cannot be read")]
     Read(#[from] std::io::Error),
-    /// The certificate that has ended is none.
-    #[error("this controller's certificate has ended, and cannot be read")]
+    /// The certificate that is not valid now is none.
+    #[error("this controller's certificate is not valid now, and cannot be read")]
     Parse(#[from] ParseError),
     /// A new certificate cannot be signed.
-    #[error("this controller's certificate has ended, and is not renewed")]
+    #[error("this controller's certificate is not valid now, and is not renewed")]
     Sign(#[from] CaError),
     /// The new certificate cannot be written.
-    #[error("this controller's certificate has ended, and is not renewed")]
+    #[error("this controller's certificate is not valid now, and is not renewed")]
     Write(#[from] WriteError),
+}
+
+/// Reads a controller's identity, as [`Signer::load_identity`] does.
+///
+/// # Errors
+///
+/// There is no usable identity, and it cannot be made one.
+pub fn load_identity(
+    dir: &Path,
+    ca: Option<&ClusterCa>,
+    valid_for: Duration,
+) -> Result<ControllerIdentity, NoIdentity> {
+    let loaded = ControllerIdentity::load(dir);
+    let was = match &loaded {
+        Err(IdentityError::ControllerExpired { .. }) => "had ended, and was renewed",
+        Err(IdentityError::ControllerNotYetValid { .. }) => "was from the future, and was replaced",
+        _ => return Ok(loaded?),
+    };
+    let Some(ca) = ca else { return Ok(loaded?) };
+    let earlier = parse_pem(&std::fs::read(dir.join(ControllerIdentity::CERTIFICATE_FILE))?)?.swap_remove(0);
+    ControllerIdentity::save_certificate(dir, &ca.renew(&earlier, Validity::lasting(valid_for))?)?;
+    info!("this controller's certificate {was}");
+    Ok(ControllerIdentity::load(dir)?)
 }
 
 /// Signs certificates.
@@ -113,22 +136,14 @@ impl Signer {
         ca.renew(shown, Validity::lasting(self.valid_for)).map_err(|error| refuse(error_chain(&error), cure))
     }
 
-    /// Reads a controller's identity, and renews a certificate that has ended while the controller was off.
+    /// Reads a controller's identity. Replaces its certificate if that has ended while the controller was off, or is
+    /// from the future, as it was signed with a clock that was ahead.
     ///
     /// # Errors
     ///
     /// There is no usable identity, and it cannot be made one.
     pub fn load_identity(&self, dir: &Path) -> Result<ControllerIdentity, NoIdentity> {
-        match (ControllerIdentity::load(dir), &self.ca) {
-            (Err(IdentityError::ControllerExpired { .. }), Some(ca)) => {
-                let earlier =
-                    parse_pem(&std::fs::read(dir.join(ControllerIdentity::CERTIFICATE_FILE))?)?.swap_remove(0);
-                ControllerIdentity::save_certificate(dir, &ca.renew(&earlier, Validity::lasting(self.valid_for))?)?;
-                info!("this controller's certificate had ended, and was renewed");
-                Ok(ControllerIdentity::load(dir)?)
-            }
-            (loaded, _) => Ok(loaded?),
-        }
+        load_identity(dir, self.ca.as_ref(), self.valid_for)
     }
 
     /// Renews a controller's certificate whenever that is due. Connections that are open go on.

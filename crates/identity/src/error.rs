@@ -95,12 +95,18 @@ pub enum IdentityError {
         host: String,
     },
     /// The certificate is not valid yet.
-    #[error("the identity in {path} is valid from {from} on only: is this host's clock right?")]
+    #[error(
+        "the identity in {path} is valid from {from} on only: is this host's clock right? If it is, the certificate \
+         was signed with a clock that was ahead: where there is a controller, `skein-controller ticket --host {host}` \
+         makes a token for `skein join`, which keeps the key; else `skein ca renew {host}`, and copy host.pem here"
+    )]
     NotYetValid {
         /// The certificate's file.
         path: PathBuf,
         /// The first day of its validity.
         from: String,
+        /// The host's name.
+        host: String,
     },
     /// The certificate has no host name, lacks the members' name, or is for other purposes.
     #[error("{path} is not an identity of a skein host: make one with `skein ca issue HOST`")]
@@ -131,6 +137,18 @@ pub enum IdentityError {
         path: PathBuf,
         /// The last day of validity.
         day: String,
+    },
+    /// A controller's certificate is not valid yet.
+    #[error(
+        "the controller's identity in {path} is valid from {from} on only: is this host's clock right? If it is, the \
+         certificate was signed with a clock that was ahead: start skein-controller with the CA's key (`ca` in \
+         controller.toml), and it is replaced"
+    )]
+    ControllerNotYetValid {
+        /// The certificate's file.
+        path: PathBuf,
+        /// The first day of its validity.
+        from: String,
     },
     /// The certificate lacks the controllers' name, has the members', or is for other purposes.
     #[error("{path} is not an identity of a controller: a host's identity is not one")]

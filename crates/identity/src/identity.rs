@@ -269,7 +269,9 @@ mod tests {
         assert!(matches!(&expired, IdentityError::Expired { host, .. } if host == "h1"));
         assert!(expired.to_string().contains("skein ca renew h1"), "{expired}");
         let future = Validity { not_before: now + HOUR, not_after: now + 48 * HOUR };
-        assert!(matches!(error(future, &|_| ()), IdentityError::NotYetValid { .. }));
+        let early = error(future, &|_| ());
+        assert!(matches!(&early, IdentityError::NotYetValid { host, .. } if host == "h1"));
+        assert!(early.to_string().contains("skein-controller ticket --host h1"), "{early}");
     }
 
     #[test]

@@ -180,7 +180,11 @@ impl Parts {
                     }
                 }
                 CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                    IdentityError::NotYetValid { path, from: self.info.not_before.to_string() }
+                    let from = self.info.not_before.to_string();
+                    match self.owner {
+                        Owner::Host => IdentityError::NotYetValid { path, from, host: self.name.clone() },
+                        Owner::Controller => IdentityError::ControllerNotYetValid { path, from },
+                    }
                 }
                 _ => self.owner.other(path, Some(error)),
             },

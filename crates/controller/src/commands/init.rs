@@ -19,6 +19,7 @@ use skein_controller::fencing::FencingConfig;
 use skein_controller::found::{FoundError, Founded, check_ca, cluster_in, found, running_in};
 use skein_controller::http::token_secret;
 use skein_controller::server::DEFAULT_PORT;
+use skein_controller::signer::load_identity;
 use skein_identity::{
     CaFingerprint, ClusterCa, ControllerIdentity, ControllerNames, DEFAULT_CA_DIR, DEFAULT_CONTROLLER_DIR, JoinToken,
     Validity,
@@ -324,7 +325,7 @@ fn certificate_authority(dir: &Path, name: &str, said: &mut String) -> anyhow::R
 fn identity(config: &Config, ca: &ClusterCa, said: &mut String) -> anyhow::Result<ControllerIdentity> {
     let dir = &config.identity;
     if dir.join(ControllerIdentity::CERTIFICATE_FILE).exists() {
-        let identity = ControllerIdentity::load(dir)?;
+        let identity = load_identity(dir, Some(ca), config.certificate_time())?;
         if identity.roots().iter().all(|root| root != ca.certificate()) {
             bail!("the identity in {} is of another CA: move it away, and try again", dir.display());
         }

@@ -133,6 +133,22 @@ fn what_of_certificates_needs_a_person_is_told_by_the_controller() {
     assert!(late.len() == 1 && late[0].contains("the cluster's CA ends on"), "{late:?}");
 }
 
+#[test]
+fn a_controllers_certificate_from_the_future_is_replaced_where_the_cas_key_is() {
+    let ca = ClusterCa::create("lab").unwrap();
+    let names = ControllerNames::new("c1", ["127.0.0.1"]).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("identity");
+    let now = SystemTime::now();
+    let ahead = Validity { not_before: now + 10 * HOUR, not_after: now + 500 * HOUR };
+    ca.issue_controller(&names, ahead).unwrap().save(&at).unwrap();
+    let refused = Signer::new(None, HOUR).load_identity(&at).unwrap_err().to_string();
+    assert!(refused.contains("start skein-controller with the CA's key"), "{refused}");
+    let identity = Signer::new(Some(ca), HOUR).load_identity(&at).unwrap();
+    assert_eq!(identity.name(), "c1");
+    assert!(identity.info().not_after.as_second() < jiff::Timestamp::now().as_second() + 2 * 3600);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_controllers_own_certificate_is_renewed_while_it_serves() {
     let ca = ClusterCa::create("lab").unwrap();
