@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Fencing, HostsUpdate, PowerChange, UnixMs};
-use crate::v1::{CopyProgress, HoldOptions, MigrationId, UpdateHow};
+use crate::v1::{CopyProgress, HoldOptions, HoldRequest, MigrationId, UpdateHow};
 
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -333,7 +333,8 @@ pub struct MigrateRequest {
     #[cfg_attr(feature = "openapi", schema(minimum = 8000000, maximum = 100000000000000u64))]
     pub rate_bits_per_s: Option<u64>,
     /// How the guest is held once it is copied. `None`: it switches as soon as it may.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "HoldRequest::read")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<HoldRequest>))]
     pub hold: Option<HoldOptions>,
 }
 

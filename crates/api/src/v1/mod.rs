@@ -49,7 +49,7 @@ pub use controller_link::{
 };
 pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
-pub use hold::{HoldOptions, HoldView, SwitchWindow};
+pub use hold::{HoldOptions, HoldRequest, HoldView, SwitchWindow, WindowRequest};
 pub use host::HostView;
 pub use host_facts::{
     Accel, AccelFacts, CpuModel, FileFacts, FileSystem, HostFacts, Hugepages, MachineType, MigrationSlots, NicFacts,
