@@ -65,6 +65,17 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
+    /// There is no database, and what another had not taken over yet: SQLite would delete that.
+    #[error(
+        "{path} is empty, and {wal} has what a controller wrote last: move that beside the database that it belongs \
+         to, with all files that begin with the database's name, and try again"
+    )]
+    LeftLog {
+        /// The store's file.
+        path: PathBuf,
+        /// The file beside it.
+        wal: PathBuf,
+    },
     /// The store was written by a later version of Skein.
     #[error("{path} has format {found}, and {FORMAT} is known: use the version that wrote it, or later")]
     Newer {
@@ -147,6 +158,13 @@ impl Disk {
             LockError::Held(holder) => OpenError::Held { path: at(), holder },
             LockError::Failed(source) => OpenError::File { path: at(), source },
         })?;
+        let length = |path: &Path| std::fs::metadata(path).map_or(0, |of| of.len());
+        let mut wal = path.as_os_str().to_owned();
+        wal.push("-wal");
+        let wal = PathBuf::from(wal);
+        if length(path) == 0 && length(&wal) > 0 {
+            return Err(OpenError::LeftLog { path: at(), wal });
+        }
         // SQLite gives its other files the mode of this one.
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
         drop(file.map_err(|source| OpenError::File { path: at(), source })?);

@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use skein_api::cluster::MigrateRequest;
 use skein_api::{
     ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
     MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
 };
+use skein_client::CallError;
 use skein_units::{Rate, parse_millis};
 
 use super::cluster::access::ControllerArgs;
@@ -17,7 +18,7 @@ use super::follow::{Opening, Until, follow};
 use super::hold::HoldArgs;
 use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
 use super::session_options::transport;
-use super::text::{print, print_json};
+use super::text::{clean_line, print, print_json};
 
 /// Move a VM to another host while it runs; by a controller also one that is off.
 ///
@@ -183,16 +184,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return moves::migrate(&client?, &vm, &request, then, Output::of(args.json));
         }
     };
+    let (asked, wanted) = (vm.clone(), to.clone());
     if !args.check {
         let (request, until) = match hold {
             None => (Request::Migrate { vm, to, options, detach: args.detach }, Until::Over),
             Some(hold) => (Request::MigrateHeld { vm, to, options, hold, detach: args.detach }, Until::Held),
         };
-        return follow(&args.local.client(), Opening::begin(request), until, args.json);
+        let followed = follow(&args.local.client(), Opening::begin(request), until, args.json);
+        return followed.map_err(|error| not_here(error, &args.controllers, &asked, &wanted));
     }
-    let check = match args.local.call(&Request::Check { vm, to, options })? {
-        Reply::Check(check) => check,
-        reply => return Err(unexpected(&reply).into()),
+    let check = match args.local.call(&Request::Check { vm, to, options }) {
+        Ok(Reply::Check(check)) => check,
+        Ok(reply) => return Err(unexpected(&reply).into()),
+        Err(error) => return Err(not_here(error.into(), &args.controllers, &asked, &wanted)),
     };
     if args.json {
         print_json(&check)?
@@ -200,6 +204,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         print(&check_text(&check))?
     }
     Ok(if check.blocks() { ExitCode::from(EXIT_BLOCKED) } else { ExitCode::SUCCESS })
+}
+
+/// Says how a VM is moved that this host's agent does not have, where a controller knows which host has it.
+fn not_here(error: anyhow::Error, controllers: &ControllerArgs, vm: &str, to: &str) -> anyhow::Error {
+    let is_missing = |error: &anyhow::Error| match error.downcast_ref::<CallError>() {
+        Some(CallError::Refused(refusal)) => refusal.message.contains(&format!("there is no VM '{vm}'")),
+        _ => false,
+    };
+    let found = is_missing(&error).then(|| Some((controllers.access().ok()??, controllers.client().ok()?)));
+    let Some((access, client)) = found.flatten() else { return error };
+    let (Some(host), Some(url)) = (client.vm(vm).ok().and_then(|vm| vm.host), access.urls.first()) else {
+        return error;
+    };
+    anyhow!(elsewhere_words(vm, &host, to, &url.to_string()))
+}
+
+fn elsewhere_words(vm: &str, host: &str, to: &str, url: &str) -> String {
+    let (vm, host, to) = (clean_line(vm), clean_line(host), clean_line(to));
+    format!(
+        "{vm} is on {host}, and not on this host: have a controller move it, skein migrate {vm} --to {to} --controller \
+         {url}; or say so on {host}"
+    )
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use skein_api::cluster::{LimitRequest, SwitchRequest, VmMigration};
 use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request};
 use skein_client::{CallError, ControllerClient, ControllerError};
@@ -307,7 +307,9 @@ fn ask_anywhere(
             return Err(refusal.into());
         }
         let client = controllers.client()?;
-        let Ok(Some(vm)) = moving_vm(&client, id) else { return Err(refusal.into()) };
+        let moving = moving_vm(&client, id);
+        let moving = moving.with_context(|| format!("{refusal}; and nothing is known of migrations of other hosts"))?;
+        let Some(vm) = moving else { return Err(refusal.into()) };
         return Ok(Told::Controller(Box::new(through(&client, &vm)?)));
     }
     let client = controllers.client()?;

@@ -97,13 +97,13 @@ Examples:
     #[command(after_help = "\
 Examples:
   skein vm delete web1
-  skein vm delete web1 --yes      in a script that has a terminal")]
+  skein vm delete web1 --yes      in a script: nobody can be asked there")]
     Delete {
         #[command(flatten)]
         controllers: ControllerArgs,
         /// Its name
         name: String,
-        /// Do not ask again
+        /// Do not ask; needed where nobody can be asked
         #[arg(long)]
         yes: bool,
         /// A line of JSON for each step

@@ -45,7 +45,9 @@ pub struct BackupArgs {
 #[command(after_help = "\
 Examples:
   systemctl stop skein-controller
-  mv /var/lib/skein-controller/controller.db /var/lib/skein-controller/damaged.db
+  mkdir /var/lib/skein-controller/damaged
+  mv /var/lib/skein-controller/controller.db* /var/lib/skein-controller/damaged/
+      all of its files: what was written last may be in controller.db-wal only
   skein-controller restore /var/backups/skein-2026-11-26.jsonl
   systemctl start skein-controller")]
 pub struct RestoreArgs {

@@ -17,6 +17,7 @@ mod secret;
 mod tls;
 
 use std::path::PathBuf;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -164,6 +165,15 @@ impl RealDevices {
             }
         }
     }
+}
+
+/// Returns the SHA-256 of the certificate that a management controller shows; `None`: it shows none in time.
+pub fn shown_certificate(url: &str, until: Instant) -> Option<String> {
+    let (trust, seen) = tls::Trust::noting().ok()?;
+    // The certificate is refused: nothing is asked, and no password sent.
+    let _ = Redfish::new(url, None, trust, until).ok()?.system(None);
+    let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    (!seen.is_empty()).then_some(seen)
 }
 
 /// Waits until the controller has so much of its lease left that a power-off may go out.

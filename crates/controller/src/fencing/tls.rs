@@ -3,7 +3,7 @@
 //! Management controllers make their own certificates, with names and ends that nobody looks after. So a digest is all
 //! that counts where one is set.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::aws_lc_rs::digest;
 use rustls::client::WebPkiServerVerifier;
@@ -52,7 +52,8 @@ impl Trust {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match (certificate_sha256, ca) {
             (Some(sha256), _) => {
-                Arc::new(KnownCertificate { sha256: sha256.to_ascii_lowercase(), provider: provider.clone() })
+                let sha256 = sha256.to_ascii_lowercase();
+                Arc::new(KnownCertificate { sha256, seen: Arc::default(), provider: provider.clone() })
             }
             (None, Some(pem)) => {
                 let mut roots = RootCertStore::empty();
@@ -63,6 +64,18 @@ impl Trust {
             }
             (None, None) => return Ok(Trust::Nothing),
         };
+        Trust::by(verifier, provider)
+    }
+
+    /// Trusts no certificate. Returns where the SHA-256 of the one is noted that a device shows.
+    pub fn noting() -> Result<(Trust, Arc<Mutex<String>>), TrustError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let known = KnownCertificate { sha256: String::new(), seen: Arc::default(), provider: provider.clone() };
+        let seen = known.seen.clone();
+        Ok((Trust::by(Arc::new(known), provider)?, seen))
+    }
+
+    fn by(verifier: Arc<dyn ServerCertVerifier>, provider: Arc<CryptoProvider>) -> Result<Trust, TrustError> {
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let config = config.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
         Ok(Trust::Tls(Arc::new(config)))
@@ -73,6 +86,8 @@ impl Trust {
 #[derive(Debug)]
 struct KnownCertificate {
     sha256: String,
+    /// The SHA-256 of the certificate that was shown.
+    seen: Arc<Mutex<String>>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -87,6 +102,7 @@ impl ServerCertVerifier for KnownCertificate {
     ) -> Result<ServerCertVerified, Error> {
         let digest = digest::digest(&digest::SHA256, end_entity);
         let seen: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&seen);
         if seen == self.sha256 {
             return Ok(ServerCertVerified::assertion());
         }

@@ -3,11 +3,15 @@
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, OptionalFromRequest, Request};
+use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use serde_json::{Number, Value};
 
 use super::app::Shared;
 use super::problem::Problem;
+
+/// How many bytes a request's body has at most.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// A body.
 pub(crate) struct Body<T>(pub T);
@@ -37,6 +41,10 @@ impl<T: DeserializeOwned + Default> FromRequest<Shared> for OptionalBody<T> {
 }
 
 fn refused(rejection: JsonRejection) -> Problem {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let message = format!("the body has more than {BODY_BYTES_MAX} bytes");
+        return Problem::new(rejection.status(), message, "send less: see /openapi.json for what may be sent");
+    }
     Problem::new(rejection.status(), rejection.body_text(), "send JSON, with 'Content-Type: application/json'")
 }
 

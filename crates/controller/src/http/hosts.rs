@@ -1,15 +1,19 @@
 //! Hosts.
 
+use std::time::{Duration, Instant};
+
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use skein_api::cluster::{
-    DrainRequest, FenceRequest, Host, HostSettings, Operation, Page, PowerReading, ResumeRequest,
+    DrainRequest, FenceRequest, FencingDevice, Host, HostSettings, Operation, Page, PowerReading, ResumeRequest,
 };
-use skein_cluster::{Answer, Ask};
+use skein_cluster::{Answer, Ask, RefusedKind};
 use utoipa::IntoParams;
+
+use crate::fencing::shown_certificate;
 
 use super::answer::{Shown, response, unexpected};
 use super::app::Shared;
@@ -24,6 +28,8 @@ const SETTINGS_BYTES_MAX: usize = 64 << 10;
 
 /// The most migrations to or from a host that may be set: as the document says.
 const MIGRATIONS_MAX: u32 = 65_535;
+/// How long a fencing device may take to show its certificate.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 /// The longest deadline, in seconds: ten years.
 const DEADLINE_MAX_S: u64 = 315_360_000;
 
@@ -87,7 +93,29 @@ pub(crate) async fn set_host(
         return Err(Problem::invalid("too many migrations at once", format!("at most {MIGRATIONS_MAX} may be set")));
     }
     let ask = Ask::SetHost { host, settings: settings.clone(), version };
-    response(origin.with(&settings).ask(&app, ask).await?, Shown::Kept)
+    let answer = origin.with(&settings).ask(&app, ask).await?;
+    if let Answer::Refused(refused) = &answer
+        && refused.kind == RefusedKind::Invalid
+        && let Some(problem) = tell_certificate(&settings, &refused.message).await
+    {
+        return Err(problem);
+    }
+    response(answer, Shown::Kept)
+}
+
+/// Says which certificate a device shows, if what is to be set names none. Whoever compares the certificate with what
+/// the device itself tells can set it then.
+async fn tell_certificate(settings: &HostSettings, refused: &str) -> Option<Problem> {
+    let Some(FencingDevice::Redfish { url, certificate_sha256: None, ca: None, .. }) = &settings.fencing else {
+        return None;
+    };
+    let (url, until) = (url.clone(), Instant::now() + SHOWN_WITHIN);
+    let seen = tokio::task::spawn_blocking(move || shown_certificate(&url, until)).await.ok()??;
+    let cure = format!(
+        "compare that with what the device itself tells (or set its CA), and name it: skein host fencing set ... \
+         --certificate-sha256 {seen}"
+    );
+    Some(Problem::invalid(format!("{refused}: it shows one with the SHA-256 {seen}"), cure))
 }
 
 /// Removes a host that has no VMs

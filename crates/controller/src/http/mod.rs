@@ -47,10 +47,8 @@ use crate::signer::Signer;
 use app::{App, Shared};
 
 pub use app::Peer;
+pub use body::BODY_BYTES_MAX;
 pub use secret::{new_secrets, sha256_hex, token_secret};
-
-/// How many bytes a request's body has at most.
-pub const BODY_BYTES_MAX: usize = 1 << 20;
 
 #[derive(OpenApi)]
 #[openapi(

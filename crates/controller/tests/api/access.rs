@@ -100,6 +100,8 @@ async fn refusals_have_one_form() {
         assert_eq!(answer.status, *status, "{}", String::from_utf8_lossy(&answer.body));
         problem(answer);
     }
+    let told = problem(&cases[8].1);
+    assert!(told.detail.contains("more than 1048576 bytes") && !told.cure.contains("Content-Type"), "{told:?}");
     assert_eq!(cases[2].1.headers["allow"], "GET,HEAD");
     controller.stop().await;
 }

@@ -202,6 +202,23 @@ fn a_caller_that_gives_up_knows_whether_it_may_be_done() {
 }
 
 #[test]
+fn what_another_database_had_not_taken_over_is_not_deleted() {
+    let (_folder, path) = file();
+    let wal = path.with_extension(format!("{}-wal", path.extension().map_or("", |of| of.to_str().unwrap())));
+    std::fs::write(&wal, "what a controller wrote last").expect("it is written");
+    for is_empty in [false, true] {
+        if is_empty {
+            std::fs::write(&path, "").expect("it is written");
+        }
+        let refused = SqliteStore::open_with(&path, still()).map(drop);
+        assert!(matches!(refused, Err(OpenError::LeftLog { .. })), "{refused:?}");
+        assert!(wal.exists());
+    }
+    std::fs::remove_file(&wal).expect("it is there");
+    assert!(SqliteStore::open_with(&path, still()).is_ok());
+}
+
+#[test]
 fn what_is_no_store_is_refused_and_left_alone() {
     let (_folder, path) = file();
     std::fs::write(&path, "This is a text of somebody else's, and longer than a header of SQLite's. ".repeat(20))

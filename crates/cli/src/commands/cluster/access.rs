@@ -79,8 +79,20 @@ impl ViewArgs {
                 eprintln!("skein: {error}; what follows is of this host's agent");
                 local()
             }
+            // As of a host that was removed from the cluster.
+            Err(error) if is_refused(&error) && agent.socket.exists() => {
+                Err(error.context("the controllers show nothing to this host (--local shows what its agent sees)"))
+            }
             shown => shown,
         }
+    }
+}
+
+/// Returns whether a controller does not take who asks.
+fn is_refused(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<ControllerError>() {
+        Some(ControllerError::Refused(problem)) => matches!(problem.status, 401 | 403),
+        _ => false,
     }
 }
 

@@ -194,6 +194,11 @@ pub fn end_text(operation: &Operation) -> String {
     text
 }
 
+/// Returns whether a move gave way to a later plan, which tells what becomes of its VM.
+fn gave_way(of: &Move) -> bool {
+    of.state == MoveState::Left && of.attempts == 0 && of.detail == "it was planned again"
+}
+
 /// Returns a line of a move: `web1: hosta -> hostb moving, 3.2 s of about 8 s`.
 fn move_line(kind: &OperationKind, of: &Move, now_ms: u64) -> String {
     let since = of.begun.map(|begun| now_ms.saturating_sub(begun.0)).filter(|_| of.state == MoveState::Begun);
@@ -252,7 +257,7 @@ impl Screen {
         for (place, of) in operation.moves.iter().enumerate() {
             let state = (of.state, of.attempts);
             // Of a VM that goes nowhere the plan has told why.
-            let is_told = of.state == MoveState::Waiting || of.to.is_none();
+            let is_told = of.state == MoveState::Waiting || of.to.is_none() || gave_way(of);
             if self.told.insert(place, state) != Some(state) && !is_told {
                 lines.push(move_line(&operation.kind, of, now));
             }

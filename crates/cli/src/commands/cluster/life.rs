@@ -52,8 +52,11 @@ pub fn stop(
 
 /// Has a VM forgotten, once somebody at a terminal has said so twice.
 pub fn delete(client: &ControllerClient, name: &str, is_sure: bool, output: Output) -> anyhow::Result<ExitCode> {
-    let asks = !is_sure && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if asks && !confirmed(name)? {
+    let can_ask = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    if !is_sure && !can_ask {
+        bail!("nothing was deleted: nobody can be asked here; say that you are sure with --yes");
+    }
+    if !is_sure && !confirmed(name)? {
         bail!("nothing was deleted");
     }
     let code = go_on(client, client.delete_vm(name)?, Then::Follow, output)?;
