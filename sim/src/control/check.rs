@@ -303,17 +303,25 @@ impl Checker {
         for entry in store.read(&Range::below(prefix)).map(|page| page.entries).unwrap_or_default() {
             all.entry(entry.key.as_str().to_owned()).or_insert_with(|| entry.value.as_bytes().to_vec());
         }
-        let mut used: BTreeMap<(String, bool), u32> = BTreeMap::new();
+        // What a failover starts waits for other starts only, and no start waits for a guest that is held.
+        let mut used: BTreeMap<(String, &str), u32> = BTreeMap::new();
         for operation in all.values().filter_map(|value| serde_json::from_slice::<Operation>(value).ok()) {
+            let is_failover = matches!(operation.kind, OperationKind::Failover { .. });
+            let is_held = matches!(operation.kind, OperationKind::Migrate { hold: Some(_), .. });
+            let is_start =
+                is_failover || matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Autostart { .. });
             for of in operation.moves.iter().filter(|of| of.state == MoveState::Begun && of.off.is_none()) {
-                let is_start = matches!(
-                    operation.kind,
-                    OperationKind::Failover { .. } | OperationKind::Start { .. } | OperationKind::Autostart { .. }
-                );
-                if !is_start {
-                    *used.entry((of.from.clone(), false)).or_default() += 1;
+                let to = of.to.clone().unwrap_or_default();
+                let counts = match is_start {
+                    true => [(to.clone(), "starts"), (to, if is_failover { "" } else { "together" })].to_vec(),
+                    false => {
+                        let together = (to.clone(), if is_held { "" } else { "together" });
+                        [(of.from.clone(), "out"), (to, "in"), together].to_vec()
+                    }
+                };
+                for count in counts.into_iter().filter(|(_, what)| !what.is_empty()) {
+                    *used.entry(count).or_default() += 1;
                 }
-                *used.entry((of.to.clone().unwrap_or_default(), true)).or_default() += 1;
             }
         }
         if let Some(((host, _), count)) = used.into_iter().find(|(_, count)| *count > SLOTS) {
