@@ -587,8 +587,10 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     user.run(&["vm", "create", "web1.toml"]).exits(0).says("skein vm start web1 --cluster");
     let stopped = user.run(&["vm", "stop", "web1", "--cluster", "--timeout", "5", "--force"]).exits(1);
     stopped.says("stop of web1 failed").says("'web1' did not shut down");
-    // In a pipe nobody is asked whether they are sure.
-    user.run(&["vm", "delete", "web1"]).exits(0).says("its disks, its UEFI variables and its TPM are where they were");
+    // In a pipe nobody can be asked whether they are sure.
+    user.run(&["vm", "delete", "web1"]).exits(1).complains("nobody can be asked here");
+    let deleted = user.run(&["vm", "delete", "web1", "--yes"]).exits(0);
+    deleted.says("its disks, its UEFI variables and its TPM are where they were");
 
     user.run(&["vm", "start", "web1", "--local", "--on", "hosta"]).exits(1).complains("add --cluster");
     user.run(&["vm", "start", "web1", "--cluster", "--overcommit"]).exits(1).complains("no --overcommit");
