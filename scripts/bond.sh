@@ -19,6 +19,7 @@ head -c "$bytes" /dev/urandom >data
 for host in a b; do "$skein" ca --dir ca issue "$host" >/dev/null; done
 on() { ip netns exec "$@"; }
 sent() { on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
+declare -A lacp=([802.3ad]='lacp_rate fast')
 failed=0
 
 # try MODE HASH - makes the bonds, and sends both ways.
@@ -32,7 +33,8 @@ try() {
     done
   done
   for host in a b; do
-    ip -n $host link add bond0 type bond mode "$mode" xmit_hash_policy "$hash" miimon 100 lacp_rate fast
+    # shellcheck disable=SC2086
+    ip -n $host link add bond0 type bond mode "$mode" xmit_hash_policy "$hash" miimon 100 ${lacp[$mode]-}
     for nic in m0 m1; do ip -n $host link set $nic master bond0; ip -n $host link set $nic up; done
     ip -n $host addr add 10.5.0.$number/24 dev bond0
     ip -n $host link set bond0 up
