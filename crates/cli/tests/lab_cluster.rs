@@ -273,7 +273,8 @@ fn a_vm_is_created_stopped_started_and_deleted_and_starts_again_after_its_hosts_
     let all = "the best that all 4 hosts without a group have";
     world.waits("a plan with a CPU model of all hosts", || {
         let would = world.skein(&["vm", "start", &file, "--cluster", "--check"]);
-        done(&would, "skein vm start --check");
+        // Before hosts have told what they have, none takes it: 3.
+        assert!([Some(0), Some(3)].contains(&would.status.code()), "{would:?}");
         let said = String::from_utf8_lossy(&would.stdout);
         said.contains("of 4 hosts that can take it") && said.contains(all) && !said.contains("not counted")
     });

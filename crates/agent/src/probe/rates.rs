@@ -28,7 +28,7 @@ pub(super) fn measured(counts: &[Count]) -> Option<MeasuredRate> {
 
 /// Returns the CPU time that went into a transfer of so many bytes within so many microseconds.
 pub(super) fn used(load: AgentLoad, bytes: u64, us: u64) -> UsedCpu {
-    let share = |part: u64, of: u64| if of == 0 { 0 } else { part.saturating_mul(100) / of };
+    let share = |part: u64, of: u64| part.saturating_mul(100).checked_div(of).unwrap_or(0);
     UsedCpu {
         ms_per_gb: u64::try_from(u128::from(load.agent_us) * 1_000_000 / u128::from(bytes.max(1))).unwrap_or(u64::MAX),
         host_percent: share(load.busy_ms, load.cores_ms).min(100) as u8,

@@ -88,7 +88,12 @@ impl Transfers<'_> {
         let counts = thread::scope(|scope| {
             scope.spawn(|| {
                 let piece = Bytes::from(vec![0; PIECE_BYTES]);
-                while !is_over.load(Ordering::SeqCst) && flow.send(piece.clone(), end) {}
+                // It waits for room.
+                while !is_over.load(Ordering::SeqCst) {
+                    if !flow.send(piece.clone(), end) {
+                        break;
+                    }
+                }
             });
             let counts = self.counts(&flow, time);
             is_over.store(true, Ordering::SeqCst);

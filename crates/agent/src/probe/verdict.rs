@@ -410,7 +410,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_path_is_found() {
-        let cases: [(&str, fn(&mut ProbedPath), FindingKind); 9] = [
+        type Worsen = fn(&mut ProbedPath);
+        let cases: [(&str, Worsen, FindingKind); 9] = [
             (
                 "a switch drops jumbo frames",
                 |path| {

@@ -7,7 +7,7 @@ use skein_cluster::{Answer, Ask};
 use crate::bench::{Bench, preview};
 
 fn migrate(vm: &str, to: &str, is_held: bool) -> Ask {
-    let hold = is_held.then(|| HoldOptions { longest_s: Some(6000), window: None });
+    let hold = is_held.then_some(HoldOptions { longest_s: Some(6000), window: None });
     let request = MigrateRequest { to: Some(to.into()), hold, ..MigrateRequest::default() };
     Ask::Migrate { vm: vm.into(), request }
 }
