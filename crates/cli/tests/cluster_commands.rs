@@ -561,12 +561,10 @@ fn step(kind: &Value, state: &str, message: &str, moves: Vec<Value>) -> Operatio
 fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     let start = json!({"kind": "start", "vm": "web1", "on": null});
     let moved = json!({"vm": "web1", "from": "", "to": "hostb", "reason": "the best", "state": "done"});
-    let stay = json!({"vm": "web1", "from": "", "to": null, "reason": "hosta: it has no bridge br7", "state": "left"});
+    let stay = vec![json!({"vm": "web1", "from": "", "to": null, "reason": "it has no bridge br7", "state": "left"})];
     let stop = json!({"kind": "stop", "vm": "web1", "timeout_s": 5, "force": true});
     let user = User::logged_in(move |asked, _| match asked.what.as_str() {
-        "POST /api/v1/vms" if asked.body.contains("br7") => {
-            Answer::ok(&step(&start, "planning", "", vec![stay.clone()]))
-        }
+        "POST /api/v1/vms" if asked.body.contains("br7") => Answer::ok(&step(&start, "planning", "", stay.clone())),
         "POST /api/v1/vms" if asked.body.contains("\"start\":false") => Answer::Json(204, String::new()),
         "POST /api/v1/vms" | "POST /api/v1/vms/web1/start" => {
             Answer::ok(&step(&start, "done", "", vec![moved.clone()]))
@@ -585,12 +583,11 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     let nowhere = user.run(&["vm", "start", "br7.toml", "--cluster", "--dry-run"]).exits(3);
     nowhere.says("cannot start").says("no bridge br7");
     user.run(&["vm", "create", "web1.toml"]).exits(0).says("skein vm start web1 --cluster");
-    let stopped = user.run(&["vm", "stop", "web1", "--cluster", "--timeout", "5", "--force"]).exits(1);
-    stopped.says("stop of web1 failed").says("'web1' did not shut down");
+    let stop = &["vm", "stop", "web1", "--cluster", "--timeout", "5", "--force"];
+    user.run(stop).exits(1).says("stop of web1 failed").says("'web1' did not shut down");
     // In a pipe nobody can be asked whether they are sure.
     user.run(&["vm", "delete", "web1"]).exits(1).complains("nobody can be asked here");
-    let deleted = user.run(&["vm", "delete", "web1", "--yes"]).exits(0);
-    deleted.says("its disks, its UEFI variables and its TPM are where they were");
+    user.run(&["vm", "delete", "web1", "--yes"]).exits(0).says("its UEFI variables and its TPM are where they were");
 
     user.run(&["vm", "start", "web1", "--local", "--on", "hosta"]).exits(1).complains("add --cluster");
     user.run(&["vm", "start", "web1", "--cluster", "--overcommit"]).exits(1).complains("no --overcommit");
