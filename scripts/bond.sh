@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bond.sh [SKEIN] - sends data over bonds of two members between two agents, in an emulated machine (scripts/emulated.sh),
-# as bonding takes a kernel's module: for each mode and hash it says how much each member sent in either direction.
+# bond.sh [SKEIN] - sends data over bonds of two members between two agents, in an emulated machine
+# (scripts/emulated.sh), as bonding takes a kernel's module: for each mode and hash it says how much each member sent in either direction.
 # Where connections' ports decide (802.3ad and balance-xor by layer3+4), members have to be within 10 % of each other;
 # else one member has to carry all. SKEIN is the program; without it target/release/skein.
 set -euo pipefail
@@ -8,10 +8,10 @@ export LC_ALL=C
 case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 cd "$(dirname "$0")/.."
 skein=$(realpath "${1:-target/release/skein}")
-[ -n "${BOND_INSIDE-}" ] || exec env EMULATED_SECONDS=900 scripts/emulated.sh env BOND_INSIDE=1 "$PWD/$0" "$skein"
+[ -n "${BOND_INSIDE-}" ] || exec env EMULATED_SECONDS=1800 scripts/emulated.sh env BOND_INSIDE=1 "$PWD/$0" "$skein"
 
 # Each member's rate in Mb/s: the machine is slow. The bytes that are sent in each direction.
-rate=${BOND_RATE:-16} bytes=${BOND_BYTES:-16000000}
+rate=${BOND_RATE:-16} bytes=${BOND_BYTES:-64000000}
 dir=$(mktemp -d)
 cd "$dir"
 head -c "$bytes" /dev/urandom >data
@@ -42,7 +42,8 @@ try() {
   done
   for _ in $(seq 100); do on a ping -c 1 -W 1 10.5.0.2 >/dev/null 2>&1 && break; sleep 0.2; done
   sleep 4
-  on b "$skein" agent --tunnels-only --identity ca/hosts/b --listen '[::]:7070' --nic bond0 --allow "$dir/*.t" >b.log 2>&1 &
+  on b "$skein" agent --tunnels-only --identity ca/hosts/b --listen '[::]:7070' --nic bond0 --allow "$dir/*.t" \
+    >b.log 2>&1 &
   local agent=$!
   sleep 2
   on b socat -u UNIX-LISTEN:forth.t,fork CREATE:forth.out &

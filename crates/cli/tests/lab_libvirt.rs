@@ -78,8 +78,7 @@ fn main() -> ExitCode {
         },
     }
     let Tests { passed, failed } = tests;
-    let status = if failed == 0 { "ok" } else { "FAILED" };
-    let seconds = begin.elapsed().as_secs();
+    let (status, seconds) = (if failed == 0 { "ok" } else { "FAILED" }, begin.elapsed().as_secs());
     println!("\ntest result: {status}. {passed} passed; {failed} failed; {skipped} ignored; finished in {seconds} s");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -327,24 +326,17 @@ impl Hosts {
             let via = addresses[1 - nth].to_string();
             run(world, "ip", &["addr", "add", &format!("{}/32", CAUGHT[nth]), "dev", "lo"])?;
             run(world, "ip", &["route", "add", "10.9.9.0/24", "via", &via])?;
-            world.put(&self.image.kernel, "/var/lib/libvirt/boot/vmlinuz")?;
-            world.put(&self.image.initrd, "/var/lib/libvirt/boot/initrd")?;
+            for (file, name) in [(&self.image.kernel, "vmlinuz"), (&self.image.initrd, "initrd")] {
+                world.put(file, &format!("/var/lib/libvirt/boot/{name}"))?;
+            }
             world.put(Path::new(SKEIN), "/usr/local/bin/skein")?;
             skein_ca(&["issue", name])?;
             for file in ["ca.pem", "host.pem", "host.key"] {
                 world.put(&ca.join("hosts").join(name).join(file), &format!("/etc/skein/identity/{file}"))?;
             }
             let mut agent = world.command("skein");
-            agent.args([
-                "agent",
-                "--tunnels-only",
-                "--allow",
-                DAEMON,
-                "--allow",
-                RELAY,
-                "--allow",
-                "/run/skein/migration/*",
-            ]);
+            agent.args(["agent", "--tunnels-only", "--allow", DAEMON, "--allow", RELAY]);
+            agent.args(["--allow", "/run/skein/migration/*"]);
             let log = File::create(self.logs.path().join(format!("agent-{name}"))).context("make a log")?;
             self.agents.push(agent.stdout(log.try_clone()?).stderr(log).spawn().context("start skein agent")?);
             run(world, "skein", &["net", "catch", "install"])?;

@@ -1,5 +1,5 @@
-//! Tests `skein net qos` with a kernel's queues: what it makes is what it shows, what is marked is counted as marked, and
-//! what others configured stays. Needs root.
+//! Tests `skein net qos` with a kernel's queues: what it makes is what it shows, what is marked is counted as marked,
+//! and what others configured stays. Needs root.
 // Cores: 0.3
 // Timeout: 120 s
 

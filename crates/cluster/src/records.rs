@@ -97,7 +97,7 @@ pub struct HostRecord {
 /// record away.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredRecord {
-    /// When.
+    /// When the store was restored.
     pub at: UnixMs,
 }
 

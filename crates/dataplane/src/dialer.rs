@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_host::{BondBelow, ports_of_member};
 use skein_identity::Identity;
 use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
-use skein_network::{BondBelow, ports_of_member};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -542,7 +542,8 @@ impl Dialer {
             let (mode, hash) = (of.mode.word(), of.hash.word());
             let is_spread = bond.as_ref().is_some_and(BondBelow::is_by_ports);
             let what = if is_spread { "each carries some connections" } else { "one member carries this path" };
-            info!(session = %self.live.id, "path {}: {name} ({mode}, {hash}) has {members} members: {what}", shown(pair));
+            let (session, path) = (self.live.id, shown(pair));
+            info!(%session, "path {path}: {name} ({mode}, {hash}) has {members} members: {what}");
         }
         state.bond = bond;
         state.members()

@@ -5,8 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use skein_host::{Kernel, Nic, NicError};
-use skein_network::BondBelow;
+use skein_host::{BondBelow, Kernel, Nic, NicError};
 use skein_session::address::NicAddress;
 use tracing::{info, warn};
 
@@ -35,7 +34,7 @@ impl HostNics for ThisHost {
     }
 
     fn bond_below(&self, nic: &str) -> Option<BondBelow> {
-        skein_network::bond_below(&Kernel::new(), nic)
+        skein_host::bond_below(&Kernel::new(), nic)
     }
 
     fn keep_apart(&self, addresses: &[NicAddress]) {

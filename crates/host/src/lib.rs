@@ -35,7 +35,7 @@ pub use memory::{HostMemory, Memory, host_memory, process_memory, process_reside
 pub use netns::enter;
 pub use nic::nics;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
-pub use skein_network::{Counters, InterfaceAddress, Nic, NicError, uplink};
+pub use skein_network::{BondBelow, Counters, InterfaceAddress, Nic, NicError, bond_below, ports_of_member, uplink};
 pub use tcp::{TcpSegments, tcp_segments};
 pub use thread_priority::raise_thread_priority;
 pub use tool::{Tool, ToolOutput, run_tool};

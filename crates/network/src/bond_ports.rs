@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 const FIRST_PORT: u16 = 32_768;
 const LAST_PORT: u16 = 60_999;
 
-/// Returns the member that sends a packet from `from` to `to`, of a bond that goes by `layer3+4` and has so many members
-/// that send: the kernel's hash (`bond_xmit_hash` and `bond_ip_hash` of drivers/net/bonding/bond_main.c, from Linux 4.15
-/// on).
+/// Returns the member that sends a packet from `from` to `to`, of a bond that goes by `layer3+4` and has so many
+/// members that send: the kernel's hash (`bond_xmit_hash` and `bond_ip_hash` of drivers/net/bonding/bond_main.c, from
+/// Linux 4.15 on).
 pub fn member_of(from: SocketAddr, to: SocketAddr, members: u32) -> u32 {
     let ports = [from.port().to_be_bytes(), to.port().to_be_bytes()].concat();
     let ports = u32::from_ne_bytes([ports[0], ports[1], ports[2], ports[3]]);
@@ -31,8 +31,8 @@ fn folded(ip: IpAddr) -> u32 {
     }
 }
 
-/// Returns ports of `from` with which a connection to `to` takes this member, in both directions if the other end's bond
-/// is as this one: `many` at most, from a place on that `seed` chooses.
+/// Returns ports of `from` with which a connection to `to` takes this member, in both directions if the other end's
+/// bond is as this one: `many` at most, from a place on that `seed` chooses.
 pub fn ports_of_member(from: IpAddr, to: SocketAddr, member: u32, members: u32, seed: u16, many: usize) -> Vec<u16> {
     let count = LAST_PORT - FIRST_PORT + 1;
     let ports = (0..count).map(|nth| FIRST_PORT + ((u32::from(seed) + u32::from(nth)) % u32::from(count)) as u16);

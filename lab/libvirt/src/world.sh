@@ -59,8 +59,8 @@ getent group libvirt-qemu >/dev/null || echo 'libvirt-qemu:x:64055:libvirt-qemu'
 getent group libvirt >/dev/null || echo 'libvirt:x:64050:' >>/etc/group
 getent passwd libvirt-qemu >/dev/null ||
     echo "libvirt-qemu:x:64055:$(getent group kvm | cut -d: -f3):QEMU:/var/lib/libvirt:/usr/sbin/nologin" >>/etc/passwd
-mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu /var/lib/libvirt/boot /var/lib/libvirt/images /var/log/libvirt/qemu /var/cache/libvirt/qemu \
-    /run/libvirt
+mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu /var/lib/libvirt/boot /var/lib/libvirt/images \
+    /var/log/libvirt/qemu /var/cache/libvirt/qemu /run/libvirt
 
 # A libvirtd loads every driver that it finds; it needs QEMU's only.
 find /usr/lib -path '*/libvirt/connection-driver/*.so' ! -name '*_qemu.so' -delete

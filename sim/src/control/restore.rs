@@ -12,8 +12,6 @@ use super::host::Ms;
 use super::node;
 use super::world::World;
 
-/// One run of so many has a backup restored.
-pub const RUNS: u64 = 6;
 /// How long after the first moments the backup is made, at most, and how long after that it is restored.
 const BACKUP_MS: Ms = 15_000;
 const RESTORE_MS: Ms = 14_000;

@@ -12,12 +12,14 @@ use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreE
 use super::check::Checker;
 use super::event::{Event, Session};
 use super::host::{Agent, Bmc, Flight, Ms, Node};
-use super::restore;
 use super::timer;
 use crate::rng::Rng;
 
 /// The wall clock at the begin of a run: some day in 2026.
 const EPOCH_MS: u64 = 1_770_000_000_000;
+
+/// One run of so many has a backup restored.
+const RESTORE_RUNS: u64 = 6;
 
 /// One run of so many has certificates renewed.
 const RENEWAL_RUNS: u64 = 5;
@@ -80,7 +82,7 @@ impl World {
             renewals: BTreeMap::new(),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
             watchdog_rng: (seed % timer::RUNS == timer::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
-            restore_rng: (seed % restore::RUNS == restore::RUNS - 2).then(|| Rng::new(seed ^ EPOCH_MS ^ 2)),
+            restore_rng: (seed % RESTORE_RUNS == RESTORE_RUNS - 2).then(|| Rng::new(seed ^ EPOCH_MS ^ 2)),
             backup: Vec::new(),
             numbers: 0,
             trace: crate::is_traced(),

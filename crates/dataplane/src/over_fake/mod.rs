@@ -37,7 +37,7 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const DATA_CONNECTIONS: usize = 2;
 
 impl HostNics for FakeHost {
-    fn bond_below(&self, _: &str) -> Option<skein_network::BondBelow> {
+    fn bond_below(&self, _: &str) -> Option<skein_host::BondBelow> {
         None
     }
 

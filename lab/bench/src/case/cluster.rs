@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "rate-limit",
-            "A migration keeps to its limit, and to another that is set in the middle; two migrations share a NIC evenly.",
+            "A migration keeps to its limit, and to one that is set in the middle; two migrations share a NIC evenly.",
             ClusterCase::RateLimit,
         ),
         case(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure, rate_limit, share},
+    cluster::{drain_figure, fleet_figure, rate_limit_figure, share_figure},
     figure::Check,
     mover::Mover,
     results::Part,
@@ -47,8 +47,8 @@ impl ClusterCase {
         match self {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
-            ClusterCase::RateLimit => rate_limit::judge(&[]),
-            ClusterCase::Share => share::judge(&[]),
+            ClusterCase::RateLimit => rate_limit_figure::judge(&[]),
+            ClusterCase::Share => share_figure::judge(&[]),
         }
     }
 }

@@ -5,8 +5,10 @@ pub(crate) mod drain_figure;
 mod fleet;
 pub(crate) mod fleet_figure;
 mod options;
-pub(crate) mod rate_limit;
-pub(crate) mod share;
+mod rate_limit;
+pub(crate) mod rate_limit_figure;
+mod share;
+pub(crate) mod share_figure;
 
 pub use self::options::ClusterOptions;
 use crate::{case::ClusterCase, error::BenchError, results::Part};
@@ -19,8 +21,8 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
-        ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit::judge(&rounds)),
-        ClusterCase::Share => share::run(options, tell).map(|rounds| share::judge(&rounds)),
+        ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
+        ClusterCase::Share => share::run(options, tell).map(|rounds| share_figure::judge(&rounds)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

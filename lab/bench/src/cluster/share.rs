@@ -1,5 +1,5 @@
 //! Fills links with foreign TCP in both directions, gives migrations a share of the source's NICs, and moves four
-//! guests. Judged beside the runs.
+//! guests.
 
 use std::{
     process::{Child, Stdio},
@@ -14,14 +14,8 @@ use skein_lab_guest::Params;
 use skein_units::measured;
 
 use super::options::{ClusterOptions, in_thread};
-use crate::{
-    error::BenchError,
-    figure::{
-        Limit::{AtLeast, AtMost},
-        part,
-    },
-    results::Part,
-};
+use super::share_figure::{GUESTS, Shared};
+use crate::error::BenchError;
 
 const SOURCE: &str = "a";
 const TARGET: &str = "b";
@@ -32,8 +26,7 @@ const LINK_MBIT: u32 = 500;
 const NIC_RATE: &str = "480Mbit/s";
 /// The share of migrations in per cent.
 const SHARE: u8 = 90;
-/// The guests that move at once, and the MiB in each that do not compress.
-const GUESTS: usize = 4;
+/// The MiB in each guest that do not compress.
 const FILL_MB: u32 = 192;
 /// The foreign connections on each NIC: in the direction of the migrations, and against it.
 const FOREIGN: u32 = 8;
@@ -45,21 +38,6 @@ const UNDISTURBED: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 const PORT: u16 = 5301;
 const PATIENCE: Duration = Duration::from_secs(180);
-
-/// What was seen in a round.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shared {
-    /// The share of migrations in what the source's NICs sent, from [`HOLDS_AFTER`] until the first guest was over.
-    pub share: f64,
-    /// What both had together, as a share of what the NICs may send.
-    pub filled: f64,
-    /// What came against the migrations meanwhile, as a share of what came before.
-    pub against: f64,
-    /// The share that foreign traffic had of the NICs once the migrations were over.
-    pub foreign_alone: f64,
-    /// How many guests found their memory intact.
-    pub intact: usize,
-}
 
 /// Runs the rounds.
 pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Shared>, BenchError> {
@@ -199,58 +177,5 @@ fn shared(cluster: &Cluster, options: &ClusterOptions, vms: &[String]) -> Shared
         against: (last_came - came) as f64 / seconds / undisturbed_bps,
         foreign_alone: alone / nics_bps,
         intact: vms.iter().filter(|vm| is_intact(vm)).count(),
-    }
-}
-
-/// Returns the figure's parts, by the worst round. Without rounds nothing was measured.
-pub fn judge(rounds: &[Shared]) -> Vec<Part> {
-    let least = |of: &dyn Fn(&Shared) -> f64| {
-        let least = rounds.iter().map(of).min_by(f64::total_cmp);
-        least.map(|least| (least, measured::percent(least))).ok_or_else(|| "nothing was measured".to_owned())
-    };
-    let lost = rounds.iter().map(|round| GUESTS - round.intact).max();
-    let lost =
-        lost.map(|lost| (lost as f64, format!("{lost} of {GUESTS}"))).ok_or_else(|| "nothing was measured".into());
-    vec![
-        part(
-            "with a share of 90 % migrations have at least 88 % within 1 s".into(),
-            AtLeast(0.88),
-            least(&|of| of.share),
-        ),
-        part(
-            "foreign traffic has the rest: both fill at least 90 % of the NICs".into(),
-            AtLeast(0.9),
-            least(&|of| of.filled),
-        ),
-        part(
-            "the opposite direction has at least 95 % of what it had before".into(),
-            AtLeast(0.95),
-            least(&|of| of.against),
-        ),
-        part(
-            "alone, foreign traffic has at least 90 % of the NICs".into(),
-            AtLeast(0.9),
-            least(&|of| of.foreign_alone),
-        ),
-        part("guests whose memory is not intact".into(), AtMost(0.0), lost),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: Shared = Shared { share: 0.9, filled: 0.97, against: 0.99, foreign_alone: 0.98, intact: 4 };
-
-    fn met(rounds: &[Shared]) -> Vec<Option<bool>> {
-        judge(rounds).iter().map(|part| part.met).collect()
-    }
-
-    #[test]
-    fn a_figure_is_judged_by_its_worst_round() {
-        assert_eq!(met(&[GOOD]), [Some(true); 5]);
-        let bad = Shared { share: 0.87, filled: 0.8, against: 0.9, foreign_alone: 0.5, intact: 3 };
-        assert_eq!(met(&[GOOD, bad]), [Some(false); 5]);
-        assert_eq!(met(&[]), [None; 5]);
     }
 }

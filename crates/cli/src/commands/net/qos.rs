@@ -186,7 +186,7 @@ fn remove_from(kernel: &Kernel, nic: &Nic) -> anyhow::Result<bool> {
 fn batch(lines: &str) -> anyhow::Result<()> {
     let said = run_tool("tc", &["-batch", "-"], lines).map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow::anyhow!(
-            "the program tc is missing: apt-get install iproute2 (Debian, Ubuntu), dnf install iproute-tc (Fedora, RHEL)"
+            "the program tc is missing: apt-get install iproute2 (Debian, Ubuntu), dnf install iproute-tc (Fedora)"
         ),
         _ => anyhow::Error::new(error).context("tc cannot be run"),
     })?;
