@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # bond.sh [SKEIN] - sends data over bonds of two members between two agents, in an emulated machine
-# (scripts/emulated.sh), as bonding takes a kernel's module: for each mode and hash it says how much each member sent in either direction.
+# (scripts/emulated.sh), as bonding takes a kernel's module: for each mode and hash it says how much each member sent in
+# either direction.
 # Where connections' ports decide (802.3ad and balance-xor by layer3+4), members have to be within 10 % of each other;
 # else one member has to carry all. SKEIN is the program; without it target/release/skein.
 set -euo pipefail

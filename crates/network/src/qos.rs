@@ -269,8 +269,8 @@ mod tests {
         let lines = share_lines("eth0", SETTINGS, Scheduler::Ets, 0, None);
         assert_eq!(
             lines,
-            "qdisc add dev eth0 root handle 5ce1: ets bands 2 quanta 138240 15360 priomap 1 1 1 1 1 0 1 1 1 1 1 1 1 1 1 \
-             1\n"
+            "qdisc add dev eth0 root handle 5ce1: ets bands 2 quanta 138240 15360 priomap 1 1 1 1 1 0 1 1 1 1 1 \
+             1 1 1 1 1\n"
         );
         let lines = share_lines("eth0", SETTINGS, Scheduler::Ets, 0, Some("fq_codel"));
         assert_eq!(lines.lines().last(), Some("qdisc add dev eth0 parent 5ce1:2 fq_codel"));
