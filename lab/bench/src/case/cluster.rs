@@ -29,10 +29,5 @@ pub(super) fn cases() -> Vec<Case> {
             "A migration keeps to its limit, and to one that is set in the middle; two migrations share a NIC evenly.",
             ClusterCase::RateLimit,
         ),
-        case(
-            "qos-share",
-            "Four guests move over two NICs that foreign TCP fills, with a share of 90 % (HTB).",
-            ClusterCase::Share,
-        ),
     ]
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure, rate_limit_figure, share_figure},
+    cluster::{drain_figure, fleet_figure, rate_limit_figure},
     figure::Check,
     mover::Mover,
     results::Part,
@@ -37,8 +37,6 @@ pub enum ClusterCase {
     Fleet,
     /// Migrations are limited, and share a NIC.
     RateLimit,
-    /// Migrations have a share of NICs that others fill.
-    Share,
 }
 
 impl ClusterCase {
@@ -48,7 +46,6 @@ impl ClusterCase {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
             ClusterCase::RateLimit => rate_limit_figure::judge(&[]),
-            ClusterCase::Share => share_figure::judge(&[]),
         }
     }
 }

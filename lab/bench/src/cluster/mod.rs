@@ -7,8 +7,6 @@ pub(crate) mod fleet_figure;
 mod options;
 mod rate_limit;
 pub(crate) mod rate_limit_figure;
-mod share;
-pub(crate) mod share_figure;
 
 pub use self::options::ClusterOptions;
 use crate::{case::ClusterCase, error::BenchError, results::Part};
@@ -22,7 +20,6 @@ pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(Str
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
         ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
-        ClusterCase::Share => share::run(options, tell).map(|rounds| share_figure::judge(&rounds)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }
