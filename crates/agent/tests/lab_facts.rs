@@ -4,102 +4,41 @@
 // QEMU: 7.2 10
 // Cores: 0.5
 
+mod two_agents;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{Accel, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigin, VmView};
+use skein_api::{Accel, HostFacts, Presence, ProblemKind, Reply, Request, VmOrigin};
 use skein_client::Client;
-use skein_handover::MigrationLimits;
-use skein_identity::{ClusterCa, Validity};
-use skein_lab_hosts::{Lab, Spec};
+use skein_lab_hosts::Spec;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use self::two_agents::{PATIENCE, TwoAgents};
+
 const RATE_MBIT: u32 = 500;
 
-/// Returns a lock, so that there is one lab at a time.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-struct World {
-    // These are dropped in this order: VMs (they outlive agents), agents, the hosts that they run in.
-    vms: Vms,
-    _agents: [Agent; 2],
-    lab: Lab,
-    dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
-}
-
-/// Stops the VMs that are left running.
-struct Vms([Client; 2]);
-
-impl Drop for Vms {
-    fn drop(&mut self) {
-        for client in &self.0 {
-            let Ok(Reply::Vms { vms }) = client.call(&Request::VmList, PATIENCE) else { continue };
-            for VmView { name, .. } in vms {
-                let _ = client.call(&Request::VmStop { name, timeout_s: 0, force: true }, PATIENCE);
-            }
-        }
-    }
-}
+struct World(TwoAgents);
 
 impl World {
     fn new() -> World {
-        let turn = turn();
-        let lab = Lab::up(Spec::pairs(&format!("facts{}", std::process::id()), 2, Some(RATE_MBIT))).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let ca = ClusterCa::create("test").unwrap();
-        let hosts_file = dir.path().join("hosts.toml");
-        let host = |name| format!("[[host]]\nname = '{name}'\naddress = ['{}']\n", lab.ip(name, 0).unwrap());
-        fs::write(&hosts_file, host("a") + &host("b")).unwrap();
-        let dirs = ["a", "b"].map(|name| Dirs { state: dir.path().join(name).join("s"), run: dir.path().join(name) });
-        let agents = [0, 1].map(|at| {
-            let name = ["a", "b"][at];
-            let acceptor = AcceptorSettings {
-                listen: "[::]:7070".parse().unwrap(),
-                addresses: Addresses::default(),
-                allow_plain_data: false,
-                outage: Duration::from_secs(60),
-            };
-            let vms = VmSettings {
-                dirs: dirs[at].clone(),
-                controllers_file: hosts_file.with_file_name("controllers.toml"),
-                qemu: None,
-                limits: MigrationLimits::default(),
-                keeper_command: Vec::new(),
-                power_off: Vec::new(),
-                update: Default::default(),
-                watchdog: None,
-            };
-            let settings = AgentSettings {
-                hosts_file: hosts_file.clone(),
-                vms: Some(vms),
-                ..AgentSettings::tunnels(acceptor, Allow::new::<&str>(&[]).unwrap())
-            };
-            lab.enter(name, || Agent::start(settings, &ca.issue(name, Validity::days(1)).unwrap())).unwrap().unwrap()
-        });
-        let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));
-        World { vms, _agents: agents, lab, dir, _turn: turn }
+        let spec = Spec::pairs(&format!("facts{}", std::process::id()), 2, Some(RATE_MBIT));
+        World(TwoAgents::new(&spec, |_| {}, "[::]:7070"))
     }
 
     fn client(&self, host: &str) -> &Client {
-        &self.vms.0[usize::from(host == "b")]
+        self.0.client(host)
     }
 
     /// Runs `ip` in a host.
     fn ip(&self, host: &str, line: &str) {
-        let status = self.lab.command(host, "ip").unwrap().args(line.split_ascii_whitespace()).status().unwrap();
+        let status = self.0.lab.command(host, "ip").unwrap().args(line.split_ascii_whitespace()).status().unwrap();
         assert!(status.success(), "ip {line}");
     }
 
     fn disk(&self) -> PathBuf {
-        let path = self.dir.path().join("disk");
+        let path = self.0.dir.path().join("disk");
         fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         path
     }
@@ -143,8 +82,8 @@ impl Drop for Killed {
 
 /// Holds a tap open, as a guest would.
 fn hold_tap(world: &World, host: &str, tap: &str) -> Killed {
-    let qmp = world.dir.path().join("other");
-    let mut command = world.lab.command(host, skein_hypervisor::Config::new("", 0, "").program()).unwrap();
+    let qmp = world.0.dir.path().join("other");
+    let mut command = world.0.lab.command(host, skein_hypervisor::Config::new("", 0, "").program()).unwrap();
     command.args(["-nodefaults", "-display", "none", "-S", "-machine", "none", "-qmp"]);
     command.arg(format!("unix:{},server=on,wait=off", qmp.display()));
     command.args(["-netdev", &format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
@@ -242,7 +181,7 @@ fn what_speaks_against_a_migration() {
 #[test]
 fn an_overlay_brings_the_image_below_it() {
     let world = World::new();
-    let (base, overlay) = (world.disk(), world.dir.path().join("overlay"));
+    let (base, overlay) = (world.disk(), world.0.dir.path().join("overlay"));
     let qemu = skein_hypervisor::Config::new("", 0, "").program();
     let beside = qemu.with_file_name("qemu-img");
     let mut command = Command::new(if beside.exists() { beside } else { "qemu-img".into() });
@@ -257,9 +196,9 @@ fn an_overlay_brings_the_image_below_it() {
 #[test]
 fn a_guest_that_somebody_else_started() {
     let world = World::new();
-    let (disk, qmp) = (world.disk(), world.dir.path().join("qmp"));
+    let (disk, qmp) = (world.disk(), world.0.dir.path().join("qmp"));
     world.ip("a", "tuntap add dev tap3 mode tap");
-    let mut command = world.lab.command("a", skein_hypervisor::Config::new("", 0, "").program()).unwrap();
+    let mut command = world.0.lab.command("a", skein_hypervisor::Config::new("", 0, "").program()).unwrap();
     command.args("-name vm -nodefaults -display none -machine pc,accel=tcg -cpu Nehalem -m 128 -netdev".split(' '));
     command.args(["tap,id=n,ifname=tap3,script=no,downscript=no", "-device", "virtio-net-pci,netdev=n,romfile="]);
     command.args(["-drive", &format!("file={},format=raw,if=virtio", disk.display())]);

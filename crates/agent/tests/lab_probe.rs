@@ -4,111 +4,42 @@
 // QEMU: 10
 // Cores: 1
 
+mod two_agents;
+
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use skein_agent::{
-    AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Dirs, Forward, Tunnel, TunnelSettings,
-    VmSettings,
-};
-use skein_api::{FindingKind, Probe, ProbedPath, Reply, Request, VmOrigin, VmView};
+use skein_agent::{Addresses, DialerSettings, Forward, Tunnel, TunnelSettings};
+use skein_api::{FindingKind, Probe, ProbedPath, Reply, Request, VmOrigin};
 use skein_client::Client;
-use skein_handover::MigrationLimits;
-use skein_identity::{ClusterCa, Identity, Validity};
 use skein_lab_hosts::{Family, Lab, Spec};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use self::two_agents::{PATIENCE, TwoAgents};
+
 const RATE_MBIT: u32 = 100;
 
-/// Returns a lock, so that there is one lab at a time.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-struct World {
-    // These are dropped in this order: VMs (they outlive agents), agents, the hosts that they run in.
-    vms: Vms,
-    _agents: [Agent; 2],
-    lab: Lab,
-    identity: Identity,
-    dir: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
-}
-
-/// Stops the VMs that are left running.
-struct Vms([Client; 2]);
-
-impl Drop for Vms {
-    fn drop(&mut self) {
-        for client in &self.0 {
-            let Ok(Reply::Vms { vms }) = client.call(&Request::VmList, PATIENCE) else { continue };
-            for VmView { name, .. } in vms {
-                let _ = client.call(&Request::VmStop { name, timeout_s: 0, force: true }, PATIENCE);
-            }
-        }
-    }
-}
+struct World(TwoAgents);
 
 impl World {
     fn new(name: &str, spec: impl FnOnce(&str) -> Spec, prepare: impl FnOnce(&Lab)) -> World {
-        let turn = turn();
-        let lab = Lab::up(spec(&format!("{name}{}", std::process::id()))).unwrap();
-        prepare(&lab);
-        let dir = tempfile::tempdir().unwrap();
-        let ca = ClusterCa::create("test").unwrap();
-        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
-        let hosts_file = dir.path().join("hosts.toml");
-        let host = |name| format!("[[host]]\nname = '{name}'\naddress = ['{}']\n", lab.ip(name, 0).unwrap());
-        fs::write(&hosts_file, host("a") + &host("b")).unwrap();
-        let dirs = ["a", "b"].map(|name| Dirs { state: dir.path().join(name).join("s"), run: dir.path().join(name) });
-        let agents = [0, 1].map(|at| {
-            let name = ["a", "b"][at];
-            let acceptor = AcceptorSettings {
-                listen: "0.0.0.0:7070".parse().unwrap(),
-                addresses: Addresses::default(),
-                allow_plain_data: false,
-                outage: Duration::from_secs(60),
-            };
-            let vms = VmSettings {
-                dirs: dirs[at].clone(),
-                controllers_file: hosts_file.with_file_name("controllers.toml"),
-                qemu: None,
-                limits: MigrationLimits::default(),
-                keeper_command: Vec::new(),
-                power_off: Vec::new(),
-                update: Default::default(),
-                watchdog: None,
-            };
-            let settings = AgentSettings {
-                hosts_file: hosts_file.clone(),
-                connections: 2,
-                vms: Some(vms),
-                ..AgentSettings::tunnels(acceptor, Allow::new(&[format!("{}/*", dir.path().display())]).unwrap())
-            };
-            lab.enter(name, || Agent::start(settings, &identities[at])).unwrap().unwrap()
-        });
-        let vms = Vms(dirs.map(|dirs| Client::new(&dirs.socket())));
-        World { vms, _agents: agents, lab, identity: identities[0].clone(), dir, _turn: turn }
+        World(TwoAgents::new(&spec(&format!("{name}{}", std::process::id())), prepare, "0.0.0.0:7070"))
     }
 
     fn client(&self) -> &Client {
-        &self.vms.0[0]
+        self.0.client("a")
     }
 
     /// Opens a tunnel from `in` at a to `out` at b, where somebody listens.
     fn tunnel(&self) -> (Tunnel, UnixListener) {
-        let path = |name: &str| self.dir.path().join(name);
+        let path = |name: &str| self.0.dir.path().join(name);
         let listener = UnixListener::bind(path("out")).unwrap();
         let settings = TunnelSettings {
             dialer: DialerSettings {
-                to: vec![SocketAddr::new(self.lab.ip("b", 0).unwrap(), 7070)],
+                to: vec![SocketAddr::new(self.0.lab.ip("b", 0).unwrap(), 7070)],
                 host: Some("b".into()),
                 addresses: Addresses::default(),
                 connections: 1,
@@ -120,13 +51,13 @@ impl World {
             transport: Default::default(),
             packer: Vec::new(),
         };
-        let tunnel = self.lab.enter("a", || Tunnel::start(settings, self.identity.clone())).unwrap().unwrap();
+        let tunnel = self.0.lab.enter("a", || Tunnel::start(settings, self.0.identities[0].clone())).unwrap().unwrap();
         (tunnel, listener)
     }
 
     /// Returns the bytes that each NIC of a has sent so far.
     fn sent(&self) -> BTreeMap<String, u64> {
-        self.lab.counters("a").unwrap().into_iter().map(|(name, counters)| (name, counters.tx_bytes)).collect()
+        self.0.lab.counters("a").unwrap().into_iter().map(|(name, counters)| (name, counters.tx_bytes)).collect()
     }
 
     /// Measures from a to b. Returns what came of it, and what was said meanwhile and when.
@@ -233,7 +164,7 @@ fn a_lying_mtu_is_named_and_rates_are_right() {
     assert!(why.contains(" Mb/s over 2 paths"), "{why}");
     // While something else is carried rates are left alone.
     let tunnel = world.tunnel();
-    let near = UnixStream::connect(world.dir.path().join("in")).unwrap();
+    let near = UnixStream::connect(world.0.dir.path().join("in")).unwrap();
     let (far, _) = tunnel.1.accept().unwrap();
     let (probe, _) = world.probe();
     assert!(probe.note.contains("tunnel") && probe.together.is_none(), "{}", probe.note);
@@ -285,7 +216,8 @@ fn a_shared_bottleneck_is_found() {
         let found = probe.verdict.findings.iter().find(|finding| finding.kind == FindingKind::SharedBottleneck);
         if let Some(found) = found {
             assert_eq!(found.nics, ["nic0", "nic1"]);
-            assert!(kinds(&probe, "nic0").contains(&FindingKind::BelowSpeed) || !is_alone(&probe), "10 Gb/s are told");
+            // Drivers of these NICs claim 10 Gb/s, which counts for nothing.
+            assert!(!kinds(&probe, "nic0").contains(&FindingKind::BelowSpeed));
             break;
         }
         // Other programs may have left no core.
@@ -305,7 +237,7 @@ fn one_probe_at_a_time_and_none_of_itself() {
     assert!(matches!(told, Some(Reply::ProbeStep { .. } | Reply::Probe(_))), "{told:?}");
     if matches!(told, Some(Reply::ProbeStep { .. })) {
         let second = world.client().call(&Request::NetProbe { to: "b".into() }, PATIENCE);
-        let back = world.vms.0[1].call(&Request::NetProbe { to: "a".into() }, PATIENCE);
+        let back = world.0.client("b").call(&Request::NetProbe { to: "a".into() }, PATIENCE);
         for refused in [second, back] {
             // The first may be over by now.
             let words = refused.err().map_or_else(String::new, |error| error.to_string());
