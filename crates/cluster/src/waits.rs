@@ -1,6 +1,7 @@
 //! For which guests a planned move waits that are still to leave its target: those whose room it needs, or that a rule
 //! keeps apart from it, and no others. Nothing waits for a guest that is held, as nobody knows when that leaves.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use skein_placement::problem::{GuestId, HostId};
@@ -24,7 +25,8 @@ const BARRED_ROUNDS: usize = 6;
 ///
 /// The cluster has no such guest, or cannot be planned whatever is left out.
 pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
-    let mut request = request.clone();
+    // It is large, and seldom changed.
+    let mut request = Cow::Borrowed(request);
     let mut all: Vec<Barred> = Vec::new();
     for round in 1.. {
         let mut planned = plan_sound(&request)?;
@@ -33,7 +35,7 @@ pub fn plan(request: &PlanRequest) -> Result<Planned, PlanError> {
         if round >= BARRED_ROUNDS {
             leave(&barred, &mut planned.moves);
         } else if !barred.is_empty() {
-            barred.iter().for_each(|barred| barred.apply(&mut request.cluster));
+            barred.iter().for_each(|barred| barred.apply(&mut request.to_mut().cluster));
             all.extend(barred);
             continue;
         }

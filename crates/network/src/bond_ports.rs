@@ -47,12 +47,12 @@ pub fn ports_of_member(from: IpAddr, to: SocketAddr, member: u32, members: u32, 
 mod tests {
     use super::*;
 
-    /// As a bond of Debian 12's kernel (6.1) sent them in the emulated machine; see `scripts/bond.sh`.
+    /// That the hash is the kernel's is seen by `scripts/bond.sh`, which counts what each member sends.
     #[test]
-    fn the_hash_is_the_kernels() {
+    fn a_port_decides_which_member_sends() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let lower = member_of(at("10.0.0.1:40000"), at("10.0.0.2:7070"), 2);
-        // Two ports on, the next bit changes.
+        // The second bit of the port's upper byte is changed, and with it the hash's second.
         assert_ne!(member_of(at("10.0.0.1:40512"), at("10.0.0.2:7070"), 2), lower);
     }
 

@@ -17,11 +17,6 @@ use crate::source::{Answer, Ask, Source};
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
 const IFLA_PARENT_DEV_BUS_NAME: u16 = 57;
-/// Holds the size of `struct tcmsg`.
-const QDISC_FIXED_BYTES: usize = 20;
-const TCA_KIND: u16 = 1;
-/// The root of an interface's queueing disciplines (`linux/pkt_sched.h`).
-const TC_H_ROOT: u32 = 0xffff_ffff;
 
 /// An interface, with everything that decides how fast it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +66,7 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
     let mut more: BTreeMap<u32, More> = source.ask(&Ask::Links).messages().iter().filter_map(|l| parse(l)).collect();
     let table = device::interrupts(source);
     let rdma = rdma::read(source);
-    let qdiscs = qdiscs(source);
+    let qdiscs = crate::qos::roots(source);
     let name_of = |index: u32| nics.iter().find(|nic| nic.index == index).map(|nic| nic.name.clone());
     let interfaces = nics.iter().filter(|nic| !nic.loopback).map(|nic| {
         let More { tx_queues, layer, bond_port, bus, device } = more.remove(&nic.index).unwrap_or_default();
@@ -90,7 +85,7 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
             device: bus.zip(device).map(|(bus, name)| device::read(source, &bus, &name, &table)),
             dcb: dcb.filter(|dcb| *dcb != Dcb::default()),
             rdma: rdma.iter().filter(|port| port.nic.as_deref() == Some(&nic.name)).cloned().collect(),
-            qdisc: qdiscs.get(&nic.index).cloned(),
+            qdisc: qdiscs.get(&nic.index).map(|root| root.kind.clone()),
             nic: nic.clone(),
         }
     });
@@ -151,15 +146,4 @@ fn parse(payload: &[u8]) -> Option<(u32, More)> {
 
 fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('/')
-}
-
-/// Returns the queueing discipline at the root of each interface, by the interface's index.
-fn qdiscs(source: &dyn Source) -> BTreeMap<u32, String> {
-    let messages = source.ask(&Ask::Qdiscs).messages();
-    let root = |payload: &Vec<u8>| {
-        let (index, parent) = (u32_at(payload, 4)?, u32_at(payload, 12)?);
-        let kind = attributes(payload.get(QDISC_FIXED_BYTES..)?).find(|(kind, _)| *kind == TCA_KIND)?;
-        (parent == TC_H_ROOT).then(|| (index, text(kind.1)))
-    };
-    messages.iter().filter_map(root).collect()
 }

@@ -4,6 +4,8 @@
 //! queueing discipline is known by its handle. Whatever has another, and is not the kernel's own choice, was configured
 //! by somebody else and is left alone.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{attributes, text, u32_at, u64_at};
@@ -94,28 +96,31 @@ pub struct AppliedShare {
 }
 
 /// A queueing discipline or a class, as the kernel tells of it.
-struct Node {
+pub(crate) struct Node {
     interface: u32,
     handle: u32,
     parent: u32,
-    kind: String,
+    pub(crate) kind: String,
     options: Vec<u8>,
     sent_bytes: u64,
 }
 
 /// Returns what decides the order in which a NIC sends. `None`: nothing does.
 pub fn queue(source: &dyn Source, nic: &Nic) -> Option<NicQueue> {
-    let qdiscs = source.ask(&Ask::Qdiscs).messages();
-    let root = qdiscs
-        .iter()
-        .filter_map(|payload| node(payload))
-        .find(|node| (node.interface, node.parent) == (nic.index, TC_H_ROOT))?;
+    let root = roots(source).remove(&nic.index)?;
     let kind = root.kind.clone();
     Some(match root.handle >> 16 {
         0 => NicQueue::Default { kind },
         HANDLE => share(source, nic, &root).map_or(NicQueue::Incomplete, NicQueue::Share),
         _ => NicQueue::Foreign { kind },
     })
+}
+
+/// Returns the queueing discipline at the root of each interface, by the interface's index.
+pub(crate) fn roots(source: &dyn Source) -> BTreeMap<u32, Node> {
+    let all = source.ask(&Ask::Qdiscs).messages();
+    let roots = all.iter().filter_map(|payload| node(payload)).filter(|node| node.parent == TC_H_ROOT);
+    roots.map(|root| (root.interface, root)).collect()
 }
 
 /// Returns the share that Skein's root stands for, if all of it is there.

@@ -158,8 +158,7 @@ impl Agents {
         }
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
         self.group.as_ref().map_or(Ok(()), |group| group.add(process.pid()))?;
-        let ready = |process: &Process| process.output().lines().any(|line| line.starts_with("ready"));
-        process.wait_until("word that it is ready", READY_DEADLINE, ready).map_err(CarryError::from)?;
+        process.wait_ready(READY_DEADLINE).map_err(CarryError::from)?;
         Ok(process)
     }
 

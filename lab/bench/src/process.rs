@@ -142,6 +142,16 @@ impl Process {
         Ok(())
     }
 
+    /// Waits until one of Skein's programs has said that it is ready.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Process::wait_until`].
+    pub fn wait_ready(&mut self, deadline: Duration) -> Result<(), ProcessError> {
+        let is_ready = |process: &Self| process.output().lines().any(|line| line.starts_with("ready"));
+        self.wait_until("word that it is ready", deadline, is_ready)
+    }
+
     /// Kills the program (SIGKILL), but nothing that it started.
     ///
     /// # Errors

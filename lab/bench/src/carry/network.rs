@@ -34,9 +34,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit) -> Result<Carried, CarryError> {
         command.arg("--listen").arg(format!("[::]:{PORT}"));
         command.arg("--hosts").arg(&hosts_file).arg("--migration-network").arg(&network_file);
         let mut agent = Process::start(command, &route.directory.join(format!("network-{host}.log")))?;
-        agent.wait_until("word that it is ready", READY_DEADLINE, |p| {
-            p.output().lines().any(|l| l.starts_with("ready"))
-        })?;
+        agent.wait_ready(READY_DEADLINE)?;
         Ok(agent)
     };
     join_network(route)?;

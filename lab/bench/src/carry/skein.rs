@@ -7,9 +7,6 @@ use crate::{mover::Tls, process::Process};
 /// The port of the agent.
 const PORT: u16 = 7070;
 
-/// What both programs print once they are ready.
-const READY: &str = "word that it is ready";
-
 /// Starts an agent on the target and a tunnel to it on the source.
 pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: Tls) -> Result<Carried, CarryError> {
     let (guests, control) = forwards(route);
@@ -23,7 +20,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: Tls) -> Result<Carried, Car
         command.arg("--allow-plain-data");
     }
     let mut agent = Process::start(command, &route.directory.join("agent.log"))?;
-    agent.wait_until(READY, READY_DEADLINE, |p| p.output().lines().any(|l| l.starts_with("ready")))?;
+    agent.wait_ready(READY_DEADLINE)?;
 
     let mut command = site.command(route.source, kit.skein())?;
     command.arg("tunnel").arg("--identity").arg(kit.identity(route.source));
@@ -38,7 +35,7 @@ pub fn start(route: &CarryRoute<'_>, kit: &Kit, tls: Tls) -> Result<Carried, Car
         command.arg("--plain-data");
     }
     let mut tunnel = Process::start(command, &route.directory.join("tunnel.log"))?;
-    tunnel.wait_until(READY, READY_DEADLINE, |p| p.output().lines().any(|l| l.starts_with("ready")))?;
+    tunnel.wait_ready(READY_DEADLINE)?;
 
     let mut carried =
         Carried { uris: unix_uris(&guests), control, source: vec![tunnel], target: vec![agent], ..Carried::default() };

@@ -24,7 +24,6 @@ const MEASURED: Duration = Duration::from_secs(4);
 /// The MiB that do not compress in the guest that is limited, and in each of the two.
 const FILL_MB: [u32; 2] = [640, 320];
 const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs the rounds.
 pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Limited>, BenchError> {
@@ -80,18 +79,10 @@ fn is_copying(migration: &Migration) -> bool {
     matches!(migration.stage, Some(MigrationPhase::Source(phase)) if phase >= SourcePhase::Precopy)
 }
 
-fn wait_until(mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < deadline, "a migration does not get on");
-        thread::sleep(LOOK_EVERY);
-    }
-}
-
 fn limited(cluster: &Cluster) -> [f64; 2] {
     let options = MigrateOptions { rate_bits_per_s: Some(ASKED_BPS[0]), ..MigrateOptions::default() };
     let id = cluster.begin("v1", SOURCE, TARGET, options).id;
-    wait_until(|| is_copying(&cluster.migration(SOURCE, id)));
+    cluster.wait(PATIENCE, "a migration gets on", || is_copying(&cluster.migration(SOURCE, id)));
     let first = rate_bps(cluster);
     let limit = |rate_bits_per_s| {
         cluster.asked(SOURCE, &Request::MigrationLimit { id: id.to_string(), rate_bits_per_s });
@@ -99,18 +90,20 @@ fn limited(cluster: &Cluster) -> [f64; 2] {
     limit(Some(ASKED_BPS[1]));
     let second = rate_bps(cluster);
     limit(None);
-    wait_until(|| cluster.migration(SOURCE, id).outcome.is_some());
+    cluster.wait(PATIENCE, "a migration gets on", || cluster.migration(SOURCE, id).outcome.is_some());
     [first, second]
 }
 
 fn shared(cluster: &Cluster) -> [f64; 2] {
     let ids = ["v2", "v3"].map(|vm| cluster.begin(vm, SOURCE, TARGET, MigrateOptions::default()).id);
-    wait_until(|| ids.iter().all(|id| is_copying(&cluster.migration(SOURCE, *id))));
+    cluster.wait(PATIENCE, "a migration gets on", || ids.iter().all(|id| is_copying(&cluster.migration(SOURCE, *id))));
     let copied = || ids.map(|id| cluster.migration(SOURCE, id).copy.map_or(0, |copy| copy.transferred_bytes));
     thread::sleep(HOLDS_AFTER);
     let (before, since) = (copied(), Instant::now());
     thread::sleep(MEASURED / 2);
     let (after, seconds) = (copied(), since.elapsed().as_secs_f64());
-    wait_until(|| ids.iter().all(|id| cluster.migration(SOURCE, *id).outcome.is_some()));
+    cluster.wait(PATIENCE, "a migration gets on", || {
+        ids.iter().all(|id| cluster.migration(SOURCE, *id).outcome.is_some())
+    });
     [0, 1].map(|of| (after[of] - before[of]) as f64 * 8.0 / seconds)
 }
