@@ -133,14 +133,16 @@ impl World {
         )
     }
 
-    /// Writes a small file in this world.
+    /// Writes a small file in this world, with the directories above the file.
     ///
     /// # Errors
     ///
     /// [`Error::Io`] if the file cannot be written.
     pub fn write(&self, inside: &str, text: &str, mode: u32) -> Result<(), Error> {
         let to = self.path(inside);
-        fs::write(&to, text)
+        let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
+        parents
+            .and_then(|()| fs::write(&to, text))
             .and_then(|()| fs::set_permissions(&to, fs::Permissions::from_mode(mode)))
             .map_err(io(format!("write {inside} of {}", self.name)))
     }

@@ -55,7 +55,7 @@ fn name_in<'a>(word: &'a str, dir: &Path) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Child, Command, Stdio};
 
     use super::*;
 
@@ -63,12 +63,11 @@ mod tests {
     fn a_process_is_found_by_its_socket() {
         let dir = tempfile::Builder::new().prefix("a,b").tempdir().unwrap();
         let path = dir.path().to_str().unwrap().replace(',', ",,");
-        let start = |word: String| Command::new("sleep").args(["60", &word]).arg0_spawn();
         for (name, word) in [
             ("web-1", format!("socket,id=qmp0,path={path}/web-1/qmp{OPTIONS}")),
             ("w2", format!("unix:{path}/w2/qmp{OPTIONS}")),
         ] {
-            let mut child = start(word);
+            let mut child = waiting_with(&word);
             let found = qemus(dir.path());
             assert_eq!(found.keys().collect::<Vec<_>>(), [name]);
             assert_eq!(found[name][0].id().pid, child.id());
@@ -82,18 +81,13 @@ mod tests {
         assert_eq!(name_in(&inside, dir.path()), None);
     }
 
-    trait Spawn {
-        fn arg0_spawn(&mut self) -> std::process::Child;
-    }
-
-    impl Spawn for Command {
-        /// Starts a shell that waits, with words that mean nothing to it.
-        fn arg0_spawn(&mut self) -> std::process::Child {
-            let word = self.get_args().last().unwrap().to_owned();
-            let child = Command::new("sh").args(["-c", "sleep 60 & wait", "sh"]).arg(word).spawn().unwrap();
-            // The loop ends when the child has become that program.
-            while !fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().starts_with(b"sh\0") {}
-            child
-        }
+    /// Starts a shell with a word that means nothing to it. The shell waits for its input, and has no child: one would
+    /// have the same words until it becomes another program, and may outlive the shell.
+    fn waiting_with(word: &str) -> Child {
+        let mut command = Command::new("sh");
+        let child = command.args(["-c", "read line", "sh", word]).stdin(Stdio::piped()).spawn().unwrap();
+        // The loop ends when the child has become that program.
+        while !fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().starts_with(b"sh\0") {}
+        child
     }
 }
