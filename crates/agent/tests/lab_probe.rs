@@ -7,10 +7,8 @@
 mod two_agents;
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use skein_agent::{Addresses, DialerSettings, Forward, Tunnel, TunnelSettings};
@@ -95,18 +93,6 @@ impl World {
     }
 }
 
-/// Runs commands of `ip` or `tc`, a line each, in the namespace of a host, or of the switch.
-fn batch(lab: &Lab, program: &str, host: &str, commands: &str) {
-    let namespace = format!("skein.{}.{host}", lab.spec().name);
-    let mut child = std::process::Command::new(program)
-        .args(["-n", &namespace, "-batch", "-"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "{namespace}: {commands}");
-}
-
 fn kinds(probe: &Probe, nic: &str) -> Vec<FindingKind> {
     let of = probe.verdict.findings.iter().filter(|finding| finding.nics.iter().any(|name| name == nic));
     of.map(|finding| finding.kind).collect()
@@ -125,9 +111,9 @@ fn a_lying_mtu_is_named_and_rates_are_right() {
     let world = World::new("pm", spec, |lab| {
         for host in ["a", "b"] {
             // Otherwise a veth passes what TCP leaves to the NIC to cut, however large.
-            batch(lab, "ip", host, "link set nic0 gso_max_segs 1\nlink set nic1 gso_max_segs 1\n");
+            lab.in_host(host, "ip", "link set nic0 gso_max_segs 1\nlink set nic1 gso_max_segs 1").unwrap();
         }
-        batch(lab, "ip", "switch", "link set seg.0 mtu 1500\nlink set a-0 mtu 1500\nlink set b-0 mtu 1500\n");
+        lab.in_switch("ip", "link set seg.0 mtu 1500\nlink set a-0 mtu 1500\nlink set b-0 mtu 1500").unwrap();
     });
     let before = world.sent();
     let (probe, words) = world.probe();
@@ -195,17 +181,16 @@ fn a_shared_bottleneck_is_found() {
         "ps",
         |name| Spec::same_subnet(name, 2, None).family(Family::V4),
         |lab| {
-            batch(
-                lab,
+            lab.in_switch(
                 "ip",
-                "switch",
                 "link add far mtu 1500 up type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
              link add up0 type veth peer name up1\nlink set up0 master seg.lan up\nlink set up1 master far up\n\
              link set b-0 master far\nlink set b-1 master far\n",
-            );
+            )
+            .unwrap();
             let shape =
                 |device| format!("qdisc add dev {device} root tbf rate {RATE_MBIT}mbit burst 131072 limit 262144\n");
-            batch(lab, "tc", "switch", &(shape("up0") + &shape("up1")));
+            lab.in_switch("tc", &(shape("up0") + &shape("up1"))).unwrap();
         },
     );
     let deadline = Instant::now() + 3 * PATIENCE;

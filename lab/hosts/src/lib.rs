@@ -233,6 +233,27 @@ impl Lab {
         self.change(host, nic, |state, h| state.spec.hosts[h].nics[nic].rate_mbit = rate_mbit)
     }
 
+    /// Runs lines of `ip` or `tc` in `host`, for a network that a spec does not have. The lab knows nothing of what they
+    /// change.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such host, or a line fails: those before it are done.
+    pub fn in_host(&self, host: &str, tool: &'static str, lines: &str) -> Result<(), LabError> {
+        self.host(host)?;
+        Ok(iproute::batch(tool, Some(&plan::netns(self.name(), host)), &owned_lines(lines))?)
+    }
+
+    /// Runs lines of `ip` or `tc` in the switch. There a segment `0` is the bridge `seg.0`, and the port of host `a`'s
+    /// NIC 0 is `a-0`. The lab knows nothing of what they change.
+    ///
+    /// # Errors
+    ///
+    /// If a line fails: those before it are done.
+    pub fn in_switch(&self, tool: &'static str, lines: &str) -> Result<(), LabError> {
+        Ok(iproute::batch(tool, Some(&plan::netns(self.name(), SWITCH)), &owned_lines(lines))?)
+    }
+
     /// Returns a command that will run in `host`: only its network is the host's, and everything else is this
     /// machine's.
     ///
@@ -476,6 +497,10 @@ fn remove_orphans() {
             }
         }
     }
+}
+
+fn owned_lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
 }
 
 fn require_root() -> Result<(), LabError> {

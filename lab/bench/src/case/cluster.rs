@@ -29,5 +29,25 @@ pub(super) fn cases() -> Vec<Case> {
             "A migration keeps to its limit, and to one that is set in the middle; two migrations share a NIC evenly.",
             ClusterCase::RateLimit,
         ),
+        case(
+            "qos-share",
+            "Four guests move over two NICs that foreign TCP fills, with a share of 90 % (HTB).",
+            ClusterCase::Share,
+        ),
+        case(
+            "mtu-lie",
+            "A switch drops jumbo frames on one of two paths: a probe names the path, and a migration is as fast.",
+            ClusterCase::MtuLie,
+        ),
+        case(
+            "shared-bottleneck",
+            "Two NICs share one cable: a probe says so, and a migration over both is no slower than over one.",
+            ClusterCase::SharedBottleneck,
+        ),
+        case(
+            "probe-cost",
+            "What a probe of four paths takes, and what a migration loses beside probes.",
+            ClusterCase::ProbeCost,
+        ),
     ]
 }

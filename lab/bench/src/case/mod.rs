@@ -87,7 +87,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 43);
+        assert_eq!(names.len(), 47);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

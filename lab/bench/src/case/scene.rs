@@ -5,7 +5,7 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure, rate_limit_figure},
+    cluster::{drain_figure, fleet_figure, probe_figure, rate_limit_figure, share_figure},
     figure::Check,
     mover::Mover,
     results::Part,
@@ -37,6 +37,14 @@ pub enum ClusterCase {
     Fleet,
     /// Migrations are limited, and share a NIC.
     RateLimit,
+    /// Migrations have a share of NICs that others fill.
+    Share,
+    /// A switch drops packets that NICs send.
+    MtuLie,
+    /// Two NICs share a cable.
+    SharedBottleneck,
+    /// Four paths are probed, also beside a migration.
+    ProbeCost,
 }
 
 impl ClusterCase {
@@ -46,6 +54,10 @@ impl ClusterCase {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
             ClusterCase::RateLimit => rate_limit_figure::judge(&[]),
+            ClusterCase::Share => share_figure::judge(&[]),
+            ClusterCase::MtuLie => probe_figure::judge_lie(&[]),
+            ClusterCase::SharedBottleneck => probe_figure::judge_shared(&[]),
+            ClusterCase::ProbeCost => probe_figure::judge_cost(&[]),
         }
     }
 }

@@ -5,8 +5,12 @@ pub(crate) mod drain_figure;
 mod fleet;
 pub(crate) mod fleet_figure;
 mod options;
+mod probe;
+pub(crate) mod probe_figure;
 mod rate_limit;
 pub(crate) mod rate_limit_figure;
+mod share;
+pub(crate) mod share_figure;
 
 pub use self::options::ClusterOptions;
 use crate::{case::ClusterCase, error::BenchError, results::Part};
@@ -20,6 +24,10 @@ pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(Str
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
         ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
+        ClusterCase::Share => share::run(options, tell).map(|rounds| share_figure::judge(&rounds)),
+        ClusterCase::MtuLie => probe::lie(options, tell).map(|rounds| probe_figure::judge_lie(&rounds)),
+        ClusterCase::SharedBottleneck => probe::shared(options, tell).map(|rounds| probe_figure::judge_shared(&rounds)),
+        ClusterCase::ProbeCost => probe::cost(options, tell).map(|rounds| probe_figure::judge_cost(&rounds)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

@@ -22,7 +22,7 @@ const LINK_MBIT: u32 = 1000;
 const HOLDS_AFTER: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(4);
 /// The MiB that do not compress in the guest that is limited, and in each of the two.
-const FILL_MB: [u32; 2] = [640, 320];
+const FILL_MB: [u32; 2] = [640, 512];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the rounds.
@@ -100,7 +100,7 @@ fn shared(cluster: &Cluster) -> [f64; 2] {
     let copied = || ids.map(|id| cluster.migration(SOURCE, id).copy.map_or(0, |copy| copy.transferred_bytes));
     thread::sleep(HOLDS_AFTER);
     let (before, since) = (copied(), Instant::now());
-    thread::sleep(MEASURED / 2);
+    thread::sleep(MEASURED);
     let (after, seconds) = (copied(), since.elapsed().as_secs_f64());
     cluster.wait(PATIENCE, "a migration gets on", || {
         ids.iter().all(|id| cluster.migration(SOURCE, *id).outcome.is_some())
