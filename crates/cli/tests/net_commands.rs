@@ -8,6 +8,7 @@ use skein_api::{
     FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, Reply, Request, RoundTrip, Together,
     UsedCpu, Verdict,
 };
+use skein_network::InterfaceAddress;
 
 fn probe(mbit: u64) -> Probe {
     let end = |nic: &str, host: u8| ProbedEnd {
@@ -102,4 +103,36 @@ fn paths_are_probed_kept_and_compared() {
     let ask = Request::NetProbe { to: "hostb".into() };
     let asked = [vec![ask; 4], vec![Request::NetProbes; 3]].concat();
     assert_eq!(agent.asked(), asked);
+}
+
+#[test]
+fn a_host_that_is_in_no_network_of_this_one_is_told_so() {
+    let recording = include_str!("../../network/tests/recordings/bond-vlan-bridge.json");
+    let recording: skein_network::Recording = serde_json::from_str(recording).unwrap();
+    let mut interfaces = skein_network::read(&recording).unwrap();
+    for address in interfaces.iter_mut().flat_map(|of| &mut of.nic.addresses).filter(|of| of.ip.is_ipv4()) {
+        // This host is in no network of everybody's own hosts.
+        *address = InterfaceAddress { ip: "127.99.0.7".parse().unwrap(), prefix_len: 30, ..*address };
+    }
+    let network = || say(Reply::Network { interfaces: interfaces.clone() });
+    let agent = Agent::start(vec![
+        network(),
+        say(Reply::Probes { probes: vec![] }),
+        network(),
+        say(Reply::Probes { probes: vec![probe(940)] }),
+        network(),
+    ]);
+    let show = ["net", "show", "--to", "hostb"];
+    let text = agent.run(&show).exits(0);
+    let text = text.says("this host and hostb have no network in common");
+    let text = text.says("hostb: bond0, vmbr7: in no network of this host\n");
+    text.says("what passes there was not measured: skein net probe --to hostb\n");
+    agent.run(&show).exits(0).says("to hostb, measured now: 940 Mb/s out, 940 Mb/s back, 1 problem");
+    let json = agent.run(&[&show[..], &["--json"]].concat()).exits(0);
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(
+        (&json["joins"], &json["remote_only"]),
+        (&serde_json::json!([]), &serde_json::json!(["bond0", "vmbr7"]))
+    );
+    agent.run(&["net", "show", "hostb", "--to", "hostc"]).exits(2);
 }

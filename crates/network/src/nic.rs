@@ -64,6 +64,29 @@ pub struct InterfaceAddress {
     pub usable: bool,
 }
 
+impl InterfaceAddress {
+    /// Returns the network's first address: the bits behind the prefix are 0.
+    pub fn network(&self) -> IpAddr {
+        let prefix = u32::from(self.prefix_len);
+        match self.ip {
+            IpAddr::V4(ip) => {
+                IpAddr::V4((u32::from(ip) & u32::MAX.checked_shl(32u32.saturating_sub(prefix)).unwrap_or(0)).into())
+            }
+            IpAddr::V6(ip) => {
+                IpAddr::V6((u128::from(ip) & u128::MAX.checked_shl(128u32.saturating_sub(prefix)).unwrap_or(0)).into())
+            }
+        }
+    }
+
+    /// Returns whether the address means something on its own link only.
+    pub fn is_link_local(&self) -> bool {
+        match self.ip {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        }
+    }
+}
+
 /// The counters of one NIC, 64 bits wide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -2,6 +2,7 @@
 
 mod catch;
 mod compare;
+mod picture;
 mod probe;
 mod qos;
 mod show;
@@ -16,6 +17,7 @@ use super::local::LocalAgent;
 Examples:
   skein net show                          # this host: needs no agent
   skein net show hostb                    # another host, by this host's agent
+  skein net show --to hostb               # the networks that join the two, and their NICs
   skein net probe --to hostb              # what the paths there carry, and what is wrong
   skein net catch install                 # carry what programs connect to in the migration network
   skein net qos apply --share 50          # half of each full NIC for migrations

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use skein_api::{Reply, Request};
+use skein_api::{Probe, Reply, Request};
 use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording, mac};
 use skein_units::measured::nominal;
 
+use super::picture::Picture;
 use super::probe::summaries;
 use crate::commands::local::{LocalAgent, unexpected};
 use crate::commands::text::{clean_line, count, fields, print, print_json};
@@ -27,18 +28,21 @@ pub struct Args {
     /// Show what a file says that `skein doctor --evidence` wrote, on this host or another
     #[arg(long, value_name = "FILE", conflicts_with = "host")]
     evidence: Option<PathBuf>,
-    /// A JSON array with an object an interface
+    /// Show how this host and that one are joined: the networks that both are in, and their NICs there
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["host", "evidence"])]
+    to: Option<String>,
+    /// A JSON array with an object an interface; with --to an object
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
+    if let Some(host) = args.to {
+        return joined(local, host, args.json);
+    }
     let is_own = args.host.is_none() && args.evidence.is_none();
     let interfaces = match (args.host, args.evidence) {
-        (Some(name), _) => match local.call(&Request::NetShow { name })? {
-            Reply::Network { interfaces } => interfaces,
-            reply => return Err(unexpected(&reply).into()),
-        },
+        (Some(name), _) => of_host(local, name)?,
         (None, Some(file)) => {
             let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let of_file = || format!("{} was not written by skein doctor --evidence", file.display());
@@ -50,12 +54,49 @@ pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
     if args.json {
         return print_json(&interfaces);
     }
-    // Without an agent nothing was measured.
-    let probes = match is_own.then(|| local.client().call(&Request::NetProbes, PROBES_TIME)) {
-        Some(Ok(Reply::Probes { probes })) => probes,
-        _ => Vec::new(),
-    };
+    let probes = if is_own { measured(local) } else { Vec::new() };
     print(&(shown(&interfaces) + &summaries(&probes)))
+}
+
+/// Shows how this host is joined to another.
+fn joined(local: &LocalAgent, host: String, json: bool) -> anyhow::Result<()> {
+    let picture = Picture::of(&skein_network::read(&skein_host::Kernel::new())?, &of_host(local, host.clone())?);
+    if json {
+        return print_json(&picture);
+    }
+    let probes: Vec<Probe> = measured(local).into_iter().filter(|probe| probe.to == host).collect();
+    let what_passes = if probes.is_empty() {
+        format!("what passes there was not measured: skein net probe --to {}\n", clean_line(&host))
+    } else {
+        summaries(&probes)
+    };
+    print(&(picture.text(&host) + &what_passes))
+}
+
+/// Asks this host's agent for another host's interfaces.
+fn of_host(local: &LocalAgent, name: String) -> anyhow::Result<Vec<Interface>> {
+    match local.call(&Request::NetShow { name })? {
+        Reply::Network { interfaces } => Ok(interfaces),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+/// Returns what this host's agent measured last of others: without an agent nothing.
+fn measured(local: &LocalAgent) -> Vec<Probe> {
+    match local.client().call(&Request::NetProbes, PROBES_TIME) {
+        Ok(Reply::Probes { probes }) => probes,
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the interfaces that carry another: members of a bond or bridge, what a VLAN stands on.
+fn below<'a>(all: &'a [Interface], of: &'a Interface) -> impl Iterator<Item = &'a Interface> {
+    all.iter().filter(|below| below.nic.master == Some(of.nic.index) || of.nic.lower == Some(below.nic.index))
+}
+
+/// Returns the same without guests' ends.
+pub(super) fn carried_by<'a>(all: &'a [Interface], of: &'a Interface) -> impl Iterator<Item = &'a Interface> {
+    below(all, of).filter(|below| !is_guests_end(below))
 }
 
 /// Returns all interfaces as text: those on which nothing stands, and below each what it stands on.
@@ -65,7 +106,7 @@ fn shown(interfaces: &[Interface]) -> String {
     let carries_another = |of: &Interface| {
         of.nic.master.is_some() || interfaces.iter().any(|upper| upper.nic.lower == Some(of.nic.index))
     };
-    let is_hidden = |of: &&Interface| is_guests(of) && of.nic.addresses.is_empty() || is_idle(of);
+    let is_hidden = |of: &&Interface| is_guests_end(of) || is_idle(of);
     let tops = interfaces.iter().filter(|of| !carries_another(of) && !is_hidden(of));
     for top in tops {
         tree(interfaces, top, 0, &mut told, &mut text);
@@ -80,8 +121,8 @@ fn shown(interfaces: &[Interface]) -> String {
 }
 
 /// Returns whether an interface leads to a guest, or to a container.
-fn is_guests(of: &Interface) -> bool {
-    matches!(of.nic.kind.as_deref(), Some("tun" | "veth"))
+fn is_guests_end(of: &Interface) -> bool {
+    matches!(of.nic.kind.as_deref(), Some("tun" | "veth")) && of.nic.addresses.is_empty()
 }
 
 /// Returns whether an interface is there only because a module made it.
@@ -101,13 +142,10 @@ fn tree(all: &[Interface], of: &Interface, depth: usize, told: &mut BTreeSet<u32
     for line in fields(&details(of)).lines() {
         *text += &format!("{indent}  {line}\n");
     }
-    let (guests, below): (Vec<&Interface>, Vec<&Interface>) = all
-        .iter()
-        .filter(|below| below.nic.master == Some(of.nic.index) || of.nic.lower == Some(below.nic.index))
-        .partition(|below| is_guests(below) && below.nic.addresses.is_empty());
-    for below in below {
+    for below in carried_by(all, of) {
         tree(all, below, depth + 1, told, text);
     }
+    let guests: Vec<&Interface> = below(all, of).filter(|below| is_guests_end(below)).collect();
     if !guests.is_empty() {
         told.extend(guests.iter().map(|of| of.nic.index));
         *text += &format!("{indent}  {} of guests\n", count(guests.len(), "end"));
