@@ -1,6 +1,7 @@
 //! The store's records in memory, by kind, and what of them is to be written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use skein_api::cluster::{AuditRecord, ClusterSettings, Operation};
 use thiserror::Error;
@@ -9,6 +10,7 @@ use crate::records::{
     CLUSTER_KEY, ClusterRecord, HostRecord, PowerRoundRecord, Record, RemovedRecord, RepeatRecord, RestoredRecord,
     RuleRecord, SETTINGS_KEY, TicketRecord, TokenRecord, VmRecord, VotersRecord,
 };
+use crate::sound::LeftOut;
 
 /// A record, and the store's revision that last changed it; 0 while it was never written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,6 +96,9 @@ pub struct Tables {
     vms_by_host: BTreeMap<String, BTreeSet<String>>,
     /// The ids of the audit log's records of what was refused.
     refused: BTreeSet<String>,
+    /// What of rules and hosts' settings placement cannot use, if somebody has asked since they last changed: finding
+    /// that takes a model of all hosts.
+    unusable: OnceLock<Vec<LeftOut>>,
     /// What is to be written, each key once.
     staged: BTreeMap<String, Change>,
 }
@@ -111,6 +116,11 @@ pub(crate) trait InTable: Record {
     fn is_refused(&self) -> bool {
         false
     }
+
+    /// Returns whether what placement goes by, beside guests, is another with this record than with the one before.
+    fn is_other_for_placement(&self, _before: Option<&Self>) -> bool {
+        false
+    }
 }
 
 macro_rules! in_table {
@@ -124,16 +134,34 @@ macro_rules! in_table {
 }
 
 in_table! {
-    HostRecord => hosts,
     RemovedRecord => removed,
     Operation => operations,
     TokenRecord => tokens,
     TicketRecord => tickets,
-    RuleRecord => rules,
     PowerRoundRecord => power,
     RestoredRecord => restored,
     RepeatRecord => repeats,
     VotersRecord => voters,
+}
+
+impl InTable for HostRecord {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.hosts
+    }
+
+    fn is_other_for_placement(&self, before: Option<&Self>) -> bool {
+        before.is_none_or(|before| before.settings != self.settings)
+    }
+}
+
+impl InTable for RuleRecord {
+    fn table(tables: &mut Tables) -> &mut Table<Self> {
+        &mut tables.rules
+    }
+
+    fn is_other_for_placement(&self, before: Option<&Self>) -> bool {
+        before != Some(self)
+    }
 }
 
 impl InTable for AuditRecord {
@@ -217,6 +245,9 @@ impl Tables {
     /// Sets a record. Without a revision the record keeps the one that it has.
     fn insert<T: InTable>(&mut self, name: &str, value: T, revision: Option<u64>) {
         let host = value.by_host().map(str::to_owned);
+        if value.is_other_for_placement(T::table(self).get(name).map(|stored| &stored.value)) {
+            self.unusable.take();
+        }
         if value.is_refused() {
             self.refused.insert(name.to_owned());
         }
@@ -242,6 +273,9 @@ impl Tables {
     /// Takes a record away. Returns whether there was one.
     fn remove<T: InTable>(&mut self, name: &str) -> bool {
         let removed = T::table(self).remove(name);
+        if removed.as_ref().is_some_and(|of| of.value.is_other_for_placement(None)) {
+            self.unusable.take();
+        }
         if removed.as_ref().is_some_and(|of| of.value.is_refused()) {
             self.refused.remove(name);
         }
@@ -261,6 +295,11 @@ impl Tables {
     pub fn vms_of<'a>(&'a self, host: &str) -> impl Iterator<Item = (&'a str, &'a VmRecord)> {
         let names = self.vms_by_host.get(host).into_iter().flatten();
         names.filter_map(|name| Some((name.as_str(), &self.vms.get(name)?.value)))
+    }
+
+    /// Returns what of rules and hosts' settings placement cannot use, which `find` finds if it has to be found anew.
+    pub(crate) fn unusable(&self, find: impl FnOnce() -> Vec<LeftOut>) -> &[LeftOut] {
+        self.unusable.get_or_init(find)
     }
 
     /// Returns the ids of the audit log's records of what was refused, the oldest first.
@@ -341,6 +380,8 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
+    use skein_api::cluster::{HostSettings, UnixMs};
+
     use super::*;
 
     #[test]
@@ -371,5 +412,41 @@ mod tests {
             }
         }
         assert!(tables.vms_by_host.values().all(|there| !there.is_empty()));
+    }
+
+    #[test]
+    fn what_is_unusable_is_found_anew_after_a_change_that_placement_sees() {
+        let mut tables = Tables::default();
+        let found_anew = |tables: &Tables| {
+            let mut anew = false;
+            tables.unusable(|| {
+                anew = true;
+                Vec::new()
+            });
+            anew
+        };
+        let host = HostRecord::default();
+        let labelled = HostRecord {
+            settings: HostSettings { group: Some("rack".into()), ..HostSettings::default() },
+            ..HostRecord::default()
+        };
+        let rule = RuleRecord { rule: serde_json::json!({"apart": {}}) };
+        assert!(found_anew(&tables));
+        assert!(!found_anew(&tables));
+        tables.put("a", host.clone());
+        assert!(found_anew(&tables), "a host is new");
+        tables.put("a", HostRecord { contact_since: UnixMs(7), ..host.clone() });
+        tables.put("v", VmRecord::default());
+        assert!(!found_anew(&tables), "a host was seen, a VM is new");
+        tables.apply(&format!("{}a", HostRecord::PREFIX), Some(&labelled.bytes()), 3).unwrap();
+        assert!(found_anew(&tables), "a host has a label");
+        tables.put("r", rule.clone());
+        assert!(found_anew(&tables), "a rule is new");
+        tables.put("r", rule);
+        assert!(!found_anew(&tables), "a rule is the same");
+        tables.apply(&format!("{}r", RuleRecord::PREFIX), None, 4).unwrap();
+        assert!(found_anew(&tables), "a rule is gone");
+        tables.delete::<HostRecord>("a");
+        assert!(found_anew(&tables), "a host is gone");
     }
 }

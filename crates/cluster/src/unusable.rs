@@ -82,8 +82,8 @@ impl Controller {
     /// Says what placement leaves out: what is wrong whatever runs, and what the last plan has found.
     pub(crate) fn left_out_attention(&self) -> Vec<String> {
         let mut found = self.unreadable_rules();
-        let left_out = compile_sound(&mut self.without_guests()).map(|(_, left_out)| left_out).unwrap_or_default();
-        for more in left_out.iter().chain(&self.left_out) {
+        let find = || compile_sound(&mut self.without_guests()).map(|(_, left_out)| left_out).unwrap_or_default();
+        for more in self.tables.unusable(find).iter().chain(&self.left_out) {
             let is_told = |of: &LeftOut| of.what == more.what || more.rule.is_some() && of.rule == more.rule;
             if !found.iter().any(is_told) {
                 found.push(more.clone());
