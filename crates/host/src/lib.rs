@@ -35,7 +35,10 @@ pub use memory::{HostMemory, Memory, host_memory, process_memory, process_reside
 pub use netns::enter;
 pub use nic::nics;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
-pub use skein_network::{BondBelow, Counters, InterfaceAddress, Nic, NicError, bond_below, ports_of_member, uplink};
+pub use skein_network::{
+    BondBelow, ConnectionsPath, Counters, InterfaceAddress, Nic, NicError, PathConnections, WantedConnections,
+    bond_below, connections, ports_of_member, queues, read as interfaces, uplink,
+};
 pub use tcp::{TcpSegments, tcp_segments};
 pub use thread_priority::raise_thread_priority;
 pub use tool::{Tool, ToolOutput, run_tool};

@@ -8,6 +8,8 @@
 
 pub mod attributes;
 mod bond_ports;
+mod carriers;
+mod connections;
 mod dcb;
 mod device;
 mod driver;
@@ -20,10 +22,14 @@ mod rdma;
 mod source;
 
 pub use bond_ports::{member_of, ports_of_member};
+pub use carriers::{bond_below, carriers, queues};
+pub use connections::{
+    ConnectionsPath, PEER_MAX, PathConnections, WantedConnections, WantedConnectionsError, connections,
+};
 pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
-pub use interface::{BondBelow, Interface, bond_below, read};
+pub use interface::{BondBelow, Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};

@@ -4,7 +4,10 @@
 //! nobody is, a VLAN on that, a bridge on the VLAN with a guest's tap, and a macvlan.
 
 use proptest::prelude::*;
-use skein_network::{Answer, Ask, BondHash, BondMode, Duplex, Interface, Layer, Recording, Source, read};
+use skein_network::{
+    Answer, Ask, BondHash, BondMode, Channels, Duplex, Interface, Layer, Recording, Source, bond_below, carriers,
+    queues, read,
+};
 
 fn recording() -> Recording {
     serde_json::from_str(include_str!("recordings/bond-vlan-bridge.json")).unwrap()
@@ -45,6 +48,35 @@ fn a_nic_is_known_by_its_driver_and_place() {
     assert!(names.contains(&"eth0-rx-0"), "{names:?}");
     assert!(device.interrupts.iter().all(|interrupt| interrupt.cores.is_some()));
     assert_eq!((nic.qdisc.as_deref(), nic.dcb.as_ref()), (Some("mq"), None));
+}
+
+#[test]
+fn what_carries_a_bridge_is_found_below_vlan_and_bond() {
+    let mut interfaces = read(&recording()).unwrap();
+    let names = |interfaces: &[Interface], of: &str| -> Vec<String> {
+        carriers(interfaces, of).into_iter().map(|of| of.nic.name.clone()).collect()
+    };
+    for above in ["vmbr7", "bond0.7", "bond0", "eth0"] {
+        assert_eq!(names(&interfaces, above), ["eth0"], "{above}: eth1 waits");
+        assert_eq!(queues(&interfaces, above), Some(2), "{above}");
+    }
+    let bond = bond_below(&interfaces, "vmbr7").unwrap();
+    assert_eq!((bond.name.as_str(), bond.members, bond.is_by_ports()), ("bond0", 1, true));
+    assert_eq!((bond_below(&interfaces, "eth0"), queues(&interfaces, "eth9")), (None, None));
+    // The other end answers, so that both carry; one has fewer queues than its driver has room for.
+    for of in &mut interfaces {
+        if let Some(port) = &mut of.bond_port {
+            (port.active, of.nic.admin_up, of.nic.carrier) = (true, true, true);
+        }
+        if let Some(Layer::Bond(bond)) = &mut of.layer {
+            bond.aggregated = Some(2);
+        }
+        if of.nic.name == "eth1" {
+            of.driver.channels = of.driver.channels.map(|channels| Channels { combined: 1, ..channels });
+        }
+    }
+    assert_eq!(names(&interfaces, "vmbr7"), ["eth0", "eth1"]);
+    assert_eq!((bond_below(&interfaces, "vmbr7").unwrap().members, queues(&interfaces, "vmbr7")), (2, Some(1)));
 }
 
 /// A host whose NIC has what no emulated NIC has: files as the kernel's documentation has them

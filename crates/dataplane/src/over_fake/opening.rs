@@ -32,7 +32,8 @@ fn whoever_dials_another_host_than_the_named_one_is_told() {
         to: vec![joined.dialer.to()],
         host: Some("c".into()),
         addresses: Addresses::default(),
-        connections: 1,
+        connections: WantedConnections::Fixed(1),
+        tells_queues: false,
         plain_data: false,
         outage: PATIENCE,
     };
