@@ -602,10 +602,11 @@ impl Dialer {
             remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
         mark(&mut *pending, kind, self.settings.addresses.class);
+        let near = self.host.nics.near_cores(&pair.local.nic);
         let added = pending
             .split()
             .map_err(HandshakeFailed::from)
-            .map(|connection| self.live.add_connection(id, path, kind, info, connection));
+            .map(|connection| self.live.add_connection(id, path, kind, info, near, connection));
         match added {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(session = %self.live.id, "connection not added: {error}"),

@@ -1,7 +1,9 @@
-//! Which hardware carries an interface's traffic in the end, and with how many queues.
+//! Which hardware carries an interface's traffic in the end, with how many queues, and near which cores.
 
+use crate::core_list::CoreList;
 use crate::interface::{BondBelow, Interface};
 use crate::layers::Layer;
+use crate::source::{Ask, Source};
 
 /// Returns the NICs that carry the traffic of an interface in the end: below bridge and VLAN the NIC, below a bond its
 /// members that send, or all of them if none does. Returns none if there is no such interface.
@@ -51,4 +53,31 @@ fn queues_of(of: &Interface) -> u32 {
         None => of.nic.rx_queues.min(of.tx_queues),
     }
     .max(1)
+}
+
+/// Returns the cores of the NUMA nodes of the NICs that carry an interface's traffic. `None`: the host has one node, or
+/// a NIC does not tell its node, so that no core is better than another.
+pub fn near_cores(source: &dyn Source, interfaces: &[Interface], name: &str) -> Option<CoreList> {
+    if nodes(source).0.len() < 2 {
+        return None;
+    }
+    let carriers = carriers(interfaces, name);
+    let of_each: Option<Vec<CoreList>> = carriers
+        .into_iter()
+        .map(|of| of.device.as_ref()?.numa_node.and_then(|node| cores_of_node(source, node)))
+        .collect();
+    let cores = CoreList(of_each?.into_iter().flat_map(|list| list.0).collect());
+    (!cores.0.is_empty()).then_some(cores)
+}
+
+/// Returns the numbers of the host's NUMA nodes.
+pub fn nodes(source: &dyn Source) -> CoreList {
+    let text = source.ask(&Ask::File("/sys/devices/system/node/online".into())).text();
+    text.and_then(|text| text.parse().ok()).unwrap_or_default()
+}
+
+/// Returns the cores of a NUMA node; `None` if there is no such node, or if it has no cores.
+pub fn cores_of_node(source: &dyn Source, node: u32) -> Option<CoreList> {
+    let text = source.ask(&Ask::File(format!("/sys/devices/system/node/node{node}/cpulist"))).text()?;
+    text.parse().ok().filter(|list: &CoreList| !list.0.is_empty())
 }

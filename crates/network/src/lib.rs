@@ -10,6 +10,7 @@ pub mod attributes;
 mod bond_ports;
 mod carriers;
 mod connections;
+mod core_list;
 mod dcb;
 mod device;
 mod driver;
@@ -22,10 +23,11 @@ mod rdma;
 mod source;
 
 pub use bond_ports::{member_of, ports_of_member};
-pub use carriers::{bond_below, carriers, queues};
+pub use carriers::{bond_below, carriers, cores_of_node, near_cores, nodes, queues};
 pub use connections::{
     ConnectionsPath, PEER_MAX, PathConnections, WantedConnections, WantedConnectionsError, connections,
 };
+pub use core_list::{CoreList, CoreListError};
 pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};

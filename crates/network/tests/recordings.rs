@@ -6,7 +6,7 @@
 use proptest::prelude::*;
 use skein_network::{
     Answer, Ask, BondHash, BondMode, Channels, Duplex, Interface, Layer, Recording, Source, bond_below, carriers,
-    queues, read,
+    near_cores, queues, read,
 };
 
 fn recording() -> Recording {
@@ -100,6 +100,8 @@ impl Source for WithRdma {
             "file /sys/class/infiniband/mlx5_1/ports/1/state" => text("1: DOWN\n"),
             "file /sys/bus/pci/devices/0000:01:00.0/numa_node" => text("1\n"),
             "file /sys/bus/pci/devices/0000:02:00.0/numa_node" => text("-1\n"),
+            "file /sys/devices/system/node/online" => text("0-1\n"),
+            "file /sys/devices/system/node/node1/cpulist" => text("8-15,24-31\n"),
             _ => self.0.ask(ask),
         }
     }
@@ -116,6 +118,18 @@ fn rdma_ports_belong_to_the_nics_whose_cable_they_share() {
     assert_eq!((first.rdma.len(), second.rdma.len()), (1, 1));
     let node = |of: &Interface| of.device.as_ref().unwrap().numa_node;
     assert_eq!((node(first), node(second)), (Some(1), None));
+}
+
+/// Documentation/ABI/stable/sysfs-devices-node: `online`, and `cpulist` of each node.
+#[test]
+fn threads_of_a_path_run_near_its_nic() {
+    let source = WithRdma(recording());
+    let interfaces = read(&source).unwrap();
+    let near = |of: &str| near_cores(&source, &interfaces, of).map(|cores| cores.to_string());
+    assert_eq!((near("eth0"), near("vmbr7")), (Some("8-15,24-31".into()), Some("8-15,24-31".into())));
+    assert_eq!((near("eth1"), near("eth9")), (None, None), "the firmware does not say, and there is no such NIC");
+    // The recorded host has one node.
+    assert_eq!(near_cores(&recording(), &interfaces, "eth0"), None);
 }
 
 /// Answers wrongly to one question of many.

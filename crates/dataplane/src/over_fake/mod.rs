@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use skein_host::{Counters, InterfaceAddress, Nic, NicError, WantedConnections};
+use skein_host::{CoreList, Counters, InterfaceAddress, Nic, NicError, WantedConnections};
 use skein_link::fake::{FAKE_CAPS, FakeHost, FakeNetwork};
 use skein_link::{Caps, Security};
 use skein_session::Ended;
@@ -41,6 +41,10 @@ const QUEUES: u32 = 8;
 impl HostNics for FakeHost {
     fn carriers(&self, nics: &[String]) -> Vec<Carriers> {
         nics.iter().map(|_| Carriers { queues: Some(QUEUES), bond: None }).collect()
+    }
+
+    fn near_cores(&self, _: &str) -> Option<CoreList> {
+        None
     }
 
     fn nics(&self) -> Result<Vec<Nic>, NicError> {
