@@ -21,6 +21,7 @@ mod nic;
 mod qos;
 mod rdma;
 mod source;
+mod tune;
 
 pub use bond_ports::{member_of, ports_of_member};
 pub use carriers::{bond_below, carriers, cores_of_node, near_cores, nodes, queues};
@@ -37,3 +38,7 @@ pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
+pub use tune::{
+    InterruptNow, NicInterrupts, PinnedInterrupt, TuneAction, TunePlan, TuneRecord, TuneStep, nic_interrupts,
+    plan_apply, plan_remove, recorded_interrupts,
+};
