@@ -12,6 +12,7 @@ mod carriers;
 mod connections;
 mod core_list;
 mod dcb;
+mod dcb_ends;
 mod device;
 mod driver;
 mod interface;
@@ -30,6 +31,7 @@ pub use connections::{
 };
 pub use core_list::{CoreList, CoreListError};
 pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
+pub use dcb_ends::{DcbEnd, DcbMismatch, NicDcb, compare_dcb, dcb_of};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
 pub use interface::{BondBelow, Interface, read};

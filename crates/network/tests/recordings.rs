@@ -5,8 +5,8 @@
 
 use proptest::prelude::*;
 use skein_network::{
-    Answer, Ask, BondHash, BondMode, Channels, Duplex, Interface, Layer, Recording, Source, bond_below, carriers,
-    near_cores, queues, read,
+    Answer, Ask, BondHash, BondMode, Channels, DcbEnd, Duplex, Interface, Layer, NicDcb, Recording, Source, bond_below,
+    carriers, compare_dcb, dcb_of, near_cores, queues, read,
 };
 
 fn recording() -> Recording {
@@ -130,6 +130,99 @@ fn threads_of_a_path_run_near_its_nic() {
     assert_eq!((near("eth1"), near("eth9")), (None, None), "the firmware does not say, and there is no such NIC");
     // The recorded host has one node.
     assert_eq!(near_cores(&recording(), &interfaces, "eth0"), None);
+}
+
+/// A host whose NICs say of DCB what a test wants: the answer to `DCB_CMD_IEEE_GET` as the kernel makes it
+/// (`dcbnl_ieee_fill` of net/dcb/dcbnl.c).
+struct WithDcb {
+    of: WithRdma,
+    /// The priorities that are paused, the share of class 1, which has the priority 3, RoCE's priority, and DCBX.
+    paused: Vec<u8>,
+    share: u8,
+    roce: Option<u8>,
+    dcbx: u8,
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+impl Source for WithDcb {
+    fn ask(&self, ask: &Ask) -> Answer {
+        if !matches!(ask, Ask::Dcb(nic) if nic == "eth0") {
+            return self.of.ask(ask);
+        }
+        let mut ets = vec![0, 8, 0, 100 - self.share, self.share, 0, 0, 0, 0, 0, 0];
+        ets.extend([0; 8]);
+        ets.extend([2, 2, 0, 0, 0, 0, 0, 0]);
+        ets.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        ets.extend([0; 24]);
+        let mut pfc = vec![0; 136];
+        (pfc[0], pfc[1]) = (8, self.paused.iter().fold(0, |mask, priority| mask | 1 << priority));
+        let port = 4791_u16.to_ne_bytes();
+        let entries = self.roce.map(|priority| attribute(1, &[3, priority, port[0], port[1]])).unwrap_or_default();
+        let ieee = [attribute(1, &ets), attribute(2, &pfc), attribute(3, &entries)].concat();
+        let name = attribute(1, b"eth0\0");
+        Answer::Bytes([vec![0; 4], name, attribute(13, &ieee), attribute(14, &[self.dcbx])].concat())
+    }
+}
+
+#[test]
+fn dcb_of_both_ends_is_compared_with_what_rdma_needs() {
+    let host = |paused: &[u8], share, roce, dcbx| {
+        let source = WithDcb { of: WithRdma(recording()), paused: paused.to_vec(), share, roce, dcbx };
+        // The bridge's traffic goes over eth0, as eth1 waits.
+        dcb_of(&read(&source).unwrap(), "vmbr7").remove(0)
+    };
+    let found = |a: &NicDcb, b: &NicDcb| -> Vec<String> {
+        let ends = [DcbEnd { host: "a", nic: a }, DcbEnd { host: "b", nic: b }];
+        compare_dcb(ends).into_iter().map(|mismatch| mismatch.what).collect()
+    };
+    let right = host(&[3], 50, Some(3), 9);
+    assert_eq!((right.rdma, right.nic.as_str()), (true, "eth0"));
+    assert!(found(&right, &right).is_empty());
+    let says = |other: &NicDcb, wanted: &[&str]| assert_eq!(found(&right, other), wanted);
+    says(
+        &host(&[4], 50, Some(4), 9),
+        &[
+            "the priorities that are paused (PFC) differ: 3 at eth0 of a, 4 at eth0 of b",
+            "the priorities of RoCE's packets (UDP 4791) differ: 3 at eth0 of a, 4 at eth0 of b",
+        ],
+    );
+    says(
+        &host(&[4], 50, Some(3), 9),
+        &[
+            "the priorities that are paused (PFC) differ: 3 at eth0 of a, 4 at eth0 of b",
+            "RoCE's packets have the priority 3 at eth0 of b, and these are paused (PFC) there: 4",
+        ],
+    );
+    says(
+        &host(&[3], 50, None, 9),
+        &["the priorities of RoCE's packets (UDP 4791) differ: 3 at eth0 of a, none at eth0 of b"],
+    );
+    says(
+        &host(&[3], 30, Some(3), 9),
+        &["the shares (ETS) of the priority 3, which RDMA has, differ: 50 % at eth0 of a, 30 % at eth0 of b"],
+    );
+    says(&host(&[3], 0, Some(3), 9), &["the priority 3, which RDMA has, has no share (ETS) at eth0 of b"]);
+    says(
+        &host(&[3], 50, Some(3), 4 + 2),
+        &["DCBX differs: IEEE's by a program of the host at eth0 of a, CEE by the NIC's firmware at eth0 of b"],
+    );
+    // A host without DCB, and one that has RDMA and nothing set up for it.
+    let none = NicDcb { nic: "eth5".into(), rdma: true, dcb: None };
+    assert_eq!(found(&right, &none).len(), 2, "PFC, and the entry");
+    assert_eq!(
+        found(&none, &none),
+        ["no priority is paused (PFC) at eth5 of a and eth5 of b: RoCE loses packets there"]
+    );
+    let no_rdma = NicDcb { rdma: false, ..none.clone() };
+    assert!(found(&no_rdma, &none).is_empty() && found(&no_rdma, &no_rdma).is_empty());
+    let unused = NicDcb { rdma: false, ..host(&[], 50, None, 9) };
+    assert!(found(&unused, &no_rdma).is_empty(), "DCB that does nothing for RDMA");
 }
 
 /// Answers wrongly to one question of many.
