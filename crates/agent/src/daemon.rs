@@ -19,6 +19,7 @@ use skein_identity::Identity;
 use skein_inventory::HostsFile;
 use skein_journal::OpenError;
 use skein_link::ListenError;
+use skein_network::WantedConnections;
 use thiserror::Error;
 use tracing::{info, warn};
 
@@ -52,7 +53,7 @@ pub struct AgentSettings {
     /// The file of the migration network ([`skein_inventory::MigrationNetwork`]); need not exist.
     pub migration_network: PathBuf,
     /// The data connections on each path of the sessions that the agent begins.
-    pub connections: usize,
+    pub connections: WantedConnections,
     /// Whether the agent sends bulk data unencrypted.
     pub plain_data: bool,
     /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
@@ -70,7 +71,7 @@ impl AgentSettings {
             allow,
             hosts_file: PathBuf::new(),
             migration_network: PathBuf::new(),
-            connections: 1,
+            connections: WantedConnections::Auto,
             plain_data: false,
             packer_command: Vec::new(),
             vms: None,

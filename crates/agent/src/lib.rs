@@ -103,6 +103,7 @@ pub use peers::{
 pub use skein_dataplane::{
     AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError, TrafficClass,
 };
+pub use skein_network::WantedConnections;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};
 

@@ -19,6 +19,7 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bin
 use serde_json::Value;
 use skein_agent::{
     AcceptorSettings, Agent, AgentSettings, Allow, CONTROL_VERSIONS, ControlMessage, DialerSettings, Dirs, VmSettings,
+    WantedConnections,
 };
 use skein_api::{Reply, Request, VmState, VmView};
 use skein_client::Client;
@@ -149,7 +150,8 @@ impl Source {
             to: vec![SocketAddr::from(([127, 0, 0, 1], target.agent.port()))],
             host: None,
             addresses: loopback(),
-            connections: 1,
+            connections: WantedConnections::Fixed(1),
+            tells_queues: false,
             plain_data: false,
             outage: Duration::from_secs(60),
         };

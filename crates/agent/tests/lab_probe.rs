@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use skein_agent::{Addresses, DialerSettings, Forward, Tunnel, TunnelSettings};
+use skein_agent::{Addresses, DialerSettings, Forward, Tunnel, TunnelSettings, WantedConnections};
 use skein_api::{FindingKind, Probe, ProbedPath, Reply, Request, VmOrigin};
 use skein_client::Client;
 use skein_lab_hosts::{Family, Lab, Spec};
@@ -40,7 +40,8 @@ impl World {
                 to: vec![SocketAddr::new(self.0.lab.ip("b", 0).unwrap(), 7070)],
                 host: Some("b".into()),
                 addresses: Addresses::default(),
-                connections: 1,
+                connections: WantedConnections::Fixed(1),
+                tells_queues: false,
                 plain_data: false,
                 outage: Duration::from_secs(60),
             },

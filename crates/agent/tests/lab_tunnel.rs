@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use skein_agent::{
     AcceptorSettings, Addresses, Agent, AgentSettings, Allow, DialerSettings, Forward, NetworkProblem, Tunnel,
-    TunnelSettings,
+    TunnelSettings, WantedConnections,
 };
 use skein_identity::{ClusterCa, Validity};
 use skein_lab_hosts::{Cut, Family, Lab, Spec};
@@ -72,7 +72,8 @@ impl World {
                 to: vec![SocketAddr::new(to, agent.port())],
                 host: Some("b".into()),
                 addresses: Addresses::default(),
-                connections: 2,
+                connections: WantedConnections::Fixed(2),
+                tells_queues: false,
                 plain_data: false,
                 outage: Duration::from_secs(60),
             },

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use skein_agent::{
     AcceptorSettings, Addresses, Agent, AgentError, AgentSettings, Allow, DialerSettings, Forward, Tunnel, TunnelError,
-    TunnelSettings,
+    TunnelSettings, WantedConnections,
 };
 use skein_identity::{ClusterCa, Identity, Validity};
 
@@ -57,7 +57,8 @@ impl World {
                 to: vec![SocketAddr::from(([127, 0, 0, 1], self.agent.port()))],
                 host: Some("b".into()),
                 addresses: loopback(),
-                connections: 2,
+                connections: WantedConnections::Fixed(2),
+                tells_queues: false,
                 plain_data: false,
                 outage: Duration::from_secs(60),
             },

@@ -17,6 +17,7 @@ fn probe(mbit: u64) -> Probe {
         speed_mbit: Some(1000),
         mtu: 9000,
         half_duplex: false,
+        dcb: Vec::new(),
     };
     let rate = MeasuredRate { bits_per_s: mbit * 1_000_000, spread_bits_per_s: 1_000_000 };
     let path = ProbedPath {

@@ -57,6 +57,7 @@ fn migration(stage: Option<SourcePhase>, elapsed_ms: u64) -> Migration {
             sent_bytes: 1_200_000_000,
             bits_per_s: 940_000_000,
             note: String::new(),
+            connections: String::new(),
         }],
         rate_limit: None,
         hold: None,

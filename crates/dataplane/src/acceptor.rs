@@ -336,9 +336,10 @@ impl Shared {
         };
         pending.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
         mark(&mut *pending, hello.kind, self.settings.addresses.class);
+        let near = self.host.nics.near_cores(&nic);
         let info = PathInfo { nic, local, remote: peer };
         let connection = pending.split().map_err(|error| abandoned(error.into()))?;
-        if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, connection) {
+        if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, near, connection) {
             debug!(session = %live.id, "{peer}: connection not added: {error}");
         }
         Ok(streams.map(|streams| {

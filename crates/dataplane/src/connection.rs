@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use skein_host::{CoreList, stay_on};
 use skein_link::{Caps, Connection, LinkEnd, Message, Patience, Position, Reader, Writer};
 use skein_session::frame::{Frame, HEADER_BYTES, Header};
 use skein_session::{
@@ -50,13 +51,14 @@ enum SendProgress {
 }
 
 impl RunningSession {
-    /// Adds a connection that has shaken hands, and starts the connection's threads.
+    /// Adds a connection that has shaken hands, and starts the connection's threads, which stay on the cores `near`.
     pub(crate) fn add_connection(
         self: &Arc<Self>,
         id: ConnectionId,
         path: PathId,
         kind: ConnectionKind,
         info: PathInfo,
+        near: Option<CoreList>,
         connection: Connection,
     ) -> Result<(), AddError> {
         let Connection { caps, cipher, reader, writer, shutdown } = connection;
@@ -77,9 +79,15 @@ impl RunningSession {
         })?;
         debug!(session = %self.id, connection = id.0, "{from_to} is protected by {}", cipher.unwrap_or("no cipher"));
         let live = self.clone();
-        let threads = spawn("sender", move || send(&live, id, &outlet)).and_then(|sender| {
+        let near_receiver = near.clone();
+        let work = move || {
+            near.iter().for_each(stay_on);
+            send(&live, id, &outlet);
+        };
+        let threads = spawn("sender", work).and_then(|sender| {
             let live = self.clone();
             spawn("receiver", move || {
+                near_receiver.iter().for_each(stay_on);
                 let down = receive(&live, id, reader);
                 live.drop_connection(id, down);
                 let _ = sender.join();
@@ -305,6 +313,17 @@ mod tests {
         /// Adds a connection under TLS whose keys at the dialling end are worn after so many records. One connection
         /// has AES-GCM, the next has AEGIS.
         fn connect(&self, id: ConnectionId, kind: ConnectionKind, worn_after: Option<u64>) {
+            self.connect_near(id, kind, worn_after, None);
+        }
+
+        /// Connects as [`Self::connect`] does; the threads of both ends stay on the cores `near`.
+        fn connect_near(
+            &self,
+            id: ConnectionId,
+            kind: ConnectionKind,
+            worn_after: Option<u64>,
+            near: Option<CoreList>,
+        ) {
             let policy = if id.0.is_multiple_of(2) { CipherPolicy::AesGcm } else { CipherPolicy::Aegis };
             let [dialling, accepting] = self.identities.clone().map(|identity| identity.with_ciphers(policy).unwrap());
             let listeners = TcpListeners::new(skein_identity::server_config(&accepting));
@@ -320,22 +339,64 @@ mod tests {
             let dialled = link.dial(&dial).unwrap();
             let (from, accepted) = accepting.join().unwrap();
             let info = PathInfo { nic: "lo".into(), local: from, remote: to };
-            self.accepting.add_connection(id, PATH, kind, info.clone(), accepted.split().unwrap()).unwrap();
-            self.dialling.add_connection(id, PATH, kind, info, dialled.split().unwrap()).unwrap();
+            self.accepting
+                .add_connection(id, PATH, kind, info.clone(), near.clone(), accepted.split().unwrap())
+                .unwrap();
+            self.dialling.add_connection(id, PATH, kind, info, near, dialled.split().unwrap()).unwrap();
         }
+    }
+
+    fn ends() -> (Ends, [std::sync::mpsc::Receiver<crate::IncomingStream>; 2]) {
+        let ca = ClusterCa::create("test").unwrap();
+        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
+        let start = |role, peer: &str| {
+            RunningSession::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
+        };
+        let ((dialling, none), (accepting, streams)) = (start(Role::Dialer, "b"), start(Role::Acceptor, "a"));
+        (Ends { dialling, accepting, identities }, [none, streams])
+    }
+
+    /// Returns how many threads of connections may run on these cores alone.
+    fn threads_on(cores: &str) -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let is_on = |status: &String| {
+            let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            ["sender", "receiver"].map(Some).contains(&field("Name:")) && field("Cpus_allowed_list:") == Some(cores)
+        };
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok()).filter(is_on).count()
+    }
+
+    #[test]
+    fn the_threads_of_a_connection_stay_near_its_nic() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+        let last = *allowed.parse::<CoreList>().unwrap().0.last().unwrap();
+        if allowed == last.to_string() {
+            // With one core there is nothing to tell apart.
+            return;
+        }
+        let (ends, _streams) = ends();
+        ends.connect_near(ConnectionId(0), ConnectionKind::Control, None, Some(CoreList([last].into())));
+        let wait_for = |wanted: usize| {
+            let begun = Instant::now();
+            while threads_on(&last.to_string()) != wanted {
+                assert!(begun.elapsed() < PATIENCE, "{} threads are on core {last}", threads_on(&last.to_string()));
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_for(4);
+        ends.connect(ConnectionId(1), ConnectionKind::Data, None);
+        wait_for(4);
+        ends.dialling.close("done");
+        ends.accepting.close("done");
+        wait_for(0);
     }
 
     /// A key that has protected enough ends its connection, and no byte is lost by that.
     #[test]
     fn worn_connections_are_replaced() {
         const WORN_AFTER: u64 = 256;
-        let ca = ClusterCa::create("test").unwrap();
-        let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
-        let start = |role, peer: &str| {
-            RunningSession::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
-        };
-        let ((dialling, _none), (accepting, streams)) = (start(Role::Dialer, "b"), start(Role::Acceptor, "a"));
-        let ends = Ends { dialling, accepting, identities };
+        let (ends, [_none, streams]) = ends();
         ends.connect(ConnectionId(0), ConnectionKind::Control, None);
         let (mut here, joined) = UnixStream::pair().unwrap();
         ends.dialling.open("there", joined.into(), StreamContent::Bytes).unwrap();

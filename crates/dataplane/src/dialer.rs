@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_host::{BondBelow, ports_of_member};
+use skein_host::{WantedConnections, ports_of_member};
 use skein_identity::Identity;
 use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
 use skein_session::address::NicAddress;
@@ -23,11 +23,13 @@ use tracing::{debug, info};
 
 use crate::addresses::Addresses;
 use crate::handshake::{HandshakeFailed, greet, mark, proof};
-use crate::host_nics::{HostNics, ThisHost};
+use crate::host_nics::{Carriers, HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::packet_survey::{PathSurvey, survey};
+use crate::path_connections::{RemoteQueues, decide};
 use crate::path_mtu::{self, PathMtu};
-use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
+use crate::path_state::{MissingConnections, PathState, RETRY_FIRST, mtu};
+use crate::running_session::{IncomingStream, PathInfo, PathWords, RunningSession, spawn};
 
 /// Bounds the time of making a connection …
 const DIAL_TIME: Duration = Duration::from_secs(1);
@@ -35,9 +37,8 @@ const DIAL_TIME: Duration = Duration::from_secs(1);
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Says how often NICs and paths are checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// Says after how long a path that never worked is tried again; the time is doubled after each attempt …
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// … up to this. A path that did work is tried again at each check.
+/// Bounds the time after which a path that never worked is tried again. A path that did work is tried again at each
+/// check.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Says after how many attempts a path that never worked makes room for others …
 const ATTEMPTS_MAX: u32 = 2;
@@ -46,10 +47,6 @@ const ATTEMPTS_MAX: u32 = 2;
 const FAILED_MAX: usize = 64;
 /// … and after how long such a path gets another chance.
 const FAILED_TIME: Duration = Duration::from_secs(300);
-/// Says how often a path that loses large packets is tried again with them.
-const PACKETS_PERIOD: Duration = Duration::from_secs(60);
-/// Says how many members of a bond get connections of their own.
-const MEMBERS_MAX: u32 = 8;
 /// Says how many local ports are tried for a member, and how far apart those of two connections begin.
 const PORTS_TRIED: usize = 16;
 const PORTS_APART: u32 = 4099;
@@ -65,8 +62,10 @@ pub struct DialerSettings {
     pub host: Option<String>,
     /// This host's addresses that are used.
     pub addresses: Addresses,
-    /// The number of data connections on each path.
-    pub connections: usize,
+    /// How many data connections each path has.
+    pub connections: WantedConnections,
+    /// Whether the caller asks the other host for its NICs' queues where [`Dialer::needs_remote_queues`], and tells.
+    pub tells_queues: bool,
     /// Whether bulk data goes unencrypted.
     pub plain_data: bool,
     /// See [`Settings`].
@@ -121,75 +120,6 @@ pub struct DialedPath {
     pub is_settled: bool,
 }
 
-#[derive(Debug)]
-struct PathState {
-    /// The pair, as it was found last.
-    pair: Pair,
-    path: PathId,
-    has_worked: bool,
-    /// The attempts that failed, of a path that never worked.
-    attempts: u32,
-    retry_at: Instant,
-    retry_after: Duration,
-    dialling: bool,
-    /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
-    packets: Option<(PathMtu, u32, Instant)>,
-    /// What the path carries.
-    carries: PathUse,
-    /// The bond that carries what the path sends, as of when it was last dialled.
-    bond: Option<BondBelow>,
-}
-
-impl PathState {
-    fn new(pair: Pair, path: PathId) -> PathState {
-        PathState {
-            pair,
-            path,
-            has_worked: false,
-            attempts: 0,
-            retry_at: Instant::now(),
-            retry_after: RETRY_FIRST,
-            dialling: false,
-            packets: None,
-            carries: PathUse::Data,
-            bond: None,
-        }
-    }
-
-    /// Returns the bond's members if the connections' ports choose among them.
-    fn members(&self) -> u32 {
-        self.bond.as_ref().filter(|bond| bond.is_by_ports()).map_or(1, |bond| bond.members.clamp(1, MEMBERS_MAX))
-    }
-
-    /// Returns whether the path is up, or may come up soon for the first time.
-    fn is_there(&self, live: &RunningSession) -> bool {
-        if self.has_worked { live.path_connections(self.path).0 } else { self.attempts == 0 }
-    }
-
-    /// Returns whether large packets were lost, and may pass by now.
-    fn is_doubtful(&self) -> bool {
-        let Some((PathMtu::Small(_), then, at)) = self.packets else { return false };
-        mtu(&self.pair) != then || at.elapsed() >= PACKETS_PERIOD
-    }
-
-    fn problem(&self) -> Option<NetworkProblem> {
-        let Some((PathMtu::Small(passes), ..)) = self.packets else { return None };
-        let Pair { local, remote } = &self.pair;
-        Some(NetworkProblem::LargePacketsLost {
-            nic: if local.nic.is_empty() { local.ip.to_string() } else { local.nic.clone() },
-            mtu: local.mtu,
-            remote_nic: if remote.nic.is_empty() { remote.ip.to_string() } else { remote.nic.clone() },
-            remote_mtu: remote.mtu,
-            passes,
-        })
-    }
-}
-
-/// Returns the smaller MTU of a pair's NICs, as far as it is known; 0: not known.
-fn mtu(pair: &Pair) -> u32 {
-    [pair.local.mtu, pair.remote.mtu].into_iter().filter(|mtu| *mtu > 0).min().unwrap_or(0)
-}
-
 /// The last choice of pairs, and what it was made from. Hosts with hundreds of NICs have many pairs to compare.
 #[derive(Default)]
 struct Chosen {
@@ -197,23 +127,6 @@ struct Chosen {
     remote: Vec<NicAddress>,
     failed: BTreeSet<Ends>,
     choice: Choice,
-}
-
-/// The connections that a path lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MissingConnections {
-    /// Whether the control connection is missing. Without it the path carries nothing.
-    control: bool,
-    /// The number of missing data connections.
-    data: usize,
-    /// The number of data connections that are there.
-    there: usize,
-}
-
-impl MissingConnections {
-    fn any(self) -> bool {
-        self.control || self.data > 0
-    }
 }
 
 /// The NICs that a dialer dials from, and the links that it dials with.
@@ -240,6 +153,8 @@ pub struct Dialer {
     next_path: AtomicU32,
     paths: Mutex<BTreeMap<Ends, PathState>>,
     chosen: Mutex<Chosen>,
+    /// The queues of the other end's NICs.
+    remote_queues: Mutex<RemoteQueues>,
     /// The paths that were tried and never worked, and the time of each path's last attempt.
     failed: Mutex<BTreeMap<Ends, Instant>>,
     stopping: AtomicBool,
@@ -285,6 +200,10 @@ impl Dialer {
         let peer = pending.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
         let (live, streams) = RunningSession::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
+        let remote_queues = match settings.tells_queues {
+            true => RemoteQueues::Awaited,
+            false => RemoteQueues::Told(BTreeMap::new()),
+        };
         let dialer = Arc::new(Dialer {
             live,
             settings,
@@ -296,6 +215,7 @@ impl Dialer {
             next_path: AtomicU32::new(1),
             paths: Mutex::default(),
             chosen: Mutex::default(),
+            remote_queues: Mutex::new(remote_queues),
             failed: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -323,7 +243,7 @@ impl Dialer {
     pub fn paths(&self) -> Vec<DialedPath> {
         let of = |state: &PathState| {
             let (is_up, data) = self.live.path_connections(state.path);
-            let wanted = if state.carries == PathUse::Data { self.settings.connections } else { 0 };
+            let wanted = state.connections_now();
             let has_failed = !state.has_worked && state.attempts > 0;
             DialedPath {
                 path: state.path,
@@ -343,6 +263,21 @@ impl Dialer {
     pub fn left_out(&self) -> Vec<(NicAddress, NicAddress)> {
         let chosen = self.chosen.lock().expect("no panic under this lock");
         chosen.choice.left_out.iter().map(|pair| (pair.local.clone(), pair.remote.clone())).collect()
+    }
+
+    /// Returns whether the number of connections depends on the queues of the other host's NICs, which nobody has told
+    /// yet.
+    pub fn needs_remote_queues(&self) -> bool {
+        let several = |state: &PathState| {
+            state.carriers.as_ref().and_then(|carriers| carriers.queues).is_some_and(|queues| queues > 1)
+        };
+        let are_awaited = *self.remote_queues.lock().expect("no panic under this lock") == RemoteQueues::Awaited;
+        are_awaited && self.settings.connections == WantedConnections::Auto && self.lock().values().any(several)
+    }
+
+    /// Tells how many queues each of the other host's NICs has, by name, as far as that is known.
+    pub fn set_remote_queues(&self, queues: BTreeMap<String, u32>) {
+        *self.remote_queues.lock().expect("no panic under this lock") = RemoteQueues::Told(queues);
     }
 
     /// Finds how long packets take on a path, and how large those are that pass, in some seconds at most. `found` is
@@ -425,47 +360,88 @@ impl Dialer {
             let next = || PathState::new(pair.clone(), PathId(self.next_path.fetch_add(1, Ordering::SeqCst)));
             let state = paths.entry(pair.ends()).or_insert_with(next);
             state.pair = pair.clone();
-            let (control, data) = self.live.path_connections(state.path);
             if std::mem::replace(&mut state.carries, carries) != carries {
                 info!(session = %self.live.id, "path {}: {carries}", shown(pair));
             }
-            // Each member of a bond carries some.
-            let wanted = self.settings.connections.max(state.members() as usize);
-            let connections = if carries == PathUse::Data { wanted } else { 0 };
-            let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
-            if state.dialling || now < state.retry_at {
-                continue;
-            }
-            if connections == 0 && data > 0 {
-                // The path comes up again without connections for data.
-                self.live.path_down(state.path);
-                state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
-                continue;
-            }
-            if !missing.any() {
-                if state.is_doubtful() {
-                    let (dialer, pair) = (self.clone(), pair.clone());
-                    state.dialling = spawn("packets", move || dialer.try_large(pair)).is_ok();
-                }
-                continue;
-            }
-            if missing.control && data > 0 {
-                // These connections are on their way down, after their control connection.
-                self.live.path_down(state.path);
-                continue;
-            }
-            if missing.control && state.has_worked {
-                // What was measured on the path before may not hold any more.
-                state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
-            }
-            let (dialer, pair, path) = (self.clone(), pair.clone(), state.path);
-            // Without a thread for the path, the next check tries again.
-            state.dialling = spawn("dial", move || dialer.open_connections(pair, path, missing)).is_ok();
         }
-        let uses = paths.values().filter(|state| state.carries != PathUse::Data);
-        self.live.set_uses(uses.map(|state| (state.path, state.carries)).collect());
+        self.decide_connections(&mut paths, &wanted);
+        for pair in &wanted {
+            if let Some(state) = paths.get_mut(&pair.ends()) {
+                self.bring_to_number(pair, state, now);
+            }
+        }
+        let words = |state: &PathState| PathWords {
+            carries: Some(state.carries).filter(|carries| *carries != PathUse::Data).map(|carries| carries.to_string()),
+            connections: (state.carries == PathUse::Data).then(|| state.connections.to_string()),
+        };
+        self.live.set_path_words(paths.values().map(|state| (state.path, words(state))).collect());
         drop(paths);
         self.set_problems(unused(&wanted, &left_out));
+    }
+
+    /// Decides how many connections each path that carries data is to have.
+    fn decide_connections(&self, paths: &mut BTreeMap<Ends, PathState>, wanted: &[Pair]) {
+        // What carries a NIC is read again when its path is dialled, as that takes some milliseconds.
+        let lacks = |state: &PathState| {
+            state.carriers.is_none() || self.live.path_connections(state.path).1 < state.connections_now()
+        };
+        let is_data = |state: &PathState| state.carries == PathUse::Data && state.is_there(&self.live);
+        let data: Vec<Ends> = wanted.iter().map(Pair::ends).filter(|ends| is_data(&paths[ends])).collect();
+        let dialled: Vec<&Ends> = data.iter().filter(|ends| !paths[ends].dialling && lacks(&paths[ends])).collect();
+        if !dialled.is_empty() {
+            let nics: Vec<String> = dialled.iter().map(|ends| paths[ends].pair.local.nic.clone()).collect();
+            for (ends, carriers) in dialled.iter().zip(self.host.nics.carriers(&nics)) {
+                paths.get_mut(ends).expect("it was just found").carriers = Some(carriers);
+            }
+        }
+        let remote = self.remote_queues.lock().expect("no panic under this lock").clone();
+        let none = Carriers::default();
+        let ends = data.iter().map(|ends| (&paths[ends].pair, paths[ends].carriers.as_ref().unwrap_or(&none)));
+        let decided = decide(self.settings.connections, &remote, ends);
+        for (ends, connections) in data.iter().zip(decided) {
+            let state = paths.get_mut(ends).expect("it was just found");
+            if state.connections != connections {
+                info!(session = %self.live.id, "path {}: connections: {connections}", shown(&state.pair));
+                state.connections = connections;
+            }
+        }
+    }
+
+    /// Compares a path's connections with those that it is to have, and dials the difference.
+    fn bring_to_number(self: &Arc<Self>, pair: &Pair, state: &mut PathState, now: Instant) {
+        let (control, data) = self.live.path_connections(state.path);
+        let connections = state.connections_now();
+        let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
+        if state.dialling || now < state.retry_at {
+            return;
+        }
+        if connections == 0 && data > 0 {
+            // The path comes up again without connections for data.
+            self.live.path_down(state.path);
+            state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
+            return;
+        }
+        if !missing.any() {
+            self.live.drop_more_data_than(state.path, connections);
+            if state.is_doubtful() {
+                let (dialer, pair) = (self.clone(), pair.clone());
+                state.dialling = spawn("packets", move || dialer.try_large(pair)).is_ok();
+            }
+            return;
+        }
+        if missing.control && data > 0 {
+            // These connections are on their way down, after their control connection.
+            self.live.path_down(state.path);
+            return;
+        }
+        if missing.control && state.has_worked {
+            // What was measured on the path before may not hold any more.
+            state.path = PathId(self.next_path.fetch_add(1, Ordering::SeqCst));
+        }
+        let (dialer, pair, path, members) = (self.clone(), pair.clone(), state.path, state.members());
+        // Without a thread for the path, the next check tries again.
+        let work = move || dialer.open_connections(pair, path, missing, members);
+        state.dialling = spawn("dial", work).is_ok();
     }
 
     /// Tells the problems of the network. `unused` is what is known of NICs without a path.
@@ -474,8 +450,9 @@ impl Dialer {
         self.live.set_problems(faults);
     }
 
-    /// Brings a path to its number of connections, the control connection first.
-    fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, missing: MissingConnections) {
+    /// Brings a path to its number of connections, the control connection first. Connections for data go over as many
+    /// members of a bond in turn.
+    fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, missing: MissingConnections, members: u32) {
         let raised = (|| {
             if missing.control {
                 self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
@@ -487,7 +464,6 @@ impl Dialer {
                 let found = path_mtu::discover_path_mtu(&*self.host.data, &self.dial(&pair, None), mtu(&pair));
                 found.inspect(|packets| self.note_packets(&pair, *packets))
             })?;
-            let members = self.note_bond(&pair);
             (0..missing.data).try_for_each(|nth| {
                 let ports = self.ports(&pair, missing.there + nth, members);
                 self.connect_from(&pair, ports, path, ConnectionKind::Data, packets.limit())
@@ -529,24 +505,6 @@ impl Dialer {
                 }
             }
         }
-    }
-
-    /// Remembers the bond that carries what a path sends. Returns how many of its members connections choose among.
-    fn note_bond(&self, pair: &Pair) -> u32 {
-        let bond = self.host.nics.bond_below(&pair.local.nic);
-        let mut paths = self.lock();
-        let Some(state) = paths.get_mut(&pair.ends()) else { return 1 };
-        if state.bond != bond
-            && let Some(BondBelow { name, bond: of, members }) = &bond
-        {
-            let (mode, hash) = (of.mode.word(), of.hash.word());
-            let is_spread = bond.as_ref().is_some_and(BondBelow::is_by_ports);
-            let what = if is_spread { "each carries some connections" } else { "one member carries this path" };
-            let (session, path) = (self.live.id, shown(pair));
-            info!(%session, "path {path}: {name} ({mode}, {hash}) has {members} members: {what}");
-        }
-        state.bond = bond;
-        state.members()
     }
 
     /// Returns the local ports of a path's connection with this number, so that the bond's members take turns.
@@ -644,10 +602,11 @@ impl Dialer {
             remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
         mark(&mut *pending, kind, self.settings.addresses.class);
+        let near = self.host.nics.near_cores(&pair.local.nic);
         let added = pending
             .split()
             .map_err(HandshakeFailed::from)
-            .map(|connection| self.live.add_connection(id, path, kind, info, connection));
+            .map(|connection| self.live.add_connection(id, path, kind, info, near, connection));
         match added {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(session = %self.live.id, "connection not added: {error}"),

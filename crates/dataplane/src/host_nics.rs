@@ -5,7 +5,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use skein_host::{BondBelow, Kernel, Nic, NicError};
+use skein_host::{
+    BondBelow, CoreList, Interface, Kernel, Nic, NicError, bond_below, interfaces, near_cores, nodes, queues,
+};
 use skein_session::address::NicAddress;
 use tracing::{info, warn};
 
@@ -17,11 +19,23 @@ pub(crate) trait HostNics: Send + Sync {
     /// The kernel does not answer.
     fn nics(&self) -> Result<Vec<Nic>, NicError>;
 
-    /// Returns the bond that carries what a NIC sends, if one does.
-    fn bond_below(&self, nic: &str) -> Option<BondBelow>;
+    /// Returns what carries each of these NICs' traffic in the end, in their order.
+    fn carriers(&self, nics: &[String]) -> Vec<Carriers>;
+
+    /// Returns the cores on which threads that serve a NIC are to stay; `None`: no core is better than another.
+    fn near_cores(&self, nic: &str) -> Option<CoreList>;
 
     /// Makes each NIC that has one of these addresses answer for its own addresses alone.
     fn keep_apart(&self, addresses: &[NicAddress]);
+}
+
+/// What carries a NIC's traffic in the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Carriers {
+    /// How many queues there are; `None`: nobody says.
+    pub(crate) queues: Option<u32>,
+    /// The bond among them.
+    pub(crate) bond: Option<BondBelow>,
 }
 
 /// The host that this program runs on.
@@ -33,8 +47,17 @@ impl HostNics for ThisHost {
         skein_host::nics()
     }
 
-    fn bond_below(&self, nic: &str) -> Option<BondBelow> {
-        skein_host::bond_below(&Kernel::new(), nic)
+    fn carriers(&self, nics: &[String]) -> Vec<Carriers> {
+        let all = interfaces(&Kernel::new()).unwrap_or_default();
+        nics.iter().map(|nic| Carriers { queues: queues(&all, nic), bond: bond_below(&all, nic) }).collect()
+    }
+
+    fn near_cores(&self, nic: &str) -> Option<CoreList> {
+        let kernel = Kernel::new();
+        let several = nodes(&kernel).0.len() > 1;
+        // The list of interfaces is read where it matters.
+        let all: Option<Vec<Interface>> = several.then(|| interfaces(&kernel).ok()).flatten();
+        near_cores(&kernel, &all?, nic)
     }
 
     fn keep_apart(&self, addresses: &[NicAddress]) {

@@ -51,7 +51,9 @@ mod network_problem;
 #[cfg(test)]
 mod over_fake;
 mod packet_survey;
+mod path_connections;
 mod path_mtu;
+mod path_state;
 mod pool;
 mod running_session;
 pub mod source;

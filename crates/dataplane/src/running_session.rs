@@ -14,7 +14,6 @@ use serde::Serialize;
 use skein_link::{Shutdown as LinkShutdown, Writer};
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
-use skein_session::path_use::PathUse;
 use skein_session::{
     ConnectionEnd, ConnectionId, Ended, Event, PathId, Received, Role, Session, SessionId, Settings, StreamId,
 };
@@ -91,6 +90,19 @@ pub struct PathSnapshot {
     /// What the path carries, in words; empty: data, or the other end knows.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub carries: String,
+    /// How many data connections the path is to have, and why, in words; empty: it carries no data, or the other end
+    /// knows.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub connections: String,
+}
+
+/// What the end that dials knows of a path, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathWords {
+    /// What the path carries; `None`: data.
+    pub(crate) carries: Option<String>,
+    /// How many data connections the path is to have, and why.
+    pub(crate) connections: Option<String>,
 }
 
 pub(crate) struct ConnectionHandle {
@@ -161,8 +173,8 @@ pub(crate) struct State {
     pub(crate) paths: HashMap<PathId, PathInfo>,
     peer_addresses: Vec<NicAddress>,
     problems: Vec<NetworkProblem>,
-    /// The paths that do not carry data, at the end that dials.
-    uses: BTreeMap<PathId, PathUse>,
+    /// What is known of the paths, at the end that dials.
+    path_words: BTreeMap<PathId, PathWords>,
     mtu_probes_under_way: usize,
     incoming: Option<SyncSender<IncomingStream>>,
 }
@@ -220,7 +232,7 @@ impl RunningSession {
                 paths: HashMap::new(),
                 peer_addresses,
                 problems: Vec::new(),
-                uses: BTreeMap::new(),
+                path_words: BTreeMap::new(),
                 mtu_probes_under_way: 0,
                 incoming: Some(incoming),
             }),
@@ -280,8 +292,13 @@ impl RunningSession {
         let state = self.lock();
         let status = state.core.status();
         let paths = status.paths.into_iter().filter_map(|status| {
-            let carries = state.uses.get(&status.path).map(PathUse::to_string).unwrap_or_default();
-            Some(PathSnapshot { info: state.paths.get(&status.path)?.clone(), status, carries })
+            let words = state.path_words.get(&status.path).cloned().unwrap_or_default();
+            Some(PathSnapshot {
+                info: state.paths.get(&status.path)?.clone(),
+                status,
+                carries: words.carries.unwrap_or_default(),
+                connections: words.connections.unwrap_or_default(),
+            })
         });
         SessionSnapshot {
             peer: self.peer.clone(),
@@ -307,9 +324,9 @@ impl RunningSession {
         found
     }
 
-    /// Remembers which paths do not carry data.
-    pub(crate) fn set_uses(&self, uses: BTreeMap<PathId, PathUse>) {
-        self.lock().uses = uses;
+    /// Remembers what is known of the paths.
+    pub(crate) fn set_path_words(&self, words: BTreeMap<PathId, PathWords>) {
+        self.lock().path_words = words;
     }
 
     /// Remembers the problems between the two hosts, and logs the new ones.
@@ -424,6 +441,16 @@ impl RunningSession {
         let status = self.lock().core.status();
         let path = status.paths.iter().find(|p| p.path == path);
         path.map_or((false, 0), |p| (p.has_control_connection, p.data_connections))
+    }
+
+    /// Drops the newest data connections of a path that has more than so many. What was on the way there goes again
+    /// over others.
+    pub(crate) fn drop_more_data_than(&self, path: PathId, number: usize) {
+        let connections = self.lock().core.data_connections_of(path);
+        for id in connections.into_iter().skip(number) {
+            debug!(session = %self.id, connection = id.0, "dropped: its path is to have fewer");
+            self.drop_connection(id, ConnectionEnd::Failed);
+        }
     }
 
     /// Ends the session: tells the peer, and tears down every stream and connection.

@@ -15,6 +15,7 @@ mod file_handle;
 pub mod idle_scheduling;
 mod kernel;
 mod memory;
+mod near_cores;
 mod netlink;
 mod netns;
 mod nic;
@@ -32,10 +33,14 @@ pub use disk::{DiskBytes, disks, process_disk_bytes};
 pub use file_handle::file_handle;
 pub use kernel::Kernel;
 pub use memory::{HostMemory, Memory, host_memory, process_memory, process_resident};
+pub use near_cores::stay_on;
 pub use netns::enter;
 pub use nic::nics;
 pub use sampler::{Rates, Sample, Sampler, SamplerOptions, Series};
-pub use skein_network::{BondBelow, Counters, InterfaceAddress, Nic, NicError, bond_below, ports_of_member, uplink};
+pub use skein_network::{
+    BondBelow, ConnectionsPath, CoreList, Counters, Interface, InterfaceAddress, Nic, NicError, PathConnections,
+    WantedConnections, bond_below, connections, near_cores, nodes, ports_of_member, queues, read as interfaces, uplink,
+};
 pub use tcp::{TcpSegments, tcp_segments};
 pub use thread_priority::raise_thread_priority;
 pub use tool::{Tool, ToolOutput, run_tool};

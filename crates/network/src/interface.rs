@@ -110,21 +110,6 @@ impl BondBelow {
     }
 }
 
-/// Returns the bond that carries the traffic of an interface, if one does.
-pub fn bond_below(source: &dyn Source, interface: &str) -> Option<BondBelow> {
-    let nics = nics(source).ok()?;
-    let uplink = crate::nic::uplink(&nics, nics.iter().find(|nic| nic.name == interface)?);
-    let mut more: BTreeMap<u32, More> = source.ask(&Ask::Links).messages().iter().filter_map(|l| parse(l)).collect();
-    let Some(Layer::Bond(bond)) = more.remove(&uplink.index)?.layer else { return None };
-    let sends = |nic: &&Nic| {
-        let port = more.get(&nic.index).and_then(|more| more.bond_port.as_ref());
-        nic.master == Some(uplink.index) && nic.up() && port.is_some_and(|port| port.active && port.link)
-    };
-    let members = nics.iter().filter(sends).count() as u32;
-    let members = bond.aggregated.map_or(members, |aggregated| members.min(aggregated.into()));
-    Some(BondBelow { name: uplink.name.clone(), bond, members })
-}
-
 fn parse(payload: &[u8]) -> Option<(u32, More)> {
     let mut more = More { tx_queues: 1, ..More::default() };
     let mut info = None;

@@ -8,7 +8,11 @@
 
 pub mod attributes;
 mod bond_ports;
+mod carriers;
+mod connections;
+mod core_list;
 mod dcb;
+mod dcb_ends;
 mod device;
 mod driver;
 mod interface;
@@ -18,14 +22,25 @@ mod nic;
 mod qos;
 mod rdma;
 mod source;
+mod tune;
 
 pub use bond_ports::{member_of, ports_of_member};
+pub use carriers::{bond_below, carriers, cores_of_node, near_cores, nodes, queues};
+pub use connections::{
+    ConnectionsPath, PEER_MAX, PathConnections, WantedConnections, WantedConnectionsError, connections,
+};
+pub use core_list::{CoreList, CoreListError};
 pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
+pub use dcb_ends::{DcbEnd, DcbMismatch, NicDcb, compare_dcb, dcb_of};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
-pub use interface::{BondBelow, Interface, bond_below, read};
+pub use interface::{BondBelow, Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
+pub use tune::{
+    InterruptNow, NicInterrupts, PinnedInterrupt, TuneAction, TunePlan, TuneRecord, TuneStep, nic_interrupts,
+    plan_apply, plan_remove, recorded_interrupts,
+};

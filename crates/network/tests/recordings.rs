@@ -4,7 +4,10 @@
 //! nobody is, a VLAN on that, a bridge on the VLAN with a guest's tap, and a macvlan.
 
 use proptest::prelude::*;
-use skein_network::{Answer, Ask, BondHash, BondMode, Duplex, Interface, Layer, Recording, Source, read};
+use skein_network::{
+    Answer, Ask, BondHash, BondMode, Channels, DcbEnd, Duplex, Interface, Layer, NicDcb, Recording, Source, bond_below,
+    carriers, compare_dcb, dcb_of, near_cores, queues, read,
+};
 
 fn recording() -> Recording {
     serde_json::from_str(include_str!("recordings/bond-vlan-bridge.json")).unwrap()
@@ -47,6 +50,35 @@ fn a_nic_is_known_by_its_driver_and_place() {
     assert_eq!((nic.qdisc.as_deref(), nic.dcb.as_ref()), (Some("mq"), None));
 }
 
+#[test]
+fn what_carries_a_bridge_is_found_below_vlan_and_bond() {
+    let mut interfaces = read(&recording()).unwrap();
+    let names = |interfaces: &[Interface], of: &str| -> Vec<String> {
+        carriers(interfaces, of).into_iter().map(|of| of.nic.name.clone()).collect()
+    };
+    for above in ["vmbr7", "bond0.7", "bond0", "eth0"] {
+        assert_eq!(names(&interfaces, above), ["eth0"], "{above}: eth1 waits");
+        assert_eq!(queues(&interfaces, above), Some(2), "{above}");
+    }
+    let bond = bond_below(&interfaces, "vmbr7").unwrap();
+    assert_eq!((bond.name.as_str(), bond.members, bond.is_by_ports()), ("bond0", 1, true));
+    assert_eq!((bond_below(&interfaces, "eth0"), queues(&interfaces, "eth9")), (None, None));
+    // The other end answers, so that both carry; one has fewer queues than its driver has room for.
+    for of in &mut interfaces {
+        if let Some(port) = &mut of.bond_port {
+            (port.active, of.nic.admin_up, of.nic.carrier) = (true, true, true);
+        }
+        if let Some(Layer::Bond(bond)) = &mut of.layer {
+            bond.aggregated = Some(2);
+        }
+        if of.nic.name == "eth1" {
+            of.driver.channels = of.driver.channels.map(|channels| Channels { combined: 1, ..channels });
+        }
+    }
+    assert_eq!(names(&interfaces, "vmbr7"), ["eth0", "eth1"]);
+    assert_eq!((bond_below(&interfaces, "vmbr7").unwrap().members, queues(&interfaces, "vmbr7")), (2, Some(1)));
+}
+
 /// A host whose NIC has what no emulated NIC has: files as the kernel's documentation has them
 /// (Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI/testing/sysfs-bus-pci).
 struct WithRdma(Recording);
@@ -68,6 +100,8 @@ impl Source for WithRdma {
             "file /sys/class/infiniband/mlx5_1/ports/1/state" => text("1: DOWN\n"),
             "file /sys/bus/pci/devices/0000:01:00.0/numa_node" => text("1\n"),
             "file /sys/bus/pci/devices/0000:02:00.0/numa_node" => text("-1\n"),
+            "file /sys/devices/system/node/online" => text("0-1\n"),
+            "file /sys/devices/system/node/node1/cpulist" => text("8-15,24-31\n"),
             _ => self.0.ask(ask),
         }
     }
@@ -84,6 +118,111 @@ fn rdma_ports_belong_to_the_nics_whose_cable_they_share() {
     assert_eq!((first.rdma.len(), second.rdma.len()), (1, 1));
     let node = |of: &Interface| of.device.as_ref().unwrap().numa_node;
     assert_eq!((node(first), node(second)), (Some(1), None));
+}
+
+/// Documentation/ABI/stable/sysfs-devices-node: `online`, and `cpulist` of each node.
+#[test]
+fn threads_of_a_path_run_near_its_nic() {
+    let source = WithRdma(recording());
+    let interfaces = read(&source).unwrap();
+    let near = |of: &str| near_cores(&source, &interfaces, of).map(|cores| cores.to_string());
+    assert_eq!((near("eth0"), near("vmbr7")), (Some("8-15,24-31".into()), Some("8-15,24-31".into())));
+    assert_eq!((near("eth1"), near("eth9")), (None, None), "the firmware does not say, and there is no such NIC");
+    // The recorded host has one node.
+    assert_eq!(near_cores(&recording(), &interfaces, "eth0"), None);
+}
+
+/// A host whose NICs say of DCB what a test wants: the answer to `DCB_CMD_IEEE_GET` as the kernel makes it
+/// (`dcbnl_ieee_fill` of net/dcb/dcbnl.c).
+struct WithDcb {
+    of: WithRdma,
+    /// The priorities that are paused, the share of class 1, which has the priority 3, RoCE's priority, and DCBX.
+    paused: Vec<u8>,
+    share: u8,
+    roce: Option<u8>,
+    dcbx: u8,
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+impl Source for WithDcb {
+    fn ask(&self, ask: &Ask) -> Answer {
+        if !matches!(ask, Ask::Dcb(nic) if nic == "eth0") {
+            return self.of.ask(ask);
+        }
+        let mut ets = vec![0, 8, 0, 100 - self.share, self.share, 0, 0, 0, 0, 0, 0];
+        ets.extend([0; 8]);
+        ets.extend([2, 2, 0, 0, 0, 0, 0, 0]);
+        ets.extend([0, 0, 0, 1, 0, 0, 0, 0]);
+        ets.extend([0; 24]);
+        let mut pfc = vec![0; 136];
+        (pfc[0], pfc[1]) = (8, self.paused.iter().fold(0, |mask, priority| mask | 1 << priority));
+        let port = 4791_u16.to_ne_bytes();
+        let entries = self.roce.map(|priority| attribute(1, &[3, priority, port[0], port[1]])).unwrap_or_default();
+        let ieee = [attribute(1, &ets), attribute(2, &pfc), attribute(3, &entries)].concat();
+        let name = attribute(1, b"eth0\0");
+        Answer::Bytes([vec![0; 4], name, attribute(13, &ieee), attribute(14, &[self.dcbx])].concat())
+    }
+}
+
+#[test]
+fn dcb_of_both_ends_is_compared_with_what_rdma_needs() {
+    let host = |paused: &[u8], share, roce, dcbx| {
+        let source = WithDcb { of: WithRdma(recording()), paused: paused.to_vec(), share, roce, dcbx };
+        // The bridge's traffic goes over eth0, as eth1 waits.
+        dcb_of(&read(&source).unwrap(), "vmbr7").remove(0)
+    };
+    let found = |a: &NicDcb, b: &NicDcb| -> Vec<String> {
+        let ends = [DcbEnd { host: "a", nic: a }, DcbEnd { host: "b", nic: b }];
+        compare_dcb(ends).into_iter().map(|mismatch| mismatch.what).collect()
+    };
+    let right = host(&[3], 50, Some(3), 9);
+    assert_eq!((right.rdma, right.nic.as_str()), (true, "eth0"));
+    assert!(found(&right, &right).is_empty());
+    let says = |other: &NicDcb, wanted: &[&str]| assert_eq!(found(&right, other), wanted);
+    says(
+        &host(&[4], 50, Some(4), 9),
+        &[
+            "the priorities that are paused (PFC) differ: 3 at eth0 of a, 4 at eth0 of b",
+            "the priorities of RoCE's packets (UDP 4791) differ: 3 at eth0 of a, 4 at eth0 of b",
+        ],
+    );
+    says(
+        &host(&[4], 50, Some(3), 9),
+        &[
+            "the priorities that are paused (PFC) differ: 3 at eth0 of a, 4 at eth0 of b",
+            "RoCE's packets have the priority 3 at eth0 of b, and these are paused (PFC) there: 4",
+        ],
+    );
+    says(
+        &host(&[3], 50, None, 9),
+        &["the priorities of RoCE's packets (UDP 4791) differ: 3 at eth0 of a, none at eth0 of b"],
+    );
+    says(
+        &host(&[3], 30, Some(3), 9),
+        &["the shares (ETS) of the priority 3, which RDMA has, differ: 50 % at eth0 of a, 30 % at eth0 of b"],
+    );
+    says(&host(&[3], 0, Some(3), 9), &["the priority 3, which RDMA has, has no share (ETS) at eth0 of b"]);
+    says(
+        &host(&[3], 50, Some(3), 4 + 2),
+        &["DCBX differs: IEEE's by a program of the host at eth0 of a, CEE by the NIC's firmware at eth0 of b"],
+    );
+    // A host without DCB, and one that has RDMA and nothing set up for it.
+    let none = NicDcb { nic: "eth5".into(), rdma: true, dcb: None };
+    assert_eq!(found(&right, &none).len(), 2, "PFC, and the entry");
+    assert_eq!(
+        found(&none, &none),
+        ["no priority is paused (PFC) at eth5 of a and eth5 of b: RoCE loses packets there"]
+    );
+    let no_rdma = NicDcb { rdma: false, ..none.clone() };
+    assert!(found(&no_rdma, &none).is_empty() && found(&no_rdma, &no_rdma).is_empty());
+    let unused = NicDcb { rdma: false, ..host(&[], 50, None, 9) };
+    assert!(found(&unused, &no_rdma).is_empty(), "DCB that does nothing for RDMA");
 }
 
 /// Answers wrongly to one question of many.

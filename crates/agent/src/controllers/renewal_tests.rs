@@ -13,6 +13,7 @@ use skein_api::{Refusal, Reply, Term, ToAgent, ToController};
 use skein_dataplane::{AcceptorSettings, Addresses};
 use skein_fake_controller::{AgentConnection, COMMAND_TIME};
 use skein_identity::{CertificateDer, ClusterCa, Identity, Validity, certificate_pem};
+use skein_network::WantedConnections;
 
 use super::tests::{TIMES, World, stop_request};
 use crate::Allow;
@@ -46,7 +47,7 @@ fn peers(dir: &Path, identity: &Identity) -> Peers {
         hosts_file: dir.join("hosts.toml"),
         migration_network: "/nowhere/migration-network.toml".into(),
         hosts_cache: None,
-        connections: 1,
+        connections: WantedConnections::Fixed(1),
         plain_data: false,
         versions: CONTROL_VERSIONS,
     };

@@ -10,6 +10,7 @@ use tracing::warn;
 
 use super::control_stream::ControlStream;
 use super::errors::DialError;
+use super::queues::QueueQuestion;
 use super::shared::{LOOK_PERIOD, Shared};
 use super::state::{Peer, REDIAL_NOT_UNDERSTOOD};
 use crate::error_chain;
@@ -87,6 +88,7 @@ impl Shared {
             host: Some(name.to_owned()),
             addresses: acceptor.addresses.clone(),
             connections: self.settings.connections,
+            tells_queues: true,
             plain_data: self.settings.plain_data,
             outage: acceptor.outage,
         };
@@ -100,14 +102,16 @@ impl Shared {
     fn accompany(self: &Arc<Self>, name: &str, dialer: &Arc<Dialer>) {
         self.lock().hosts.entry(name.to_owned()).or_default().dialer = Some(dialer.clone());
         self.changed.notify_all();
-        dialer.stop(self.attend(name, dialer.live()));
+        dialer.stop(self.attend(name, dialer));
         if let Some(host) = self.lock().hosts.get_mut(name) {
             host.dialer = None;
         }
     }
 
     /// Returns why the session is not wanted any more.
-    fn attend(self: &Arc<Self>, name: &str, session: &Arc<RunningSession>) -> &'static str {
+    fn attend(self: &Arc<Self>, name: &str, dialer: &Dialer) -> &'static str {
+        let session = dialer.live();
+        let mut queues = QueueQuestion::default();
         let mut stream: Option<Arc<ControlStream>> = None;
         let mut next_stream = Instant::now();
         let mut unwanted_since = None;
@@ -121,6 +125,9 @@ impl Shared {
                     Ok(begun) => stream = Some(begun),
                     Err(error) => self.failed(name, DialError::NoControlStream(error)),
                 }
+            }
+            if let Some(stream) = &stream {
+                queues.look(dialer, stream);
             }
             let mut state = self.lock();
             if self.is_stopping() {

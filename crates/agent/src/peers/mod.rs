@@ -28,6 +28,7 @@ mod learnt_hosts;
 mod outgoing_lines;
 mod probe_turns;
 mod probing;
+mod queues;
 mod settings;
 mod shared;
 mod state;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use skein_dataplane::AcceptorSettings;
+use skein_network::WantedConnections;
 
 use super::version::ControlVersions;
 use crate::Allow;
@@ -21,8 +22,8 @@ pub struct PeersSettings {
     pub migration_network: PathBuf,
     /// The file that keeps what controllers said of hosts that are not in the hosts file; `None`: it is not kept.
     pub hosts_cache: Option<PathBuf>,
-    /// The data connections on each path of the sessions that this end dials.
-    pub connections: usize,
+    /// How many data connections each path of the sessions has that this end dials.
+    pub connections: WantedConnections,
     /// Whether bulk data goes unencrypted in the sessions that this end dials.
     pub plain_data: bool,
     /// The versions of the agents' protocol that the agent speaks: [`CONTROL_VERSIONS`](super::CONTROL_VERSIONS), but

@@ -10,7 +10,7 @@ use skein_api::{MeasuredRate, Probe, ProbedEnd, ProbedPath, RoundTrip, Together,
 use skein_dataplane::{DialedPath, Dialer, NicAddress, PathId, PathSurvey, PathUse};
 use skein_host::Kernel;
 use skein_inventory::printable;
-use skein_network::{Duplex, Interface};
+use skein_network::{Duplex, Interface, NicDcb, dcb_of};
 use skein_units::measured::bps;
 use thiserror::Error;
 
@@ -133,6 +133,7 @@ fn end(of: &NicAddress, interfaces: &[Interface]) -> ProbedEnd {
         speed_mbit: of.speed_mbit.filter(|mbit| *mbit > 0),
         mtu: of.mtu,
         half_duplex: interface.is_some_and(|interface| interface.driver.duplex == Some(Duplex::Half)),
+        dcb: dcb_of(interfaces, &of.nic).into_iter().map(|dcb| NicDcb { nic: fit(&dcb.nic), ..dcb }).collect(),
     }
 }
 
@@ -144,9 +145,14 @@ fn looked_at(path: &DialedPath, survey: &PathSurvey, own: &[Interface], others: 
         .first()
         .zip(median(&survey.round_trips))
         .map(|(least, median)| RoundTrip { least_us: least.as_micros() as u64, median_us: median.as_micros() as u64 });
+    let [mut local, mut remote] = [end(&path.local, own), end(&path.remote, others)];
+    if !local.dcb.iter().chain(&remote.dcb).any(NicDcb::has_any) {
+        local.dcb.clear();
+        remote.dcb.clear();
+    }
     ProbedPath {
-        local: end(&path.local, own),
-        remote: end(&path.remote, others),
+        local,
+        remote,
         carries: if path.carries == PathUse::Data { String::new() } else { path.carries.to_string() },
         round_trip,
         passes_bytes: survey.passes,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use skein_api::{FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, UsedCpu, Verdict};
+use skein_network::{DcbEnd, DcbMismatch, compare_dcb};
 use skein_units::measured::{bps, millis, nominal, percent};
 
 /// Rates that differ by less than this share count as the same.
@@ -26,6 +27,7 @@ const JUMBO_BYTES: u32 = 1600;
 pub(super) fn verdict(probe: &Probe) -> Verdict {
     let mut findings: Vec<ProbeFinding> = probe.paths.iter().flat_map(|path| of_path(probe, path)).collect();
     findings.extend(of_all(probe));
+    findings.extend(of_dcb(probe));
     let unused = probe.left_out.iter().map(|pair| {
         let what = format!("{} and {} of {} have no path: {}", pair.nic, pair.remote_nic, probe.to, pair.why);
         let cure = "name those that are to carry migrations, if others should: --nic of skein agent, on either host";
@@ -217,6 +219,25 @@ fn of_time(probe: &Probe, path: &ProbedPath) -> Option<ProbeFinding> {
     })
 }
 
+/// Returns what does not fit in the Data Center Bridging of the paths' ends, each once. A bond's members are compared
+/// with each other, too.
+fn of_dcb(probe: &Probe) -> Vec<ProbeFinding> {
+    let mut findings: Vec<ProbeFinding> = Vec::new();
+    for path in &probe.paths {
+        let Some((first, members)) = path.local.dcb.split_first() else { continue };
+        let here = |nic| DcbEnd { host: &probe.from, nic };
+        let there = |nic| DcbEnd { host: &probe.to, nic };
+        let others = members.iter().map(here).chain(path.remote.dcb.iter().map(there));
+        for DcbMismatch { what, cure } in others.flat_map(|other| compare_dcb([here(first), other])) {
+            if !findings.iter().any(|known| known.what == what) {
+                let gain = "RDMA that loses no packets, once it is used";
+                findings.push(finding(FindingKind::DcbDiffers, &path.local.nic, what, cure, gain));
+            }
+        }
+    }
+    findings
+}
+
 /// Returns the most that paths can carry together, if nothing but their NICs limits them.
 fn together_at_most(paths: &[&ProbedPath], rate: fn(&ProbedPath) -> Option<f64>) -> f64 {
     let by = |end: fn(&ProbedPath) -> &ProbedEnd| {
@@ -335,6 +356,7 @@ fn auto(probe: &Probe) -> String {
 #[cfg(test)]
 mod tests {
     use skein_api::{RoundTrip, Together};
+    use skein_network::{Dcb, NicDcb, Pfc};
 
     use super::*;
 
@@ -351,6 +373,7 @@ mod tests {
             speed_mbit: Some(1000),
             mtu: 1500,
             half_duplex: false,
+            dcb: Vec::new(),
         };
         ProbedPath {
             local: end("10.0.0.1"),
@@ -500,6 +523,28 @@ mod tests {
         // Nothing is said of a slow path then.
         probe.paths[0].local.speed_mbit = Some(100_000);
         assert_eq!(kinds(&probe).len(), 1);
+    }
+
+    #[test]
+    fn dcb_that_differs_is_told_once() {
+        let mut probe = two(940, 1880);
+        let paused = |nic: &str, priorities: Vec<u8>| {
+            let pfc = Some(Pfc { priorities_max: 8, priorities, sent: [0; 8], received: [0; 8] });
+            NicDcb { nic: nic.into(), rdma: true, dcb: Some(Dcb { pfc, ..Dcb::default() }) }
+        };
+        // A bond of two, and two paths over it.
+        for path in &mut probe.paths {
+            path.local.dcb = vec![paused("eth0", vec![3]), paused("eth1", vec![3])];
+            path.remote.dcb = vec![paused("eth0", vec![3]), paused("eth1", vec![4])];
+        }
+        let found = verdict(&probe).findings;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].kind, found[0].nics.as_slice()), (FindingKind::DcbDiffers, &["eth0".to_owned()][..]));
+        let what = "the priorities that are paused (PFC) differ: 3 at eth0 of a, 4 at eth1 of b";
+        assert_eq!(found[0].what, what);
+        // Where the other host tells nothing, nothing is compared with it.
+        probe.paths.iter_mut().for_each(|path| path.remote.dcb.clear());
+        assert_eq!(verdict(&probe).findings, []);
     }
 
     #[test]

@@ -176,6 +176,11 @@ impl RequestServer {
                     _ if path.status.usable && path.status.data_connections == 0 => "carries no data".into(),
                     _ => String::new(),
                 },
+                connections: match (path.connections, path.status.data_connections) {
+                    (words, _) if !words.is_empty() => words,
+                    (_, 0) => String::new(),
+                    (_, number) => format!("{number}: as the other host dialled"),
+                },
                 nic: path.info.nic,
                 remote: path.info.remote.ip().to_string(),
                 usable: path.status.usable,

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
+use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings, WantedConnections};
 use skein_api::{Reply, Request, VmView};
 use skein_client::Client;
 use skein_handover::MigrationLimits;
@@ -77,7 +77,7 @@ impl TwoAgents {
             };
             let settings = AgentSettings {
                 hosts_file: hosts_file.clone(),
-                connections: 2,
+                connections: WantedConnections::Fixed(2),
                 vms: Some(vms),
                 ..AgentSettings::tunnels(acceptor, Allow::new(&[format!("{}/*", dir.path().display())]).unwrap())
             };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use skein_agent::{
     AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, Offer, PeerEvent,
-    Peers, PeersSettings, Question,
+    Peers, PeersSettings, Question, WantedConnections,
 };
 use skein_dataplane::source::{DirtyTracking, RateShare, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, RunningSession, StreamContent, Width};
@@ -66,7 +66,7 @@ pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVer
         hosts_file: dir.join("hosts.toml"),
         migration_network: "/nowhere/migration-network.toml".into(),
         hosts_cache: None,
-        connections: 1,
+        connections: WantedConnections::Fixed(1),
         plain_data: false,
         versions,
     };
@@ -206,7 +206,8 @@ impl World {
             to: vec![SocketAddr::from(([127, 0, 0, 1], to.peers.port()))],
             host: None,
             addresses: loopback(),
-            connections: 1,
+            connections: WantedConnections::Fixed(1),
+            tells_queues: false,
             plain_data: false,
             outage: Duration::from_secs(60),
         };

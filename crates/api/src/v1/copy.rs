@@ -254,6 +254,9 @@ pub struct PathView {
     /// Why the path carries no data, in words; empty: it may carry data.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// How many connections for data the path is to have, and why, in words; empty: it carries none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub connections: String,
 }
 
 #[cfg(test)]

@@ -521,6 +521,7 @@ fn migrations() -> Vec<Migration> {
         sent_bytes: 1 << 20,
         bits_per_s: 940_000_000,
         note: if usable { String::new() } else { "carries no data: its network is excluded".into() },
+        connections: if usable { "4: the NICs have 8 queues or more at both ends".into() } else { String::new() },
     };
     let over = Migration {
         role: Role::Target,

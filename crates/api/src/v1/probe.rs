@@ -1,6 +1,7 @@
 //! Tells what the paths between two hosts were measured to carry.
 
 use serde::{Deserialize, Serialize};
+use skein_network::NicDcb;
 
 /// What one host measured of the way to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +82,9 @@ pub struct ProbedEnd {
     /// Whether the NIC's link is half duplex.
     #[serde(default)]
     pub half_duplex: bool,
+    /// The RDMA and Data Center Bridging of the NICs that carry it; empty: no NIC of the path has either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dcb: Vec<NicDcb>,
 }
 
 /// A rate, and how sure it is.
@@ -196,6 +200,8 @@ pub enum FindingKind {
     BelowSpeed,
     /// Segments had to be sent again.
     PacketsLost,
+    /// The Data Center Bridging of a path's ends does not fit each other, or not what RDMA needs.
+    DcbDiffers,
     /// The round trip is long.
     LongRoundTrip,
     /// Packets wait on the way.
@@ -214,7 +220,7 @@ impl FindingKind {
 }
 
 #[cfg(test)]
-const FINDINGS: [FindingKind; 13] = [
+const FINDINGS: [FindingKind; 14] = [
     FindingKind::LargePacketsLost,
     FindingKind::MtuDiffers,
     FindingKind::HalfDuplex,
@@ -224,6 +230,7 @@ const FINDINGS: [FindingKind; 13] = [
     FindingKind::BothDirectionsSlow,
     FindingKind::BelowSpeed,
     FindingKind::PacketsLost,
+    FindingKind::DcbDiffers,
     FindingKind::LongRoundTrip,
     FindingKind::Queues,
     FindingKind::JumboBringsLittle,
@@ -234,12 +241,21 @@ const FINDINGS: [FindingKind; 13] = [
 impl Probe {
     /// Returns a probe with a value in each field.
     pub(super) fn example() -> Probe {
+        use skein_network::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
+
+        let dcb = Dcb {
+            ets: Some(Ets { willing: true, classes: 8, class_of: [0; 8], share_percent: [Some(50); 8] }),
+            pfc: Some(Pfc { priorities_max: 8, priorities: vec![3], sent: [0; 8], received: [7; 8] }),
+            applications: vec![Application { selector: Selector::Datagram, protocol: 4791, priority: 3 }],
+            dcbx: Some(Dcbx { host: true, ieee: true }),
+        };
         let end = |nic: &str| ProbedEnd {
             nic: nic.into(),
             address: "10.0.0.1".into(),
             speed_mbit: Some(1000),
             mtu: 9000,
             half_duplex: false,
+            dcb: vec![NicDcb { nic: nic.into(), rdma: true, dcb: Some(dcb.clone()) }],
         };
         let rate = MeasuredRate { bits_per_s: 941_000_000, spread_bits_per_s: 1_000_000 };
         let path = ProbedPath {

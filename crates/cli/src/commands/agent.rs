@@ -9,6 +9,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use skein_agent::{
     AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, UpdateCommands, VmSettings,
+    WantedConnections,
 };
 use skein_handover::MigrationLimits;
 use tracing::warn;
@@ -72,9 +73,10 @@ pub struct Args {
     /// Migrations to this host at once; more are queued
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(0..=256))]
     incoming: u16,
-    /// Data connections on each path of what goes from this host to others
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=7))]
-    connections: u8,
+    /// Data connections on each path of what goes from this host to others, 1 to 32: auto is 4 where the NICs of both
+    /// hosts have several queues, else 2; all paths to a host together have 32 at most
+    #[arg(long, value_name = "N", default_value_t = WantedConnections::Auto)]
+    connections: WantedConnections,
     /// Send guests' memory to other hosts without encryption; their agents have to allow it
     #[arg(long)]
     plain_data: bool,
@@ -146,7 +148,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         allow: Allow::new(&args.allow)?,
         hosts_file: args.hosts,
         migration_network: args.migration_network,
-        connections: args.connections.into(),
+        connections: args.connections,
         plain_data: args.plain_data,
         packer_command: packer(),
         vms,

@@ -811,6 +811,7 @@ mod tests {
             sent_bytes: 0,
             bits_per_s,
             note: String::new(),
+            connections: String::new(),
         };
         let paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
         assert_eq!(nics(&paths), [("eth0".to_owned(), 3.0), ("eth1".to_owned(), 7.0)]);

@@ -442,10 +442,13 @@ fn shown(migration: &Migration, events: bool) -> String {
         }
         rows.extend(copy.pages.iter().flat_map(page_rows));
     }
-    rows.extend(migration.paths.iter().map(|path| {
+    rows.extend(migration.paths.iter().flat_map(|path| {
         let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
         let note = if path.note.is_empty() { String::new() } else { format!(", {}", clean_line(&path.note)) };
-        ("path", format!("{} → {}  {state}, {} sent{note}", path.nic, path.remote, about_bytes(path.sent_bytes)))
+        let path_words =
+            format!("{} → {}  {state}, {} sent{note}", path.nic, path.remote, about_bytes(path.sent_bytes));
+        let connections = Some(&path.connections).filter(|words| !words.is_empty());
+        std::iter::once(("path", path_words)).chain(connections.map(|words| ("connections", clean_line(words))))
     }));
     let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
     if migration.in_doubt {

@@ -1,7 +1,7 @@
 //! `skein tunnel`.
 
 use serde::Serialize;
-use skein_agent::{DialerSettings, Forward, SessionSnapshot, Tunnel, TunnelSettings, resolve};
+use skein_agent::{DialerSettings, Forward, SessionSnapshot, Tunnel, TunnelSettings, WantedConnections, resolve};
 use skein_inventory::Route;
 
 use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal, transport};
@@ -38,9 +38,10 @@ pub struct Args {
     /// A socket to make here, and the one that it leads to there; may be given several times
     #[arg(short = 'L', long = "forward", value_name = "LISTEN=TARGET", required = true)]
     forward: Vec<Forward>,
-    /// Data connections on each path
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=7))]
-    connections: u8,
+    /// Data connections on each path, 1 to 32: auto is 4 where this host's NICs have several queues, else 2; all
+    /// paths together have 32 at most
+    #[arg(long, value_name = "N", default_value_t = WantedConnections::Auto)]
+    connections: WantedConnections,
     /// Send bulk data without encryption; the agent has to allow it
     #[arg(long)]
     plain_data: bool,
@@ -78,7 +79,8 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         to,
         host: args.host,
         addresses: args.common.addresses()?,
-        connections: usize::from(args.connections),
+        connections: args.connections,
+        tells_queues: false,
         plain_data: args.plain_data,
         outage: args.common.outage(),
     };

@@ -275,6 +275,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         sent_bytes: 1_200_000_000,
         bits_per_s,
         note: String::new(),
+        connections: "2: a NIC has one queue".into(),
     };
     let copies = matches!(stage, Some(MigrationPhase::Source(phase)) if phase >= SourcePhase::Precopy);
     Migration {

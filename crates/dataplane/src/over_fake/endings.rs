@@ -171,7 +171,7 @@ fn a_goodbye_that_waits_behind_a_write_that_fails() {
     };
     let (local, remote) = (SocketAddr::new(ip(0, 1), 0), SocketAddr::new(ip(0, 2), 0));
     let info = PathInfo { nic: "eth0".into(), local, remote };
-    live.add_connection(ConnectionId(0), PathId(0), ConnectionKind::Control, info, connection).unwrap();
+    live.add_connection(ConnectionId(0), PathId(0), ConnectionKind::Control, info, None, connection).unwrap();
     let (why, took) = ended(&live);
     assert_eq!(why, Ended::ClosedByPeer { code: 3, reason: "bye".into() });
     assert!(took < AT_ONCE, "{took:?}");

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use skein_host::{Counters, InterfaceAddress, Nic, NicError};
+use skein_host::{CoreList, Counters, InterfaceAddress, Nic, NicError, WantedConnections};
 use skein_link::fake::{FAKE_CAPS, FakeHost, FakeNetwork};
 use skein_link::{Caps, Security};
 use skein_session::Ended;
@@ -24,7 +24,7 @@ use skein_session::address::NicAddress;
 
 use crate::acceptor::AcceptingHost;
 use crate::dialer::DialingHost;
-use crate::host_nics::HostNics;
+use crate::host_nics::{Carriers, HostNics};
 use crate::{Acceptor, AcceptorSettings, Addresses, Dialer, DialerSettings, IncomingStream, RunningSession};
 use crate::{LocalEnd, StreamContent};
 
@@ -35,9 +35,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const AT_ONCE: Duration = Duration::from_secs(3);
 /// Says how many data connections each path has.
 const DATA_CONNECTIONS: usize = 2;
+/// Says how many queues each NIC has.
+const QUEUES: u32 = 8;
 
 impl HostNics for FakeHost {
-    fn bond_below(&self, _: &str) -> Option<skein_host::BondBelow> {
+    fn carriers(&self, nics: &[String]) -> Vec<Carriers> {
+        nics.iter().map(|_| Carriers { queues: Some(QUEUES), bond: None }).collect()
+    }
+
+    fn near_cores(&self, _: &str) -> Option<CoreList> {
         None
     }
 
@@ -127,6 +133,18 @@ impl Joined {
 
     /// Begins a session of a, which dials, with b. `addresses` say which of their addresses they use.
     fn begin(paths: u8, caps: Caps, outage: Duration, addresses: [Addresses; 2]) -> Joined {
+        let fixed = WantedConnections::Fixed(DATA_CONNECTIONS as u8);
+        Joined::begin_with(paths, caps, outage, addresses, fixed)
+    }
+
+    /// Begins as [`Self::begin`] does, with another number of connections. Nobody tells the queues at b by itself.
+    fn begin_with(
+        paths: u8,
+        caps: Caps,
+        outage: Duration,
+        addresses: [Addresses; 2],
+        connections: WantedConnections,
+    ) -> Joined {
         let [of_a, of_b] = addresses;
         let hosts = Hosts::new(paths, caps);
         let (sender, sessions) = mpsc::sync_channel(1);
@@ -139,7 +157,8 @@ impl Joined {
             to: vec![SocketAddr::new(ip(0, 2), acceptor.port())],
             host: Some("b".into()),
             addresses: of_a,
-            connections: DATA_CONNECTIONS,
+            connections,
+            tells_queues: true,
             plain_data: false,
             outage,
         };

@@ -90,3 +90,32 @@ fn a_preferred_network_carries_all_data_while_it_is_there() {
     joined.hosts.mend(1);
     wait_until("the preferred carries data again", || is_preferred(&joined));
 }
+
+/// Tests that queues at both ends decide how many connections there are, and that nothing is lost where they get fewer.
+#[test]
+fn paths_have_as_many_connections_as_queues_at_both_ends_are_worth() {
+    let addresses = [Addresses::default(), Addresses::default()];
+    let joined = Joined::begin_with(2, FAKE_CAPS, Duration::from_secs(60), addresses, WantedConnections::Auto);
+    let have = |wanted: [usize; 2]| wait_until("they have so many", || data_connections(&joined)[..2] == wanted);
+    have([2, 2]);
+    wait_until("queues matter", || joined.dialer.needs_remote_queues());
+    let told = |queues: [u32; 2]| {
+        let queues = (0..2).map(|path| (format!("eth{path}"), queues[path])).collect();
+        joined.dialer.set_remote_queues(queues);
+    };
+    told([QUEUES, 1]);
+    have([4, 2]);
+    assert!(!joined.dialer.needs_remote_queues());
+    let words: Vec<String> = joined.dialer.live().snapshot().paths.into_iter().map(|path| path.connections).collect();
+    assert_eq!(words, ["4: the NICs have 8 queues or more at both ends", "2: a NIC has one queue"]);
+    let [here, mut there] = joined.connect(0);
+    let data = pattern(BYTES);
+    let writing = write(&here, &data);
+    let mut received = vec![0; BYTES / 4];
+    there.read_exact(&mut received).unwrap();
+    told([1, QUEUES]);
+    have([2, 4]);
+    received.extend(read(&there));
+    assert!(received == data);
+    writing.join().unwrap();
+}

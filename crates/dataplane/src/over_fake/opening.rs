@@ -32,7 +32,8 @@ fn whoever_dials_another_host_than_the_named_one_is_told() {
         to: vec![joined.dialer.to()],
         host: Some("c".into()),
         addresses: Addresses::default(),
-        connections: 1,
+        connections: WantedConnections::Fixed(1),
+        tells_queues: false,
         plain_data: false,
         outage: PATIENCE,
     };
@@ -57,7 +58,7 @@ fn a_link_that_promises_too_little_is_refused() {
         here.caps = caps;
         let (local, remote) = (SocketAddr::new(ip(0, 1), 0), SocketAddr::new(ip(0, 2), 0));
         let info = PathInfo { nic: "eth0".into(), local, remote };
-        let added = live.add_connection(ConnectionId(id), PathId(id), ConnectionKind::Control, info, here);
+        let added = live.add_connection(ConnectionId(id), PathId(id), ConnectionKind::Control, info, None, here);
         match added {
             Err(AddError::Unsuitable(lacking)) => assert_eq!(lacking, caps),
             added => assert!(added.is_ok() && caps == FAKE_CAPS, "{added:?} {caps:?}"),

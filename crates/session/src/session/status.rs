@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::connection::QueuedFrame;
 use super::{Ended, Session};
-use crate::{ConnectionKind, PathId};
+use crate::{ConnectionId, ConnectionKind, PathId};
 
 /// A path's state, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -128,6 +128,12 @@ impl Session {
             footprint.held_pieces += stream.receive.reassembly.pieces();
         }
         Footprint { queued, retained_bytes, ..footprint }
+    }
+
+    /// Returns a path's data connections, the oldest first.
+    pub fn data_connections_of(&self, path: PathId) -> Vec<ConnectionId> {
+        let data = self.connections.iter().filter(|(_, c)| c.path == path && c.kind == ConnectionKind::Data);
+        data.map(|(id, _)| *id).collect()
     }
 
     pub(super) fn data_connections(&self, path: PathId) -> usize {

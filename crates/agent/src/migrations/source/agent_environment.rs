@@ -188,6 +188,8 @@ impl SourceEnvironment for AgentEnvironment {
         self.context.paths(&self.peer, |paths, meter| {
             let sample = |path: &skein_dataplane::PathSnapshot| PathSample {
                 nic: path.info.nic.clone(),
+                remote: path.info.remote.ip().to_string(),
+                connections: path.connections.clone(),
                 is_usable: path.status.usable,
                 carried_bits_per_s: meter.rate(path),
                 received_bytes: path.status.received_bytes,

@@ -14,6 +14,7 @@ use super::environment::SourceEnvironment;
 use super::hold::{HELD_SWITCHOVER_BYTES, HoldDecision, HoldDriver, HoldSample, RateLimit};
 use super::links::LinkWatch;
 use super::outage::{OutageSample, OutageWatch};
+use super::path_notes::PathNotes;
 use super::progress::{Logged, ProgressWatch, page_figures, progress, throttle_percent};
 use super::switchover::{PagesSample, SwitchoverSample, SwitchoverSteering};
 use crate::migrations::guest_watch::GuestWatch;
@@ -37,6 +38,7 @@ pub(super) struct GuestCopy {
     links: LinkWatch,
     outage: OutageWatch,
     progress: ProgressWatch,
+    path_notes: PathNotes,
 }
 
 /// The reason why a guest that is held was not let go.
@@ -84,6 +86,7 @@ impl GuestCopy {
             links: LinkWatch::default(),
             outage: OutageWatch::new(now),
             progress: ProgressWatch::new(now),
+            path_notes: PathNotes::default(),
         }
     }
 
@@ -165,6 +168,13 @@ impl GuestCopy {
         note.into_iter().for_each(|text| look.environment.note(text));
         let converges = match state.status {
             MigrationStatus::Active => {
+                // A copy that may not use all NICs takes one of these paths, and not all its connections.
+                if self.offer.transport.uses_all_nics() {
+                    self.path_notes
+                        .note(&look.environment.paths())
+                        .into_iter()
+                        .for_each(|text| look.environment.note(text));
+                }
                 let fits = self.steer(look, copy);
                 let throttle = state.throttle_percent.unwrap_or(0);
                 match self.is_held() {

@@ -12,6 +12,10 @@ const CARRIED_DECAY_SHARE: f64 = 0.1;
 pub(super) struct PathSample {
     /// The name of this host's NIC.
     pub(super) nic: String,
+    /// The address at the other end.
+    pub(super) remote: String,
+    /// How many connections the path is to have, and why, in words; empty: not known.
+    pub(super) connections: String,
     /// Whether the path may carry bulk.
     pub(super) is_usable: bool,
     /// The bits a second that the path carried recently; `None`: not known yet.

@@ -27,6 +27,7 @@ mod hold;
 mod hypervisor_watch;
 mod links;
 mod outage;
+mod path_notes;
 mod progress;
 mod standing;
 mod switchover;

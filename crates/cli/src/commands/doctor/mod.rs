@@ -89,6 +89,8 @@ fn write_evidence(file: &Path) -> anyhow::Result<()> {
     let kernel = Kernel::new();
     let recorder = Recorder::new(&kernel);
     let interfaces = skein_network::read(&recorder)?;
+    // What is asked besides to decide about cores is recorded, too.
+    let _ = skein_network::nic_interrupts(&recorder, &interfaces.iter().collect::<Vec<_>>());
     let text = serde_json::to_string(&recorder.into_recording())?;
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let names: Vec<String> = interfaces.iter().map(|of| clean_line(&of.nic.name)).collect();

@@ -6,12 +6,14 @@ mod picture;
 mod probe;
 mod qos;
 mod show;
+mod tune;
 
 use std::process::ExitCode;
 
 use super::local::LocalAgent;
 
-/// What carries migrations: NICs and what they stand on, their queues, what paths carry, and the migration network
+/// What carries migrations: NICs and what they stand on, their queues and interrupts, what paths carry, and the
+/// migration network
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -21,6 +23,7 @@ Examples:
   skein net probe --to hostb              # what the paths there carry, and what is wrong
   skein net catch install                 # carry what programs connect to in the migration network
   skein net qos apply --share 50          # half of each full NIC for migrations
+  skein net tune                          # send NICs' interrupts to cores near them
   skein net show --json | jq '.[] | select(.carrier) | {name, speed_mbit, mtu}'")]
 pub struct Args {
     #[command(flatten)]
@@ -35,6 +38,7 @@ enum Command {
     Probe(probe::Args),
     Catch(catch::Args),
     Qos(qos::Args),
+    Tune(tune::Args),
 }
 
 /// Runs the command.
@@ -44,6 +48,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Probe(probe) => probe::run(&args.local, probe)?,
         Command::Catch(catch) => catch::run(catch)?,
         Command::Qos(qos) => qos::run(qos)?,
+        Command::Tune(tune) => tune::run(tune)?,
     }
     Ok(ExitCode::SUCCESS)
 }

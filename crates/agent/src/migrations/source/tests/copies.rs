@@ -23,6 +23,8 @@ fn seconds(seconds: u64) -> Duration {
 fn path() -> PathSample {
     PathSample {
         nic: "eth0".into(),
+        remote: "10.0.0.2".into(),
+        connections: String::new(),
         is_usable: true,
         carried_bits_per_s: Some(800_000_000),
         received_bytes: 1,
