@@ -14,6 +14,7 @@ use skein_inventory::definition::{Accel, Definition, Firmware, FirmwareKind};
 
 use super::moves::request_name;
 use super::record::{refusals, starts};
+use crate::observed::Observed;
 use crate::planner::{Excluded, Want};
 use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Planted};
@@ -343,6 +344,12 @@ impl Controller {
             (own.state, own.ended, own.detail) = (MoveState::Failed, Some(now.wall), format!("{to} is off"));
             return;
         }
+        if self.is_started_at_home(&operation.kind, &of) {
+            let own = &mut operation.moves[index];
+            own.detail = format!("somebody has started it on {}", of.from);
+            (own.state, own.ended) = (MoveState::Left, Some(now.wall));
+            return;
+        }
         let Some(observed) = self.reporting(&to) else { return };
         let state = observed.vms.get(&of.vm).map(|vm| vm.state);
         let own = &mut operation.moves[index];
@@ -363,6 +370,13 @@ impl Controller {
                 self.send_start(operation, index);
             }
         }
+    }
+
+    /// Returns whether somebody has started a VM on the host that it was to leave for its start, which was not asked
+    /// for yet.
+    fn is_started_at_home(&self, kind: &OperationKind, of: &Move) -> bool {
+        let runs = |observed: &Observed| observed.vms.get(&of.vm).is_some_and(|vm| vm.state == VmState::Running);
+        of.not_before.is_none() && self.is_still_there(kind, of) && self.reporting(&of.from).is_some_and(runs)
     }
 
     /// Returns whether the host that a VM leaves by its start may still have the VM: it could be started there, too.
