@@ -275,7 +275,7 @@ impl Controller {
     }
 
     /// Returns a VM that is a host's which has not had it yet.
-    fn claimed(&self, name: &str) -> Option<VmRecord> {
+    pub(crate) fn claimed(&self, name: &str) -> Option<VmRecord> {
         self.tables.vms.get(name).map(|found| found.value.clone()).filter(|vm| vm.is_claimed)
     }
 

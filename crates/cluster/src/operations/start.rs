@@ -398,18 +398,33 @@ impl Controller {
         match reply {
             Reply::Vm(view) => {
                 (of.state, of.ended) = (MoveState::Done, Some(now.wall));
-                self.saw(&view);
                 let host = of.to.clone().unwrap_or_default();
-                self.note_vm(now, &host, &view);
+                // What the host has reported since the start began may be newer: the guest may have ended again.
+                if self.claimed(&view.name).is_some() {
+                    self.saw(&view);
+                    self.note_vm(now, &host, &view);
+                }
             }
             // It has ended since, and was forgotten.
-            Reply::Done => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
+            Reply::Done => {
+                (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+                let (vm, host) = (of.vm.clone(), of.to.clone());
+                self.ended_at_once(now, &vm, host);
+            }
             Reply::NotStarted(why) => self.not_started(now, operation, index, why.message),
             Reply::Error(why) if is_trusted => self.not_started(now, operation, index, why.message),
             // This says nothing of the start: it is asked for again under the same name.
             Reply::Error(refusal) => of.detail = refusal.message,
             _ => of.detail = "its agent answered something else than was asked".into(),
         }
+    }
+
+    /// Notes that a guest has ended since its start, and that its host forgot the VM: only the cluster knows it.
+    fn ended_at_once(&mut self, now: Now, vm: &str, host: Option<String>) {
+        let Some(found) = self.claimed(vm).filter(|found| found.host == host) else { return };
+        let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
+        self.tables.put(vm, record);
+        self.epoch += 1;
     }
 
     /// Notes that a start was not done and will not be. The VM is given back, so that another place is looked for.
