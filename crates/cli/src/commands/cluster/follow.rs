@@ -246,9 +246,11 @@ impl Screen {
             self.last = Some((line, Instant::now()));
             return Ok(());
         }
-        if operation.moves.len() != self.planned && operation.state != OperationState::Planning {
-            // What was told before is not told again: a later plan adds moves.
-            let new = moves_from(operation, self.planned.min(operation.moves.len()));
+        let is_planned = operation.moves.len() != self.planned && operation.state != OperationState::Planning;
+        // What was told before is not told again: a later plan adds moves.
+        let first_new = if is_planned { self.planned.min(operation.moves.len()) } else { operation.moves.len() };
+        if is_planned {
+            let new = moves_from(operation, first_new, |of| is_told_at_end(operation, of));
             self.planned = operation.moves.len();
             self.say(new.trim_end())?;
         }
@@ -256,6 +258,12 @@ impl Screen {
         let mut lines = Vec::new();
         for (place, of) in operation.moves.iter().enumerate() {
             let state = (of.state, of.attempts);
+/// Returns whether the end of an operation tells why a move failed: its message is that.
+fn is_told_at_end(operation: &Operation, of: &Move) -> bool {
+    let is_failed = of.state == MoveState::Failed && !of.detail.is_empty();
+    operation.state.is_over() && is_failed && operation.message.contains(&of.detail)
+}
+
             // Of a VM that goes nowhere the plan has told why.
             let is_told = of.state == MoveState::Waiting || of.to.is_none() || gave_way(of);
             if self.told.insert(place, state) != Some(state) && !is_told {
@@ -315,6 +323,9 @@ impl Screen {
 
     fn close(&mut self) {
         let Some(bars) = self.bars.take() else { return };
+            // So has the table of one that failed before it was looked at, or the operation's end tells.
+            let is_in_table = place >= first_new && of.state == MoveState::Failed;
+            let is_told = is_told || is_in_table || is_told_at_end(operation, of);
         // A bar that is only dropped would be drawn once more.
         [bars.head].into_iter().chain(bars.moves).for_each(|line| line.finish_and_clear());
         let _ = bars.all.clear();
