@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::catch::Catcher;
-use crate::controllers::{Acknowledged, Controllers, ControllersError, now_ms};
+use crate::controllers::{Acknowledged, Controllers, ControllersError, QuestionTimes, StartQuestions, now_ms};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
@@ -227,6 +227,12 @@ fn keeps_ram(hosts: &WatchedFile<HostsFile>, host: &str) -> bool {
     }
 }
 
+/// Has guests get RAM that can be kept if the file of hosts says that this host keeps RAM.
+fn keep_ram_by(vms: &Vms, hosts_file: &Path, host: String) {
+    let hosts = WatchedFile::new(hosts_file, HostsFile::parse);
+    vms.keeps_ram_if(move || keeps_ram(&hosts, &host));
+}
+
 /// What answers the questions of other hosts' agents.
 struct OwnHost {
     name: String,
@@ -270,6 +276,10 @@ fn try_kvm(vms: Arc<Vms>) {
     });
 }
 
+fn serve_commands(server: Arc<RequestServer>, socket: OwnSocket) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("commands".into()).spawn(move || serve(&server, &socket))
+}
+
 fn with_vms(
     settings: AgentSettings,
     vms: VmSettings,
@@ -290,10 +300,8 @@ fn with_vms(
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    let (hosts, host) = (WatchedFile::new(&settings.hosts_file, HostsFile::parse), identity.host().to_owned());
-    known.keeps_ram_if(move || keeps_ram(&hosts, &host));
+    keep_ram_by(&known, &settings.hosts_file, identity.host().to_owned());
     try_kvm(known.clone());
-    let addresses = vec![settings.acceptor.listen.to_string()];
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());
@@ -306,6 +314,7 @@ fn with_vms(
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
+    let questions = StartQuestions::new(&controllers_file, QuestionTimes::default());
     let migrations = Arc::new(Migrations::start(
         vms.dirs,
         journal,
@@ -333,7 +342,7 @@ fn with_vms(
         migrations,
         rooms,
         starter,
-        addresses,
+        addresses: vec![listen.to_string()],
         power_off: vms.power_off,
         updates,
         stopping: AtomicBool::new(false),
@@ -341,12 +350,13 @@ fn with_vms(
         followers: Arc::default(),
         attempts,
         named_starts,
+        start_questions: questions.clone(),
+        forgotten: Mutex::default(),
     });
-    let own = server.clone();
-    let serving = std::thread::Builder::new().name("commands".into()).spawn(move || serve(&own, &socket))?;
+    let serving = serve_commands(server.clone(), socket)?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
     let controllers =
-        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged)?;
+        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged, questions)?;
     Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog: Mutex::new(watchdog) })
 }

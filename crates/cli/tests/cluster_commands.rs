@@ -382,7 +382,7 @@ fn a_login_is_tried_before_it_is_kept() {
     let url = user.controller.url();
     let login = |token: &str, more: &[&str]| user.run(&[&["login", &url, "--token-file", token], more].concat());
     login("good", &[]).exits(1).complains("the cluster's CA is not known here");
-    login("bad", &["--ca", "ca/ca.pem"]).exits(1).complains("the token is not valid");
+    login("bad", &["--ca", "ca/ca.pem"]).exits(1).complains("valid: skein login URL --token-file");
     login("good", &["--fingerprint", &"ab".repeat(32)]).exits(1).complains("it is of another cluster");
     assert!(!user.path("login.toml").exists());
     login("good", &["--ca", "ca/ca.pem"]).exits(0).says("logged in to rack7");

@@ -1,4 +1,4 @@
-//! Tests the commands about migrations that go through a controller.
+//! Tests the commands about migrations and starts that go through a controller.
 
 mod fake;
 mod user;
@@ -79,4 +79,96 @@ fn a_migration_is_held_limited_switched_and_called_off_through_a_controller() {
     let bodies: Vec<String> = user.controller.asked().into_iter().map(|asked| asked.body).collect();
     assert!(bodies.iter().any(|body| body.contains("\"deadline_s\":300")), "{bodies:?}");
     assert!(bodies.iter().any(|body| body.contains("\"rate_bits_per_s\":100000000")), "{bodies:?}");
+}
+
+/// Returns an operation that moves `db1`, with its move in a state.
+fn operation(state: &str, message: &str, moves: Value) -> Value {
+    json!({
+        "id": "17-000042", "kind": {"kind": "migrate", "vm": "db1", "to": null}, "state": state, "by": "admin",
+        "created": 1_795_684_482_120u64, "ended": 1_795_684_489_120u64, "cancelled": false, "message": message,
+        "version": 1, "moves": moves,
+        "progress": {"moves": 1, "moves_done": 0, "moves_running": 1, "left_ms": null, "forecast_ms": null},
+    })
+}
+
+#[test]
+fn the_last_line_for_programs_is_the_migration_as_an_agent_tells_of_it() {
+    let moved = |state: &str, detail: &str| {
+        let mut of = planned("db1", Some("hostb"), state, "the best");
+        of["migration"] = json!("0123456789abcdef");
+        (of["detail"], of["attempts"]) = (json!(detail), json!(1));
+        (of["begun"], of["ended"]) = (json!(1_795_684_482_120u64), json!(1_795_684_486_120u64));
+        of["downtime_ms"] = json!(55);
+        of
+    };
+    let never = planned("db1", None, "left", "no host has room");
+    let user = User::logged_in(move |asked, before| match asked.what.as_str() {
+        "POST /api/v1/vms/db1/migrate" => Answer::ok(&match before {
+            0 => operation("done", "", json!([moved("failed", "the link broke"), moved("done", "")])),
+            1 => operation("failed", "the link broke", json!([moved("failed", "the link broke")])),
+            2 => operation("failed", "no host has room", json!([never])),
+            _ => operation("running", "", json!([moved("begun", "")])),
+        }),
+        "GET /api/v1/operations/17-000042" => Answer::ok(&operation("running", "", json!([moved("begun", "")]))),
+        "GET /api/v1/vms/db1" => {
+            let mut vm = serde_json::to_value(vm("db1", "running")).unwrap();
+            vm["migration"] = held();
+            Answer::ok(&vm)
+        }
+        other => panic!("{other}"),
+    });
+    let last = |args: &[&str], code: i32| -> Value {
+        let ran = user.run(&[&["migrate", "db1", "--json"], args].concat()).exits(code);
+        serde_json::from_str(ran.out.lines().last().unwrap()).unwrap()
+    };
+    let end = last(&[], 0);
+    serde_json::from_value::<skein_api::Reply>(end.clone()).unwrap();
+    assert_eq!(
+        (&end["reply"], &end["outcome"], &end["source"]),
+        (&json!("migration"), &json!("moved"), &json!("hosta"))
+    );
+    assert_eq!((&end["elapsed_ms"], &end["downtime_ms"], &end["detail"]), (&json!(4000), &json!(55), &json!("")));
+    assert!(end["begun"].as_str().unwrap().starts_with("2026-11-2"), "{end}");
+    let end = last(&[], 1);
+    assert_eq!((&end["outcome"], &end["detail"]), (&json!("kept"), &json!("the link broke")));
+    let end = last(&[], 3);
+    assert_eq!((&end["state"], &end["message"]), (&json!("failed"), &json!("no host has room")), "nothing was begun");
+    let end = last(&["--hold"], 0);
+    assert_eq!((&end["reply"], &end["vm"]), (&json!("progress"), &json!("db1")));
+    assert!(end["hold"]["since"].is_string(), "{end}");
+}
+
+#[test]
+fn a_start_that_failed_is_told_once() {
+    let start = |state: &str, message: &str, moves: Value| {
+        let mut start = operation(state, message, moves);
+        start["kind"] = json!({"kind": "start", "vm": "web1", "on": null});
+        start
+    };
+    let of = |to: &str, state: &str, detail: &str| {
+        json!({"vm": "web1", "from": "", "to": to, "reason": "the best", "state": state, "attempts": 1,
+            "detail": detail})
+    };
+    let (begun, failed) = (of("hosta", "begun", ""), of("hosta", "failed", "no such disk"));
+    let user = User::logged_in(move |asked, before| match asked.what.as_str() {
+        // It fails before it is looked at, or while it is looked at, or is tried elsewhere before it fails.
+        "POST /api/v1/vms/web1/start" => Answer::ok(&start("failed", "no such disk", json!([failed]))),
+        "POST /api/v1/vms/web2/start" | "POST /api/v1/vms/web3/start" => {
+            Answer::ok(&start("running", "", json!([begun])))
+        }
+        "GET /api/v1/operations/17-000042" if before == 0 => {
+            Answer::ok(&start("failed", "no such disk", json!([failed])))
+        }
+        "GET /api/v1/operations/17-000042" => {
+            Answer::ok(&start("failed", "no room", json!([failed, of("hostb", "failed", "no room")])))
+        }
+        other => panic!("{other}"),
+    });
+    for vm in ["web1", "web2", "web3"] {
+        let told = user.run(&["vm", "start", vm, "--cluster"]).exits(1).out;
+        let reasons = if vm == "web3" { vec!["no such disk", "no room"] } else { vec!["no such disk"] };
+        for reason in reasons {
+            assert_eq!(told.matches(reason).count(), 1, "{told}");
+        }
+    }
 }

@@ -54,23 +54,22 @@ fn vms_are_started_stopped_and_forgotten() {
     let output = agent.command(&["vm", "start", "-"]).stdin(input).output().unwrap();
     Ran::new(&["vm", "start", "-"], output).exits(0);
     agent.run(&["vm", "start", "web1"]).exits(0);
-    agent.run(&["vm", "start", "web1", "--overcommit", "--as-defined", "--new-state"]).exits(0);
+    agent.run(&["vm", "start", "web1", "--overcommit", "--as-defined", "--new-state", "--without-controller"]).exits(0);
     agent.run(&["vm", "adopt", "--qmp", "vm7.qmp", "web7"]).exits(0);
     agent.run(&["vm", "stop", "web1", "--timeout", "5", "--force"]).exits(0).says("web1 is stopped\n");
     agent.run(&["vm", "resume", "web1"]).exits(0).says("web1 is running");
     agent.run(&["vm", "forget", "web1"]).exits(0).says("web1 is forgotten");
     let (qmp, file) =
         (agent.dir().join("vm7.qmp"), |file: &str| VmOrigin::Definition { file: file.into(), text: text.into() });
+    let all = r#"{"overcommit":true,"as_defined":true,"new_state":true,"without_controller":true}"#;
+    let all: StartOptions = serde_json::from_str(all).unwrap();
     assert_eq!(
         agent.asked(),
         [
             Request::VmStart { from: file("web1.toml"), options: Default::default() },
             Request::VmStart { from: file("standard input"), options: Default::default() },
             Request::VmStart { from: VmOrigin::Name("web1".into()), options: Default::default() },
-            Request::VmStart {
-                from: VmOrigin::Name("web1".into()),
-                options: StartOptions { overcommit: true, as_defined: true, new_state: true, cpu_model: None }
-            },
+            Request::VmStart { from: VmOrigin::Name("web1".into()), options: all },
             Request::VmAdopt { qmp, name: Some("web7".into()) },
             Request::VmStop { name: "web1".into(), timeout_s: 5, force: true },
             Request::VmResume { name: "web1".into() },

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 
 use serde_json::Value;
-use skein_api::{Request, VmOrigin, VmState};
+use skein_api::{Request, StartOptions, VmOrigin, VmState};
 use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, filled, noise, until};
 
 use controlled::{DEADLINE, FENCE_AGENT};
@@ -194,11 +194,27 @@ fn guests_of_a_host_that_is_off_start_elsewhere_once_it_is_proven() {
         let places = world.places(&vms);
         places.len() == 2 && !places.contains(&"d".to_owned())
     });
-    // The host is back, and forgets them.
+    // The host is back, and forgets them. Somebody is faster, and wants one started there.
     world.cluster.start("d");
+    let [v1, v3] = ["v1", "v3"].map(|vm| world.cluster.bare(vm));
+    let by_hand = |text: &str, without_controller: bool| Request::VmStart {
+        from: VmOrigin::Definition { file: "vm.toml".into(), text: text.to_owned() },
+        options: StartOptions { without_controller, ..StartOptions::default() },
+    };
+    let place = world.places(&vms)[0].clone();
+    let runs_elsewhere = || world.cluster.refused("d", &by_hand(&v1, true)).contains("'v1' runs on");
+    assert!(until(GUEST_TIME, runs_elsewhere), "{}", world.cluster.refused("d", &by_hand(&v1, true)));
+    assert_eq!(world.cluster.where_runs("v1"), [place]);
     world.waits("d is back", || world.host("d")["contact"] == "online");
     assert!(until(GUEST_TIME, || world.cluster.vms("d").is_empty()), "{:?}", world.cluster.vms("d"));
     assert_eq!(world.places(&vms).len(), 2);
+    // Without a controller a person has to say that the VM runs nowhere else.
+    world.kill_controller(CONTROLLER_HOST);
+    let refused = world.cluster.refused("d", &by_hand(&v3, false));
+    assert!(refused.contains("no controller") && refused.contains("--without-controller"), "{refused}");
+    assert!(world.cluster.where_runs("v3").is_empty());
+    world.cluster.asked("d", &by_hand(&v3, true));
+    assert_eq!(world.cluster.where_runs("v3"), ["d"]);
     world.cluster.check();
 }
 

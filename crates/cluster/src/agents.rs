@@ -85,6 +85,7 @@ impl Controller {
         let is_news = is_first || report.facts.is_some() || !report.migrations.is_empty();
         let is_news = is_news || report.watchdog.is_some();
         let heard = report.heard;
+        let forgotten = report.vms_forgotten.clone();
         let changed = observed.report(report, now.mono_ms);
         let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
@@ -95,6 +96,7 @@ impl Controller {
             }
             self.note_watchdog(&host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
+            self.note_forgotten(&host, &forgotten);
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
         }
@@ -254,8 +256,26 @@ impl Controller {
         }
     }
 
+    /// Forgets VMs that a person had their host forget. Those of which something is under way, or that another host
+    /// speaks of, are seen to as others that are gone.
+    fn note_forgotten(&mut self, host: &str, names: &[String]) {
+        for name in names {
+            let record = self.tables.vms.get(name).map(|found| &found.value);
+            let is_its = record.is_some_and(|vm| vm.host.as_deref() == Some(host) && !vm.is_claimed);
+            let mut others = self.observed.iter().filter(|(other, _)| *other != host);
+            let is_elsewhere = others.any(|(_, of)| {
+                of.vms.contains_key(name) || of.migrations.values().any(|of| of.vm == *name && of.outcome.is_none())
+            });
+            if is_its && self.has_not(host, name) && !is_elsewhere && self.operation_of(name).is_none() {
+                self.missing.remove(name);
+                self.tables.delete::<VmRecord>(name);
+                self.epoch += 1;
+            }
+        }
+    }
+
     /// Returns a VM that is a host's which has not had it yet.
-    fn claimed(&self, name: &str) -> Option<VmRecord> {
+    pub(crate) fn claimed(&self, name: &str) -> Option<VmRecord> {
         self.tables.vms.get(name).map(|found| found.value.clone()).filter(|vm| vm.is_claimed)
     }
 

@@ -75,6 +75,8 @@ pub enum Ask {
     Join { host: String, ticket: String, secret_sha256: String, certificate_sha256: String },
     /// Keep that a certificate was signed in place of the one that a host's agent shows, before it is handed out.
     RenewCertificate { host: String, shown_sha256: String, signed_sha256: String },
+    /// Say whether a person may start a VM on a host, whose agent asks. `is_here`: the host has the VM.
+    StartByHand { host: String, vm: String, is_here: bool },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.

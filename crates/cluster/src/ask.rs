@@ -94,6 +94,7 @@ impl Controller {
             Ask::RenewCertificate { host, shown_sha256, signed_sha256 } => {
                 Some(self.renew_certificate(&host, &shown_sha256, &signed_sha256))
             }
+            Ask::StartByHand { host, vm, is_here } => Some(self.start_by_hand(&host, &vm, is_here)),
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }

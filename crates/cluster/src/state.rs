@@ -103,6 +103,10 @@ pub enum Planted {
     LeaderOfOthersIgnored,
     /// What a backup says of hosts counts after it was restored.
     RestoreForgotten,
+    /// A person may start any VM on any host.
+    AnyStartByHand,
+    /// An agent starts a VM for a person though no controller has answered.
+    StartByHandUnanswered,
 }
 
 impl Default for Settings {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use skein_api::cluster::UnixMs;
 use skein_api::{LINE_BYTES_MAX, LineError, Refusal, ToAgent, ToController, Welcome, check_version, parse_line};
 use skein_cluster::{
-    Answer, Ask, Asked, CertificateValidity, Input, Refused, SessionId, ShownCertificate, error_chain,
+    Answer, Ask, Asked, CertificateValidity, Input, Refused, RefusedKind, SessionId, ShownCertificate, error_chain,
 };
 use skein_identity::{CaFingerprint, CertificateDer, CertificateInfo, certificate_pem};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split};
@@ -30,6 +30,8 @@ const SILENT_PERIODS: u32 = 3;
 const SILENT_MIN: Duration = Duration::from_secs(5);
 /// How long a VM's definition is at most that is kept: what is stored of a VM has to fit into a value.
 const DEFINITION_BYTES_MAX: usize = 128 << 10;
+/// How many questions of an agent about starts wait for their answer. The agent asks again what was dropped.
+const STARTS_MAX: usize = 16;
 
 /// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -122,8 +124,8 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Send>(
                 Ok(()) => {
                     let up = Up::new(driver.shared().clone(), hello, shown(peer));
                     info!("the agent of {host} is here, of release {release}");
-                    let renewals = Renewals { driver, settings, peer };
-                    lines(&renewals, up, &mut reader, &mut writer).await
+                    let questions = Questions { driver, settings, peer };
+                    lines(&questions, up, &mut reader, &mut writer).await
                 }
                 Err(end) => end,
             }
@@ -170,15 +172,47 @@ fn shown(peer: &AgentPeer) -> ShownCertificate {
     ShownCertificate { sha256: peer.sha256.clone(), validity }
 }
 
-/// Has the certificate renewed that an agent shows.
-struct Renewals<'a> {
+/// A question about a start by hand.
+struct StartQuestion {
+    ask: u64,
+    vm: String,
+    is_here: bool,
+}
+
+/// Answers what an agent asks: for another certificate than the one that the agent shows, and whether a VM may be
+/// started.
+struct Questions<'a> {
     driver: &'a Arc<Driver>,
     settings: &'a LinkSettings,
     peer: &'a AgentPeer,
 }
 
-impl Renewals<'_> {
-    async fn answer(&self) -> ToAgent {
+impl Questions<'_> {
+    async fn ask(&self, what: String, ask: Ask) -> Answer {
+        let (by, from) = (format!("host:{}", self.peer.host), self.peer.address.to_string());
+        self.driver.ask(|id| Asked { id, by, from, what, repeat: None, ask }).await
+    }
+
+    /// Returns the leader's answer to a question about a start. `None`: this controller does not lead any more, or
+    /// cannot answer, and the agent asks again.
+    async fn may_start(&self, StartQuestion { ask, vm, is_here }: StartQuestion) -> Option<ToAgent> {
+        let host = self.peer.host.clone();
+        let what = format!("start {vm} by hand on {host}");
+        match self.ask(what, Ask::StartByHand { host, vm, is_here }).await {
+            Answer::Done => Some(ToAgent::MayStart { ask }),
+            Answer::Refused(Refused { kind: RefusedKind::Unavailable, .. }) => None,
+            Answer::Refused(Refused { kind, message, cure }) => {
+                let again = kind == RefusedKind::Changed;
+                Some(ToAgent::MayNotStart { ask, again, refusal: Refusal { message, cure } })
+            }
+            answer => {
+                warn!("an unexpected answer about a start on {}: {}", self.peer.host, answer.status());
+                None
+            }
+        }
+    }
+
+    async fn renewed(&self) -> ToAgent {
         let host = &self.peer.host;
         match self.renew().await {
             Ok(certificate) => {
@@ -194,12 +228,11 @@ impl Renewals<'_> {
 
     /// Signs a certificate, and returns it once it is written down that it is the host's.
     async fn renew(&self) -> Result<CertificateDer<'static>, Refusal> {
-        let AgentPeer { host, certificate, sha256, address } = self.peer;
+        let AgentPeer { host, certificate, sha256, .. } = self.peer;
         let new = self.settings.signer.renew(certificate)?;
         let signed_sha256 = CaFingerprint::of(&new).to_hex();
         let ask = Ask::RenewCertificate { host: host.clone(), shown_sha256: sha256.clone(), signed_sha256 };
-        let (by, from, what) = (format!("host:{host}"), address.to_string(), "renew its certificate".to_owned());
-        match self.driver.ask(|id| Asked { id, by, from, what, repeat: None, ask }).await {
+        match self.ask("renew its certificate".to_owned(), ask).await {
             Answer::Done => Ok(new),
             Answer::Refused(Refused { message, cure, .. }) => Err(Refusal { message, cure }),
             answer => {
@@ -221,16 +254,17 @@ async fn hello(reader: &mut (impl AsyncBufReadExt + Unpin), host: &str) -> Resul
 
 /// Hands lines both ways until one end has enough.
 async fn lines(
-    renewals: &Renewals<'_>,
+    questions: &Questions<'_>,
     mut up: Up,
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> LinkEnd {
     let Some(AgentLink { mut lines, hang_up, .. }) = up.link.take() else { return LinkEnd::Silent };
-    let silent = (renewals.settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
+    let silent = (questions.settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
     let (shared, session) = (&up.shared, up.session);
     // One is signed at a time, while lines go on.
     let (renew, mut asked) = mpsc::channel(1);
+    let (start, mut starts) = mpsc::channel(STARTS_MAX);
     let reading = async {
         loop {
             match timeout(silent, read(reader, LINE_BYTES_MAX)).await {
@@ -238,6 +272,9 @@ async fn lines(
                     match parse(&line) {
                         // Whoever asks again before there is an answer gets that answer.
                         Ok(ToController::Renew) => drop(renew.try_send(())),
+                        Ok(ToController::AskStart { ask, vm, is_here }) => {
+                            drop(start.try_send(StartQuestion { ask, vm, is_here }));
+                        }
                         Ok(line) => {
                             shared.free().await;
                             take(shared, session, line);
@@ -261,8 +298,16 @@ async fn lines(
     };
     let signing = async {
         while asked.recv().await.is_some() {
-            let answer = renewals.answer().await;
+            let answer = questions.renewed().await;
             shared.tell_agent(session, &answer);
+        }
+        std::future::pending().await
+    };
+    let allowing = async {
+        while let Some(question) = starts.recv().await {
+            if let Some(answer) = questions.may_start(question).await {
+                shared.tell_agent(session, &answer);
+            }
         }
         std::future::pending().await
     };
@@ -270,6 +315,7 @@ async fn lines(
         end = reading => end,
         end = writing => end,
         end = signing => end,
+        end = allowing => end,
         hang_up = hang_up => match hang_up {
             Ok(HangUp { last: Some(refusal), .. }) => LinkEnd::NotTaken(refusal),
             Ok(HangUp { why, last: None }) => LinkEnd::HungUp(why),
@@ -290,8 +336,8 @@ fn take(shared: &Shared, session: SessionId, line: ToController) {
         }
         ToController::Reply { command, reply } => shared.input(Input::AgentReply { session, command, reply }),
         ToController::Deposed { command: _, highest } => shared.input(Input::AgentDeposed { session, highest }),
-        // A second hello says nothing new, and other lines are of a newer release.
-        ToController::Hello(_) | ToController::Renew | ToController::Other => {}
+        // A second hello says nothing new, questions are answered elsewhere, and other lines are of a newer release.
+        ToController::Hello(_) | ToController::Renew | ToController::AskStart { .. } | ToController::Other => {}
     }
 }
 

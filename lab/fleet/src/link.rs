@@ -160,8 +160,9 @@ async fn take(world: &Arc<World>, index: usize, replies: &mpsc::Sender<ToControl
             world.act(index);
         }
         ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Controllers { .. } => {}
-        // Simulated hosts do not ask for a new certificate.
-        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
+        // Simulated hosts ask for nothing.
+        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::MayStart { .. } | ToAgent::MayNotStart { .. } => {}
+        ToAgent::Heard { .. } | ToAgent::Other => {}
     }
 }
 

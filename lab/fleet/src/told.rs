@@ -35,6 +35,7 @@ impl Told {
             load: (self.load != Some(load)).then_some(load),
             vms: changed(&self.vms, &vms),
             vms_gone: self.vms.keys().filter(|name| !vms.contains_key(*name)).cloned().collect(),
+            vms_forgotten: Vec::new(),
             vm_loads: if self.loads == loads { BTreeMap::new() } else { loads.clone() },
             migrations: changed(&self.migrations, &migrations),
             contacts: (self.sequence == 1).then(BTreeMap::new),

@@ -8,8 +8,9 @@ use skein_api::{
 };
 use skein_cluster::VmRecord;
 
+use super::by_hand;
 use super::event::{Event, Session};
-use super::host::{Flight, Guest, Ms, Sent, Start, refused};
+use super::host::{Flight, Guest, Ms, Question, Sent, Start, refused};
 use super::off;
 use super::update;
 use super::watchdog;
@@ -26,11 +27,15 @@ pub fn start(world: &mut World, host: usize) {
     let now = world.now;
     let agent = &mut world.agents[host];
     agent.life += 1;
-    if !agent.is_on {
+    let was_off = !agent.is_on;
+    if was_off {
         agent.on_since = now;
     }
     (agent.is_up, agent.is_on) = (true, true);
     let life = agent.life;
+    if was_off {
+        by_hand::back(world, host);
+    }
     watchdog::start(world, host);
     for node in 0..world.nodes.len() {
         let ms = world.rng.between(1, 300);
@@ -45,6 +50,7 @@ pub fn stop(world: &mut World, host: usize) {
     watchdog::close(world, host);
     world.agents[host].is_up = false;
     world.agents[host].life += 1;
+    world.agents[host].questions.clear();
     end_sessions(world, host);
     // What was being started runs, or does not, and the agent wrote nothing down of that.
     for vm in std::mem::take(&mut world.agents[host].starting).into_keys() {
@@ -221,6 +227,7 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         ToAgent::Leads { term } => {
             let agent = &mut world.agents[host];
             agent.highest = agent.highest.max(term);
+            agent.sent.get_mut(&session).expect("it is open").led = Some(term);
         }
         ToAgent::Command { command, term, request_id, request } => {
             let highest = world.agents[host].highest;
@@ -237,6 +244,11 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         ToAgent::Renewed { certificate } => renewed(world, host, certificate.parse().expect("a number")),
         ToAgent::Heard { term, number, sequence, voters, hosts } => {
             watchdog::acknowledged(world, host, session, (term, number, sequence, voters), hosts);
+        }
+        ToAgent::MayStart { ask } => by_hand::answered(world, host, session, ask, Ok(())),
+        ToAgent::MayNotStart { ask, again, refusal } => {
+            world.say(|| format!("{ask} is refused: {}", refusal.message));
+            by_hand::answered(world, host, session, ask, Err(again));
         }
         ToAgent::Welcome(_)
         | ToAgent::Refused(_)
@@ -278,8 +290,8 @@ fn obey(
         Request::VmRelease { name, reservation, keep } => off::release(world, host, &name, &reservation, keep),
         Request::VmForget { name } => {
             let agent = &mut world.agents[host];
-            if agent.starting.contains_key(&name) || agent.guests.get(&name).is_some_and(|guest| guest.runs) {
-                return Some(refused("it runs"));
+            if agent.is_there(&name) || agent.is_asked(&name) {
+                return Some(refused("it runs, or is being started"));
             }
             if agent.reserved.contains_key(&name) {
                 return Some(refused("it is on its way here"));
@@ -313,20 +325,6 @@ pub fn close(world: &mut World, host: usize, for_s: u64) -> Reply {
         world.after(ms, Event::ByHand { host });
     }
     Reply::Done
-}
-
-/// Somebody starts a new guest by hand, on its host.
-pub fn by_hand(world: &mut World, host: usize) {
-    let number = world.number();
-    let agent = &world.agents[host];
-    let ram_mb = 512;
-    if !agent.is_up || agent.is_closed(world.now) || agent.ram_used_mb() + ram_mb > agent.ram_mb {
-        return;
-    }
-    let name = format!("l{number}");
-    world.guests.insert(name.clone(), ram_mb);
-    run_guest(world, host, &name);
-    report_all(world, host);
 }
 
 /// Shuts a host down in order, as it was told. Whatever runs there would end.
@@ -539,12 +537,16 @@ fn over(world: &mut World, id: u64, flight: &Flight, outcome: Outcome, why: Opti
     }
 }
 
-/// Somebody starts a VM by hand that is off on its host.
-pub fn start_off(world: &mut World, host: usize, vm: &str) {
-    let agent = &world.agents[host];
-    let has_room = agent.ram_used_mb() + world.guests[vm] <= agent.ram_mb;
-    if agent.is_up && !agent.is_closed(world.now) && has_room && agent.is_off(vm) {
-        run_guest(world, host, vm);
+/// Starts a VM by hand that a controller allows, if the host takes the VM.
+pub fn begin_by_hand(world: &mut World, host: usize, life: u64, ask: u64) {
+    let now = world.now;
+    let Some(agent) = Some(&mut world.agents[host]).filter(|agent| agent.life == life) else { return };
+    let Some(Question { vm, .. }) = agent.questions.remove(&ask) else { return };
+    let has_room = agent.ram_used_mb() + world.guests[&vm] <= agent.ram_mb;
+    if !agent.is_closed(now) && has_room && !agent.is_there(&vm) && !agent.refuses.contains(&vm) {
+        world.say(|| format!("{vm} is started by hand on host {host}"));
+        world.check.stats.by_hand_started += 1;
+        run_guest(world, host, &vm);
         report_all(world, host);
     }
 }

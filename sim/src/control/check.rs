@@ -46,6 +46,10 @@ pub struct Stats {
     pub proven_with_watchdog: u64,
     /// Backups that were restored.
     pub restored: u64,
+    /// VMs that somebody wanted started by hand, those that were started, and those that a controller refused.
+    pub by_hand: u64,
+    pub by_hand_started: u64,
+    pub by_hand_refused: u64,
     pub events: u64,
 }
 
@@ -72,6 +76,9 @@ impl Stats {
         self.reset += other.reset;
         self.proven_with_watchdog += other.proven_with_watchdog;
         self.restored += other.restored;
+        self.by_hand += other.by_hand;
+        self.by_hand_started += other.by_hand_started;
+        self.by_hand_refused += other.by_hand_refused;
         self.events += other.events;
     }
 }

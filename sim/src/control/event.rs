@@ -49,8 +49,12 @@ pub enum Event {
     Boot { host: usize },
     /// Somebody starts a guest by hand.
     ByHand { host: usize },
-    /// Somebody starts a VM by hand that is off on its host.
-    StartOff { host: usize, vm: String },
+    /// Somebody starts a VM by hand on a host.
+    StartHere { host: usize, vm: String },
+    /// An agent asks a controller once more whether a VM may be started by hand.
+    AskAgain { host: usize, life: u64, ask: u64 },
+    /// A VM is started by hand that may be started.
+    BeginByHand { host: usize, life: u64, ask: u64 },
     /// An agent feeds its watchdog, if it may.
     Feed { host: usize, life: u64 },
     /// An agent that found that it may feed, and was halted, feeds.

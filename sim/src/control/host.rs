@@ -48,6 +48,19 @@ pub struct Flight {
     pub called_off: Option<FailureReason>,
 }
 
+/// A question about a start by hand, whose answer an agent waits for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    pub vm: String,
+    /// Whether the host has the VM.
+    pub is_here: bool,
+    pub until: Ms,
+    /// Whether an answer came that may pass.
+    pub is_put_off: bool,
+    /// Whether the start is under way.
+    pub is_allowed: bool,
+}
+
 /// What an agent has sent in a session.
 #[derive(Debug, Default)]
 pub struct Sent {
@@ -56,6 +69,8 @@ pub struct Sent {
     pub migrations: BTreeMap<u64, Migration>,
     /// When reports were sent that were not acknowledged.
     pub times: BTreeMap<u64, Ms>,
+    /// The term in which the controller leads, as it last said.
+    pub led: Option<Term>,
 }
 
 /// A host.
@@ -82,6 +97,8 @@ pub struct Agent {
     pub left: BTreeMap<String, bool>,
     /// Guests that are being started, and how much memory each takes.
     pub starting: BTreeMap<String, u64>,
+    /// What the agent asks controllers of starts by hand.
+    pub questions: BTreeMap<u64, Question>,
     /// What the agent has on its disk: requests that it knows, migrations, the highest term.
     pub requests: BTreeMap<String, u64>,
     /// What came of named starts.
@@ -120,6 +137,7 @@ impl Agent {
             reserved: BTreeMap::new(),
             left: BTreeMap::new(),
             starting: BTreeMap::new(),
+            questions: BTreeMap::new(),
             requests: BTreeMap::new(),
             starts: BTreeMap::new(),
             migrations: BTreeMap::new(),
@@ -136,7 +154,19 @@ impl Agent {
 
     /// Returns whether a VM is here and off, and is not being started.
     pub fn is_off(&self, vm: &str) -> bool {
-        self.guests.get(vm).is_some_and(|guest| !guest.runs) && !self.starting.contains_key(vm)
+        let is_off = self.guests.get(vm).is_some_and(|guest| !guest.runs);
+        is_off && !self.starting.contains_key(vm) && !self.is_asked(vm)
+    }
+
+    /// Returns whether a VM has a guest here, or one is on its way or being started.
+    pub fn is_there(&self, vm: &str) -> bool {
+        let runs = self.guests.get(vm).is_some_and(|guest| guest.runs);
+        runs || self.starting.contains_key(vm) || self.incoming.contains_key(vm)
+    }
+
+    /// Returns whether somebody is about to start a VM by hand.
+    pub fn is_asked(&self, vm: &str) -> bool {
+        self.questions.values().any(|question| question.vm == vm)
     }
 
     /// Returns whether an update is under way that boots the host.

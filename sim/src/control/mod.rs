@@ -6,6 +6,7 @@
 //! | `world` | the heap of what happens, the store, and connections |
 //! | `node` | what a controller's process does: its candidacy, its writes, its plans |
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
+//! | `by_hand` | people who start VMs on a host |
 //! | `off` | moves of VMs that are off |
 //! | `power` | fencing devices, which switch hosts off |
 //! | `restore` | a backup that is restored |
@@ -16,6 +17,7 @@
 //! | [`scenario`] | a run from a seed |
 
 mod agent;
+mod by_hand;
 mod check;
 mod event;
 mod faults;

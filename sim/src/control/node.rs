@@ -377,6 +377,7 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
         ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },
         ToController::Deposed { highest, .. } => Input::AgentDeposed { session, highest },
         ToController::Renew => return renew(world, node, session),
+        ToController::AskStart { ask, vm, is_here } => return ask_start(world, node, session, (ask, vm, is_here)),
         ToController::Other => return,
     };
     handle(world, node, input);
@@ -400,6 +401,16 @@ fn renew(world: &mut World, node: usize, session: u64) {
     world.renewals.insert(id, (session, number));
     let (by, from) = ("host".to_owned(), "sim".to_owned());
     ask(world, node, Asked { id, by, from, what: String::new(), repeat: None, ask: request });
+}
+
+/// Takes an agent's question about a start by hand.
+fn ask_start(world: &mut World, node: usize, session: u64, (number, vm, is_here): (u64, String, bool)) {
+    let host = world.agents[world.sessions[&session].host].name.clone();
+    let id = world.number();
+    world.start_asks.insert(id, (session, number));
+    let (by, from, what) = (format!("host:{host}"), "sim".to_owned(), format!("start {vm} by hand"));
+    let request = Ask::StartByHand { host, vm, is_here };
+    ask(world, node, Asked { id, by, from, what, repeat: None, ask: request });
 }
 
 /// Asks a controller for something.

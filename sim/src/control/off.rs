@@ -34,7 +34,7 @@ pub fn reserve(world: &mut World, host: usize, reservation: String, vm: &str) ->
         && world.rng.percent(5)
     {
         let ms = world.rng.between(1, 2000);
-        world.after(ms, Event::StartOff { host: source, vm: vm.to_owned() });
+        world.after(ms, Event::StartHere { host: source, vm: vm.to_owned() });
     }
     shown(world, host, vm)
 }

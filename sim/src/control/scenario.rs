@@ -1,11 +1,11 @@
 //! A run from a seed.
 
 use serde_json::json;
-use skein_api::UpdateHow;
 use skein_api::cluster::{
     ClusterSettings, Contact, CreateVmRequest, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest,
     OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, UpdateRequest, VmSettings,
 };
+use skein_api::{ToController, UpdateHow};
 use skein_cluster::{Ask, Asked, Settings};
 
 use super::check::{APART, Stats};
@@ -14,7 +14,7 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, node, power, restore, update, watchdog};
+use super::{agent, by_hand, node, power, restore, update, watchdog};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 600_000;
@@ -45,6 +45,7 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
     }
     faults::schedule(&mut world);
     restore::schedule(&mut world);
+    by_hand::schedule(&mut world);
     if world.rng.percent(70) {
         world.after(500, Event::Outfit);
     }
@@ -122,7 +123,10 @@ fn take(world: &mut World, event: Event) {
         Event::ToController { node, session, line } => {
             let of = world.sessions[&session];
             if world.nodes[node].is_alive && !world.check.is_ended(session) {
-                world.check.heard(world.now, node, of.host);
+                // A question is no report.
+                if !matches!(*line, ToController::AskStart { .. }) {
+                    world.check.heard(world.now, node, of.host);
+                }
                 node::line(world, node, session, *line);
             }
         }
@@ -152,8 +156,10 @@ fn take(world: &mut World, event: Event) {
         }
         Event::Updated { host, id } => update::ended(world, host, &id),
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
-        Event::ByHand { host } => agent::by_hand(world, host),
-        Event::StartOff { host, vm } => agent::start_off(world, host, &vm),
+        Event::ByHand { host } => by_hand::new_guest(world, host),
+        Event::StartHere { host, vm } => by_hand::want(world, host, &vm),
+        Event::AskAgain { host, life, ask } => by_hand::send(world, host, life, ask),
+        Event::BeginByHand { host, life, ask } => agent::begin_by_hand(world, host, life, ask),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
         Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
         Event::Bite { host, boot, fed } => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use skein_api::cluster::{Operation, OperationKind};
 use skein_api::{Refusal, ToAgent, ToController};
-use skein_cluster::{Answer, Now};
+use skein_cluster::{Answer, Now, Refused, RefusedKind};
 use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
 
 use super::check::Checker;
@@ -23,6 +23,9 @@ const RESTORE_RUNS: u64 = 6;
 
 /// One run of so many has certificates renewed.
 const RENEWAL_RUNS: u64 = 5;
+
+/// One run of so many has people who start VMs by hand; all those with a restored backup are among these.
+const HAND_RUNS: u64 = 3;
 
 /// All that there is.
 pub struct World {
@@ -47,6 +50,10 @@ pub struct World {
     pub check: Checker,
     /// What answers go to agents: a certificate's number, by request.
     pub renewals: BTreeMap<u64, (u64, u64)>,
+    /// What answers go to agents: the number of a question about a start by hand, by request.
+    pub start_asks: BTreeMap<u64, (u64, u64)>,
+    /// Chooses what people start by hand; `None`: only what other events have them start. All else goes as without it.
+    pub hand_rng: Option<Rng>,
     /// Chooses when certificates are renewed; `None`: never in this run. All else goes as without it.
     pub renewal_rng: Option<Rng>,
     /// Chooses what watchdogs do; `None`: this run has none. All else goes as without them.
@@ -80,6 +87,8 @@ impl World {
             guests: BTreeMap::new(),
             check: Checker::default(),
             renewals: BTreeMap::new(),
+            start_asks: BTreeMap::new(),
+            hand_rng: (seed % HAND_RUNS == 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 3)),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
             watchdog_rng: (seed % timer::RUNS == timer::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
             restore_rng: (seed % RESTORE_RUNS == RESTORE_RUNS - 2).then(|| Rng::new(seed ^ EPOCH_MS ^ 2)),
@@ -252,7 +261,25 @@ impl World {
             };
             self.send_to_agent(session, line);
         }
+        if let Some((session, ask)) = self.start_asks.remove(&asked)
+            && let Some(line) = start_line(ask, &answer)
+        {
+            self.send_to_agent(session, line);
+        }
         self.check.answered(asked, answer);
+    }
+}
+
+/// Returns a controller's answer to a question about a start by hand. `None`: the controller cannot answer.
+fn start_line(ask: u64, answer: &Answer) -> Option<ToAgent> {
+    match answer {
+        Answer::Done => Some(ToAgent::MayStart { ask }),
+        Answer::Refused(Refused { kind: RefusedKind::Unavailable, .. }) => None,
+        Answer::Refused(Refused { kind, message, cure }) => {
+            let refusal = Refusal { message: message.clone(), cure: cure.clone() };
+            Some(ToAgent::MayNotStart { ask, again: *kind == RefusedKind::Changed, refusal })
+        }
+        _ => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Is what controllers see of a host, and do to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::{HostFacts, Migration, Reply, RequestLine, VmView};
 
@@ -40,6 +40,11 @@ pub(crate) trait ControlledHost: Send + Sync {
 
     /// Returns whether there is contact with each of the other hosts that contact is kept with.
     fn contacts(&self) -> BTreeMap<String, bool>;
+
+    /// Returns the VMs that a person had this host forget lately, and that it does not have again.
+    fn forgotten(&self) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
 
     /// Carries out a request, as if it had come by the agent's socket. The call takes as long as that takes.
     fn run(&self, line: RequestLine) -> Reply;

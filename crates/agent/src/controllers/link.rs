@@ -20,6 +20,7 @@ use super::learnt::LearntControllers;
 use super::observe::Observer;
 use super::renewal::Renewal;
 use super::report::Told;
+use super::start_questions::{StartAnswer, StartQuestions};
 use super::terms::Terms;
 use super::waker::Waker;
 use super::wire::Wire;
@@ -75,6 +76,7 @@ pub(crate) struct LinkContext {
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
     pub(crate) acknowledged: Arc<Acknowledged>,
+    pub(crate) questions: Arc<StartQuestions>,
     pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
@@ -175,6 +177,7 @@ impl Link {
         let period = Duration::from_millis(welcome.report_period_ms);
         let commands = Commands::new(context.host.clone(), context.terms.clone(), self.waker.clone());
         let _subscription = context.observer.subscribe(period, &self.waker);
+        context.questions.subscribe(&self.waker);
         Serving {
             context,
             name: &name,
@@ -301,6 +304,12 @@ impl Serving<'_> {
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),
                 ToAgent::Renewed { certificate } => self.context.renewal.take(&certificate),
                 ToAgent::NotRenewed(refusal) => self.context.renewal.refuse(refusal),
+                ToAgent::MayStart { ask } if self.leads() => self.context.questions.answer(ask, StartAnswer::May),
+                ToAgent::MayNotStart { ask, again, refusal } if self.leads() => {
+                    self.context.questions.answer(ask, StartAnswer::MayNot(again, refusal));
+                }
+                // A later leader is asked.
+                ToAgent::MayStart { .. } | ToAgent::MayNotStart { .. } => {}
                 ToAgent::Heard { term, number, sequence, voters, hosts } => {
                     let word = Word { term, number, sequence, voters, hosts };
                     self.context.acknowledged.take(now_ms(), &mut self.sent, word);
@@ -320,10 +329,15 @@ impl Serving<'_> {
             if self.commands.are_over() && self.wire.unsent() == 0 || since.elapsed() > RENEWED_WAIT_MAX {
                 return Err(LinkError::Renewed);
             }
-        } else if self.led == Some(self.context.terms.highest()) && renewal.wants() {
+        } else if self.leads() && renewal.wants() {
             self.wire.queue(&ToController::Renew)?;
         }
         Ok(())
+    }
+
+    /// Returns whether the controller leads, as far as this host has heard.
+    fn leads(&self) -> bool {
+        self.led == Some(self.context.terms.highest())
     }
 
     /// Says what there is to say, if what was said before is on its way: a slow controller gets one report of all that
@@ -337,7 +351,7 @@ impl Serving<'_> {
             let (version, snapshot) = self.context.observer.latest();
             let now = Instant::now();
             if version == self.seen && now < self.due {
-                return Ok(());
+                return self.ask_starts(now);
             }
             let mut report = self.told.report(&snapshot, now);
             report.heard = self.context.acknowledged.last();
@@ -345,6 +359,14 @@ impl Serving<'_> {
             self.sent.note(report.sequence, now_ms());
             (self.seen, self.due) = (version, now + self.period);
             self.report(report)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the controller, if it leads, which VMs may be started. It has a report before.
+    fn ask_starts(&mut self, now: Instant) -> Result<(), LinkError> {
+        if self.leads() {
+            self.context.questions.due(now).iter().try_for_each(|line| self.wire.queue(line))?;
         }
         Ok(())
     }

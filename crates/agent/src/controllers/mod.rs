@@ -18,6 +18,7 @@
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
 //! | `renewal` | the host's certificate is renewed before it ends |
+//! | `start_questions` | the leader is asked whether a VM may be started for a person |
 //! | `commands`, `terms` | commands, and whose are obeyed |
 
 mod acknowledged;
@@ -33,6 +34,9 @@ mod renewal;
 #[cfg(test)]
 mod renewal_tests;
 mod report;
+mod start_questions;
+#[cfg(test)]
+mod start_questions_tests;
 mod terms;
 #[cfg(test)]
 mod test_parts;
@@ -58,6 +62,7 @@ use tracing::warn;
 pub(crate) use self::acknowledged::{Acknowledged, now_ms};
 pub use self::dial::DEFAULT_CONTROLLER_PORT;
 pub(crate) use self::host::{ControlledHost, GuestProcess};
+pub(crate) use self::start_questions::{NotAllowed, QuestionTimes, StartQuestions, Turn};
 
 use self::dial::TcpDial;
 use self::learnt::LearntControllers;
@@ -96,7 +101,8 @@ struct Shared {
 
 impl Controllers {
     /// Dials the controllers of `file`, whichever these are at any time, and those that they name, which are kept in
-    /// `cache`. The highest term is kept in `term_file`, and which reports were acknowledged in `acknowledged`.
+    /// `cache`. The highest term is kept in `term_file`, and which reports were acknowledged in `acknowledged`. The
+    /// leader among them is asked the `questions`.
     ///
     /// # Errors
     ///
@@ -108,12 +114,14 @@ impl Controllers {
         identity: &Identity,
         host: Arc<dyn ControlledHost>,
         acknowledged: Arc<Acknowledged>,
+        questions: Arc<StartQuestions>,
     ) -> Result<Controllers, ControllersError> {
         let context = LinkContext {
             tls: skein_identity::controller_client_config(identity)?,
             renewal: Renewal::new(identity.clone()),
             observer: Observer::new(host.clone()),
             acknowledged,
+            questions,
             host,
             terms: Arc::new(Terms::load(term_file)),
             learnt: Arc::new(LearntControllers::load(cache)),

@@ -158,6 +158,7 @@ impl Observer {
 
     fn fill_in(&self, snapshot: &mut HostSnapshot, contacts: BTreeMap<String, bool>) {
         snapshot.contacts = contacts;
+        snapshot.forgotten = self.host.forgotten();
         snapshot.vms = self.host.vms().into_iter().map(|vm| (vm.name.clone(), Arc::new(vm))).collect();
         snapshot.vm_loads.retain(|name, _| snapshot.vms.contains_key(name));
         snapshot.migrations =

@@ -1,6 +1,6 @@
 //! Finds what a controller has not been told yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) struct HostSnapshot {
     pub(crate) vm_loads: BTreeMap<String, VmLoad>,
     pub(crate) migrations: BTreeMap<MigrationId, Arc<Migration>>,
     pub(crate) contacts: BTreeMap<String, bool>,
+    /// The VMs that a person had the host forget lately, and that it does not have.
+    pub(crate) forgotten: BTreeSet<String>,
 }
 
 /// What one controller was told over one connection.
@@ -34,6 +36,7 @@ pub(crate) struct Told {
     vm_loads: BTreeMap<String, VmLoad>,
     migrations: BTreeMap<MigrationId, Arc<Migration>>,
     contacts: Option<BTreeMap<String, bool>>,
+    forgotten: BTreeSet<String>,
     watchdog: Option<WatchdogState>,
 }
 
@@ -47,6 +50,7 @@ impl Told {
             load: Some(host.load).filter(|load| self.load != Some(*load)),
             vms: changed(&self.vms, &host.vms).cloned().collect(),
             vms_gone: self.vms.keys().filter(|name| !host.vms.contains_key(*name)).cloned().collect(),
+            vms_forgotten: host.forgotten.difference(&self.forgotten).cloned().collect(),
             vm_loads: Some(&host.vm_loads).filter(|loads| self.vm_loads != **loads).cloned().unwrap_or_default(),
             migrations: changed(&self.migrations, &host.migrations).cloned().collect(),
             contacts: Some(&host.contacts).filter(|contacts| self.contacts.as_ref() != Some(contacts)).cloned(),
@@ -61,6 +65,7 @@ impl Told {
         self.vm_loads.clone_from(&host.vm_loads);
         self.migrations.clone_from(&host.migrations);
         self.contacts = Some(host.contacts.clone());
+        self.forgotten.clone_from(&host.forgotten);
         report
     }
 
@@ -143,11 +148,14 @@ mod tests {
         assert_eq!((report.load, report.contacts.unwrap().len()), (Some(host.load), 1));
         assert!(report.vms.is_empty());
 
+        host.forgotten.insert("web2".into());
+        assert_eq!(told.report(&host, now).vms_forgotten, ["web2"]);
         // A migration that is old is not told any more, and no news if it were.
         host.migrations.clear();
-        assert_eq!(told.report(&host, now), HostReport { sequence: 6, ..HostReport::default() });
+        assert_eq!(told.report(&host, now), HostReport { sequence: 7, ..HostReport::default() });
         // Another connection begins from the first.
-        assert_eq!(Told::default().report(&host, now).vms.len(), 2);
+        let first = Told::default().report(&host, now);
+        assert_eq!((first.vms.len(), &*first.vms_forgotten), (2, &["web2".to_owned()][..]));
     }
 
     #[test]

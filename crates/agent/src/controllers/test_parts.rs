@@ -1,6 +1,8 @@
 //! Makes what the tests of this folder report.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use skein_api::{
     HostFacts, HostLoad, Migration, MigrationId, MigrationPhase, MigrationSlots, Role, SourcePhase, VmLoad, VmState,
@@ -8,6 +10,14 @@ use skein_api::{
 };
 
 use super::report::HostSnapshot;
+use super::start_questions::{QuestionTimes, StartQuestions};
+
+/// Returns questions to the controllers of `controllers.toml`, with waits that are long but for one that passes.
+pub(super) fn questions(dir: &Path) -> Arc<StartQuestions> {
+    let again = Duration::from_millis(300);
+    let times = QuestionTimes { answer: Duration::from_secs(60), again, resend: Duration::from_millis(100) };
+    StartQuestions::new(&dir.join("controllers.toml"), times)
+}
 
 pub(super) fn vm(name: &str, state: VmState) -> VmView {
     let definition = Some(format!("name = '{name}'\n"));
@@ -60,5 +70,6 @@ pub(super) fn snapshot() -> HostSnapshot {
         vm_loads: [("web1".to_owned(), VmLoad { cpu_millicores: 700, ..VmLoad::default() })].into(),
         migrations: [(MigrationId(1), Arc::new(migration(1)))].into(),
         contacts: [("hostb".to_owned(), true)].into(),
+        forgotten: Default::default(),
     }
 }

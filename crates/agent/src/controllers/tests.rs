@@ -28,6 +28,7 @@ use super::learnt::LearntControllers;
 use super::link::{LinkContext, LinkTimes};
 use super::observe::{CHANGE_PERIOD, Observer};
 use super::renewal::Renewal;
+use super::start_questions::StartQuestions;
 use super::terms::Terms;
 use super::wire::Socket;
 use super::{ControlledHost, Controllers, GuestProcess, test_parts as parts};
@@ -152,11 +153,12 @@ pub(super) struct World {
     dials: SyncSender<(String, UnixStream)>,
     controllers: Option<Controllers>,
     acknowledged: Arc<Acknowledged>,
+    pub(super) questions: Arc<StartQuestions>,
 }
 
 impl World {
     /// Begins with two VMs, and controllers at these addresses.
-    fn new(addresses: &[&str]) -> World {
+    pub(super) fn new(addresses: &[&str]) -> World {
         World::with(addresses, TIMES)
     }
 
@@ -174,7 +176,8 @@ impl World {
         host.set_vm(parts::vm("web2", VmState::Stopped));
         let dir = tempfile::tempdir().unwrap();
         let acknowledged = Arc::new(Acknowledged::new("hosta"));
-        let mut world = World { ca, identity, dir, host, dialled, dials, controllers: None, acknowledged };
+        let questions = parts::questions(dir.path());
+        let mut world = World { ca, identity, dir, host, dialled, dials, controllers: None, acknowledged, questions };
         world.write(addresses);
         world.start(times);
         world
@@ -203,6 +206,7 @@ impl World {
             dial: Arc::new(PairDial { dialled: self.dials.clone() }),
             times,
             acknowledged: self.acknowledged.clone(),
+            questions: self.questions.clone(),
             instance: 7,
         };
         self.controllers = Some(Controllers::with(&self.dir.path().join("controllers.toml"), context).unwrap());

@@ -15,7 +15,7 @@ use skein_inventory::printable;
 use tracing::{info, warn};
 
 use super::refusal::{WORDS_BYTES_MAX, refusal};
-use super::request_server::RequestServer;
+use super::request_server::{AskedBy, RequestServer};
 use crate::error_chain;
 use crate::own_socket::OwnSocket;
 use crate::permit::Permit;
@@ -84,7 +84,7 @@ impl RequestServer {
             let cure = "wait until some of them are over, or migrate with --detach";
             return say(&Reply::Error(refusal("too many commands follow migrations at once", cure)));
         }
-        let reply = self.answer(line, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal));
+        let reply = self.answer(line, AskedBy::Person, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal));
         say(&reply)
     }
 }

@@ -7,25 +7,25 @@ use skein_units::Rate;
 
 use super::migrations::{MigrateRequest, Watching};
 use super::refusal::Answered;
-use super::request_server::{RequestServer, Say};
+use super::request_server::{AskedBy, RequestServer, Say};
 use crate::attempts::AskedMigration;
 
 impl RequestServer {
     /// Does what is asked. `say` is for progress; the returned reply is the last.
-    pub(super) fn answer(&self, line: RequestLine, say: &mut Say<'_>) -> Answered<Reply> {
+    pub(super) fn answer(&self, line: RequestLine, by: AskedBy, say: &mut Say<'_>) -> Answered<Reply> {
         let request_id = line.request_id.as_deref();
         match line.request {
             Request::Version => {
                 Ok(Reply::Version(VersionView { release: env!("CARGO_PKG_VERSION").into(), api: API_VERSION }))
             }
-            Request::VmStart { from, options } => self.vm_start(from, options, request_id),
+            Request::VmStart { from, options } => self.vm_start(from, options, by, request_id),
             Request::VmAdopt { qmp, name } => self.vm_adopt(&qmp, name),
             Request::VmList => Ok(self.vm_list()),
             Request::VmShow { name } => self.vm_show(&name),
             Request::VmStop { name, timeout_s, force } => self.vm_stop(&name, timeout_s, force),
             Request::VmResume { name } => self.vm_resume(&name),
             Request::VmForget { name } => match request_id {
-                None => self.vm_forget(&name),
+                None => self.vm_forget(&name, by),
                 Some(reservation) => self.vm_leave(&name, reservation),
             },
             Request::VmOffer { name } => self.vm_offer(&name),

@@ -1,7 +1,7 @@
 //! Shows the host to controllers, and answers their requests as those of commands.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use skein_inventory::facts::GuestFiles;
 use skein_inventory::{Attachment, printable};
 
 use super::refusal::{WORDS_BYTES_MAX, refusal};
-use super::request_server::RequestServer;
+use super::request_server::{AskedBy, RequestServer};
 use crate::controllers::{ControlledHost, GuestProcess};
 use crate::launch::tap_name;
 use crate::to_api::{ToApi, migration_id};
@@ -126,11 +126,18 @@ impl ControlledHost for ServedHost {
         self.server.migrations.peers().contacts()
     }
 
+    fn forgotten(&self) -> BTreeSet<String> {
+        let mut forgotten = self.server.forgotten.lock();
+        forgotten.retain(|name| self.server.vms.get(name).is_err());
+        forgotten.clone()
+    }
+
     fn run(&self, line: RequestLine) -> Reply {
         if self.server.stopping.load(Ordering::SeqCst) {
             return Reply::Error(refusal("the agent stops", "ask again when it is back"));
         }
-        let reply = self.server.answer(line, &mut |_| Ok(())).unwrap_or_else(|refusal| Reply::Error(*refusal));
+        let reply = self.server.answer(line, AskedBy::Controller, &mut |_| Ok(()));
+        let reply = reply.unwrap_or_else(|refusal| Reply::Error(*refusal));
         match reply {
             Reply::Error(told) => Reply::Error(refusal(printable(told.message, WORDS_BYTES_MAX * 4), told.cure)),
             reply => reply,

@@ -1,14 +1,17 @@
 //! Is what requests are answered from.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+use parking_lot::Mutex;
 use skein_api::Reply;
 
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
+use crate::controllers::StartQuestions;
 use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
 use crate::named_starts::NamedStarts;
@@ -23,6 +26,9 @@ pub(crate) struct RequestServer {
     pub(crate) starter: Arc<MigrationStarter>,
     pub(crate) attempts: AttemptTable<MigrationStarter>,
     pub(crate) named_starts: NamedStarts,
+    pub(crate) start_questions: Arc<StartQuestions>,
+    /// The VMs that a person had this host forget: controllers are told.
+    pub(crate) forgotten: Mutex<BTreeSet<String>>,
     /// The addresses at which this host's agent listens.
     pub(crate) addresses: Vec<String>,
     /// The command that shuts this host down, and its arguments; empty: there is none.
@@ -34,6 +40,15 @@ pub(crate) struct RequestServer {
     pub(crate) clients: Arc<AtomicUsize>,
     /// The number of those that follow a migration.
     pub(crate) followers: Arc<AtomicUsize>,
+}
+
+/// Says where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedBy {
+    /// A person or a program of this host.
+    Person,
+    /// The controller that leads.
+    Controller,
 }
 
 /// Tells a client its progress before the last reply.

@@ -8,10 +8,12 @@ use skein_api::{Refusal, StartOptions, VmOrigin};
 use skein_inventory::definition::Definition;
 use skein_inventory::facts::{GuestFiles, Presence};
 use skein_inventory::{NoRoom, RoomNeed};
+use tracing::warn;
 
 use super::hosts::LIST_ASKED_MAX;
-use super::refusal::Answered;
-use super::request_server::RequestServer;
+use super::refusal::{Answered, refusal};
+use super::request_server::{AskedBy, RequestServer};
+use crate::controllers::{NotAllowed, Turn};
 use crate::read_facts;
 use crate::room::Overcommit;
 use crate::vms::Vm;
@@ -22,7 +24,7 @@ const OTHERS_TIME: Duration = Duration::from_secs(2);
 
 impl RequestServer {
     /// Starts a VM from its file, or a stopped one by its name.
-    pub(crate) fn start_vm(&self, from: VmOrigin, options: StartOptions) -> Answered<Arc<Vm>> {
+    pub(super) fn start_vm(&self, from: VmOrigin, options: StartOptions, by: AskedBy) -> Answered<Arc<Vm>> {
         let mut planned = match from {
             VmOrigin::Definition { file, text } => {
                 let definition = Definition::parse(&text, &file).map_err(|error| {
@@ -36,6 +38,11 @@ impl RequestServer {
         if !options.new_state && self.vms.has_new_state(&planned) {
             self.refuse_new_state(&planned.name)?;
         }
+        // The cluster knows where its own starts are.
+        let _turn = match by {
+            AskedBy::Person => self.allow_start(&planned.name, options.without_controller)?,
+            AskedBy::Controller => None,
+        };
         let locks_ram = read_facts::locks_ram(&planned.launch);
         let (name, need) = (planned.name.clone(), planned.need.map(|need| RoomNeed { locks_ram, ..need }));
         let overcommit = if options.overcommit { Overcommit::Allowed } else { Overcommit::Refused };
@@ -49,6 +56,43 @@ impl RequestServer {
 }
 
 impl RequestServer {
+    /// Takes a VM for a start or for being forgotten.
+    pub(super) fn turn_of(&self, name: &str) -> Answered<Turn> {
+        let taken = || refusal(format!("'{name}' is being started or forgotten"), "ask again when that is done");
+        self.start_questions.take_turn(name).ok_or_else(|| Box::new(taken()))
+    }
+
+    /// Asks the cluster whether a person may start a VM here. Until the returned turn is over nobody has the VM
+    /// forgotten. `None`: this host has no controllers.
+    fn allow_start(&self, name: &str, is_without: bool) -> Answered<Option<Turn>> {
+        if !self.start_questions.has_controllers() {
+            return Ok(None);
+        }
+        let turn = self.turn_of(name)?;
+        let here = self.vms.get(name).ok();
+        if let Some(why) = here.as_ref().and_then(|vm| vm.busy_error()) {
+            return Err(why.into());
+        }
+        match self.start_questions.ask(name, here.is_some()) {
+            Ok(()) => {}
+            Err(NotAllowed::Refused(why)) => return Err(Box::new(why)),
+            Err(NotAllowed::Unanswered) if is_without => {
+                warn!(vm = name, "no controller answers whether it runs elsewhere, and a person wants it started");
+            }
+            Err(NotAllowed::Unanswered) => {
+                let message = format!("no controller of the cluster answers whether '{name}' runs elsewhere");
+                let file = self.start_questions.file().display();
+                let cure = format!(
+                    "see that the controllers of {file} run and are reached (skein cluster status), and that they are \
+                     not older than this agent; or make sure yourself that it runs nowhere else, and say \
+                     --without-controller"
+                );
+                return Err(Box::new(refusal(message, cure)));
+            }
+        }
+        Ok(Some(turn))
+    }
+
     /// Refuses a VM that would begin with new UEFI variables and a new TPM here, if another host keeps those that it
     /// had. A host that does not answer keeps nobody from starting the VM.
     fn refuse_new_state(&self, name: &str) -> Answered<()> {

@@ -8,27 +8,37 @@ use skein_api::{Reply, StartOptions, VmOrigin};
 use skein_inventory::definition::Definition;
 
 use super::refusal::{Answered, is_socket, unadopted};
-use super::request_server::RequestServer;
+use super::request_server::{AskedBy, RequestServer};
 use crate::named_starts::StartOutcome;
 use crate::vms::Vm;
 
 /// Bounds the wait for the same start that another thread is at. Whoever asked asks again.
 pub(super) const START_WAIT_TIME: Duration = Duration::from_secs(60);
 
+/// Bounds the VMs that a person had this host forget, as controllers are told. Of others a controller takes note in a
+/// minute.
+const FORGOTTEN_MAX: usize = 1024;
+
 pub(super) fn shown(vm: &Arc<Vm>) -> Reply {
     Reply::Vm(Box::new(vm.show()))
 }
 
 impl RequestServer {
-    pub(super) fn vm_start(&self, from: VmOrigin, options: StartOptions, id: Option<&str>) -> Answered<Reply> {
-        let Some(id) = id else { return Ok(shown(&self.start_vm(from, options)?)) };
+    pub(super) fn vm_start(
+        &self,
+        from: VmOrigin,
+        options: StartOptions,
+        by: AskedBy,
+        id: Option<&str>,
+    ) -> Answered<Reply> {
+        let Some(id) = id else { return Ok(shown(&self.start_vm(from, options, by)?)) };
         let name = match &from {
             VmOrigin::Name(name) => Some(name.clone()),
             VmOrigin::Definition { file, text } => Definition::parse(text, file).ok().map(|defined| defined.name),
         };
         let vm = || self.vms.get(name.as_deref()?).ok();
         let runs = || vm().is_some_and(|vm| vm.any_process().is_some());
-        let start = || self.start_vm(from.clone(), options.clone()).map(drop).map_err(|refusal| *refusal);
+        let start = || self.start_vm(from.clone(), options.clone(), by).map(drop).map_err(|refusal| *refusal);
         match self.named_starts.once(id, START_WAIT_TIME, runs, start)? {
             // The guest may have ended since.
             StartOutcome::Started => Ok(vm().map_or(Reply::Done, |vm| shown(&vm))),
@@ -59,8 +69,17 @@ impl RequestServer {
         Ok(shown(&self.vms.resume(name)?))
     }
 
-    pub(super) fn vm_forget(&self, name: &str) -> Answered<Reply> {
+    pub(super) fn vm_forget(&self, name: &str, by: AskedBy) -> Answered<Reply> {
+        let _turn = self.turn_of(name)?;
         self.vms.forget(name)?;
+        // A controller knows why it asks.
+        if by == AskedBy::Person {
+            let mut forgotten = self.forgotten.lock();
+            if forgotten.len() >= FORGOTTEN_MAX {
+                forgotten.pop_first();
+            }
+            forgotten.insert(name.to_owned());
+        }
         Ok(Reply::Done)
     }
 }

@@ -22,6 +22,8 @@ pub enum VmError {
     Running(String),
     #[error("'{0}' is not running")]
     NotRunning(String),
+    #[error("'{0}' is off already")]
+    OffAlready(String),
     #[error("'{0}' is being started or tidied up at this moment")]
     Busy(String),
     #[error("the start of '{0}' was called off, and its QEMU killed")]
@@ -116,6 +118,7 @@ impl VmError {
                 "if it is to run, `skein vm start` starts it; if it is to be elsewhere while it is off, have a \
                  controller move it: `skein migrate` without --to, or with --controller"
             }
+            VmError::OffAlready(_) => "`skein vm start` starts it; `skein vm forget` has this host forget it",
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
             VmError::CalledOff(_) => "start it again if that was not what was meant",
             VmError::Left(_) => "see `skein vm list` on the other hosts",

@@ -26,7 +26,7 @@ impl Vms {
             return Ok(vm);
         }
         let Some(process) = vm.process() else {
-            return Err(vm.busy_error().unwrap_or_else(|| VmError::NotRunning(name.to_owned())));
+            return Err(vm.busy_error().unwrap_or_else(|| VmError::OffAlready(name.to_owned())));
         };
         let before = vm.migration();
         // The next start has to give the guest what it has now.

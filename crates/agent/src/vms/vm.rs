@@ -141,7 +141,7 @@ impl Vm {
     }
 
     /// Returns why the VM cannot be started, or its place be taken.
-    pub(super) fn busy_error(&self) -> Option<VmError> {
+    pub(crate) fn busy_error(&self) -> Option<VmError> {
         if self.state.lock().busy {
             return Some(VmError::Busy(self.name.clone()));
         }

@@ -52,6 +52,7 @@ impl ToController {
         match self {
             ToController::Hello(hello) => hello.check(),
             ToController::Report(report) => report.check(),
+            ToController::AskStart { ask: _, vm: name, is_here: _ } => vm(name),
             ToController::Deposed { command: _, highest } => within("highest", Some(highest.0), &COUNT_RANGE),
             ToController::Reply { command: _, reply: _ } | ToController::Renew | ToController::Other => Ok(()),
         }
@@ -78,14 +79,14 @@ impl HostReport {
             bytes.into_iter().try_for_each(|bytes| within("a host's RAM", Some(bytes), &BYTES_RANGE))
         })?;
         self.load.iter().try_for_each(host_load)?;
-        let lists = [self.vms.len(), self.vms_gone.len(), self.vm_loads.len()];
+        let lists = [self.vms.len(), self.vms_gone.len(), self.vms_forgotten.len(), self.vm_loads.len()];
         lists.into_iter().try_for_each(|length| at_most("VMs", length, VMS_MAX))?;
         self.vms.iter().try_for_each(|view| {
             vm(&view.name)?;
             within("cpus", Some(view.cpus), &CPUS_RANGE)?;
             within("memory_bytes", Some(view.memory_bytes), &BYTES_RANGE)
         })?;
-        self.vms_gone.iter().try_for_each(|name| vm(name))?;
+        self.vms_gone.iter().chain(&self.vms_forgotten).try_for_each(|name| vm(name))?;
         self.vm_loads.iter().try_for_each(|(name, load)| {
             vm(name)?;
             vm_load(load)
@@ -157,7 +158,11 @@ impl ToAgent {
                 at_most("voters", hosts.len(), HOSTS_MAX)?;
                 hosts.iter().try_for_each(|name| host(name))
             }
-            ToAgent::Refused(_) | ToAgent::NotRenewed(_) | ToAgent::Other => Ok(()),
+            ToAgent::Refused(_)
+            | ToAgent::NotRenewed(_)
+            | ToAgent::MayStart { .. }
+            | ToAgent::MayNotStart { .. }
+            | ToAgent::Other => Ok(()),
         }
     }
 }
@@ -313,7 +318,9 @@ mod tests {
             ("memory_bytes cannot be", &|report| report.vms[0].memory_bytes = u64::MAX),
             ("cpus cannot be", &|report| report.vms[0].cpus = u32::MAX),
             ("no name of a VM", &|report| report.vms_gone.push(String::new())),
+            ("no name of a VM", &|report| report.vms_forgotten.push("A".into())),
             ("a line has 5000 VMs", &|report| report.vms_gone = vec!["a".into(); 5000]),
+            ("a line has 5000 VMs", &|report| report.vms_forgotten = vec!["a".into(); 5000]),
             ("a line has 5000 VMs", &|report| {
                 let load = report.vm_loads["web1"];
                 report.vm_loads = (0..5000).map(|n| (format!("v{n}"), load)).collect();
@@ -347,6 +354,8 @@ mod tests {
         assert_eq!(report(&|report| report.vms[0].state = VmState::Starting).check(), Ok(()));
         let deposed = ToController::Deposed { command: u64::MAX, highest: Term(u64::MAX) };
         assert!(refused_by_controller(&deposed).contains("highest cannot be"));
+        let ask = ToController::AskStart { ask: u64::MAX, vm: "../x".into(), is_here: true };
+        assert!(refused_by_controller(&ask).contains("no name of a VM"));
     }
 
     #[test]

@@ -60,6 +60,16 @@ pub enum ToController {
     /// The certificate that the host showed is to be renewed. The leader signs one of the same name and key, and
     /// answers [`ToAgent::Renewed`] or [`ToAgent::NotRenewed`]. A controller of an older release passes this over.
     Renew,
+    /// A person wants to start a VM on this host: the leader is asked whether the VM may be started here. The leader
+    /// answers [`ToAgent::MayStart`] or [`ToAgent::MayNotStart`]. A controller of an older release passes this over.
+    AskStart {
+        /// The question's number, which this start of the agent uses once. The same question may be asked again.
+        ask: u64,
+        /// The VM's name.
+        vm: String,
+        /// Whether the host has the VM. Until the start is over the host then forgets the VM for nobody.
+        is_here: bool,
+    },
     /// A line of a newer release.
     #[serde(other)]
     Other,
@@ -108,6 +118,9 @@ pub struct HostReport {
     /// The VMs that the host has no more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vms_gone: Vec<String>,
+    /// Those of the VMs that the host has no more which a person had it forget: they are not on their way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vms_forgotten: Vec<String>,
     /// How busy the guests are that run here: all of them, or none if nothing changed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub vm_loads: BTreeMap<String, VmLoad>,
@@ -209,6 +222,21 @@ pub enum ToAgent {
     },
     /// The host's certificate is not renewed, and why.
     NotRenewed(Refusal),
+    /// The VM of a question ([`ToController::AskStart`]) may be started on the host. The store has said, asked after
+    /// the question came, that this controller leads.
+    MayStart {
+        /// The question's number.
+        ask: u64,
+    },
+    /// The VM of a question may not be started on the host.
+    MayNotStart {
+        /// The question's number.
+        ask: u64,
+        /// Whether the reason may pass within seconds, so that the question is worth asking again.
+        again: bool,
+        /// The reason.
+        refusal: Refusal,
+    },
     /// A report was heard, and after that the store said that this controller leads. Agents of older releases pass this
     /// over.
     Heard {

@@ -26,7 +26,13 @@ fn options() -> MigrateOptions {
 
 pub(crate) fn requests() -> Vec<Request> {
     let name = || "web1".to_owned();
-    let start = StartOptions { overcommit: true, as_defined: true, new_state: true, cpu_model: Some("EPYC-v4".into()) };
+    let start = StartOptions {
+        overcommit: true,
+        as_defined: true,
+        new_state: true,
+        without_controller: true,
+        cpu_model: Some("EPYC-v4".into()),
+    };
     let definition = VmOrigin::Definition { file: "web1.toml".into(), text: "name = \"web1\"\n".into() };
     let migrate = |options, detach| Request::Migrate { vm: name(), to: "hostb".into(), options, detach };
     [
@@ -684,6 +690,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         load: Some(host_load()),
         vms: vec![vm(VmState::Running), bare_vm()],
         vms_gone: vec!["web2".into()],
+        vms_forgotten: vec!["web2".into()],
         vm_loads: [("web1".into(), vm_load())].into(),
         migrations: vec![migration()],
         contacts: Some([("hostb".into(), true), ("hostc".into(), false)].into()),
@@ -707,6 +714,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         ToController::Reply { command: 5, reply: Box::new(Reply::Done) },
         ToController::Deposed { command: 6, highest: Term(4) },
         ToController::Renew,
+        ToController::AskStart { ask: 7, vm: "web1".into(), is_here: true },
         ToController::Other,
     ]
 }
@@ -736,6 +744,12 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Controllers { addresses: [("ctl2".into(), "10.0.0.2:7443".into())].into() },
         ToAgent::Renewed { certificate: "-----BEGIN CERTIFICATE-----".into() },
         ToAgent::NotRenewed(Refusal { message: "no key".into(), cure: "let another lead".into() }),
+        ToAgent::MayStart { ask: 7 },
+        ToAgent::MayNotStart {
+            ask: 7,
+            again: false,
+            refusal: Refusal { message: "it runs on hostb".into(), cure: "move it".into() },
+        },
         ToAgent::Heard {
             term: Term(3),
             number: 7,

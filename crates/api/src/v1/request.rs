@@ -297,6 +297,10 @@ pub struct StartOptions {
     pub as_defined: bool,
     /// Start the VM with new UEFI variables and a new TPM, though another host keeps those of a VM of that name.
     pub new_state: bool,
+    /// Start the VM though no controller of the cluster answers whether the VM runs elsewhere. What a controller
+    /// refuses stays refused.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub without_controller: bool,
     /// The CPU model in place of `baseline` in the VM's definition, which a controller found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_model: Option<String>,

@@ -38,6 +38,9 @@ enum Command {
     ///
     /// A VM that ran here before gets the images that it last had open: after a live snapshot the overlay, and not what
     /// its file or command line names. Where the host has no room for its RAM, it is not started.
+    ///
+    /// On a host of a cluster the agent first asks the controller that leads, as the cluster may have started the VM
+    /// elsewhere while this host was off. Where no controller answers, it is not started.
     #[command(after_help = "\
 Examples:
   skein vm start web1.toml
@@ -77,6 +80,10 @@ The smallest file:
         /// Start it with new UEFI variables and a new TPM, though another host has a VM of that name
         #[arg(long)]
         new_state: bool,
+        /// On a host of a cluster: start it though no controller answers whether it runs elsewhere. Make sure of that
+        /// yourself. What a controller refuses stays refused
+        #[arg(long)]
+        without_controller: bool,
         /// The VM as JSON
         #[arg(long)]
         json: bool,
@@ -215,8 +222,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn run_command(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     match args.command {
-        Command::Start { from, view, on, check, detach, overcommit, as_defined, new_state, json } => {
-            let options = StartOptions { overcommit, as_defined, new_state, cpu_model: None };
+        Command::Start {
+            from,
+            view,
+            on,
+            check,
+            detach,
+            overcommit,
+            as_defined,
+            new_state,
+            without_controller,
+            json,
+        } => {
+            let options = StartOptions { overcommit, as_defined, new_state, without_controller, cpu_model: None };
             if asks_cluster(local, &view)? {
                 let then = Then::of(check, detach);
                 return start_in_cluster(&view, &from, options, on, then, Output::of(json));
@@ -299,7 +317,10 @@ fn start_in_cluster(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     if options != StartOptions::default() {
-        bail!("a controller's start has no --overcommit, --as-defined or --new-state: start it on its host");
+        bail!(
+            "a controller's start has no --overcommit, --as-defined, --new-state or --without-controller: start it on \
+             its host"
+        );
     }
     life::start(&view.controllers.client()?, vm_origin(from)?, on, then, output)
 }

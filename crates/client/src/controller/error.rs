@@ -21,7 +21,7 @@ pub enum ControllerError {
     NotTrusted { at: String, why: String },
     #[error("the controller at {at} did not answer in time")]
     Silent { at: String },
-    #[error("{}{}{}", .0.detail, if .0.cure.is_empty() { "" } else { ": " }, .0.cure)]
+    #[error("{}", refused_words(.0))]
     Refused(Box<ProblemDetails>),
     #[error("the answer of {at} is not understood: is it a controller of another version?")]
     Malformed {
@@ -29,7 +29,7 @@ pub enum ControllerError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("{at} answers with status {status}, and does not say why: is it a controller?")]
+    #[error("{at} answers with status {status}, and does not say why: {}", cure_of(*status))]
     NoReason { at: String, status: u16 },
     #[error("{at} names {next:?} as the controller that leads, which is no controller's URL")]
     BadRedirect { at: String, next: String },
@@ -39,6 +39,20 @@ pub enum ControllerError {
     LongEvent { at: String, most: usize },
     #[error("the identity cannot be used to ask a controller")]
     Identity(#[from] IdentityError),
+}
+
+/// Says what to do where a controller does not know who asks.
+const LOG_IN: &str = "log in with a token that is valid: skein login URL --token-file FILE";
+
+/// A controller's cure for somebody whom it does not know is for those who write requests themselves.
+fn refused_words(problem: &ProblemDetails) -> String {
+    let cure = if problem.status == 401 { LOG_IN } else { problem.cure.as_str() };
+    let colon = if cure.is_empty() { "" } else { ": " };
+    format!("{}{colon}{cure}", problem.detail)
+}
+
+fn cure_of(status: u16) -> &'static str {
+    if status == 401 { LOG_IN } else { "is it a controller?" }
 }
 
 impl ControllerError {
@@ -85,5 +99,26 @@ fn why(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(rustls::CertificateError::Other(own)) => own.0.to_string(),
         error => explain_controller(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_is_not_known_is_told_to_log_in() {
+        let problem = |status, cure: &str| {
+            let (kind, title, detail) = (String::new(), String::new(), "the token is not valid".to_owned());
+            ControllerError::Refused(Box::new(ProblemDetails { kind, title, status, detail, cure: cure.into() }))
+        };
+        for error in [problem(401, "a header"), ControllerError::NoReason { at: "https://a".into(), status: 401 }] {
+            let words = error.to_string();
+            assert!(words.ends_with("skein login URL --token-file FILE") && !words.contains("header"), "{words}");
+        }
+        assert_eq!(problem(409, "wait").to_string(), "the token is not valid: wait");
+        assert_eq!(problem(409, "").to_string(), "the token is not valid");
+        let other = ControllerError::NoReason { at: "https://a".into(), status: 404 };
+        assert!(other.to_string().ends_with("is it a controller?"), "{other}");
     }
 }

@@ -209,7 +209,8 @@ impl Controller {
             return Answer::conflict(message, cure);
         }
         if !is_guest(record.state) {
-            return Answer::conflict(format!("'{vm}' is off already"), "");
+            let cure = format!("start it: skein vm start {vm} --cluster; or have it forgotten: skein vm delete {vm}");
+            return Answer::conflict(format!("'{vm}' is off already"), cure);
         }
         let host = record.host.as_deref().unwrap_or_default();
         if self.tables.hosts.get(host).is_some_and(|found| is_silent(found.value.contact)) {

@@ -14,6 +14,7 @@
 //! | `update`, `update_check` | hosts are updated one after the other; whether they can be |
 //! | `failover` | guests of a host that died |
 //! | `start` | VMs are started, each on one host and once |
+//! | `start_by_hand` | whether a person may start a VM on a host |
 //! | `life` | VMs are created, stopped, deleted |
 //! | `moves` | which moves begin, and what becomes of them |
 //! | `off` | VMs that are off are moved |
@@ -35,6 +36,7 @@ mod record;
 mod relay;
 mod sleep;
 mod start;
+mod start_by_hand;
 mod update;
 mod update_check;
 mod wake;

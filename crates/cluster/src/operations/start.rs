@@ -14,6 +14,7 @@ use skein_inventory::definition::{Accel, Definition, Firmware, FirmwareKind};
 
 use super::moves::request_name;
 use super::record::{refusals, starts};
+use crate::observed::Observed;
 use crate::planner::{Excluded, Want};
 use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Planted};
@@ -343,6 +344,12 @@ impl Controller {
             (own.state, own.ended, own.detail) = (MoveState::Failed, Some(now.wall), format!("{to} is off"));
             return;
         }
+        if self.is_started_at_home(&operation.kind, &of) {
+            let own = &mut operation.moves[index];
+            own.detail = format!("somebody has started it on {}", of.from);
+            (own.state, own.ended) = (MoveState::Left, Some(now.wall));
+            return;
+        }
         let Some(observed) = self.reporting(&to) else { return };
         let state = observed.vms.get(&of.vm).map(|vm| vm.state);
         let own = &mut operation.moves[index];
@@ -365,6 +372,13 @@ impl Controller {
         }
     }
 
+    /// Returns whether somebody has started a VM on the host that it was to leave for its start, which was not asked
+    /// for yet.
+    fn is_started_at_home(&self, kind: &OperationKind, of: &Move) -> bool {
+        let runs = |observed: &Observed| observed.vms.get(&of.vm).is_some_and(|vm| vm.state == VmState::Running);
+        of.not_before.is_none() && self.is_still_there(kind, of) && self.reporting(&of.from).is_some_and(runs)
+    }
+
     /// Returns whether the host that a VM leaves by its start may still have the VM: it could be started there, too.
     pub(super) fn is_still_there(&self, kind: &OperationKind, of: &Move) -> bool {
         if matches!(kind, OperationKind::Failover { .. }) || of.from.is_empty() || of.to.as_ref() == Some(&of.from) {
@@ -384,18 +398,33 @@ impl Controller {
         match reply {
             Reply::Vm(view) => {
                 (of.state, of.ended) = (MoveState::Done, Some(now.wall));
-                self.saw(&view);
                 let host = of.to.clone().unwrap_or_default();
-                self.note_vm(now, &host, &view);
+                // What the host has reported since the start began may be newer: the guest may have ended again.
+                if self.claimed(&view.name).is_some() {
+                    self.saw(&view);
+                    self.note_vm(now, &host, &view);
+                }
             }
             // It has ended since, and was forgotten.
-            Reply::Done => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
+            Reply::Done => {
+                (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+                let (vm, host) = (of.vm.clone(), of.to.clone());
+                self.ended_at_once(now, &vm, host);
+            }
             Reply::NotStarted(why) => self.not_started(now, operation, index, why.message),
             Reply::Error(why) if is_trusted => self.not_started(now, operation, index, why.message),
             // This says nothing of the start: it is asked for again under the same name.
             Reply::Error(refusal) => of.detail = refusal.message,
             _ => of.detail = "its agent answered something else than was asked".into(),
         }
+    }
+
+    /// Notes that a guest has ended since its start, and that its host forgot the VM: only the cluster knows it.
+    fn ended_at_once(&mut self, now: Now, vm: &str, host: Option<String>) {
+        let Some(found) = self.claimed(vm).filter(|found| found.host == host) else { return };
+        let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
+        self.tables.put(vm, record);
+        self.epoch += 1;
     }
 
     /// Notes that a start was not done and will not be. The VM is given back, so that another place is looked for.

@@ -1,8 +1,8 @@
 //! Drains, and the way home.
 
-use skein_api::VmState;
-use skein_api::cluster::{FenceRequest, HostMode, MoveState, Operation, OperationState, ResumeRequest};
-use skein_cluster::Ask;
+use skein_api::cluster::{FenceRequest, HostMode, MigrateRequest, MoveState, Operation, OperationState, ResumeRequest};
+use skein_api::{Refusal, Reply, Request, VmState};
+use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, drain, preview};
 
@@ -181,4 +181,29 @@ fn maintenance_outlives_the_agents_connection() {
     bench.wait_s(12);
     bench.connect("alpha");
     assert_eq!(bench.host("alpha").mode, HostMode::Maintenance);
+}
+
+#[test]
+fn a_move_that_failed_goes_where_the_rules_send_it_since() {
+    let to = |bench: &Bench| match &bench.sent[0].request {
+        Request::Migrate { vm, to, .. } if vm == "web" => to.clone(),
+        other => panic!("{other:?}"),
+    };
+    for begin in [drain("alpha"), Ask::Migrate { vm: "web".into(), request: MigrateRequest::default() }] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("alpha", "web");
+        let begun = bench.begin(begin);
+        let first = to(&bench);
+        let other = if first == "beta" { "gamma" } else { "beta" };
+        bench.run_vm(&first, "db");
+        let rule = serde_json::json!({"apart": {"of": {"guests": ["web", "db"]}, "force": "hard"}});
+        assert_eq!(bench.ask(Ask::SetRule { name: "apart".into(), rule, version: None }), Answer::Done);
+        assert_eq!(bench.sent.len(), 1, "what is under way goes on");
+        bench.reply(Reply::Error(Refusal { message: "the link broke".into(), cure: String::new() }));
+        bench.wait_s(1);
+        assert_eq!((bench.sent.len(), to(&bench).as_str()), (1, other), "{:?}", bench.now(&begun));
+        bench.obey_all();
+        assert_eq!(bench.now(&begun).state, OperationState::Done);
+        assert_eq!(bench.has(other), ["web"]);
+    }
 }

@@ -261,7 +261,8 @@ fn a_vm_is_stopped_once_and_a_lost_answer_is_asked_for_again() {
     bench.obey_all();
     assert_eq!(bench.now(&begun).state, OperationState::Done);
     assert_eq!(state(&bench), (VmRunState::Stopped, Some("alpha".into())));
-    assert!(bench.refused(stop()).message.contains("is off already"));
+    let refused = bench.refused(stop());
+    assert!(refused.message.contains("is off already") && refused.cure.contains("skein vm delete"), "{refused:?}");
     bench.begin(start(None));
     bench.obey_all();
     let begun = bench.begin(stop());

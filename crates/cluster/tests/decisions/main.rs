@@ -18,6 +18,7 @@ mod rates;
 mod reasons;
 mod remove;
 mod restored;
+mod start_by_hand;
 mod starts;
 mod unusable;
 mod update;

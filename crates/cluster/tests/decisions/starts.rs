@@ -1,10 +1,10 @@
 //! Starts: each is done once or never, and guests are started again after their host's boot.
 
 use skein_api::cluster::{
-    Contact, FenceRequest, MoveState, Operation, OperationKind, OperationState, ResumeRequest, StopVmRequest,
-    VmRunState, VmSettings,
+    Contact, CreateVmRequest, FenceRequest, MoveState, Operation, OperationKind, OperationState, ResumeRequest,
+    StopVmRequest, VmRunState, VmSettings,
 };
-use skein_api::{Refusal, Reply, Request, VmOrigin, VmState};
+use skein_api::{Refusal, Reply, Request, VmOrigin, VmState, VmView};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::Bench;
@@ -321,4 +321,42 @@ fn a_vm_that_is_off_is_not_forgotten_for_another_of_its_name() {
         "{:?}",
         bench.sent
     );
+}
+
+/// Returns a host that was just asked to start a VM of the cluster, and what its agent would say once the guest runs.
+fn starting() -> (Bench, Operation, Reply) {
+    let mut bench = Bench::new(&["alpha"]);
+    let definition = "name = \"web\"\nmemory = \"1 GiB\"\n".to_owned();
+    let request = CreateVmRequest { definition, start: true, on: None, dry_run: false };
+    let begun = bench.begin(Ask::CreateVm { request: Box::new(request) });
+    (bench, begun, Reply::Vm(Box::new(VmView::new("web", VmState::Running))))
+}
+
+/// Returns where the VM is and how, and checks that this stays so, also once the host has died.
+fn settled(bench: &mut Bench, begun: &Operation) -> (VmRunState, Option<String>) {
+    assert_eq!(bench.now(begun).state, OperationState::Done);
+    let vm = bench.controller.vm("web").unwrap();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    let lost = bench.controller.vm("web").unwrap();
+    assert_eq!((lost.state, &lost.host), (vm.state, &vm.host), "the host's end is none of a guest that had ended");
+    (vm.state, vm.host)
+}
+
+#[test]
+fn a_guest_that_ended_at_once_is_off() {
+    // Its host has reported that before the answer came, which is of the moment before.
+    let (mut bench, begun, runs) = starting();
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    bench.reply(runs.clone());
+    assert_eq!(settled(&mut bench, &begun), (VmRunState::Stopped, Some("alpha".into())));
+    // It reports that afterwards.
+    let (mut bench, begun, runs) = starting();
+    bench.reply(runs);
+    bench.set_vm("alpha", "web", VmState::Stopped);
+    assert_eq!(settled(&mut bench, &begun), (VmRunState::Stopped, Some("alpha".into())));
+    // The VM was forgotten by then.
+    let (mut bench, begun, _) = starting();
+    bench.reply(Reply::Done);
+    assert_eq!(settled(&mut bench, &begun), (VmRunState::Stopped, None));
 }

@@ -41,6 +41,9 @@ struct HostState {
     asks_renewal: bool,
     /// What it was answered: a certificate in PEM.
     renewed: Option<Result<String, Refusal>>,
+    /// What the agent is to ask of starts by hand, and what it was answered, by number.
+    asks_starts: Vec<(u64, String, bool)>,
+    starts: BTreeMap<u64, Result<(), (bool, Refusal)>>,
 }
 
 /// How long a migration takes.
@@ -86,6 +89,16 @@ impl World {
     /// Returns what a host's agent was answered, once.
     pub fn renewed(&self, host: &str) -> Option<Result<String, Refusal>> {
         self.hosts.lock().get_mut(host)?.renewed.take()
+    }
+
+    /// Has a host's agent ask whether a VM may be started by hand.
+    pub fn ask_start(&self, host: &str, ask: u64, vm: &str, is_here: bool) {
+        self.hosts.lock().entry(host.into()).or_default().asks_starts.push((ask, vm.to_owned(), is_here));
+    }
+
+    /// Returns what a host's agent was answered of a start: if it may not, whether that may pass, and why.
+    pub fn may_start(&self, host: &str, ask: u64) -> Option<Result<(), (bool, Refusal)>> {
+        self.hosts.lock().get_mut(host)?.starts.remove(&ask)
     }
 
     pub fn highest(&self, host: &str) -> Term {
@@ -259,6 +272,10 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 sequence += 1;
                 let report = world.report(host, sequence, &mut told);
                 send(&mut writer, &ToController::Report(Box::new(report))).await?;
+                let asked = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_starts);
+                for (ask, vm, is_here) in asked {
+                    send(&mut writer, &ToController::AskStart { ask, vm, is_here }).await?;
+                }
                 let asks = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_renewal);
                 if asks {
                     // Twice at once is answered as once.
@@ -298,6 +315,12 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             }
             ToAgent::NotRenewed(refusal) => {
                 world.hosts.lock().entry(host.into()).or_default().renewed = Some(Err(refusal));
+            }
+            ToAgent::MayStart { ask } => {
+                world.hosts.lock().entry(host.into()).or_default().starts.insert(ask, Ok(()));
+            }
+            ToAgent::MayNotStart { ask, again, refusal } => {
+                world.hosts.lock().entry(host.into()).or_default().starts.insert(ask, Err((again, refusal)));
             }
             ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
         }

@@ -11,4 +11,5 @@ mod fencing;
 mod life;
 mod power;
 mod setup;
+mod start_by_hand;
 mod update;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState, VmMigration};
+use skein_api::{Migration, Outcome, Reply, Role};
 use skein_client::{ControllerClient, ControllerError};
 use skein_units::duration;
 
@@ -42,26 +43,50 @@ Exit codes:
 
 /// Shows an operation until it is over. Ctrl-C ends the watching, not the operation.
 pub fn follow(client: &ControllerClient, operation: Operation, output: Output) -> anyhow::Result<ExitCode> {
-    watch(client, operation, None, output)
+    watch(client, operation, Until::Over, output)
 }
 
-/// Shows the migration of a VM until the VM is held, or the migration is over.
-pub fn follow_until_held(
+/// Shows the migration of a VM until the VM is held, if it `is_held` when it may be, or the migration is over. For a
+/// program the last line is that of the migration, as an agent would tell of it.
+pub fn follow_migration(
     client: &ControllerClient,
     operation: Operation,
     vm: &str,
+    is_held: bool,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    watch(client, operation, Some(vm), output)
+    watch(client, operation, if is_held { Until::Held(vm) } else { Until::Moved(vm) }, output)
 }
 
-/// Shows an operation until it is over, or the VM `held` is held.
+/// Until when an operation is shown.
+#[derive(Clone, Copy)]
+enum Until<'a> {
+    /// Until it is over.
+    Over,
+    /// Until the migration of this VM is over.
+    Moved(&'a str),
+    /// Until this VM is held, or its migration is over.
+    Held(&'a str),
+}
+
+impl<'a> Until<'a> {
+    /// Returns the VM that is moved.
+    fn vm(self) -> Option<&'a str> {
+        match self {
+            Until::Over => None,
+            Until::Moved(vm) | Until::Held(vm) => Some(vm),
+        }
+    }
+}
+
+/// Shows an operation until then.
 fn watch(
     client: &ControllerClient,
     operation: Operation,
-    held: Option<&str>,
+    until: Until<'_>,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
+    let held = if let Until::Held(vm) = until { Some(vm) } else { None };
     let interrupt = skein_terminal::interrupt_flag()?;
     let mut screen = Screen::new(output);
     let (id, mut known) = (operation.id.clone(), operation);
@@ -81,7 +106,7 @@ fn watch(
                 if let Some(migration) = vm.and_then(|vm| vm.migration).filter(VmMigration::is_held) {
                     screen.close();
                     match output {
-                        Output::Json => print(&(serde_json::to_string(&migration)? + "\n"))?,
+                        Output::Json => told(&Reply::Progress(Box::new(as_told(migration))))?,
                         Output::Text => {
                             let hints = cluster_hints(&migration.vm);
                             print(&held_text(&as_told(migration), &hints))?;
@@ -95,10 +120,42 @@ fn watch(
         }
     }
     screen.close();
-    if output == Output::Text {
-        print(&end_text(&known))?;
+    match (output, until.vm().and_then(|vm| migration_of(&known, vm))) {
+        (Output::Text, _) => print(&end_text(&known))?,
+        (Output::Json, Some(migration)) => told(&Reply::Migration(Box::new(migration)))?,
+        (Output::Json, None) => {}
     }
     Ok(if is_blocked(&known) { ExitCode::from(EXIT_BLOCKED) } else { exit_code(known.state) })
+}
+
+/// Prints a line as `skein migrate` prints what an agent says.
+fn told(reply: &Reply) -> anyhow::Result<()> {
+    print(&(serde_json::to_string(reply)? + "\n"))
+}
+
+/// Returns the last migration of a VM by an operation that is over, as the source's agent would tell of it, as far as
+/// the controller knows. `None`: no migration was begun.
+fn migration_of(operation: &Operation, vm: &str) -> Option<Migration> {
+    let of = operation.moves.iter().rfind(|of| of.vm == vm && of.migration.is_some())?;
+    let outcome = match of.state {
+        MoveState::Done => Some(Outcome::Moved),
+        MoveState::Failed => Some(Outcome::CalledOff),
+        MoveState::Left => Some(Outcome::Ended),
+        MoveState::Waiting | MoveState::Begun => None,
+    };
+    let (begun, ended) = (of.begun.unwrap_or_default(), of.ended.unwrap_or_default());
+    let time = i64::try_from(begun.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let detail = if outcome == Some(Outcome::Moved) { String::new() } else { of.detail.clone() };
+    let to = of.to.as_deref().unwrap_or_default();
+    Some(Migration {
+        outcome,
+        detail,
+        begun: time.map(|time| time.to_string()).unwrap_or_default(),
+        elapsed_ms: ended.0.saturating_sub(begun.0),
+        downtime_ms: of.downtime_ms,
+        copy: of.copy.clone(),
+        ..Migration::new(of.migration?, vm, Role::Source, &of.from, to)
+    })
 }
 
 /// Returns whether an operation failed that found no host for its VM, so that nothing was begun.
@@ -199,6 +256,12 @@ fn gave_way(of: &Move) -> bool {
     of.state == MoveState::Left && of.attempts == 0 && of.detail == "it was planned again"
 }
 
+/// Returns whether the end of an operation tells why a move failed: its message is that.
+fn is_told_at_end(operation: &Operation, of: &Move) -> bool {
+    let is_failed = of.state == MoveState::Failed && !of.detail.is_empty();
+    operation.state.is_over() && is_failed && operation.message.contains(&of.detail)
+}
+
 /// Returns a line of a move: `web1: hosta -> hostb moving, 3.2 s of about 8 s`.
 fn move_line(kind: &OperationKind, of: &Move, now_ms: u64) -> String {
     let since = of.begun.map(|begun| now_ms.saturating_sub(begun.0)).filter(|_| of.state == MoveState::Begun);
@@ -246,9 +309,11 @@ impl Screen {
             self.last = Some((line, Instant::now()));
             return Ok(());
         }
-        if operation.moves.len() != self.planned && operation.state != OperationState::Planning {
-            // What was told before is not told again: a later plan adds moves.
-            let new = moves_from(operation, self.planned.min(operation.moves.len()));
+        let is_planned = operation.moves.len() != self.planned && operation.state != OperationState::Planning;
+        // What was told before is not told again: a later plan adds moves.
+        let first_new = if is_planned { self.planned.min(operation.moves.len()) } else { operation.moves.len() };
+        if is_planned {
+            let new = moves_from(operation, first_new, |of| is_told_at_end(operation, of));
             self.planned = operation.moves.len();
             self.say(new.trim_end())?;
         }
@@ -258,6 +323,9 @@ impl Screen {
             let state = (of.state, of.attempts);
             // Of a VM that goes nowhere the plan has told why.
             let is_told = of.state == MoveState::Waiting || of.to.is_none() || gave_way(of);
+            // So has the table of one that failed before it was looked at, or the operation's end tells.
+            let is_in_table = place >= first_new && of.state == MoveState::Failed;
+            let is_told = is_told || is_in_table || is_told_at_end(operation, of);
             if self.told.insert(place, state) != Some(state) && !is_told {
                 lines.push(move_line(&operation.kind, of, now));
             }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use skein_api::cluster::{MigrateRequest, Operation};
 use skein_client::ControllerClient;
 
-use super::follow::{exit_code, follow, follow_until_held, hints};
+use super::follow::{exit_code, follow, follow_migration, hints};
 use super::output::Output;
 use super::plan::moves;
 use super::words::kind;
@@ -44,7 +44,7 @@ pub fn migrate(
 ) -> anyhow::Result<ExitCode> {
     let operation = client.migrate(vm, request)?;
     match then {
-        Then::Follow if request.hold.is_some() => follow_until_held(client, operation, vm, output),
+        Then::Follow => follow_migration(client, operation, vm, request.hold.is_some(), output),
         _ => go_on(client, operation, then, output),
     }
 }

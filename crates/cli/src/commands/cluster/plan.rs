@@ -1,17 +1,17 @@
 //! What an operation moves, where to, and why.
 
-use skein_api::cluster::Operation;
+use skein_api::cluster::{Move, Operation};
 
 use super::words::{move_state, way};
 use crate::commands::text::table;
 
 /// Returns an operation's moves, each with its reason.
 pub fn moves(operation: &Operation) -> String {
-    moves_from(operation, 0)
+    moves_from(operation, 0, |_| false)
 }
 
-/// Returns an operation's moves from one on, each with its reason.
-pub fn moves_from(operation: &Operation, first: usize) -> String {
+/// Returns an operation's moves from one on, each with its reason, and what became of it unless that `is_told`.
+pub fn moves_from(operation: &Operation, first: usize, is_told: impl Fn(&Move) -> bool) -> String {
     if operation.moves.len() <= first {
         return String::new();
     }
@@ -23,7 +23,8 @@ pub fn moves_from(operation: &Operation, first: usize) -> String {
             let after: Vec<&str> =
                 of.waits.iter().filter_map(|place| Some(operation.moves.get(*place as usize)?.vm.as_str())).collect();
             let after = if after.is_empty() { String::new() } else { format!(" (after {})", after.join(", ")) };
-            let why = if of.detail.is_empty() { of.reason.clone() } else { format!("{}: {}", of.reason, of.detail) };
+            let is_planned = of.detail.is_empty() || is_told(of);
+            let why = if is_planned { of.reason.clone() } else { format!("{}: {}", of.reason, of.detail) };
             [way(of), move_state(&operation.kind, of).to_owned(), why + &after]
         })
         .collect();

@@ -1,0 +1,41 @@
+//! Agents ask whether a person may start a VM on their host.
+
+use skein_api::Refusal;
+use skein_api::cluster::{AuditRecord, Page};
+
+use crate::drain::all_seen;
+use crate::setup::{TestCluster, get, until};
+
+/// Has a host's agent ask, and returns the answer.
+async fn asked(cluster: &TestCluster, host: &str, ask: u64, vm: &str, is_here: bool) -> Result<(), (bool, Refusal)> {
+    cluster.world.ask_start(host, ask, vm, is_here);
+    until("it is answered", async || cluster.world.may_start(host, ask)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_answers_agents_and_the_audit_log_has_it() {
+    let cluster = TestCluster::new();
+    cluster.world.add_vm("alpha", "web");
+    let controller = cluster.start("c1").await;
+    let _agents = ["alpha", "beta"].map(|host| cluster.agent(host, &[&controller]));
+    let admin = cluster.client(&controller, "admin");
+    all_seen(&admin, 2, 1).await;
+    assert_eq!(asked(&cluster, "alpha", 1, "web", true).await, Ok(()));
+    assert_eq!(asked(&cluster, "beta", 2, "new", false).await, Ok(()));
+    let (passes, why) = asked(&cluster, "beta", 3, "web", true).await.unwrap_err();
+    assert!(!passes && why.message.contains("runs on 'alpha'") && why.cure.contains("skein migrate web"), "{why:?}");
+    // Many at once are each answered.
+    (10..20).for_each(|ask| cluster.world.ask_start("beta", ask, "new", false));
+    for ask in 10..20 {
+        assert_eq!(until("it is answered", async || cluster.world.may_start("beta", ask)).await, Ok(()));
+    }
+    let audit: Page<AuditRecord> = get(&admin, "/api/v1/audit?limit=100").await;
+    let of = |what: &str| {
+        let found: Vec<(&str, u16)> =
+            audit.items.iter().filter(|of| of.what == what).map(|of| (of.by.as_str(), of.status)).collect();
+        found
+    };
+    assert_eq!(of("start web by hand on alpha"), [("host:alpha", 204)]);
+    assert_eq!(of("start web by hand on beta"), [("host:beta", 409)]);
+    assert_eq!(of("start new by hand on beta").len(), 11);
+}
