@@ -1,13 +1,13 @@
 //! What agents say, and what of it is kept.
 
 use skein_api::cluster::{Contact, VmRunState};
-use skein_api::{Hello, HostReport, Refusal, Reply, Term, VmView};
+use skein_api::{Hello, HostReport, Outcome, Refusal, Reply, Role, Term, VmView};
 
 use crate::observed::{SessionId, ShownCertificate};
 use crate::records::{HostRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
-use crate::view::run_state;
+use crate::view::{is_guest, run_state};
 
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
@@ -204,6 +204,14 @@ impl Controller {
         if is_elsewhere {
             return;
         }
+        // Of a guest that ran twice the other is left.
+        if !is_guest(state) && record.host.as_deref() == Some(host) && self.claimed_by(&vm.name).is_none() {
+            let runs = |other: &&String| *other != host && self.said_of(other, &vm.name) == Some(VmRunState::Running);
+            if let Some(other) = self.observed.keys().find(runs).cloned() {
+                let there = self.observed[&other].vms[&vm.name].clone();
+                return self.note_vm(now, &other, &there);
+            }
+        }
         let claimed = self.claimed_by(&vm.name);
         if claimed.is_some_and(|claimed| claimed != host) && state != VmRunState::Running {
             return;
@@ -251,9 +259,28 @@ impl Controller {
                 let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
                 self.tables.put(name, VmRecord { is_claimed: false, ..record });
             }
+            None if let Some(target) = self.moved_to(host, name) => {
+                let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
+                self.tables.put(name, VmRecord { host: Some(target), since: now.wall, ..found });
+                self.epoch += 1;
+            }
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
             None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
         }
+    }
+
+    /// Returns the host to which a VM went by the word of the host that had it, if that other host does not report: it
+    /// may have the VM.
+    fn moved_to(&self, host: &str, vm: &str) -> Option<String> {
+        let moves = self
+            .observed
+            .get(host)?
+            .migrations
+            .values()
+            .filter(|of| of.vm == vm && of.role == Role::Source && of.outcome == Some(Outcome::Moved));
+        let last = moves.max_by(|one, other| one.begun.cmp(&other.begun))?;
+        let target = Some(last.target.clone()).filter(|target| target != host)?;
+        (self.tables.hosts.contains_key(&target) && self.reporting(&target).is_none()).then_some(target)
     }
 
     /// Forgets VMs that a person had their host forget. Those of which something is under way, or that another host
@@ -279,9 +306,11 @@ impl Controller {
         self.tables.vms.get(name).map(|found| found.value.clone()).filter(|vm| vm.is_claimed)
     }
 
-    /// Forgets VMs that no host has had for a while, if no host is silent that might have them.
+    /// Forgets VMs that no host has had for a while, if no host is silent that might have them. A VM that may have ended
+    /// with a host that is off is remembered as one that only the cluster knows.
     pub(crate) fn forget_missing(&mut self, now: Now) {
         let most = self.settings.missing_ms;
+        let is_off = |host: &str| self.tables.hosts.get(host).is_some_and(|of| of.value.contact == Contact::Off);
         let long: Vec<String> = self
             .missing
             .iter()
@@ -289,6 +318,8 @@ impl Controller {
             .map(|(name, _)| name.clone())
             // The host to which it is moved while it is off keeps it.
             .filter(|name| !self.begun_off_moves().any(|of| of.vm == *name))
+            // It is seen to with the others of that host.
+            .filter(|name| !self.tables.vms.get(name).and_then(|vm| vm.value.host.as_deref()).is_some_and(is_off))
             .collect();
         let is_silent = self.tables.hosts.iter().any(|(name, host)| {
             host.value.contact != Contact::Joined && !host.value.contact.is_off() && self.reporting(name).is_none()
@@ -296,9 +327,21 @@ impl Controller {
         if is_silent {
             return;
         }
+        // A host is empty before it sleeps.
+        let off: Vec<&str> = self.tables.hosts.keys().map(String::as_str).filter(|host| is_off(host)).collect();
+        let off = off.join(", ");
         for name in long {
             self.missing.remove(&name);
-            self.tables.delete::<VmRecord>(&name);
+            match self.tables.vms.get(&name).map(|found| found.value.clone()) {
+                Some(found) if !off.is_empty() => {
+                    let had = found.host.clone().unwrap_or_default();
+                    let note = format!("'{had}' had it no more, and no host has it: it may have ended with {off}");
+                    let (host, state) = (None, VmRunState::Stopped);
+                    self.tables.put(&name, VmRecord { host, state, since: now.wall, note, ..found });
+                    self.epoch += 1;
+                }
+                _ => self.tables.delete::<VmRecord>(&name),
+            }
         }
     }
 

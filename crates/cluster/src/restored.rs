@@ -70,13 +70,13 @@ impl Controller {
         hosts.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Says for what starts wait of VMs that no host has. `None`: for nothing.
+    /// Says for what starts wait. `None`: for nothing.
     pub(crate) fn restore_words(&self) -> Option<String> {
         let unheard = self.unheard_since_restore();
         let first = unheard.first()?;
         Some(format!(
-            "the cluster was restored from a backup, and may have been given to {} since, of which nothing was heard: \
-             see that it reports, or say that it is off (skein host fence {first} --is-off)",
+            "the cluster was restored from a backup, and VMs may have been given to {} since, of which nothing was \
+             heard: see that it reports, or say that it is off (skein host fence {first} --is-off)",
             unheard.join(", ")
         ))
     }

@@ -122,6 +122,9 @@ impl Controller {
             adopted: *adopted,
             note: match host {
                 None if note.is_empty() => self.last_start(name).unwrap_or_default(),
+                Some(host) if self.missing.contains_key(name) => {
+                    format!("'{host}' has it no more, and no host reports it: where it is is not known")
+                }
                 _ => note.clone(),
             },
             version: stored.revision,
@@ -276,7 +279,7 @@ impl Controller {
         found.extend(self.update_attention());
         found.extend(self.certificate_attention());
         found.extend(self.refused_attention());
-        found.extend(self.restore_words().map(|words| format!("VMs that no host has are not started: {words}")));
+        found.extend(self.restore_words().map(|words| format!("no VM is started yet: {words}")));
         found.extend(self.left_out_attention());
         found
     }

@@ -233,8 +233,8 @@ impl Lab {
         self.change(host, nic, |state, h| state.spec.hosts[h].nics[nic].rate_mbit = rate_mbit)
     }
 
-    /// Runs lines of `ip` or `tc` in `host`, for a network that a spec does not have. The lab knows nothing of what they
-    /// change.
+    /// Runs lines of `ip` or `tc` in `host`, for a network that a spec does not have. The lab knows nothing of what
+    /// they change.
     ///
     /// # Errors
     ///

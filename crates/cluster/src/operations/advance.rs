@@ -109,7 +109,7 @@ impl Controller {
             return;
         }
         if starts(&operation.kind) {
-            let (words, waits) = self.start_waits(&operation);
+            let (words, waits) = self.start_waits(now, &operation);
             if words != operation.message && (!words.is_empty() || operation.message.starts_with(START_WAITS)) {
                 operation.message.clone_from(&words);
                 self.save_operation(now, operation.clone());

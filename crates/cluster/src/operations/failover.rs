@@ -50,27 +50,47 @@ impl Controller {
         is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
     }
 
-    /// Returns the hosts that may have got guests from a dead one while no controller looked: they may be on, and have
-    /// not reported since this controller began. Of a dead host that has reported since then, it is known where its
-    /// guests went.
-    pub(super) fn unheard(&self, dead: &str) -> Vec<String> {
+    /// Returns the hosts that may have a VM which is a dead host's by the records: they may be on, and nobody knows what
+    /// they run.
+    ///
+    /// A host that reported while it lived had its VMs then. Of a dead host that has not, nobody knows where its VMs
+    /// went while no controller looked: each other host has to report. A VM that its host said to have no more may be
+    /// on any host that does not report now.
+    pub(super) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
         let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
-        if has_reported(dead) {
-            return Vec::new();
-        }
+        let is_missing = self.missing.contains_key(vm);
+        let is_known = |host: &str| match is_missing {
+            true => self.reporting(host).is_some(),
+            false => has_reported(dead) || has_reported(host),
+        };
         let may_be_on = |contact: Contact| matches!(contact, Contact::Online | Contact::Lost);
-        let others = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead && !has_reported(name));
-        others.filter(|(_, host)| may_be_on(host.value.contact)).map(|(name, _)| name.clone()).collect()
+        let others = self
+            .tables
+            .hosts
+            .iter()
+            .filter(|(name, host)| name.as_str() != dead && may_be_on(host.value.contact) && !is_known(name));
+        others.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Says for what the guests of a dead host wait. `None`: for nothing.
-    pub(super) fn unheard_words(&self, dead: &str) -> Option<String> {
-        let unheard = self.unheard(dead);
+    /// Returns whether a VM ended with its dead host: it can be nowhere else.
+    pub(super) fn ended_with(&self, now: Now, dead: &str, vm: &str) -> bool {
+        !self.is_fresh_missing(now, vm) && self.unheard(dead, vm).is_empty()
+    }
+
+    /// Returns whether a VM's host has just said that it has the VM no more: the host that has got it may be about to
+    /// say so.
+    pub(super) fn is_fresh_missing(&self, now: Now, vm: &str) -> bool {
+        self.missing.get(vm).is_some_and(|since| now.ms_since(*since) <= self.settings.missing_ms)
+    }
+
+    /// Says for what guests of a dead host wait. `None`: for nothing that anybody can mend.
+    pub(super) fn unheard_words(&self, dead: &str, vms: &[String]) -> Option<String> {
+        let unheard: BTreeSet<String> = vms.iter().flat_map(|vm| self.unheard(dead, vm)).collect();
         let first = unheard.first()?;
+        let names = unheard.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         Some(format!(
-            "while no controller looked somebody may have moved them to {}, which has not reported \
-             since: see that it reports, or say that it is off (skein host fence {first} --is-off)",
-            unheard.join(", ")
+            "while no controller looked somebody may have moved them to {names}, which has not reported since: see \
+             that it reports, or say that it is off (skein host fence {first} --is-off)"
         ))
     }
 

@@ -106,6 +106,10 @@ impl Controller {
         let record = self.tables.vms.get(vm).map(|found| &found.value)?;
         let host = record.host.as_deref().unwrap_or_default();
         let contact = self.tables.hosts.get(host).map(|found| found.value.contact);
+        if let Some(silent) = self.unheard(host, vm).first().filter(|_| self.missing.contains_key(vm)) {
+            let message = format!("'{host}' has '{vm}' no more: it may be on '{silent}', which does not report");
+            return Some(Answer::conflict(message, silent_cure(silent)));
+        }
         if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));

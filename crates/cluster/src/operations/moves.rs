@@ -88,7 +88,7 @@ impl Controller {
         let mut before = of.waits.iter().filter_map(|before| operation.moves.get(*before as usize));
         let is_free = before.all(|before| before.state.is_over()) && self.stay_before(of).next().is_none();
         let host = self.tables.vms.get(&of.vm).map(|vm| vm.value.host.as_deref().unwrap_or_default());
-        let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(operation, of));
+        let is_here = host == Some(&of.from) && (!starts(&operation.kind) || self.may_start(now, operation, of));
         let is_moved = self.by_hand(&of.vm).is_some();
         is_free && is_here && !is_moved && !of.not_before.is_some_and(|time| now.is_before(time))
     }

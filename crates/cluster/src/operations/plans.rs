@@ -220,7 +220,7 @@ impl Controller {
         let want = match &operation.kind {
             OperationKind::Migrate { vm, .. } => Want::Elsewhere { vm: vm.clone() },
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
-            kind if starts(kind) => return (self.want_starts(operation), self.excluded_of(operation)),
+            kind if starts(kind) => return (self.want_starts(now, operation), self.excluded_of(operation)),
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
             OperationKind::Resume { host, drain } => {
                 let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));

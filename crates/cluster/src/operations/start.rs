@@ -44,6 +44,10 @@ impl Controller {
     /// Begins to start the guests again that ended when a host was booted. The host's agent has just said so; `before`
     /// is what was known of the host until then.
     pub(crate) fn host_booted(&mut self, now: Now, host: &str, before: &HostRecord) {
+        // A backup knows the boot of its own time. What the host ran since, and where that is now, it does not know.
+        if before.is_unheard_since_restore && !self.has(Planted::RestoreForgotten) {
+            return;
+        }
         let is_off = before.contact.is_off();
         let ended = match before.contact {
             Contact::Lost => before.contact_since.0.saturating_sub(self.host_lease_ms()),
@@ -89,21 +93,29 @@ impl Controller {
     }
 
     /// Returns whether VMs of an operation wait for what is not known yet, and for what if a person can do something.
-    pub(crate) fn start_waits(&self, operation: &Operation) -> (String, bool) {
-        if let OperationKind::Failover { host } = &operation.kind {
-            let words = self.unheard_words(host).map(|words| format!("{START_WAITS}: {words}"));
-            return (words.clone().unwrap_or_default(), words.is_some());
-        }
-        let waits: Vec<String> =
-            self.left_to_start(operation).into_iter().filter(|vm| self.startable(vm) == Startable::NotYet).collect();
-        let is_of_nobody = |vm: &String| self.home_of(vm).is_none_or(|home| !self.tables.hosts.contains_key(home));
-        let words = self.restore_words().filter(|_| waits.iter().any(is_of_nobody));
-        (words.map(|words| format!("{START_WAITS}: {words}")).unwrap_or_default(), !waits.is_empty())
+    pub(crate) fn start_waits(&self, now: Now, operation: &Operation) -> (String, bool) {
+        let left = self.left_to_start(operation);
+        let (words, waits) = match &operation.kind {
+            OperationKind::Failover { host } => {
+                let waits = |vm: &String| !self.ended_with(now, host, vm);
+                (self.unheard_words(host, &left), !left.is_empty() && left.iter().all(waits))
+            }
+            _ => {
+                let waits =
+                    left.iter().any(|vm| self.startable(vm) == Startable::NotYet || self.is_fresh_missing(now, vm));
+                (self.restore_words().filter(|_| waits), waits)
+            }
+        };
+        (words.map(|words| format!("{START_WAITS}: {words}")).unwrap_or_default(), waits)
     }
 
     /// Returns what an operation wants planned: places for the VMs that have none yet.
-    pub(crate) fn want_starts(&self, operation: &Operation) -> Want {
-        Want::Start { vms: self.left_to_start(operation) }
+    pub(crate) fn want_starts(&self, now: Now, operation: &Operation) -> Want {
+        let mut vms = self.left_to_start(operation);
+        if let OperationKind::Failover { host } = &operation.kind {
+            vms.retain(|vm| self.ended_with(now, host, vm));
+        }
+        Want::Start { vms }
     }
 
     /// Returns whether a VM runs nowhere and may be started.
@@ -126,11 +138,13 @@ impl Controller {
         if others.into_iter().any(|of: &Migration| of.vm == vm && of.outcome.is_none()) {
             return Startable::NotYet;
         }
+        // Wherever it was as of a backup: a host that is silent since may have been given it.
+        if self.unheard_since_restore().iter().any(|unheard| *unheard != home) {
+            return Startable::NotYet;
+        }
         match self.tables.hosts.get(home).map(|host| host.value.contact) {
-            // The cluster alone had it, as of a backup: a host that is silent since may have been given it.
-            None if !self.unheard_since_restore().is_empty() => return Startable::NotYet,
             None => return Startable::Yes,
-            Some(contact) if contact.is_off() && self.unheard(home).is_empty() => return Startable::Yes,
+            Some(contact) if contact.is_off() && self.unheard(home, vm).is_empty() => return Startable::Yes,
             Some(contact) if contact.is_off() => return Startable::NotYet,
             Some(_) => {}
         }
@@ -323,14 +337,18 @@ impl Controller {
             (of.state, of.detail, of.ended) = (MoveState::Left, why, Some(now.wall));
         } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
             (of.state, of.detail, of.ended) = (MoveState::Failed, why, Some(now.wall));
+        } else if self.unheard_since_restore().iter().any(|unheard| *unheard != home) {
+            of.detail = self.restore_words().unwrap_or_default();
         }
     }
 
     /// Returns whether a start may begin now: nobody else starts the VM, and what is known of it suffices.
-    pub(crate) fn may_start(&self, operation: &Operation, of: &Move) -> bool {
+    pub(crate) fn may_start(&self, now: Now, operation: &Operation, of: &Move) -> bool {
         match operation.kind {
-            OperationKind::Failover { .. } => self.claimed_by(&of.vm).is_none() && self.unheard(&of.from).is_empty(),
-            _ => self.startable(&of.vm) == Startable::Yes,
+            OperationKind::Failover { .. } => {
+                self.claimed_by(&of.vm).is_none() && self.ended_with(now, &of.from, &of.vm)
+            }
+            _ => self.startable(&of.vm) == Startable::Yes && !self.is_fresh_missing(now, &of.vm),
         }
     }
 
@@ -381,8 +399,13 @@ impl Controller {
 
     /// Returns whether the host that a VM leaves by its start may still have the VM: it could be started there, too.
     pub(super) fn is_still_there(&self, kind: &OperationKind, of: &Move) -> bool {
-        if matches!(kind, OperationKind::Failover { .. }) || of.from.is_empty() || of.to.as_ref() == Some(&of.from) {
+        if of.from.is_empty() || of.to.as_ref() == Some(&of.from) {
             return false;
+        }
+        if matches!(kind, OperationKind::Failover { .. }) {
+            // It was proven to be off. If it is back, it is to forget the guest, unless somebody was faster there.
+            let runs = |observed: &Observed| observed.vms.get(&of.vm).is_some_and(|vm| vm.state == VmState::Running);
+            return self.reporting(&of.from).is_some_and(runs);
         }
         match self.tables.hosts.get(&of.from).map(|host| host.value.contact) {
             None => false,

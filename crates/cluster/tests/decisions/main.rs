@@ -24,3 +24,4 @@ mod unusable;
 mod update;
 mod waits;
 mod watchdog;
+mod whereabouts;

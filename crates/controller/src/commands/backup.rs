@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hyper::Method;
-use skein_api::cluster::Token;
 use skein_cluster::{RestoredRecord, TokenRecord};
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{MIGRATIONS, wall};
@@ -90,22 +89,27 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     text += "what hosts do now is not known before each has reported or is proven to be off (skein host list)\n";
     text += "operations that were under way are ended, and tickets are gone\n";
     text += "these tokens are valid again; remove those that were taken away since (skein token remove NAME):\n";
-    for token in tokens(&*store)? {
+    for (_, token) in below(&*store, "token/")? {
+        let token = serde_json::from_slice::<TokenRecord>(&token)?.token;
         let _ = writeln!(text, "  {} ({})", token.name, token.role.name());
+    }
+    text += "these hosts are members again; remove those that were removed since (skein host remove NAME):\n";
+    for (host, _) in below(&*store, "host/")? {
+        let _ = writeln!(text, "  {host}");
     }
     skein_terminal::print(&text)
 }
 
 /// Returns the tokens that a store has.
-fn tokens(store: &dyn Store) -> anyhow::Result<Vec<Token>> {
-    let mut tokens = Vec::new();
-    let mut range = Some(Range::below(Prefix::new("token/")?));
+/// Returns the names and values of a store's entries below a prefix.
+fn below(store: &dyn Store, prefix: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut found = Vec::new();
+    let mut range = Some(Range::below(Prefix::new(prefix)?));
     while let Some(of) = range.take() {
         let page = store.read(&of, WITHIN)?;
-        for entry in &page.entries {
-            tokens.push(serde_json::from_slice::<TokenRecord>(entry.value.as_bytes())?.token);
-        }
+        let names = page.entries.iter().filter_map(|entry| Some((entry.key.as_str().strip_prefix(prefix)?, entry)));
+        found.extend(names.map(|(name, entry)| (name.to_owned(), entry.value.as_bytes().to_vec())));
         range = of.next(&page);
     }
-    Ok(tokens)
+    Ok(found)
 }

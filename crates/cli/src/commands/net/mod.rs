@@ -1,5 +1,6 @@
 //! `skein net`: what carries migrations.
 
+mod carriers;
 mod catch;
 mod compare;
 mod picture;

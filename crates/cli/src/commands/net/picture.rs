@@ -7,7 +7,7 @@ use serde::Serialize;
 use skein_network::Interface;
 use skein_units::measured::nominal;
 
-use super::show::carried_by;
+use super::carriers::carried_by;
 use crate::commands::text::clean_line;
 
 /// Networks that both hosts are in, by the same interfaces.

@@ -9,6 +9,7 @@ use skein_api::{Probe, Reply, Request};
 use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording, mac};
 use skein_units::measured::nominal;
 
+use super::carriers::{below, carried_by, is_guests_end};
 use super::picture::Picture;
 use super::probe::summaries;
 use crate::commands::local::{LocalAgent, unexpected};
@@ -89,16 +90,6 @@ fn measured(local: &LocalAgent) -> Vec<Probe> {
     }
 }
 
-/// Returns the interfaces that carry another: members of a bond or bridge, what a VLAN stands on.
-fn below<'a>(all: &'a [Interface], of: &'a Interface) -> impl Iterator<Item = &'a Interface> {
-    all.iter().filter(|below| below.nic.master == Some(of.nic.index) || of.nic.lower == Some(below.nic.index))
-}
-
-/// Returns the same without guests' ends.
-pub(super) fn carried_by<'a>(all: &'a [Interface], of: &'a Interface) -> impl Iterator<Item = &'a Interface> {
-    below(all, of).filter(|below| !is_guests_end(below))
-}
-
 /// Returns all interfaces as text: those on which nothing stands, and below each what it stands on.
 fn shown(interfaces: &[Interface]) -> String {
     let mut text = String::new();
@@ -118,11 +109,6 @@ fn shown(interfaces: &[Interface]) -> String {
         }
     }
     if text.is_empty() { "no interface but loopback\n".into() } else { text }
-}
-
-/// Returns whether an interface leads to a guest, or to a container.
-fn is_guests_end(of: &Interface) -> bool {
-    matches!(of.nic.kind.as_deref(), Some("tun" | "veth")) && of.nic.addresses.is_empty()
 }
 
 /// Returns whether an interface is there only because a module made it.

@@ -1,0 +1,151 @@
+//! Where a guest is that the controller has not seen: nothing is started that may run there.
+
+use skein_api::cluster::{Contact, FenceRequest, MoveState, OperationKind, StartVmRequest, VmRunState, VmSettings};
+use skein_api::{Outcome, VmState};
+use skein_cluster::{Answer, Ask};
+
+use crate::bench::{Bench, Hand};
+
+const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
+
+fn is_off(host: &str) -> Ask {
+    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
+}
+
+fn start(vm: &str) -> Ask {
+    Ask::StartVm { vm: vm.into(), request: StartVmRequest::default() }
+}
+
+fn lose(bench: &mut Bench, host: &str) {
+    bench.disconnect(host);
+    bench.wait_s(12);
+    assert_eq!(bench.host(host).contact, Contact::Lost);
+}
+
+/// Returns three hosts, of which the second runs a VM and the third is lost.
+fn without_gamma() -> Bench {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    lose(&mut bench, "gamma");
+    bench
+}
+
+#[test]
+fn a_boot_proves_nothing_of_what_a_restored_backup_says() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    let settings = VmSettings { autostart: true, ..VmSettings::default() };
+    assert_eq!(bench.ask(Ask::SetVm { vm: "web".into(), settings, version: None }), Answer::Done);
+    let backup = bench.backup();
+    // Since the backup the guest was started elsewhere, and its host has it still, off.
+    bench.set_vm("gamma", "web", VmState::Running);
+    bench.restore(backup);
+    bench.boot("alpha");
+    bench.connect("beta");
+    bench.wait_s(60);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    // Nor is it started for somebody.
+    let started = bench.begin(start("web"));
+    bench.wait_s(60);
+    let words = bench.now(&started).message;
+    assert!(bench.sent.is_empty() && words.contains("given to gamma since"), "{words}");
+    bench.connect("gamma");
+    bench.wait_s(12);
+    assert!(bench.now(&started).state.is_over());
+    let there = bench.controller.vm("web").unwrap();
+    assert_eq!((there.host.as_deref(), there.state), (Some("gamma"), VmRunState::Running));
+    // What its former host has left of it is to be forgotten there, and nothing is started.
+    assert!(bench.sent.iter().all(|sent| matches!(sent.request, skein_api::Request::VmForget { .. })));
+}
+
+#[test]
+fn a_guest_that_went_to_a_silent_host_is_that_hosts_and_outlives_the_one_it_left() {
+    let mut bench = without_gamma();
+    bench.begin_by_hand(&HAND);
+    bench.end_by_hand(&HAND, Outcome::Moved);
+    assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("gamma"));
+    lose(&mut bench, "beta");
+    bench.ask(is_off("beta"));
+    bench.wait_s(120);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    // Once that host is off, too, the guest ended with it.
+    let failover = bench.begin(is_off("gamma"));
+    assert!(matches!(&failover.kind, OperationKind::Failover { host } if host == "gamma"));
+    assert_eq!(bench.sent.len(), 1);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_that_its_host_had_no_more_waits_for_each_host_that_is_silent() {
+    let mut bench = without_gamma();
+    bench.run_vm("beta", "db");
+    bench.end_vm("beta", "web");
+    lose(&mut bench, "beta");
+    let failover = bench.begin(is_off("beta"));
+    // What the host had until the end is started.
+    bench.obey_all();
+    bench.wait_s(120);
+    assert_eq!(bench.has("alpha"), ["db"]);
+    let now = bench.now(&failover);
+    assert!(!now.state.is_over() && bench.sent.is_empty(), "{now:?}");
+    assert!(now.message.starts_with("starts wait: ") && now.message.contains("gamma"), "{}", now.message);
+    // It is nowhere else if that host does not have it.
+    bench.connect("gamma");
+    bench.wait_s(12);
+    bench.obey_all();
+    bench.wait_s(12);
+    let now = bench.now(&failover);
+    assert!(now.state.is_over(), "{now:?}");
+    assert!(now.moves.iter().all(|of| of.state == MoveState::Done));
+    assert_eq!(bench.has("alpha").contains(&"web") as usize + bench.has("gamma").contains(&"web") as usize, 1);
+}
+
+#[test]
+fn a_guest_that_may_have_ended_with_a_host_is_not_forgotten() {
+    let mut bench = without_gamma();
+    bench.end_vm("beta", "web");
+    bench.wait_s(300);
+    let refused = bench.refused(start("web"));
+    assert!(refused.message.contains("may be on 'gamma'"), "{refused:?}");
+    bench.ask(is_off("gamma"));
+    bench.wait_s(2);
+    let missing = bench.controller.vm("web").expect("it is remembered");
+    assert_eq!((missing.host, missing.state), (None, VmRunState::Stopped));
+    assert!(missing.note.contains("ended with gamma"), "{}", missing.note);
+    let started = bench.begin(start("web"));
+    bench.wait_s(5);
+    assert_eq!(bench.sent.len(), 1, "{:?}", bench.now(&started));
+    bench.obey_all();
+    bench.wait_s(5);
+    assert!(bench.now(&started).state.is_over());
+}
+
+#[test]
+fn of_a_guest_that_ran_twice_the_one_that_is_left_is_seen() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.run_vm("gamma", "web");
+    let doubled = bench.controller.vm("web").unwrap().host.unwrap();
+    let other = if doubled == "beta" { "gamma" } else { "beta" };
+    bench.set_vm(&doubled, "web", VmState::Stopped);
+    let left = bench.controller.vm("web").unwrap();
+    assert_eq!((left.host.as_deref(), left.state), (Some(other), VmRunState::Running));
+}
+
+#[test]
+fn a_start_is_asked_for_no_more_once_its_guest_runs_on_the_host_that_is_back() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    lose(&mut bench, "beta");
+    bench.begin(is_off("beta"));
+    assert_eq!(bench.sent.len(), 1);
+    // The agent that is to start it does not get the order, nor does the leader that gave it live on.
+    bench.sent.clear();
+    bench.change_leader();
+    bench.connect("beta");
+    bench.connect("alpha");
+    bench.wait_s(60);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("beta"));
+}
