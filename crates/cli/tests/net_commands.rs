@@ -62,6 +62,7 @@ fn probe(mbit: u64) -> Probe {
     Probe {
         from: "hosta".into(),
         to: "hostb".into(),
+        busy_hosts: vec![],
         // In the future, so that the text has no age.
         unix_s: 32_503_680_000,
         took_ms: 3200,
