@@ -62,6 +62,7 @@ fn probe(mbit: u64) -> Probe {
     Probe {
         from: "hosta".into(),
         to: "hostb".into(),
+        busy_hosts: vec![],
         // In the future, so that the text has no age.
         unix_s: 32_503_680_000,
         took_ms: 3200,
@@ -84,26 +85,60 @@ fn paths_are_probed_kept_and_compared() {
         done(945),
         say(Reply::Probes { probes: vec![probe(940)] }),
         say(Reply::Probes { probes: vec![probe(940)] }),
+        say(Reply::Probes { probes: vec![probe(940)] }),
         say(Reply::Probes { probes: vec![] }),
     ]);
     let to = ["net", "probe", "--to", "hostb"];
-    agent.run(&to).exits(0).is("net-probe").complains("eth0: 940 Mb/s out");
-    let json = agent.run(&[&to[..], &["--json", "--before", "before.json"]].concat()).exits(0);
+    agent.run(&to).exits(3).is("net-probe").complains("eth0: 940 Mb/s out");
+    let json = agent.run(&[&to[..], &["--json", "--before", "before.json"]].concat()).exits(3);
     assert_eq!(serde_json::from_str::<Probe>(&json.out).unwrap(), probe(940));
     let compare = [&to[..], &["--compare", "before.json"]].concat();
-    agent.run(&compare).exits(0).says("eth0 > eth0 10.0.0.2: alone out: 940 Mb/s before, 1.50 Gb/s now (+60 %)\n");
-    agent.run(&compare).exits(0).says("  nothing has changed beyond noise\n");
+    agent.run(&compare).exits(3).says("eth0 > eth0 10.0.0.2: alone out: 940 Mb/s before, 1.50 Gb/s now (+60 %)\n");
+    agent.run(&compare).exits(3).says("  nothing has changed beyond noise\n");
     agent.run(&["net", "probe", "--last"]).exits(0).is("net-probe");
     let json = agent.run(&["net", "probe", "--last", "--to", "hostb", "--json"]).exits(0);
     assert_eq!(serde_json::from_str::<Vec<Probe>>(&json.out).unwrap(), [probe(940)]);
+    agent.run(&["net", "probe", "--last", "--to", "hostz"]).exits(1).complains("nothing was measured to hostz");
     agent.run(&["net", "probe", "--last"]).exits(0).says("nothing was measured yet");
     agent.run(&["net", "probe"]).exits(2);
     agent.run(&["net", "probe", "--to", "hostc", "--compare", "before.json"]).exits(1).complains("of the way to hostb");
     std::fs::write(agent.dir().join("bad.json"), "{}").unwrap();
     agent.run(&["net", "probe", "--to", "hostb", "--compare", "bad.json"]).exits(1).complains("--before");
     let ask = Request::NetProbe { to: "hostb".into() };
-    let asked = [vec![ask; 4], vec![Request::NetProbes; 3]].concat();
+    let asked = [vec![ask; 4], vec![Request::NetProbes; 4]].concat();
     assert_eq!(agent.asked(), asked);
+}
+
+/// Returns a result beside a migration, with nothing wrong.
+fn without_rates() -> Probe {
+    let mut probe = probe(940);
+    for path in &mut probe.paths {
+        (path.out, path.back, path.duplex_out, path.duplex_back) = (None, None, None, None);
+        (path.together_out_bits_per_s, path.together_back_bits_per_s, path.lost_bytes) = (None, None, None);
+    }
+    probe.verdict.findings.clear();
+    Probe { together: None, note: "a migration is under way".into(), ..probe }
+}
+
+#[test]
+fn a_result_without_rates_says_so_when_it_is_to_be_compared() {
+    let done = |probe: Probe| say(Reply::Probe(Box::new(probe)));
+    let mut half = probe(940);
+    half.verdict.findings.clear();
+    (half.paths[0].back, half.paths[0].out.as_mut().unwrap().spread_bits_per_s) = (None, 940_000_000);
+    let agent = Agent::start(vec![done(without_rates()), done(half.clone()), done(half), done(without_rates())]);
+    let run = |more: &[&str]| agent.run(&[&["net", "probe", "--to", "hostb"], more].concat());
+    let none = "no rates (a migration is under way)";
+    run(&["--before", "none.json"]).exits(0).complains(&format!("warning: none.json has {none}"));
+    let text = run(&["--compare", "none.json"]).exits(0);
+    let text = text.says(&format!("  there are no rates to compare: the measurement before has {none}\n"));
+    // What is known of one direction is shown, and how sure that is.
+    text.says("    alone       940 Mb/s (unsure: too little was counted) out, back not known\n");
+    let json = run(&["--compare", "none.json", "--json"]).exits(0).complains("warning: there are no rates to compare");
+    let json: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(json["differences"], serde_json::json!([]));
+    std::fs::write(agent.dir().join("rates.json"), serde_json::to_string(&probe(940)).unwrap()).unwrap();
+    run(&["--compare", "rates.json"]).exits(0).says(&format!("this measurement has {none}\n"));
 }
 
 #[test]

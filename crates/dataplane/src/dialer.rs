@@ -15,7 +15,7 @@ use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, T
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
-use skein_session::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose};
+use skein_session::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced, choose, usable_beside};
 use skein_session::path_use::{PathUse, path_uses};
 use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use thiserror::Error;
@@ -307,12 +307,9 @@ impl Dialer {
 
     /// Returns the pairs that are to have a path now, best first.
     fn choose_paths(&self, local: Vec<NicAddress>) -> Choice {
-        let loopback = self.first.local.ip.is_loopback();
-        let matching = |list: Vec<NicAddress>| -> Vec<NicAddress> {
-            list.into_iter().filter(|address| address.ip.is_loopback() == loopback).collect()
-        };
         let first_is_there = local.iter().any(|address| address.ip == self.first.local.ip);
-        let (local, remote) = (matching(local), matching(self.live.peer_addresses()));
+        let local = usable_beside(local, &self.first.local);
+        let remote = usable_beside(self.live.peer_addresses(), &self.first.remote);
         let failed: BTreeSet<Ends> = {
             let mut failed = self.failed.lock().expect("no panic under this lock");
             failed.retain(|_, at| at.elapsed() < FAILED_TIME);

@@ -28,6 +28,9 @@ pub const PATHS_MAX: usize = 16;
 /// Speed that is assumed of a NIC whose driver does not tell its speed: that of the cheapest NICs.
 const SPEED_UNKNOWN_MBIT: u32 = 1000;
 
+/// The name of the loopback interface, which is Linux's on every host.
+const LOOPBACK_NIC: &str = "lo";
+
 /// A path that may work.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pair {
@@ -93,6 +96,16 @@ pub fn is_routable(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => !ip.is_link_local() && !ip.is_multicast() && !ip.is_unspecified(),
         IpAddr::V6(ip) => !ip.is_unicast_link_local() && !ip.is_multicast() && !ip.is_unspecified(),
     }
+}
+
+/// Returns the addresses of an end that may have paths, beside `first`, at which the session began. A session over
+/// loopback addresses stays there, and others need a NIC: what else is on the loopback interface (the address of a
+/// migration network, say) leads nowhere. Hosts that are only reached at such an address begin there.
+pub fn usable_beside(list: Vec<NicAddress>, first: &NicAddress) -> Vec<NicAddress> {
+    let is_of_nic =
+        |address: &NicAddress| address.ip == first.ip || address.nic != LOOPBACK_NIC || address.ip.is_loopback();
+    let is_same_kind = |address: &NicAddress| address.ip.is_loopback() == first.ip.is_loopback();
+    list.into_iter().filter(|address| is_same_kind(address) && is_of_nic(address)).collect()
 }
 
 fn slower(a: Option<u32>, b: Option<u32>) -> Option<u32> {
@@ -288,6 +301,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn addresses_on_the_loopback_interface_are_no_nics() {
+        let of = |nic: &str, ip: [u8; 4], prefix| NicAddress::new(ip.into(), prefix, nic);
+        let [nic, network] = [of("eth0", [10, 7, 0, 1], 24), of("lo", [10, 9, 9, 1], 32)];
+        let loopbacks = [of("lo", [127, 0, 0, 1], 8), of("lo", [127, 0, 0, 2], 8)];
+        let all: Vec<NicAddress> = [nic.clone(), network.clone()].into_iter().chain(loopbacks.clone()).collect();
+        assert_eq!(usable_beside(all.clone(), &nic), [nic.clone()]);
+        assert_eq!(usable_beside(all.clone(), &network), [nic, network]);
+        assert_eq!(usable_beside(all, &loopbacks[0]), loopbacks);
+    }
 
     fn addresses(list: &[(&str, &str)]) -> Vec<NicAddress> {
         let parse = |(nic, text): &(&str, &str)| {

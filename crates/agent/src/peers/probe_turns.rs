@@ -23,13 +23,11 @@ impl ProbeTurns {
     /// Takes the turn, or keeps it.
     ///
     /// # Errors
-    /// It is another host's turn.
+    /// It is another host's turn: its name.
     pub(super) fn take(&self, by: &str) -> Result<(), String> {
         let mut last = self.last.lock();
         match &*last {
-            Some((other, at)) if other != by && at.elapsed() < TURN_TIME => {
-                Err(format!("another probe is under way there, by {other}: try again in some seconds"))
-            }
+            Some((other, at)) if other != by && at.elapsed() < TURN_TIME => Err(other.clone()),
             _ => {
                 *last = Some((by.to_owned(), Instant::now()));
                 Ok(())
@@ -55,7 +53,7 @@ mod tests {
         let turns = ProbeTurns::default();
         turns.take("a").unwrap();
         turns.take("a").unwrap();
-        assert!(turns.take("b").unwrap_err().contains("by a"));
+        assert!(turns.take("b").is_err_and(|by| by == "a"));
         *turns.last.lock() = Some(("a".into(), Instant::now().checked_sub(TURN_TIME).unwrap()));
         turns.take("b").unwrap();
         assert!(turns.take("a").is_err());

@@ -24,8 +24,13 @@ impl ProbeTurn {
     /// # Errors
     /// It was too long until now, and another host probes this one.
     pub(crate) fn renew(&self) -> Result<(), String> {
-        self.shared.probes.take(self.shared.identity.host())
+        let taken = self.shared.probes.take(self.shared.identity.host());
+        taken.map_err(|by| format!("{} here", under_way(&by)))
     }
+}
+
+fn under_way(by: &str) -> String {
+    format!("another probe, by {by}, is under way")
 }
 
 impl Drop for ProbeTurn {
@@ -65,7 +70,10 @@ impl Shared {
         order: ProbeOrder,
     ) -> Result<(), Refusal> {
         let busy = |reason: String| (ResetCode::Busy, reason);
-        self.probes.take(session.peer()).map_err(busy)?;
+        match order {
+            ProbeOrder::Done => self.probes.give_back(session.peer()),
+            _ => self.probes.take(session.peer()).map_err(|by| busy(format!("{} there", under_way(&by))))?,
+        }
         let permit = Permit::take(&self.probes.streams, STREAMS_MAX);
         let permit = permit.ok_or_else(|| busy("too much is asked for at once".into()))?;
         let width = match order {

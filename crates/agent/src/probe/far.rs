@@ -22,6 +22,8 @@ pub(crate) fn serve(order: &ProbeOrder, flow: &Flow, carries_else: &dyn Fn() -> 
                 && Instant::now() < end
             {}
         }
+        // The caller has given the turn back.
+        ProbeOrder::Done => flow.finish(),
         ProbeOrder::Sink => sink(flow, end, carries_else),
         ProbeOrder::Source { time, .. } => source(flow, Instant::now() + *time, carries_else),
     }

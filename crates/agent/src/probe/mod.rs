@@ -6,12 +6,14 @@
 //! | `far` | the other end: it counts what comes, sends what is asked for, says how busy its host is |
 //! | `transfer` | the measuring end of a transfer |
 //! | `run` | what is measured, in which order |
+//! | `ends` | what is at the ends of paths, and which NICs have none. Pure |
 //! | `rates`, `verdict` | what follows: a rate from a transfer, what is wrong from all rates. Pure |
 //! | `store` | what was measured last of each host |
 //!
 //! Nothing is sent while a migration or a tunnel's connection is under way at either end, and what is sent stops within
 //! 20 ms of its beginning.
 
+mod ends;
 mod far;
 mod load;
 mod order;

@@ -27,6 +27,8 @@ pub(crate) enum ProbeOrder {
     Load,
     /// The other end drops what comes, and says every [`REPORT_PERIOD`] how much that was.
     Sink,
+    /// The measuring end is done: it is another host's turn.
+    Done,
     /// The other end sends.
     Source {
         /// The number of the path to send on; `None`: all paths.
@@ -41,6 +43,7 @@ impl fmt::Display for ProbeOrder {
         match self {
             ProbeOrder::Load => f.write_str("load"),
             ProbeOrder::Sink => f.write_str("sink"),
+            ProbeOrder::Done => f.write_str("done"),
             ProbeOrder::Source { path: None, time } => write!(f, "source/all/{}", time.as_millis()),
             ProbeOrder::Source { path: Some(path), time } => write!(f, "source/{path}/{}", time.as_millis()),
         }
@@ -58,6 +61,7 @@ impl FromStr for ProbeOrder {
         match (text, text.strip_prefix("source/").and_then(|rest| rest.split_once('/'))) {
             ("load", _) => Ok(ProbeOrder::Load),
             ("sink", _) => Ok(ProbeOrder::Sink),
+            ("done", _) => Ok(ProbeOrder::Done),
             (_, Some((path, ms))) => {
                 let path = match path {
                     "all" => None,
@@ -147,7 +151,7 @@ mod tests {
         #[test]
         fn orders_are_read_as_they_are_written(path: Option<u32>, ms in SOURCE_RANGE_MS) {
             let time = Duration::from_millis(ms);
-            for order in [ProbeOrder::Load, ProbeOrder::Sink, ProbeOrder::Source { path, time }] {
+            for order in [ProbeOrder::Load, ProbeOrder::Sink, ProbeOrder::Done, ProbeOrder::Source { path, time }] {
                 prop_assert_eq!(order.to_string().parse(), Ok(order));
             }
         }

@@ -9,6 +9,8 @@ use super::order::{AgentLoad, Count};
 const COUNTED_PERCENT: u64 = 60;
 /// Says into how many parts that is divided, to see by how much they differ.
 const PARTS: u64 = 4;
+/// A host's cores are taken if so many per cent of their time are in use.
+const BUSY_PERCENT: u64 = 90;
 
 /// Returns the rate of a transfer; `None`: too little was counted.
 pub(super) fn measured(counts: &[Count]) -> Option<MeasuredRate> {
@@ -23,7 +25,23 @@ pub(super) fn measured(counts: &[Count]) -> Option<MeasuredRate> {
     let marks: Vec<&Count> = (0..=PARTS).filter_map(|part| at(begin + (last.us - begin) / PARTS * part)).collect();
     let parts: Vec<u64> = marks.windows(2).filter_map(|pair| rate(pair[0], pair[1])).collect();
     let spread = parts.iter().max()? - parts.iter().min()?;
-    Some(MeasuredRate { bits_per_s: rate(marks.first()?, last)?, spread_bits_per_s: spread })
+    let bits_per_s = rate(marks.first()?, last)?;
+    // Fewer parts than there should be tell less of how much they differ, and one alone tells nothing.
+    let unknown = if (parts.len() as u64) < PARTS { bits_per_s / parts.len() as u64 } else { 0 };
+    Some(MeasuredRate { bits_per_s, spread_bits_per_s: spread.max(unknown) })
+}
+
+/// Returns whether other programs than the agent held a host's cores, so that what was measured meanwhile says more of
+/// them than of the network.
+pub(super) fn others_hold_cores(load: AgentLoad) -> bool {
+    let busy = load.busy_ms.saturating_mul(100) >= load.cores_ms.saturating_mul(BUSY_PERCENT);
+    load.cores_ms > 0 && busy && load.agent_us / 500 < load.busy_ms
+}
+
+/// Returns whether paths can carry so much together: what waits for a path that goes down comes at once later, and
+/// seems to be a rate that no path has. `alone`: what the NICs of these paths carry, each alone.
+pub(super) fn is_plausible(together: u64, alone: u64) -> bool {
+    together <= alone.saturating_mul(2)
 }
 
 /// Returns the CPU time that went into a transfer of so many bytes within so many microseconds.
@@ -59,6 +77,32 @@ mod tests {
         let rate = measured(&(0..=25).map(|nth| halting(nth * 10)).collect::<Vec<_>>()).unwrap();
         assert!((60_000_000..75_000_000).contains(&rate.bits_per_s), "{rate:?}");
         assert_eq!(rate.spread_bits_per_s, 100_000_000);
+    }
+
+    #[test]
+    fn too_few_counts_leave_a_rate_unsure() {
+        let counts: Vec<Count> = (0..=25).map(|nth| Count { us: nth * 10_000, bytes: nth * 125_000 }).collect();
+        let of = |few: &[Count]| measured(few).unwrap();
+        assert!(of(&counts).is_sure() && of(&counts).spread_bits_per_s == 0);
+        assert_eq!(measured(&[counts[0], counts[25]]), None, "no part of it counts");
+        let one = of(&[counts[0], counts[12], counts[25]]);
+        assert_eq!((one.bits_per_s, one.is_sure()), (100_000_000, false));
+        let two = of(&[counts[0], counts[14], counts[18], counts[25]]);
+        assert_eq!((two.bits_per_s, two.spread_bits_per_s), (100_000_000, 50_000_000));
+    }
+
+    #[test]
+    fn cores_are_held_by_others_if_the_agent_uses_little_of_them() {
+        let load = |busy_ms, agent_ms: u64| AgentLoad {
+            agent_us: agent_ms * 1000,
+            busy_ms,
+            cores_ms: 1000,
+            ..AgentLoad::default()
+        };
+        assert!(others_hold_cores(load(950, 100)));
+        assert!(!others_hold_cores(load(950, 600)), "the agent does");
+        assert!(!others_hold_cores(load(800, 100)), "some are free");
+        assert!(!others_hold_cores(AgentLoad::default()), "the kernel does not say");
     }
 
     #[test]

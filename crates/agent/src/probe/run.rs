@@ -1,24 +1,24 @@
 //! Measures the way to a host, step by step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use skein_api::{MeasuredRate, Probe, ProbedEnd, ProbedPath, RoundTrip, Together, UnusedPair};
+use skein_api::{MeasuredRate, Probe, ProbedPath, Together, UnusedPair};
 use skein_dataplane::{DialedPath, Dialer, NicAddress, PathId, PathSurvey, PathUse};
 use skein_host::Kernel;
-use skein_inventory::printable;
-use skein_network::{Duplex, Interface, NicDcb, dcb_of};
+use skein_network::Interface;
 use skein_units::measured::bps;
 use thiserror::Error;
 
+use super::ends::{fit, is_same_network, looked_at, pathless};
 use super::load::load;
 use super::order::{AgentLoad, Count};
-use super::rates::{measured, repeated_ppm, used};
-use super::transfer::{NotMeasured, Transfers};
-use super::verdict::verdict;
+use super::rates::{is_plausible, measured, others_hold_cores, repeated_ppm, used};
+use super::transfer::{FarTurn, NotMeasured, Transfers};
+use super::verdict::{together_at_most, verdict};
 use crate::peers::{AskError, Peers, ProbeTurn};
 
 /// Bounds the wait for a session.
@@ -27,6 +27,8 @@ const SESSION_TIME: Duration = Duration::from_secs(20);
 const PATHS_TIME: Duration = Duration::from_millis(600);
 /// … and until a path counts as down that is not up.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
+/// Says for how long nothing passes a path that counts as down at the end.
+const SILENT_TIME: Duration = Duration::from_millis(1500);
 /// Says how often paths are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// Says how long a transfer over a path lasts. Two each way of a NIC's first path, one of its second, and one of all
@@ -44,8 +46,6 @@ const PATHS_OF_NIC_MAX: usize = 2;
 const NICS_TIME: Duration = Duration::from_secs(3);
 /// Bounds a whole probe: with 16 paths of long round trips it takes half of this.
 const PROBE_TIME: Duration = Duration::from_secs(120);
-/// Bounds words of the other host.
-const WORDS_BYTES_MAX: usize = 100;
 /// Says why rates are not measured.
 const MADE_WAY: &str =
     "rates are not measured while a migration, or a connection of a tunnel, is under way at either end";
@@ -67,6 +67,9 @@ pub(crate) enum ProbeError {
         /// The host's reason.
         reason: String,
     },
+    /// The other host answers nothing any more.
+    #[error("{0} stopped answering: what was measured until then is dropped")]
+    Stopped(String),
     /// Whoever asked for it is gone.
     #[error("nobody waits for it any more")]
     Gone(#[source] io::Error),
@@ -90,75 +93,49 @@ pub(crate) fn probe(peers: &Peers, to: &str, say: &mut Say<'_>) -> Result<Probe,
     let carries_else = || peers.carries_else();
     let transfers = Transfers { session: dialer.live(), carries_else: &carries_else };
     let asked = transfers.other_load().map_err(|error| {
-        let NotMeasured::Failed(reason) = error else { return ProbeError::Turn(MADE_WAY.into()) };
+        let (NotMeasured::Failed(reason) | NotMeasured::Refused(reason)) = error else {
+            return ProbeError::Turn(MADE_WAY.into());
+        };
         ProbeError::Refused { host: to.to_owned(), reason }
     })?;
-    let mut run = Run { dialer: &dialer, transfers, turn: &turn, end: begun + PROBE_TIME, say };
-    let looked = run.look(peers, to)?;
+    let _far_turn = FarTurn(&transfers);
+    let hosts = [peers.host(), to];
+    let end = begun + PROBE_TIME;
+    let mut run = Run { dialer: &dialer, transfers: &transfers, turn: &turn, hosts, busy: [false; 2], end, say };
+    let at_first = Loads { own: load(false), other: asked };
+    let (looked, pathless) = run.look(peers, to)?;
     let mut result = Probe {
         from: peers.host().to_owned(),
         to: to.to_owned(),
         paths: looked.iter().map(|(_, probed)| probed.clone()).collect(),
-        left_out: dialer.left_out().iter().map(left_out).collect(),
+        left_out: dialer.left_out().iter().map(left_out).chain(pathless).collect(),
         ..Probe::default()
     };
+    // How long packets take tells little of a network as well, where no core is free to take them.
+    if let Ok(other) = transfers.other_load() {
+        run.note_busy(Loads { own: load(false), other }.since(at_first));
+    }
+    let paths: Vec<DialedPath> = looked.into_iter().map(|(path, _)| path).collect();
     if asked.carries_else || carries_else() {
         result.note = MADE_WAY.into();
     } else {
-        let paths: Vec<DialedPath> = looked.into_iter().map(|(path, _)| path).collect();
         run.rates(&paths, &mut result)?;
     }
+    run.must_answer()?;
+    let down = run.down(&paths);
+    result.paths.iter_mut().zip(down).for_each(|(path, is_down)| path.is_down = is_down);
+    let busy = run.busy;
+    result.busy_hosts =
+        hosts.into_iter().zip(busy).filter(|(_, busy)| *busy).map(|(host, _)| host.to_owned()).collect();
     result.took_ms = begun.elapsed().as_millis() as u64;
     result.unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     result.verdict = verdict(&result);
     Ok(result)
 }
 
-fn fit(name: &str) -> String {
-    printable(name.to_owned(), WORDS_BYTES_MAX)
-}
-
 fn left_out((local, remote): &(NicAddress, NicAddress)) -> UnusedPair {
     let why = "a session has 16 paths at most, and others are faster".into();
-    UnusedPair { nic: fit(&local.nic), remote_nic: fit(&remote.nic), why }
-}
-
-/// Returns what an end of a path is. `interfaces` are those of its host, as far as they are known.
-fn end(of: &NicAddress, interfaces: &[Interface]) -> ProbedEnd {
-    let carries = of.uplink.as_deref().unwrap_or(&of.nic);
-    let interface = interfaces.iter().find(|interface| interface.nic.name == carries);
-    ProbedEnd {
-        nic: fit(&of.nic),
-        address: of.ip.to_string(),
-        speed_mbit: of.speed_mbit.filter(|mbit| *mbit > 0),
-        mtu: of.mtu,
-        half_duplex: interface.is_some_and(|interface| interface.driver.duplex == Some(Duplex::Half)),
-        dcb: dcb_of(interfaces, &of.nic).into_iter().map(|dcb| NicDcb { nic: fit(&dcb.nic), ..dcb }).collect(),
-    }
-}
-
-/// Returns what a path is, and what packets found of it.
-fn looked_at(path: &DialedPath, survey: &PathSurvey, own: &[Interface], others: &[Interface]) -> ProbedPath {
-    let median = |sorted: &[Duration]| sorted.get(sorted.len() / 2).copied();
-    let round_trip = survey
-        .round_trips
-        .first()
-        .zip(median(&survey.round_trips))
-        .map(|(least, median)| RoundTrip { least_us: least.as_micros() as u64, median_us: median.as_micros() as u64 });
-    let [mut local, mut remote] = [end(&path.local, own), end(&path.remote, others)];
-    if !local.dcb.iter().chain(&remote.dcb).any(NicDcb::has_any) {
-        local.dcb.clear();
-        remote.dcb.clear();
-    }
-    ProbedPath {
-        local,
-        remote,
-        carries: if path.carries == PathUse::Data { String::new() } else { path.carries.to_string() },
-        round_trip,
-        passes_bytes: survey.passes,
-        lost_bytes: survey.lost,
-        ..ProbedPath::default()
-    }
+    UnusedPair { nic: fit(&local.nic), remote_nic: fit(&remote.nic), why, is_down: false }
 }
 
 /// Returns how long a transfer over a path lasts.
@@ -190,8 +167,12 @@ impl Loads {
 /// A probe under way.
 struct Run<'a, 'b> {
     dialer: &'a Dialer,
-    transfers: Transfers<'a>,
+    transfers: &'a Transfers<'a>,
     turn: &'a ProbeTurn,
+    /// This host and the other.
+    hosts: [&'a str; 2],
+    /// Whether other programs held the cores of each as something was measured.
+    busy: [bool; 2],
     /// When nothing more is begun.
     end: Instant,
     say: &'a mut Say<'b>,
@@ -202,6 +183,36 @@ impl Run<'_, '_> {
         (self.say)(words).map_err(ProbeError::Gone)
     }
 
+    /// Fails if the other host answers nothing any more.
+    fn must_answer(&self) -> Result<(), ProbeError> {
+        self.transfers.is_answered().then_some(()).ok_or_else(|| ProbeError::Stopped(self.hosts[1].to_owned()))
+    }
+
+    /// Remembers whose cores are held by other programs, by how busy the hosts were for a time.
+    fn note_busy(&mut self, loads: Loads) {
+        self.busy[0] |= others_hold_cores(loads.own);
+        self.busy[1] |= others_hold_cores(loads.other);
+    }
+
+    /// Returns which of these paths are down by now, though they carried data or join NICs of one network.
+    fn down(&self, paths: &[DialedPath]) -> Vec<bool> {
+        let end = Instant::now() + SILENT_TIME;
+        loop {
+            let now = self.dialer.paths();
+            // A path whose packets are lost has its connections for long.
+            let of_session = self.transfers.session.snapshot().paths;
+            let is_usable = |id| of_session.iter().any(|path| path.status.path == id && path.status.usable);
+            let passes = |now: &DialedPath| now.is_up && (now.carries != PathUse::Data || is_usable(now.path));
+            let is_up = |path: &DialedPath| now.iter().any(|now| passes(now) && is_same(now, path));
+            let counts = |path: &DialedPath| path.is_up || is_same_network(&path.local, &path.remote);
+            let down: Vec<bool> = paths.iter().map(|path| counts(path) && !is_up(path)).collect();
+            if Instant::now() >= end || !down.contains(&true) {
+                return down;
+            }
+            thread::sleep(LOOK_PERIOD);
+        }
+    }
+
     /// Waits until each path is up, or has failed.
     fn wait_for_paths(&self, until: Instant) {
         while Instant::now() < until && !self.dialer.paths().iter().all(|path| path.is_settled) {
@@ -209,8 +220,8 @@ impl Run<'_, '_> {
         }
     }
 
-    /// Measures all paths at once with some packets each. Returns the paths as they are then.
-    fn look(&mut self, peers: &Peers, to: &str) -> Result<Vec<(DialedPath, ProbedPath)>, ProbeError> {
+    /// Measures all paths at once with some packets each. Returns the paths as they are then, and which NICs have none.
+    fn look(&mut self, peers: &Peers, to: &str) -> Result<Looked, ProbeError> {
         let begun = Instant::now();
         self.wait_for_paths(begun + PATHS_TIME);
         let paths = self.dialer.paths();
@@ -243,12 +254,20 @@ impl Run<'_, '_> {
         self.wait_for_paths(begun + SETTLE_TIME);
         let own = skein_network::read(&Kernel::new()).unwrap_or_default();
         let now = self.dialer.paths();
-        let is_same = |a: &DialedPath, b: &DialedPath| (a.local.ip, a.remote.ip) == (b.local.ip, b.remote.ip);
         let looked = paths.iter().zip(&surveys).map(|(path, survey)| {
             let path = now.iter().find(|now| is_same(now, path)).unwrap_or(path);
             (path.clone(), looked_at(path, survey, &own, &others))
         });
-        Ok(looked.collect())
+        let looked: Vec<(DialedPath, ProbedPath)> = looked.collect();
+        let left_out = self.dialer.left_out();
+        let pairs = looked.iter().map(|(path, _)| (&path.local, &path.remote));
+        let pairs = pairs.chain(left_out.iter().map(|(local, remote)| (local, remote)));
+        let with_path = [
+            pairs.clone().map(|(local, _)| &local.nic[..]).collect::<BTreeSet<_>>(),
+            pairs.map(|(_, remote)| &remote.nic[..]).collect(),
+        ];
+        let pathless = pathless(self.hosts, [&own, &others], with_path);
+        Ok((looked, pathless))
     }
 
     /// Measures what the paths carry, each alone and all together.
@@ -276,7 +295,11 @@ impl Run<'_, '_> {
             let both_ways = *measured_so == 1 && transfer_time(probed) == TRANSFER_TIME;
             match self.path(path.path, both_ways, probed) {
                 Ok(()) => {}
-                Err(NotMeasured::Failed(reason)) => probed.note = fit(&reason),
+                Err(NotMeasured::Failed(reason)) => {
+                    self.must_answer()?;
+                    probed.note = fit(&reason);
+                }
+                Err(NotMeasured::Refused(reason)) => probed.note = fit(&reason),
                 Err(NotMeasured::MadeWay) => {
                     result.note = MADE_WAY.into();
                     return Ok(());
@@ -289,14 +312,16 @@ impl Run<'_, '_> {
         match self.together(paths, result) {
             Ok(()) => {}
             Err(NotMeasured::MadeWay) => result.note = MADE_WAY.into(),
-            Err(NotMeasured::Failed(reason)) => result.note = format!("all paths together: {}", fit(&reason)),
+            Err(NotMeasured::Failed(reason) | NotMeasured::Refused(reason)) => {
+                result.note = format!("all paths together: {}", fit(&reason));
+            }
         }
         Ok(())
     }
 
     /// Asks how busy both hosts are. Other hosts that would probe either wait from now on.
     fn loads(&self) -> Result<Loads, NotMeasured> {
-        self.turn.renew().map_err(NotMeasured::Failed)?;
+        self.turn.renew().map_err(NotMeasured::Refused)?;
         let other = self.transfers.other_load()?;
         if other.carries_else || (self.transfers.carries_else)() {
             return Err(NotMeasured::MadeWay);
@@ -305,18 +330,24 @@ impl Run<'_, '_> {
     }
 
     /// Measures a path alone; `both_ways`: also in both directions at once.
-    fn path(&self, path: PathId, both_ways: bool, probed: &mut ProbedPath) -> Result<(), NotMeasured> {
+    fn path(&mut self, path: PathId, both_ways: bool, probed: &mut ProbedPath) -> Result<(), NotMeasured> {
         let (time, path) = (transfer_time(probed), Some(path));
         let begun = self.loads()?;
         probed.out = measured(&self.transfers.send(path, time)?);
         let sent = self.loads()?;
+        self.note_busy(sent.since(begun));
         probed.repeated_out_ppm = repeated_ppm(sent.since(begun).own);
         probed.back = measured(&self.transfers.receive(path, time)?);
-        probed.repeated_back_ppm = repeated_ppm(self.loads()?.since(sent).other);
+        let received = self.loads()?.since(sent);
+        self.note_busy(received);
+        probed.repeated_back_ppm = repeated_ppm(received.other);
+        if probed.out.is_none() || probed.back.is_none() {
+            return Err(NotMeasured::Failed("too little was counted to tell the rate".into()));
+        }
         if !both_ways {
             return Ok(());
         }
-        let transfers = &self.transfers;
+        let transfers = self.transfers;
         let (out, back) = thread::scope(|scope| {
             let back = scope.spawn(|| transfers.receive(path, time));
             (transfers.send(path, time), back.join().expect("it does not panic"))
@@ -326,7 +357,7 @@ impl Run<'_, '_> {
     }
 
     /// Measures all paths that carry data at once.
-    fn together(&self, paths: &[DialedPath], result: &mut Probe) -> Result<(), NotMeasured> {
+    fn together(&mut self, paths: &[DialedPath], result: &mut Probe) -> Result<(), NotMeasured> {
         let Some(time) = result.paths.iter().filter(|path| path.out.is_some()).map(transfer_time).max() else {
             return Ok(());
         };
@@ -339,7 +370,13 @@ impl Run<'_, '_> {
         let back = self.transfers.receive(None, time)?;
         let received = self.loads()?;
         let counters_received = self.counters();
-        let (Some(out_rate), Some(back_rate)) = (measured(&out), measured(&back)) else { return Ok(()) };
+        let (went, came) = (sent.since(begun), received.since(sent));
+        self.note_busy(went);
+        self.note_busy(came);
+        let (Some(out_rate), Some(back_rate)) = (measured(&out), measured(&back)) else {
+            return Err(NotMeasured::Failed("too little was counted to tell the rate".into()));
+        };
+        self.may_hold(paths, result, [out_rate, back_rate])?;
         let shares = |rate: MeasuredRate, before: &Counters, after: &Counters, of: fn(&(u64, u64)) -> u64| {
             let moved = |path: &DialedPath| {
                 let count = |counters: &Counters| counters.get(&path.path).map_or(0, of);
@@ -351,13 +388,18 @@ impl Run<'_, '_> {
         };
         let outs = shares(out_rate, &counters, &counters_sent, |(sent, _)| *sent);
         let backs = shares(back_rate, &counters_sent, &counters_received, |(_, received)| *received);
+        let is_data = |(path, _): &(&ProbedPath, usize)| path.carries.is_empty() && path.out.is_some();
+        let silent = result.paths.iter().zip(0..).filter(is_data).find(|(_, nth)| outs[*nth] == 0 || backs[*nth] == 0);
+        if let Some((path, _)) = silent {
+            let words = format!("not known, as nothing went over {} meanwhile", path.local.nic);
+            return Err(NotMeasured::Failed(words));
+        }
         for ((path, out), back) in
             result.paths.iter_mut().zip(outs).zip(backs).filter(|((path, _), _)| path.carries.is_empty())
         {
             (path.together_out_bits_per_s, path.together_back_bits_per_s) = (Some(out), Some(back));
         }
         let bytes = |counts: &[Count]| counts.last().map_or((0, 0), |last| (last.bytes, last.us));
-        let (went, came) = (sent.since(begun), received.since(sent));
         let [(out_bytes, out_us), (back_bytes, back_us)] = [bytes(&out), bytes(&back)];
         result.together = Some(Together {
             out: out_rate,
@@ -370,11 +412,37 @@ impl Run<'_, '_> {
         Ok(())
     }
 
+    /// Fails if what all paths carried together was measured as one went down.
+    fn may_hold(&self, paths: &[DialedPath], result: &Probe, rates: [MeasuredRate; 2]) -> Result<(), NotMeasured> {
+        // A path that went down and came back has another number.
+        let now = self.dialer.paths();
+        let is_still_up = |path: &DialedPath| now.iter().any(|now| now.is_up && now.path == path.path);
+        let data = |path: &&DialedPath| path.is_up && path.carries == PathUse::Data;
+        if let Some(path) = paths.iter().filter(data).find(|path| !is_still_up(path)) {
+            let words = format!("not known, as the path of {} went down meanwhile", path.local.nic);
+            return Err(NotMeasured::Failed(words));
+        }
+        let data: Vec<&ProbedPath> = result.paths.iter().filter(|path| path.carries.is_empty()).collect();
+        let ways: [fn(&ProbedPath) -> Option<MeasuredRate>; 2] = [|path| path.out, |path| path.back];
+        let alone = ways.map(|way| together_at_most(&data, way) as u64);
+        match rates.into_iter().zip(alone).all(|(rate, alone)| is_plausible(rate.bits_per_s, alone)) {
+            true => Ok(()),
+            false => Err(NotMeasured::Failed("not known, as more came than these paths carry: probe again".into())),
+        }
+    }
+
     /// Returns how many bytes each path sent and received so far.
     fn counters(&self) -> Counters {
         let paths = self.transfers.session.snapshot().paths;
         paths.into_iter().map(|path| (path.status.path, (path.status.sent_bytes, path.status.received_bytes))).collect()
     }
+}
+
+/// The paths, and the NICs that could have one and have none.
+type Looked = (Vec<(DialedPath, ProbedPath)>, Vec<UnusedPair>);
+
+fn is_same(a: &DialedPath, b: &DialedPath) -> bool {
+    (a.local.ip, a.remote.ip) == (b.local.ip, b.remote.ip)
 }
 
 type Counters = BTreeMap<PathId, (u64, u64)>;

@@ -28,11 +28,14 @@ impl ProbeStore {
         ProbeStore { dir }
     }
 
-    /// Keeps a result in place of the last of the same host.
+    /// Keeps a result in place of the last of the same host, unless only the last tells rates: forecasts go by them.
     ///
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn keep(&self, probe: &Probe) -> io::Result<()> {
+        if !probe.tells_rates() && self.all().iter().any(|last| last.to == probe.to && last.tells_rates()) {
+            return Ok(());
+        }
         let bytes = serde_json::to_vec(probe)?;
         replace(&self.dir.join(format!("{}.json", probe.to)), &bytes)?;
         for old in self.all().into_iter().skip(HOSTS_MAX) {
@@ -59,7 +62,9 @@ impl ProbeStore {
     /// Returns the results that are new enough to say something of today.
     fn believed(&self) -> impl Iterator<Item = Probe> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.all().into_iter().filter(move |probe| probe.unix_s + BELIEVED_S >= now)
+        self.all()
+            .into_iter()
+            .filter(move |probe| probe.tells_rates() && probe.unix_s.saturating_add(BELIEVED_S) >= now)
     }
 
     /// Returns the bits of payload a second that a path to a host was measured to carry, beside the others; `None`: not
@@ -108,6 +113,27 @@ mod tests {
         assert_eq!(store.path_bits_per_s("d", "eth0", "10.0.0.2"), None, "too old");
         assert_eq!(store.nic_bits_per_s("eth0"), Some(9_400_000_000));
         assert_eq!(store.nic_bits_per_s("eth7"), None);
+    }
+
+    #[test]
+    fn rates_are_kept_until_there_are_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ProbeStore::new(dir.path().to_owned());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let without = |age: u64| Probe { paths: vec![], note: "a migration".into(), ..probe("b", now - age, 0) };
+        let busy = |age: u64| Probe { busy_hosts: vec!["b".into()], ..probe("b", now - age, 30) };
+        let known = || (store.all()[0].unix_s, store.path_bits_per_s("b", "eth0", "10.0.0.2"));
+        for probe in [without(90), busy(80)] {
+            store.keep(&probe).unwrap();
+            assert_eq!(known(), (probe.unix_s, None), "it is kept to be shown, and says nothing of rates");
+        }
+        store.keep(&probe("b", now - 70, 940)).unwrap();
+        for worse in [without(60), busy(50)] {
+            store.keep(&worse).unwrap();
+            assert_eq!(known(), (now - 70, Some(940_000_000)));
+        }
+        store.keep(&probe("b", now - 40, 700)).unwrap();
+        assert_eq!(known(), (now - 40, Some(700_000_000)));
     }
 
     #[test]

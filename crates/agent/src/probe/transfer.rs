@@ -14,6 +14,10 @@ use crate::stream_destination::StreamDestination;
 
 /// Bounds how long the other end may be silent.
 const SILENCE_TIME: Duration = Duration::from_millis(1500);
+/// Bounds how long the other end may answer nothing at all.
+const ANSWER_TIME: Duration = Duration::from_secs(6);
+/// Bounds the wait for the other end to hear that no more is measured.
+const DONE_TIME: Duration = Duration::from_millis(500);
 /// Bounds the counts of a transfer: ten times what comes.
 const COUNTS_MAX: usize = 5000;
 /// Bounds the other end's words.
@@ -24,7 +28,9 @@ const WORDS_BYTES_MAX: usize = 300;
 pub(super) enum NotMeasured {
     /// Something else is carried by now.
     MadeWay,
-    /// The other end refused, or nothing came, in words.
+    /// The other end refused, in words.
+    Refused(String),
+    /// Nothing came, or nothing of use, in words.
     Failed(String),
 }
 
@@ -33,6 +39,15 @@ pub(super) struct Transfers<'a> {
     pub(super) session: &'a Arc<RunningSession>,
     /// Tells whether something else is carried to or from this host.
     pub(super) carries_else: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// The turn at the other end, which is given back when dropped.
+pub(super) struct FarTurn<'a, 'b>(pub(super) &'a Transfers<'b>);
+
+impl Drop for FarTurn<'_, '_> {
+    fn drop(&mut self) {
+        self.0.give_turn_back();
+    }
 }
 
 impl Transfers<'_> {
@@ -53,7 +68,7 @@ impl Transfers<'_> {
             }
             FlowInput::Nothing => Ok(None),
             FlowInput::End => Err(NotMeasured::Failed("the other end ended it".into())),
-            FlowInput::Reset(reason) => Err(NotMeasured::Failed(printable(reason, WORDS_BYTES_MAX))),
+            FlowInput::Reset(reason) => Err(NotMeasured::Refused(printable(reason, WORDS_BYTES_MAX))),
         }
     }
 
@@ -72,11 +87,35 @@ impl Transfers<'_> {
                 FlowInput::Bytes(_) => return Err(NotMeasured::Failed("its answer is too long".into())),
                 FlowInput::Nothing if last.elapsed() < SILENCE_TIME => {}
                 FlowInput::Nothing => return Err(NotMeasured::Failed("it does not answer".into())),
-                FlowInput::Reset(reason) => return Err(NotMeasured::Failed(printable(reason, WORDS_BYTES_MAX))),
+                FlowInput::Reset(reason) => return Err(NotMeasured::Refused(printable(reason, WORDS_BYTES_MAX))),
             }
         }
         flow.finish();
         serde_json::from_slice(&answer).map_err(|error| NotMeasured::Failed(format!("its answer: {error}")))
+    }
+
+    /// Returns whether the other end answers, be that a refusal. It may take a while until the session has noticed that
+    /// a path is down, and uses another.
+    pub(super) fn is_answered(&self) -> bool {
+        let end = Instant::now() + ANSWER_TIME;
+        loop {
+            let answer = self.other_load();
+            let has_ended = self.session.ended().is_some();
+            match answer {
+                _ if has_ended => return false,
+                Ok(_) | Err(NotMeasured::MadeWay | NotMeasured::Refused(_)) => return true,
+                Err(NotMeasured::Failed(_)) if Instant::now() >= end => return false,
+                Err(NotMeasured::Failed(_)) => thread::sleep(REPORT_PERIOD),
+            }
+        }
+    }
+
+    /// Tells the other end that no more is measured, so that it is another host's turn there.
+    fn give_turn_back(&self) {
+        let Ok(flow) = self.open(ProbeOrder::Done, Width::All) else { return };
+        flow.finish();
+        let end = Instant::now() + DONE_TIME;
+        while Instant::now() < end && matches!(flow.receive(REPORT_PERIOD), FlowInput::Nothing | FlowInput::Bytes(_)) {}
     }
 
     /// Sends for a time. Returns what the other end counted.

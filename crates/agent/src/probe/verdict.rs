@@ -1,9 +1,9 @@
 //! Tells what follows from what was measured between two hosts: what a migration will do, what is wrong, what would
 //! mend it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::{FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, UsedCpu, Verdict};
+use skein_api::{FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, UnusedPair, UsedCpu, Verdict};
 use skein_network::{DcbEnd, DcbMismatch, compare_dcb};
 use skein_units::measured::{bps, millis, nominal, percent};
 
@@ -13,9 +13,13 @@ const MUCH_LESS: f64 = 0.75;
 const BUSY_PERCENT: u8 = 90;
 /// … and the agent uses so many per cent of one.
 const AGENT_BUSY_PERCENT: u32 = 50;
-/// So many of a million segments that go again are too many, if the path carries less than its NICs' speed as well: TCP
-/// loses some whenever it finds a link's rate.
+/// So many of a million segments that go again are too many, if the path is slow as well: TCP loses up to 40,000 as it
+/// finds the rate of a sound link …
 const REPEATED_PPM: u64 = 10_000;
+/// … and so many are too many on any path.
+const REPEATED_ANYWHERE_PPM: u64 = 150_000;
+/// Says what to do about a path that is down.
+const LOOK_AT_LINK: &str = "look at the link: the cable, the switch's port, the NIC (skein net show at both ends)";
 /// A round trip is long from here on, in microseconds: the switchover of a guest takes some.
 const LONG_US: u64 = 5000;
 /// Packets that take so much longer than the quickest wait somewhere, in microseconds.
@@ -28,12 +32,9 @@ pub(super) fn verdict(probe: &Probe) -> Verdict {
     let mut findings: Vec<ProbeFinding> = probe.paths.iter().flat_map(|path| of_path(probe, path)).collect();
     findings.extend(of_all(probe));
     findings.extend(of_dcb(probe));
-    let unused = probe.left_out.iter().map(|pair| {
-        let what = format!("{} and {} of {} have no path: {}", pair.nic, pair.remote_nic, probe.to, pair.why);
-        let cure = "name those that are to carry migrations, if others should: --nic of skein agent, on either host";
-        finding(FindingKind::Unused, &pair.nic, what, cure, "")
-    });
-    findings.extend(unused);
+    findings.extend(cores_busy(probe));
+    findings.extend(probe.left_out.iter().map(|pair| unused(probe, pair)));
+    findings.extend(probe.paths.iter().filter_map(|path| path_down(probe, path)));
     findings.sort_by_key(|finding| finding.kind);
     Verdict { auto: auto(probe), findings }
 }
@@ -48,6 +49,40 @@ fn finding(
     ProbeFinding { kind, nics: vec![nic.to_owned()], what: what.into(), cure: cure.into(), gain: gain.into() }
 }
 
+fn unused(probe: &Probe, pair: &UnusedPair) -> ProbeFinding {
+    let what = format!("{} and {} of {} have no path: {}", pair.nic, pair.remote_nic, probe.to, pair.why);
+    let (kind, cure) = match pair.is_down {
+        true => (FindingKind::PathDown, LOOK_AT_LINK),
+        false => {
+            let cure =
+                "name those that are to carry migrations, if others should: --nic of skein agent, on either host";
+            (FindingKind::Unused, cure)
+        }
+    };
+    finding(kind, &pair.nic, what, cure, "")
+}
+
+fn path_down(probe: &Probe, path: &ProbedPath) -> Option<ProbeFinding> {
+    let was_up = if path.round_trip.is_some() { ", and was up as the probe began" } else { "" };
+    let what = format!("the path between {} is down{was_up}", between(probe, path));
+    path.is_down.then(|| finding(FindingKind::PathDown, &path.local.nic, what, LOOK_AT_LINK, ""))
+}
+
+/// Returns that the rates say little.
+fn cores_busy(probe: &Probe) -> Option<ProbeFinding> {
+    let hosts = probe.busy_hosts.join(" and ");
+    let what = format!(
+        "the numbers say little, as the cores of {hosts} are busy with other programs; nothing is concluded of cables \
+         and switches from these rates, and forecasts do not use them"
+    );
+    let cure = "probe again when cores are free there";
+    let all_nics = probe.paths.iter().map(|path| path.local.nic.clone()).collect::<BTreeSet<String>>();
+    (probe.has_rates() && !probe.tells_rates()).then(|| ProbeFinding {
+        nics: all_nics.into_iter().collect(),
+        ..finding(FindingKind::CoresBusy, "", what, cure, "rates that tell what the paths carry")
+    })
+}
+
 /// Returns the part of an Ethernet link's rate that is payload, with packets of so many bytes: TCP with timestamps over
 /// IPv4 takes 52 of them, Ethernet 38 beside them; TLS and the session's frames take 0.3 %.
 fn payload_share(packet_bytes: u32) -> f64 {
@@ -57,6 +92,11 @@ fn payload_share(packet_bytes: u32) -> f64 {
 
 fn is_cpu_limit(cpu: UsedCpu) -> bool {
     cpu.host_percent >= BUSY_PERCENT && cpu.agent_percent >= AGENT_BUSY_PERCENT
+}
+
+/// Returns whether nothing follows from rates, as no core was free.
+fn is_core_bound(probe: &Probe) -> bool {
+    cores_limit(probe) || !probe.busy_hosts.is_empty()
 }
 
 /// Returns whether the cores of either host were the limit as all paths carried data at once.
@@ -76,12 +116,12 @@ fn bits(rate: Option<MeasuredRate>) -> Option<f64> {
 
 /// Returns what is wrong with a path, or worth knowing.
 fn of_path(probe: &Probe, path: &ProbedPath) -> Vec<ProbeFinding> {
-    let rates = if cores_limit(probe) { Vec::new() } else { of_rates(probe, path) };
+    let rates = if is_core_bound(probe) { Vec::new() } else { of_rates(probe, path) };
     of_packets(probe, path)
         .into_iter()
         .chain(half_duplex(probe, path))
         .chain(rates)
-        .chain(of_time(probe, path))
+        .chain(of_time(probe, path).filter(|_| probe.busy_hosts.is_empty()))
         .collect()
 }
 
@@ -118,7 +158,7 @@ fn of_packets(probe: &Probe, path: &ProbedPath) -> Option<ProbeFinding> {
         let cure = "set both to the same, and what is between them";
         return Some(finding(FindingKind::MtuDiffers, nic, what, cure, gain));
     }
-    if passes > JUMBO_BYTES && !cores_limit(probe) {
+    if passes > JUMBO_BYTES && !is_core_bound(probe) {
         let gain = more(1500, passes);
         let what = format!(
             "jumbo frames pass between {ends}, and bring at most {gain} more than 1500 bytes, as the cores are not the \
@@ -147,7 +187,13 @@ fn of_rates(probe: &Probe, path: &ProbedPath) -> Vec<ProbeFinding> {
     let mut findings = Vec::new();
     let (slow, fast) = (out.min(back), out.max(back));
     let ends = between(probe, path);
-    if slow < MUCH_LESS * fast {
+    // A transfer that found no rate in its quarter of a second is no slow direction.
+    let others = match back < out {
+        true => [path.duplex_back.map(|rate| rate.bits_per_s), path.together_back_bits_per_s],
+        false => [path.duplex_out.map(|rate| rate.bits_per_s), path.together_out_bits_per_s],
+    };
+    let is_refuted = others.into_iter().flatten().any(|rate| rate as f64 >= MUCH_LESS * fast);
+    if slow < MUCH_LESS * fast && !is_refuted {
         let what = format!("between {ends} go {} out and {} back", bps(out), bps(back));
         let cure = "look for a limit in one direction: a switch's port, a qdisc, a cable with errors (skein net show \
                     at both ends: trouble)";
@@ -179,7 +225,10 @@ fn of_rates(probe: &Probe, path: &ProbedPath) -> Vec<ProbeFinding> {
     }
     let speed = [path.local.speed_mbit, path.remote.speed_mbit].into_iter().flatten().min();
     let most = speed.map(|mbit| f64::from(mbit) * 1e6 * payload_share(path.passes_bytes.unwrap_or(1500)));
-    let is_below = most.is_none_or(|most| fast < MUCH_LESS * most);
+    // Where drivers tell no speed, others' rates tell what is slow.
+    let others = probe.paths.iter().filter_map(|other| bits(other.out).zip(bits(other.back)));
+    let usual = others.map(|(out, back)| out.max(back)).fold(0.0, f64::max);
+    let is_below = fast < MUCH_LESS * most.unwrap_or(usual);
     if let Some((speed, most)) = speed.zip(most).filter(|_| is_below) {
         let told = nominal(u64::from(speed) * 1_000_000);
         let what = format!("{ends} carry {}, and their drivers tell {told}", bps(fast));
@@ -188,7 +237,7 @@ fn of_rates(probe: &Probe, path: &ProbedPath) -> Vec<ProbeFinding> {
         findings.push(finding(FindingKind::BelowSpeed, nic, what, cure, format!("up to {}", bps(most))));
     }
     let repeated = path.repeated_out_ppm.into_iter().chain(path.repeated_back_ppm).max().unwrap_or(0);
-    if repeated >= REPEATED_PPM && is_below {
+    if repeated >= REPEATED_ANYWHERE_PPM || repeated >= REPEATED_PPM && is_below {
         let what = format!("{} of the packets between {ends} had to go again", percent(repeated as f64 / 1e6));
         let cure = "look for errors of cables and optics (skein net show at both ends, the switch's counters), or for \
                     a limit that drops instead of queueing";
@@ -239,12 +288,12 @@ fn of_dcb(probe: &Probe) -> Vec<ProbeFinding> {
 }
 
 /// Returns the most that paths can carry together, if nothing but their NICs limits them.
-fn together_at_most(paths: &[&ProbedPath], rate: fn(&ProbedPath) -> Option<f64>) -> f64 {
+pub(super) fn together_at_most(paths: &[&ProbedPath], rate: fn(&ProbedPath) -> Option<MeasuredRate>) -> f64 {
     let by = |end: fn(&ProbedPath) -> &ProbedEnd| {
         let mut nics: BTreeMap<&str, f64> = BTreeMap::new();
         for path in paths {
             let most = nics.entry(&end(path).nic).or_default();
-            *most = most.max(rate(path).unwrap_or(0.0));
+            *most = most.max(bits(rate(path)).unwrap_or(0.0));
         }
         nics.into_values().sum::<f64>()
     };
@@ -256,7 +305,7 @@ struct Direction {
     way: &'static str,
     together: f64,
     /// What a path carries alone.
-    alone: fn(&ProbedPath) -> Option<f64>,
+    alone: fn(&ProbedPath) -> Option<MeasuredRate>,
     /// What it carries beside the others.
     share: fn(&ProbedPath) -> Option<u64>,
     cpus: [UsedCpu; 2],
@@ -264,19 +313,19 @@ struct Direction {
 
 /// Returns what is wrong with all paths together.
 fn of_all(probe: &Probe) -> Option<ProbeFinding> {
-    let all = probe.together?;
+    let all = probe.together.filter(|_| probe.busy_hosts.is_empty())?;
     let data: Vec<&ProbedPath> = probe.paths.iter().filter(|path| carries_data(path) && path.out.is_some()).collect();
     let out = Direction {
         way: "out",
         together: all.out.bits_per_s as f64,
-        alone: |path| bits(path.out),
+        alone: |path| path.out,
         share: |path| path.together_out_bits_per_s,
         cpus: [all.sends, all.other_receives],
     };
     let back = Direction {
         way: "back",
         together: all.back.bits_per_s as f64,
-        alone: |path| bits(path.back),
+        alone: |path| path.back,
         share: |path| path.together_back_bits_per_s,
         cpus: [all.receives, all.other_sends],
     };
@@ -290,7 +339,8 @@ fn shared(direction: &Direction, data: &[&ProbedPath]) -> Option<ProbeFinding> {
     if *together >= MUCH_LESS * most {
         return None;
     }
-    let is_less = |path: &&&ProbedPath| share(path).map(|share| share as f64) < alone(path).map(|of| of * MUCH_LESS);
+    let is_less =
+        |path: &&&ProbedPath| share(path).map(|share| share as f64) < bits(alone(path)).map(|of| of * MUCH_LESS);
     let mut less: Vec<&&ProbedPath> = data.iter().filter(is_less).collect();
     if less.len() < 2 {
         less = data.iter().collect();
@@ -310,7 +360,7 @@ fn shared(direction: &Direction, data: &[&ProbedPath]) -> Option<ProbeFinding> {
         let cure = "leave cores free where migrations go to and come from".into();
         return Some(ProbeFinding { kind: FindingKind::CpuLimit, nics, what, cure, gain });
     }
-    let each: Vec<String> = less.iter().map(|path| bps(alone(path).unwrap_or(0.0))).collect();
+    let each: Vec<String> = less.iter().map(|path| bps(bits(alone(path)).unwrap_or(0.0))).collect();
     let what = format!(
         "{} share what limits them: {way} all paths carry {} together, these {} each alone",
         nics.join(" and "),
@@ -339,7 +389,7 @@ fn auto(probe: &Probe) -> String {
         nics => format!("memory goes over {} at once", nics.join(", ")),
     };
     if let Some(rate) = rate.filter(|_| !nics.is_empty()) {
-        words += &match cores_limit(probe) {
+        words += &match is_core_bound(probe) {
             true => format!(", {}: the cores are the limit, so little is compressed", bps(rate)),
             false => format!(", {}, and is compressed as far as cores are idle", bps(rate)),
         };
@@ -434,7 +484,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_path_is_found() {
         type Worsen = fn(&mut ProbedPath);
-        let cases: [(&str, Worsen, FindingKind); 9] = [
+        let cases: [(&str, Worsen, FindingKind); 12] = [
             (
                 "a switch drops jumbo frames",
                 |path| {
@@ -447,7 +497,10 @@ mod tests {
             ("a cable of old", |path| path.remote.half_duplex = true, FindingKind::HalfDuplex),
             (
                 "a limit one way",
-                |path| (path.back, path.duplex_back) = (rate(100), rate(100)),
+                |path| {
+                    (path.back, path.duplex_back) = (rate(100), rate(100));
+                    path.together_back_bits_per_s = Some(100_000_000);
+                },
                 FindingKind::OneDirectionSlow,
             ),
             (
@@ -465,8 +518,16 @@ mod tests {
                 |path| {
                     path.repeated_back_ppm = Some(20_000);
                     (path.local.speed_mbit, path.remote.speed_mbit) = (None, None);
+                    (path.out, path.back) = (rate(300), rate(300));
                 },
                 FindingKind::PacketsLost,
+            ),
+            ("a worse one", |path| path.repeated_out_ppm = Some(200_000), FindingKind::PacketsLost),
+            ("it was pulled", |path| path.is_down = true, FindingKind::PathDown),
+            (
+                "nobody put it in",
+                |path| (path.is_down, path.round_trip, path.out, path.back) = (true, None, None, None),
+                FindingKind::PathDown,
             ),
             (
                 "another town",
@@ -486,6 +547,55 @@ mod tests {
             (path.local.mtu, path.remote.mtu, path.passes_bytes) = (9000, 9000, Some(9000));
         };
         assert_eq!(of_first(jumbo), [FindingKind::JumboBringsLittle]);
+    }
+
+    #[test]
+    fn what_the_start_of_tcp_loses_is_no_fault() {
+        for speed in [Some(1000), None] {
+            let started = |path: &mut ProbedPath| {
+                path.repeated_out_ppm = Some(39_000);
+                (path.local.speed_mbit, path.remote.speed_mbit) = (speed, speed);
+            };
+            assert_eq!(of_first(started), [], "{speed:?}");
+        }
+    }
+
+    #[test]
+    fn a_direction_that_another_measurement_shows_fast_is_not_slow() {
+        let refuted: [fn(&mut ProbedPath); 2] =
+            [|path| path.duplex_back = rate(100), |path| path.together_back_bits_per_s = Some(100_000_000)];
+        for change in refuted {
+            let of = |path: &mut ProbedPath| {
+                path.back = rate(100);
+                change(path);
+            };
+            assert_eq!(of_first(of), []);
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_cables_where_others_hold_the_cores() {
+        let mut probe = two(940, 900);
+        probe.paths[0].back = rate(30);
+        probe.paths[0].repeated_out_ppm = Some(300_000);
+        probe.paths[1].round_trip = Some(RoundTrip { least_us: 90, median_us: 9000 });
+        probe.busy_hosts = vec!["b".into()];
+        assert_eq!(kinds(&probe), [(FindingKind::CoresBusy, vec!["eth0".to_owned(), "eth1".to_owned()])]);
+        let found = verdict(&probe).findings.remove(0);
+        assert!(found.what.contains("the cores of b are busy"), "{}", found.what);
+        assert!(verdict(&probe).auto.contains("the cores are the limit"));
+        // What packets tell does not depend on cores.
+        probe.paths[0].lost_bytes = Some(1400);
+        assert_eq!(kinds(&probe).len(), 2);
+    }
+
+    #[test]
+    fn nics_without_a_path_are_told() {
+        let pair = |is_down| UnusedPair { nic: "eth0".into(), remote_nic: "eth3".into(), why: "so".into(), is_down };
+        for (is_down, kind) in [(false, FindingKind::Unused), (true, FindingKind::PathDown)] {
+            let probe = Probe { left_out: vec![pair(is_down)], ..two(940, 1880) };
+            assert_eq!(kinds(&probe), [(kind, vec!["eth0".to_owned()])]);
+        }
     }
 
     #[test]

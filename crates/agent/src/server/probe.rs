@@ -21,7 +21,12 @@ impl RequestServer {
         let probed = probe(self.migrations.peers(), to, &mut tell).map_err(|error| {
             let cure = match &error {
                 ProbeError::Ask(error) => unreached(to, error),
-                ProbeError::Turn(_) => "one probe at a time is measured to or from a host".into(),
+                ProbeError::Turn(_) => {
+                    "one probe at a time is measured to or from a host: try again in some seconds".into()
+                }
+                ProbeError::Stopped(host) => {
+                    format!("see on {host} whether the agent runs (systemctl status skein), and probe again")
+                }
                 ProbeError::Refused { .. } => {
                     format!("try again in some seconds; if skein on {to} is of an older release, upgrade it")
                 }
@@ -29,6 +34,7 @@ impl RequestServer {
             };
             Box::new(refusal(error_chain(&error), cure))
         })?;
+        // A result without rates does not take the place of rates.
         if let Err(error) = self.starter.probes.keep(&probed) {
             warn!("what was measured to {to} is not kept: {error}");
         }

@@ -25,6 +25,9 @@ pub struct Probe {
     /// Why rates were not measured, or not all. May be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// The hosts whose cores other programs held as something was measured: the rates say little then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub busy_hosts: Vec<String>,
     /// What follows from all that.
     pub verdict: Verdict,
 }
@@ -62,6 +65,9 @@ pub struct ProbedPath {
     pub repeated_out_ppm: Option<u64>,
     /// How many of a million segments that the other host sent over the path alone were sent again.
     pub repeated_back_ppm: Option<u64>,
+    /// Whether the path was down as the probe ended, though it was up before or joins NICs of one network.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_down: bool,
     /// Why rates were not measured. May be empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
@@ -93,7 +99,8 @@ pub struct ProbedEnd {
 pub struct MeasuredRate {
     /// The bits of payload a second: what a migration would have of it.
     pub bits_per_s: u64,
-    /// By how much the parts of the measurement differ, in bits a second.
+    /// By how much the parts of the measurement differ, in bits a second; as much as the rate: too little was counted
+    /// to tell.
     pub spread_bits_per_s: u64,
 }
 
@@ -117,6 +124,9 @@ pub struct UnusedPair {
     pub remote_nic: String,
     /// Why there is no path.
     pub why: String,
+    /// Whether that is because the link of either NIC is down.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_down: bool,
 }
 
 /// What all paths carry at once.
@@ -182,6 +192,10 @@ pub struct ProbeFinding {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingKind {
+    /// A path is down, or the link of a NIC that could have one.
+    PathDown,
+    /// Other programs hold a host's cores, so the rates say little.
+    CoresBusy,
     /// Packets that the NICs at both ends send are lost between them.
     LargePacketsLost,
     /// The NICs at a path's ends have different MTUs.
@@ -212,6 +226,25 @@ pub enum FindingKind {
     Unused,
 }
 
+impl MeasuredRate {
+    /// Returns whether enough was counted to compare the rate with another.
+    pub fn is_sure(&self) -> bool {
+        self.spread_bits_per_s < self.bits_per_s.max(1)
+    }
+}
+
+impl Probe {
+    /// Returns whether the rate of any path was measured.
+    pub fn has_rates(&self) -> bool {
+        self.paths.iter().any(|path| path.out.is_some() || path.back.is_some())
+    }
+
+    /// Returns whether there are rates that say what the paths carry.
+    pub fn tells_rates(&self) -> bool {
+        self.has_rates() && self.busy_hosts.is_empty()
+    }
+}
+
 impl FindingKind {
     /// Returns whether something is wrong, and not only worth knowing.
     pub fn is_wrong(self) -> bool {
@@ -220,7 +253,9 @@ impl FindingKind {
 }
 
 #[cfg(test)]
-const FINDINGS: [FindingKind; 14] = [
+const FINDINGS: [FindingKind; 16] = [
+    FindingKind::PathDown,
+    FindingKind::CoresBusy,
     FindingKind::LargePacketsLost,
     FindingKind::MtuDiffers,
     FindingKind::HalfDuplex,
@@ -273,6 +308,7 @@ impl Probe {
             together_back_bits_per_s: Some(941_000_000),
             repeated_out_ppm: Some(0),
             repeated_back_ppm: Some(12),
+            is_down: true,
             note: "it broke".into(),
         };
         let cpu = UsedCpu { ms_per_gb: 420, host_percent: 60, agent_percent: 90 };
@@ -295,9 +331,11 @@ impl Probe {
                 nic: "eth9".into(),
                 remote_nic: "eth9".into(),
                 why: "16 paths are all".into(),
+                is_down: true,
             }],
             together: Some(together),
             note: "a migration is under way".into(),
+            busy_hosts: vec!["hostb".into()],
             verdict: Verdict { auto: "data goes over eth0".into(), findings: FINDINGS.map(finding).to_vec() },
         }
     }

@@ -41,17 +41,19 @@ impl Difference {
 
 /// Returns all that differs, path by path, and of all paths together.
 pub(super) fn compare(before: &Probe, after: &Probe) -> Vec<Difference> {
+    // Rates of busy cores say nothing of a change.
+    let are_rates_told = before.tells_rates() && after.tells_rates();
     let name = |path: &ProbedPath| format!("{} > {} {}", path.local.nic, path.remote.nic, path.remote.address);
     let mut differences = Vec::new();
     for path in &after.paths {
         match before.paths.iter().find(|old| name(old) == name(path)) {
-            Some(old) => differences.extend(of_path(&name(path), old, path)),
+            Some(old) => differences.extend(of_path(&name(path), old, path, are_rates_told)),
             None => differences.push(changed(&name(path), "no path", "a path")),
         }
     }
     let gone = before.paths.iter().filter(|old| !after.paths.iter().any(|path| name(path) == name(old)));
     differences.extend(gone.map(|old| changed(&name(old), "a path", "no path")));
-    if let (Some(old), Some(new)) = (before.together, after.together) {
+    if let (Some(old), Some(new), true) = (before.together, after.together, are_rates_told) {
         differences.extend(of_rate("all paths: out", Some(old.out), Some(new.out)));
         differences.extend(of_rate("all paths: back", Some(old.back), Some(new.back)));
         let (from, to) = (&after.from, &after.to);
@@ -72,18 +74,19 @@ fn changed(of: &str, before: impl Into<String>, after: impl Into<String>) -> Dif
     Difference { of: of.to_owned(), before, after, percent: None, is_beyond_noise: true }
 }
 
-fn of_path(name: &str, old: &ProbedPath, new: &ProbedPath) -> Vec<Difference> {
+fn of_path(name: &str, old: &ProbedPath, new: &ProbedPath, are_rates_told: bool) -> Vec<Difference> {
     let mut differences = Vec::new();
     let bytes = |bytes: Option<u32>| bytes.map_or("not known".into(), |bytes| format!("{bytes} bytes"));
     if old.passes_bytes != new.passes_bytes {
         differences.push(changed(&format!("{name}: packets"), bytes(old.passes_bytes), bytes(new.passes_bytes)));
     }
-    for (what, old, new) in [
+    let rates = [
         ("alone out", old.out, new.out),
         ("alone back", old.back, new.back),
         ("both ways out", old.duplex_out, new.duplex_out),
         ("both ways back", old.duplex_back, new.duplex_back),
-    ] {
+    ];
+    for (what, old, new) in rates.into_iter().filter(|_| are_rates_told) {
         differences.extend(of_rate(&format!("{name}: {what}"), old, new));
     }
     if let (Some(old), Some(new)) = (old.round_trip, new.round_trip)
@@ -123,7 +126,7 @@ fn of_rate(of: &str, old: Option<MeasuredRate>, new: Option<MeasuredRate>) -> Op
         before: bps(old.bits_per_s as f64),
         after: bps(new.bits_per_s as f64),
         percent: percent(old.bits_per_s, new.bits_per_s),
-        is_beyond_noise: by > noise && by as f64 > least,
+        is_beyond_noise: old.is_sure() && new.is_sure() && by > noise && by as f64 > least,
     })
 }
 
@@ -186,6 +189,15 @@ mod tests {
         );
         assert_eq!(beyond(&probe(940, 5), &probe(960, 5)), Vec::<String>::new());
         assert_eq!(beyond(&probe(940, 300), &probe(1100, 300)), Vec::<String>::new(), "it varies by more");
+    }
+
+    #[test]
+    fn what_is_unsure_is_no_difference() {
+        assert_eq!(beyond(&probe(100, 100), &probe(940, 5)), Vec::<String>::new());
+        assert_eq!(beyond(&probe(940, 5), &probe(100, 100)), Vec::<String>::new());
+        let busy = Probe { busy_hosts: vec!["hostb".into()], ..probe(100, 5) };
+        assert_eq!(compare(&probe(940, 5), &busy), []);
+        assert_eq!(compare(&busy, &probe(940, 5)), []);
     }
 
     #[test]

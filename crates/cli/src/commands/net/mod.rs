@@ -46,7 +46,7 @@ enum Command {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Show(show) => show::run(&args.local, show)?,
-        Command::Probe(probe) => probe::run(&args.local, probe)?,
+        Command::Probe(probe) => return probe::run(&args.local, probe),
         Command::Catch(catch) => catch::run(catch)?,
         Command::Qos(qos) => qos::run(qos)?,
         Command::Tune(tune) => tune::run(tune)?,

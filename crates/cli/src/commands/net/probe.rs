@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -13,7 +14,7 @@ use skein_units::duration;
 use skein_units::measured::{bps, millis};
 
 use super::compare::{Difference, compare};
-use crate::commands::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected};
+use crate::commands::local::{AGENT_ANSWER_TIME, EXIT_BLOCKED, LocalAgent, unexpected};
 use crate::commands::text::{clean, clean_line, count, fields, print, print_json};
 
 /// Bounds a file with a result.
@@ -38,7 +39,13 @@ Examples:
       what was measured last of each host, and when; nothing is measured
   skein net probe --to hostb --json | jq '.verdict.findings[] | {kind, what, cure}'
 
-Only one probe at a time is under way to or from a host. Ctrl-C ends it.")]
+Only one probe at a time is under way to or from a host. Ctrl-C ends it.
+
+Exit codes:
+    0  measured; with --last: shown
+    1  an error; what it was is said
+    2  wrong arguments
+    3  measured, and something is wrong: there is a line that begins with warning")]
 pub struct Args {
     /// The other host
     #[arg(long, value_name = "HOST", required_unless_present = "last")]
@@ -65,9 +72,9 @@ struct Compared<'a> {
     differences: Vec<Difference>,
 }
 
-pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
+pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<ExitCode> {
     if args.last {
-        return last(local, args.to.as_deref(), args.json);
+        return last(local, args.to.as_deref(), args.json).map(|()| ExitCode::SUCCESS);
     }
     let to = args.to.expect("clap asks for it");
     let before = args.compare.as_deref().map(read).transpose()?;
@@ -81,19 +88,46 @@ pub(super) fn run(local: &LocalAgent, args: Args) -> anyhow::Result<()> {
     let probe = measure(local, to)?;
     if let Some(file) = &args.before {
         files::write(file, &(serde_json::to_string_pretty(&probe)? + "\n"))?;
+        if let Some(why) = without_rates(&probe) {
+            eprintln!("warning: {} has {why}: there is nothing to compare rates with", file.display());
+        }
     }
+    let is_wrong = probe.verdict.findings.iter().any(|finding| finding.kind.is_wrong());
     match (&before, args.json) {
         (None, true) => print_json(&probe),
         (None, false) => print(&shown(&probe, now())),
         (Some(before), true) => {
+            if let Some(words) = incomparable(before, &probe) {
+                eprintln!("warning: {words}");
+            }
             let differences = compare(before, &probe);
             print_json(&Compared { before, after: &probe, differences })
         }
         (Some(before), false) => {
-            let text = shown(&probe, now()) + &compared(&compare(before, &probe), now().saturating_sub(before.unix_s));
-            print(&text)
+            let age = now().saturating_sub(before.unix_s);
+            let incomparable = incomparable(before, &probe);
+            print(&(shown(&probe, now()) + &compared(&compare(before, &probe), incomparable, age)))
         }
+    }?;
+    Ok(if is_wrong { ExitCode::from(EXIT_BLOCKED) } else { ExitCode::SUCCESS })
+}
+
+/// Returns why the rates of a result tell nothing, if so.
+fn without_rates(probe: &Probe) -> Option<String> {
+    let note = if probe.note.is_empty() { String::new() } else { format!(" ({})", clean_line(&probe.note)) };
+    match (probe.has_rates(), probe.busy_hosts.is_empty()) {
+        (true, true) => None,
+        (true, false) => Some(format!("rates of busy cores ({})", clean_line(&probe.busy_hosts.join(", ")))),
+        (false, _) => Some(format!("no rates{note}")),
     }
+}
+
+/// Returns why there are no rates to compare, if so.
+fn incomparable(before: &Probe, after: &Probe) -> Option<String> {
+    let why = |probe: &Probe, when: &str| {
+        Some(format!("there are no rates to compare: {when} has {}", without_rates(probe)?))
+    };
+    why(before, "the measurement before").or_else(|| why(after, "this measurement"))
 }
 
 fn read(file: &Path) -> anyhow::Result<Probe> {
@@ -125,6 +159,9 @@ fn last(local: &LocalAgent, to: Option<&str>, json: bool) -> anyhow::Result<()> 
         reply => return Err(unexpected(&reply).into()),
     };
     probes.retain(|probe| to.is_none_or(|to| probe.to == to));
+    if let Some(to) = to.filter(|_| probes.is_empty()) {
+        anyhow::bail!("nothing was measured to {to} yet: skein net probe --to {to}");
+    }
     if json {
         return print_json(&probes);
     }
@@ -158,7 +195,8 @@ fn age(probe: &Probe, now: u64) -> String {
 }
 
 fn rate(rate: &MeasuredRate) -> String {
-    bps(rate.bits_per_s as f64)
+    let unsure = if rate.is_sure() { "" } else { " (unsure: too little was counted)" };
+    bps(rate.bits_per_s as f64) + unsure
 }
 
 /// Returns a result as text.
@@ -188,13 +226,19 @@ fn shown(probe: &Probe, now: u64) -> String {
 
 fn details(path: &ProbedPath) -> Vec<(&'static str, String)> {
     let both = |out: &Option<MeasuredRate>, back: &Option<MeasuredRate>| match (out, back) {
-        (Some(out), Some(back)) => format!("{} out, {} back", rate(out), rate(back)),
-        _ => String::new(),
+        (None, None) => String::new(),
+        _ => {
+            let of = |of: &Option<MeasuredRate>, way: &str| {
+                of.as_ref().map_or(format!("{way} not known"), |of| format!("{} {way}", rate(of)))
+            };
+            format!("{}, {}", of(out, "out"), of(back, "back"))
+        }
     };
     let together = path.together_out_bits_per_s.zip(path.together_back_bits_per_s);
     let together = together.map(|(out, back)| format!("{} out, {} back", bps(out as f64), bps(back as f64)));
     let packets = match (path.passes_bytes, path.lost_bytes, path.round_trip) {
         (_, _, None) => "NONE PASS: it is down".into(),
+        _ if path.is_down => "passed at first; IT IS DOWN NOW".into(),
         (Some(passes), Some(lost), _) => format!("{passes} bytes pass, {lost} ARE LOST"),
         (Some(passes), None, _) => format!("up to {passes} bytes pass"),
         (None, ..) => "sizes not known".into(),
@@ -241,12 +285,14 @@ fn told(finding: &ProbeFinding) -> String {
     text
 }
 
-fn compared(differences: &[Difference], age: u64) -> String {
+fn compared(differences: &[Difference], incomparable: Option<String>, age: u64) -> String {
     let mut text = format!("compared with {} ago:\n", duration(age * 1000));
     for difference in differences {
         let _ = writeln!(text, "  {}", clean(&difference.words()));
     }
-    if !differences.iter().any(|difference| difference.is_beyond_noise) {
+    if let Some(words) = incomparable {
+        let _ = writeln!(text, "  {words}");
+    } else if !differences.iter().any(|difference| difference.is_beyond_noise) {
         text += "  nothing has changed beyond noise\n";
     }
     text
