@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use skein_dataplane::source::SourcePages;
-use skein_dataplane::{LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
+use skein_dataplane::{Ended, LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 use tracing::{info, warn};
 
@@ -140,7 +140,11 @@ impl OutgoingChannels {
     /// Returns why a connection was not carried, if one was not. The migration is given up then, as by
     /// [`OutgoingChannels::give_up`].
     pub fn failed(&self) -> Option<String> {
-        self.shared.lock().failed.clone()
+        let open = self.shared.lock();
+        let ended = open.live.as_ref().and_then(|live| live.ended());
+        // The session of a network that is away for long ends, too: that is told by what broke.
+        let barred = ended.filter(|why| matches!(why, Ended::Barred { .. })).map(|why| why.to_string());
+        open.failed.clone().or(barred)
     }
 
     /// Takes no more connections, and leaves the connections to the process that keeps them.

@@ -189,6 +189,40 @@ fn an_excluded_network_carries_no_guest() {
     end(&cluster);
 }
 
+/// Tests that a migration waits and is called off once no path may carry it, says so, and is refused as long as that is
+/// so.
+#[test]
+fn a_migration_that_no_path_may_carry_is_called_off_and_refused() {
+    let mut cluster = Cluster::idle(settings());
+    let args = |words: &str| words.split(' ').map(str::to_owned).collect();
+    cluster.start_as("a", &Start { args: args("--outage 5"), ..Start::default() });
+    cluster.start_as("b", &Start { args: args("--exclude-network 10.99.0.0/24"), ..Start::default() });
+    start_busy(&mut cluster, "v1");
+    let id = copying(&cluster, "v1").id;
+    let address = |change: &str| {
+        let mut ip = cluster.lab().command("b", "ip").unwrap();
+        assert!(ip.args(["addr", change, "10.99.0.2/24", "dev", "nic0"]).status().unwrap().success());
+    };
+    address("add");
+    let waits = || cluster.migration("a", id).paths.iter().any(|path| path.note == skein_api::EXCLUDED_PATH);
+    cluster.wait(DEADLINE, "it is said that the path is excluded", waits);
+    let over = cluster.watched("a", id);
+    assert_eq!(over.outcome, Some(Outcome::CalledOff), "{over:?}");
+    assert!(over.detail.contains("no path may carry data") && over.detail.contains("excluded"), "{over:?}");
+    runs_on(&cluster, "v1", "a");
+    cluster.wait_clean(SOON);
+    let check = cluster.check_move("v1", "a", "b");
+    let blocking: Vec<_> = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks).collect();
+    assert!(matches!(&blocking[..], [no_path] if no_path.kind == ProblemKind::NoPath), "{check:?}");
+    assert!(blocking[0].what.contains("may carry guests: b excludes the network of 10.77.0."), "{check:?}");
+    address("del");
+    is_slow(&cluster, false);
+    let fine = || cluster.check_move("v1", "a", "b").problems.iter().all(|found| found.severity != Severity::Blocks);
+    cluster.wait(DEADLINE, "the path may carry guests again", fine);
+    cluster.moved("v1", "a", "b");
+    end(&cluster);
+}
+
 #[test]
 fn what_stands_against_a_migration_is_told_before_anything_is_touched() {
     let mut cluster = Cluster::up(settings());

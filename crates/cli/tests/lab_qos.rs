@@ -120,6 +120,66 @@ fn a_share_is_made_counted_changed_and_removed_exactly() {
 }
 
 #[test]
+fn a_share_outlives_what_cannot_be_made_in_its_place() {
+    let world = World::new("qk");
+    world.said(&["apply", "--share", "70", "--rate", "1Gbit/s", "--dscp", "12", "nic0"]);
+    let stood = |world: &World| {
+        let shown = world.shown("nic0");
+        let figures = ["queue", "percent", "rate_bps", "dscp"].map(|figure| shown[figure].to_string());
+        assert_eq!(figures, ["\"share\"", "70", "1000000000", "12"], "{shown}");
+    };
+    stood(&world);
+    assert!(world.said(&["show"]).contains("by the code point 12 (DSCP)"));
+    let refused = world.refused(&["apply", "--rate", "100000Gbit/s", "nic0"]);
+    assert!(refused.contains("nothing was changed: tc takes rates of at most 34359 Gbit/s"), "{refused}");
+    assert!(world.refused(&["apply", "--rate", "1Gbit/s", "--dscp", "0", "nic0"]).contains("--dscp 1 to 63"));
+    stood(&world);
+    // The highest that is taken.
+    world.said(&["apply", "--share", "99", "--rate", "34359Gbit/s", "nic1"]);
+    world.said(&["remove", "nic1"]);
+    // A program tc that fails once a share is to be made, not when the old one is removed or put back.
+    let programs = std::env::temp_dir().join(format!("skein-qos-{}", std::process::id()));
+    std::fs::create_dir_all(&programs).unwrap();
+    let script = format!(
+        "#!/bin/sh\nlines=$(cat)\ncase $lines in *'rate 40000000bit'*) echo 'Illegal \"burst\"' >&2; \
+         echo 'Usage: x' >&2; exit 1;; esac\necho \"$lines\" | exec {} \"$@\"\n",
+        which("tc")
+    );
+    let tc = programs.join("tc");
+    std::fs::write(&tc, script).unwrap();
+    std::fs::set_permissions(&tc, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    let mut skein = world.lab.command("a", env!("CARGO_BIN_EXE_skein")).unwrap();
+    let apply = ["net", "qos", "apply", "--share", "50", "--rate", "80Mbit/s", "nic0"];
+    let out = skein.env("PATH", path).args(apply).output().unwrap();
+    std::fs::remove_dir_all(&programs).unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && errors.contains("the one of 70 % from before is there again"), "{errors}");
+    assert!(errors.contains("Illegal \"burst\"") && !errors.contains("Usage"), "{errors}");
+    stood(&world);
+}
+
+/// Returns where a program is.
+fn which(program: &str) -> String {
+    let path = std::env::var("PATH").unwrap();
+    let found = path.split(':').map(|dir| format!("{dir}/{program}")).find(|path| std::fs::exists(path).unwrap());
+    found.unwrap()
+}
+
+#[test]
+fn commands_side_by_side_take_turns() {
+    let world = World::new("qp");
+    thread::scope(|scope| {
+        for share in 41..47 {
+            let world = &world;
+            scope.spawn(move || world.said(&["apply", "--rate", "1Gbit/s", "--share", &share.to_string(), "nic0"]));
+        }
+    });
+    let shown = world.shown("nic0");
+    assert!(shown["queue"] == "share" && (41..47).contains(&shown["percent"].as_u64().unwrap()), "{shown}");
+}
+
+#[test]
 fn what_others_configured_and_what_is_half_made_is_known() {
     let world = World::new("qo");
     world.tc("qdisc add dev nic1 root handle 1: htb");
@@ -129,10 +189,14 @@ fn what_others_configured_and_what_is_half_made_is_known() {
     assert!(world.said(&["remove"]).contains("no NIC had a share"));
     assert_eq!(world.qdiscs(), before);
     assert_eq!(world.shown("nic1")["queue"], "foreign");
+    let refused = world.refused(&["remove", "nic1"]);
+    assert!(refused.contains("nothing was changed: nic1 has htb, which somebody else configured"), "{refused}");
+    assert_eq!(world.qdiscs(), before);
 
     // As a command that was killed leaves it: the class of migrations comes last.
     world.said(&["apply", "--rate", "1Gbit/s", "nic0"]);
     world.tc("filter del dev nic0 parent 5ce1:");
+    assert_eq!(world.shown("nic0")["queue"], "incomplete", "nothing is led to the class of migrations");
     world.tc("class del dev nic0 classid 5ce1:1");
     assert_eq!(world.shown("nic0")["queue"], "incomplete");
     world.send(OTHER_BYTES, AF11);

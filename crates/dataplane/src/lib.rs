@@ -38,6 +38,7 @@ mod decode;
 mod dialer;
 mod egress;
 mod error_chain;
+mod excluded;
 #[cfg(feature = "fault-points")]
 pub mod fault_points;
 mod find_ram;
@@ -64,6 +65,7 @@ pub use acceptor::{Acceptor, AcceptorSettings};
 pub use addresses::Addresses;
 pub use dialer::{DialedPath, Dialer, DialerSettings, StartError};
 pub use error_chain::error_chain;
+pub use excluded::ExcludedBy;
 pub use find_ram::{FindRam, RamNotFound};
 pub use flow::{Flow, FlowInput};
 pub use kept_ram::{KeptMarks, KeptRam, RamIsPrivate};
@@ -74,7 +76,7 @@ pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession
 pub use skein_link::TrafficClass;
 pub use skein_session::address::{Network, NicAddress};
 pub use skein_session::path_use::PathUse;
-pub use skein_session::{OpenError, PathId, StreamId, Width};
+pub use skein_session::{Ended, OpenError, PathId, PathStatus, StreamId, Width};
 pub use stream::{JoinError, StreamContent};
 
 /// The reason why a stream was torn down, as a number on the wire.

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 use crate::ResetCode;
 use crate::clock::Clock;
 use crate::decode::Decode;
+use crate::excluded::{ExcludedBy, PathAddresses, excluded_words};
 use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
 use crate::pool::Pool;
@@ -55,6 +56,12 @@ pub struct PathInfo {
     pub local: SocketAddr,
     /// The other end's address.
     pub remote: SocketAddr,
+}
+
+impl PathInfo {
+    fn addresses(&self) -> PathAddresses {
+        [self.local.ip(), self.remote.ip()]
+    }
 }
 
 /// The state of a session at a moment, for people and programs.
@@ -94,6 +101,18 @@ pub struct PathSnapshot {
     /// knows.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub connections: String,
+    /// Which ends exclude the path's network from data.
+    #[serde(skip)]
+    pub excluded: ExcludedBy,
+}
+
+impl PathSnapshot {
+    /// Returns whether the path carries data, or is about to.
+    pub fn carries_data(&self) -> bool {
+        // The end that dials has the words. The other end sees the connections.
+        let is_to = !self.connections.is_empty() || (self.carries.is_empty() && self.status.data_connections > 0);
+        self.status.usable && is_to && !self.excluded.any()
+    }
 }
 
 /// What the end that dials knows of a path, in words.
@@ -180,6 +199,19 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// Returns which ends exclude a path from data, as far as this end was told.
+    fn excluded_by(&self, path: &PathInfo) -> ExcludedBy {
+        ExcludedBy::of(path.addresses(), self.core.addresses(), &self.peer_addresses)
+    }
+
+    /// Has the session know whether the paths that are up may carry data. While none is up, that stays as it was.
+    fn bar_paths(&mut self) {
+        if !self.paths.is_empty() {
+            let why = excluded_words(self.paths.values().map(|path| (path.addresses(), self.excluded_by(path))));
+            self.core.bar_paths(&why);
+        }
+    }
+
     /// Makes a connection's own thread check for something to send.
     pub(crate) fn wake_connection(&mut self, id: ConnectionId) {
         if let Some(handle) = self.connections.get_mut(&id) {
@@ -293,8 +325,10 @@ impl RunningSession {
         let status = state.core.status();
         let paths = status.paths.into_iter().filter_map(|status| {
             let words = state.path_words.get(&status.path).cloned().unwrap_or_default();
+            let info = state.paths.get(&status.path)?;
             Some(PathSnapshot {
-                info: state.paths.get(&status.path)?.clone(),
+                excluded: state.excluded_by(info),
+                info: info.clone(),
                 status,
                 carries: words.carries.unwrap_or_default(),
                 connections: words.connections.unwrap_or_default(),
@@ -472,6 +506,7 @@ impl RunningSession {
         loop {
             thread::sleep(CLOCK_PERIOD);
             let over = self.with(|state, now| {
+                state.bar_paths();
                 state.core.handle_timeout(now);
                 if state.core.ended().is_some() && now - *ended.get_or_insert(now) >= BYE_TIME {
                     // This ends the connections whose goodbye does not leave; TCP would try for a quarter of an hour.

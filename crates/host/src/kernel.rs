@@ -49,6 +49,12 @@ impl Source for Kernel {
                 body[4..8].copy_from_slice(&index.to_ne_bytes());
                 answer(dump(libc::RTM_GETTCLASS, &body, libc::RTM_NEWTCLASS).map(Answer::Messages))
             }
+            Ask::Filters(index, handle) => {
+                let mut body = [0; QDISC_FIXED_BYTES];
+                body[4..8].copy_from_slice(&index.to_ne_bytes());
+                body[12..16].copy_from_slice(&handle.to_ne_bytes());
+                answer(dump(libc::RTM_GETTFILTER, &body, libc::RTM_NEWTFILTER).map(Answer::Messages))
+            }
             Ask::Dcb(nic) => {
                 let mut body = vec![0, DCB_CMD_IEEE_GET, 0, 0];
                 body.extend((4 + nic.len() as u16 + 1).to_ne_bytes());

@@ -233,6 +233,19 @@ pub struct PathFacts {
     pub remote: String,
     /// What the path carries: what was measured, or the slower NIC's speed.
     pub bits_per_s: Option<u64>,
+    /// Whether the source's configuration excludes the path's network from guests.
+    #[serde(default)]
+    pub source_excludes: bool,
+    /// Whether the target's configuration does.
+    #[serde(default)]
+    pub target_excludes: bool,
+}
+
+impl PathFacts {
+    /// Returns whether the path may carry no guest.
+    pub fn is_excluded(&self) -> bool {
+        self.source_excludes || self.target_excludes
+    }
 }
 
 /// A guest at the source.

@@ -37,7 +37,9 @@ pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
 pub use interface::{BondBelow, Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
-pub use qos::{AppliedShare, NicQueue, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics};
+pub use qos::{
+    AppliedShare, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics,
+};
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
 pub use tune::{

@@ -28,6 +28,22 @@ const TCA_STATS_BASIC: u16 = 1;
 const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_RATE64: u16 = 6;
 const TCA_ETS_QUANTA: u16 = 3;
+const TCA_ETS_PRIOMAP: u16 = 5;
+const TCA_U32_CLASSID: u16 = 1;
+const TCA_U32_SEL: u16 = 5;
+/// The offset of the first key in `struct tc_u32_sel`.
+const U32_KEYS_AT: usize = 16;
+/// What a key compares of a packet's first four bytes: the version of IP, and the code point.
+const IPV4_MASK: u32 = 0xf0fc_0000;
+const IPV6_MASK: u32 = 0xffc0_0000;
+/// `tc` has the bytes of a burst in 32 bits.
+const BURST_BYTES_MAX: u64 = u32::MAX as u64;
+/// A packet as large as the kernel hands to a NIC.
+const BURST_BYTES_MIN: u64 = 65_536;
+/// A burst is what the rate sends in a millisecond: bits a second in so many parts.
+const BURST_PARTS: u64 = 8000;
+/// The highest rate of [`Scheduler::Htb`], in bits per second: about 34 Tbit/s.
+pub const SHARE_RATE_BPS_MAX: u64 = (BURST_BYTES_MAX - BURST_BYTES_MIN) * BURST_PARTS;
 const TC_H_ROOT: u32 = 0xffff_ffff;
 /// How many bytes a class may send before the other's turn, for each per cent of its share. The smaller share still has
 /// a packet of 1500 bytes.
@@ -89,6 +105,10 @@ pub struct AppliedShare {
     pub percent: u8,
     /// The rate of both together, in bits per second; `None`: what the NIC takes.
     pub rate_bps: Option<u64>,
+    /// The mark by which [`Scheduler::Ets`] knows migrations' packets: their priority. `None`: it goes by the other.
+    pub priority: Option<u8>,
+    /// The mark by which [`Scheduler::Htb`] knows them: their code point.
+    pub dscp: Option<u8>,
     /// The bytes that migrations have sent since then.
     pub migrations_bytes: u64,
     /// The bytes that all others have sent since then.
@@ -129,14 +149,17 @@ fn share(source: &dyn Source, nic: &Nic, root: &Node) -> Option<AppliedShare> {
     let classes: Vec<Node> = classes.iter().filter_map(|payload| node(payload)).collect();
     let class = |minor: u32| classes.iter().find(|class| class.handle == HANDLE << 16 | minor);
     let (migrations, others) = (class(MIGRATIONS)?, class(OTHERS)?);
+    let (mut priority, mut dscp) = (None, None);
     let (scheduler, parts, rate_bps) = match root.kind.as_str() {
         "htb" => {
             let whole = htb_rate_bps(&class(LINK)?.options)?;
+            dscp = Some(htb_dscp(source, nic)?);
             (Scheduler::Htb, [htb_rate_bps(&migrations.options)?, htb_rate_bps(&others.options)?], Some(whole))
         }
         "ets" => {
             let quanta = attributes(&root.options).find(|(kind, _)| *kind == TCA_ETS_QUANTA)?.1;
             let mut quanta = attributes(quanta).filter_map(|(_, quantum)| u32_at(quantum, 0)).map(u64::from);
+            priority = Some(ets_priority(&root.options)?);
             (Scheduler::Ets, [quanta.next()?, quanta.next()?], None)
         }
         _ => return None,
@@ -147,6 +170,8 @@ fn share(source: &dyn Source, nic: &Nic, root: &Node) -> Option<AppliedShare> {
         scheduler,
         percent: percent.try_into().ok()?,
         rate_bps,
+        priority,
+        dscp,
         migrations_bytes: migrations.sent_bytes,
         others_bytes: others.sent_bytes,
     })
@@ -173,6 +198,37 @@ fn node(payload: &[u8]) -> Option<Node> {
         }
     }
     Some(node)
+}
+
+/// Returns the priority that ETS leads to the band of migrations, if there is just one.
+fn ets_priority(options: &[u8]) -> Option<u8> {
+    let bands = attributes(options).find(|(kind, _)| *kind == TCA_ETS_PRIOMAP)?.1;
+    let mut own = (0u8..).zip(attributes(bands)).filter(|(_, (_, band))| band.first() == Some(&0));
+    let (priority, _) = own.next()?;
+    own.next().is_none().then_some(priority)
+}
+
+/// Returns the code point that HTB's filters lead to the class of migrations, if they do so for both versions of IP.
+fn htb_dscp(source: &dyn Source, nic: &Nic) -> Option<u8> {
+    let filters = source.ask(&Ask::Filters(nic.index, HANDLE << 16)).messages();
+    let keys: Vec<(u32, u32)> = filters.iter().filter_map(|payload| u32_key(&node(payload)?)).collect();
+    let of = |mask: u32| keys.iter().find(|(of, _)| *of == mask).map(|(_, value)| *value);
+    let (v4, v6) = (of(IPV4_MASK)?, of(IPV6_MASK)?);
+    let (of_v4, of_v6) = (v4 >> 18 & 0x3f, v6 >> 22 & 0x3f);
+    let is_whole = v4 >> 28 == 4 && v6 >> 28 == 6 && of_v4 == of_v6;
+    is_whole.then_some(of_v4 as u8)
+}
+
+/// Returns the mask and the value that a filter compares with a packet's first four bytes, if the filter does only
+/// that, and leads to the class of migrations.
+fn u32_key(filter: &Node) -> Option<(u32, u32)> {
+    let of = |wanted: u16| attributes(&filter.options).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let leads_there = u32_at(of(TCA_U32_CLASSID)?, 0)? == HANDLE << 16 | MIGRATIONS;
+    let selector = of(TCA_U32_SEL)?;
+    let keys = usize::from(*selector.get(2)?);
+    let word = |at: usize| u32_at(selector, U32_KEYS_AT + at);
+    let (mask, value, offset) = (u32::from_be(word(0)?), u32::from_be(word(4)?), word(8)?);
+    (leads_there && keys == 1 && offset == 0).then_some((mask, value))
 }
 
 /// Returns a class's rate: bytes per second in `struct tc_htb_opt`, or in an attribute where they do not fit there.
@@ -222,8 +278,7 @@ pub fn share_lines(
         Scheduler::Htb => {
             let class = |parent: &str, minor: u32, percent: u64| {
                 let part_bps = rate_bps.saturating_mul(percent) / 100;
-                // A millisecond's worth, and a packet as large as the kernel hands to a NIC.
-                let burst = rate_bps / 8000 + 65_536;
+                let burst = rate_bps / BURST_PARTS + BURST_BYTES_MIN;
                 format!(
                     "class add dev {nic} parent {HANDLE:x}:{parent} classid {HANDLE:x}:{minor:x} htb rate \
                      {part_bps}bit ceil {rate_bps}bit quantum {quantum} burst {burst} cburst {burst} overhead \

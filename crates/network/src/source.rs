@@ -17,6 +17,9 @@ pub enum Ask {
     Qdiscs,
     /// The classes of an interface's queueing disciplines, by its index: the payloads of `RTM_NEWTCLASS`.
     Classes(u32),
+    /// The filters of an interface's queueing discipline, by the interface's index and the discipline's handle: the
+    /// payloads of `RTM_NEWTFILTER`.
+    Filters(u32, u32),
     /// The Data Center Bridging settings of an interface: the payload of the answer to `DCB_CMD_IEEE_GET`.
     Dcb(String),
     /// What a driver says of an interface, as the command's structure in `linux/ethtool.h`.
@@ -94,6 +97,7 @@ impl fmt::Display for Ask {
             Ask::Addresses => f.write_str("addresses"),
             Ask::Qdiscs => f.write_str("qdiscs"),
             Ask::Classes(index) => write!(f, "classes {index}"),
+            Ask::Filters(index, handle) => write!(f, "filters {index} {handle:x}"),
             Ask::Dcb(nic) => write!(f, "dcb {nic}"),
             Ask::Driver(nic, what) => write!(f, "driver {nic} {}", what.word()),
             Ask::File(path) => write!(f, "file {path}"),

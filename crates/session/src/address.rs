@@ -67,6 +67,21 @@ impl Network {
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.ip.is_ipv4() == ip.is_ipv4() && network_bits(self.ip, self.prefix) == network_bits(ip, self.prefix)
     }
+
+    /// Returns whether all addresses of another network are in this one.
+    pub fn covers(&self, other: &Network) -> bool {
+        self.prefix <= other.prefix && self.contains(other.ip)
+    }
+
+    /// Returns whether every address of its version of IP is in the network.
+    pub fn is_everything(&self) -> bool {
+        self.prefix == 0
+    }
+
+    /// Returns whether the network is one address.
+    pub fn is_address(&self) -> bool {
+        self.prefix == if self.ip.is_ipv4() { 32 } else { 128 }
+    }
 }
 
 impl fmt::Display for Network {

@@ -22,6 +22,8 @@ use crate::peers::DEFAULT_PORT;
 
 /// The table's name as nft has it.
 const TABLE: &str = "inet skein";
+/// The versions of IP, each with the set of its networks, and a rule.
+const FAMILIES: [(&str, &str); 2] = [("ip", "networks4"), ("ip6", "networks6")];
 /// Says how long nft may take for a table that goes with this process.
 const HELD_TIME: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -69,12 +71,22 @@ pub struct RedirectStatus {
     pub connections: u64,
     /// Whether the table goes with the agent.
     pub is_held: bool,
+    /// The rules that lead connections to the agent. A table that lacks some leads not all, or none.
+    pub rules: usize,
+    /// Whether connections of this host pass those rules.
+    pub is_hooked: bool,
 }
 
 impl RedirectStatus {
+    /// Returns whether the table has all that it was made with.
+    pub fn is_whole(&self) -> bool {
+        self.is_hooked && self.rules == FAMILIES.len()
+    }
+
     /// Returns whether the table catches what the file says.
     pub fn is_as(&self, network: &MigrationNetwork) -> bool {
-        (&self.networks, &self.ports) == (&expected(network).0, &expected(network).1)
+        self.is_whole()
+            && (&self.networks, &self.ports) == (&expected(network).0, &expected(network).1)
             && self.listen == Some(network.listen)
     }
 }
@@ -96,7 +108,7 @@ fn line(network: &MigrationNetwork, flags: &str) -> String {
     }
     // Before the usual priority of such chains, so that what others redirect is theirs.
     line += "chain output { type nat hook output priority -110; policy accept; fib daddr type local return; ";
-    for (family, set) in [("ip", "networks4"), ("ip6", "networks6")] {
+    for (family, set) in FAMILIES {
         let to = network.listen;
         let _ = write!(line, "{family} daddr @{set} tcp dport @ports counter redirect to :{to}; ");
     }
@@ -171,10 +183,12 @@ fn parse(table: &Value) -> RedirectStatus {
         if let Some(flags) = object.get("table").and_then(|table| table.get("flags")) {
             status.is_held = !flags.to_string().contains("dormant");
         }
+        status.is_hooked |= object["chain"]["hook"] == "output";
         for part in object["rule"]["expr"].as_array().map_or(&[][..], Vec::as_slice) {
             status.connections += part["counter"]["packets"].as_u64().unwrap_or(0);
             if let Some(port) = part["redirect"]["port"].as_u64() {
                 status.listen = u16::try_from(port).ok();
+                status.rules += 1;
             }
         }
     }
@@ -273,12 +287,27 @@ mod tests {
             {"set": {"family": "inet", "name": "networks6", "table": "skein", "type": "ipv6_addr", "handle": 3}},
             {"set": {"family": "inet", "name": "ports", "table": "skein", "type": "inet_service", "handle": 4,
             "elem": [7, {"range": [49152, 49215]}]}},
+            {"chain": {"family": "inet", "table": "skein", "name": "output", "handle": 1, "type": "nat",
+            "hook": "output", "prio": -110, "policy": "accept"}},
             {"rule": {"family": "inet", "table": "skein", "chain": "output", "handle": 6, "expr": [
-            {"counter": {"packets": 3, "bytes": 180}}, {"redirect": {"port": 7071}}]}}]}"#;
-        let status = parse(&serde_json::from_str(text).unwrap());
+            {"counter": {"packets": 3, "bytes": 180}}, {"redirect": {"port": 7071}}]}},
+            {"rule": {"family": "inet", "table": "skein", "chain": "output", "handle": 7, "expr": [
+            {"counter": {"packets": 0, "bytes": 0}}, {"redirect": {"port": 7071}}]}}]}"#;
+        let table: Value = serde_json::from_str(text).unwrap();
+        let status = parse(&table);
         assert_eq!((status.is_held, status.connections, status.listen), (true, 3, Some(7071)));
         let network = network("network = ['10.9.9.0/24', '10.9.8.1/32']\nports = ['49152-49215', '7']");
         assert!(status.is_as(&network), "{status:?}");
+        // As `nft flush table inet skein` leaves the table, and as nobody leaves it.
+        let without = |gone: &dyn Fn(&Value) -> bool| {
+            let mut table = table.clone();
+            table["nftables"].as_array_mut().unwrap().retain(|object| !gone(object));
+            parse(&table)
+        };
+        let flushed = without(&|object| object.get("rule").is_some());
+        assert!(!flushed.is_whole() && !flushed.is_as(&network) && flushed.listen.is_none(), "{flushed:?}");
+        assert!(!without(&|object| object["rule"]["handle"] == 7).is_whole());
+        assert!(!without(&|object| object.get("chain").is_some()).is_whole());
     }
 
     #[test]

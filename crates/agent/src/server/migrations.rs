@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skein_api::{MigrateOptions, Migration, PathView, Reply};
+use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, PathView, Reply};
 use skein_dataplane::PathSnapshot;
 use skein_handover::{MigrationId, RefusedSwitch, Role};
 use skein_units::Rate;
@@ -172,6 +172,7 @@ impl RequestServer {
             let path = |path: PathSnapshot| PathView {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
                 note: match path.carries {
+                    _ if path.excluded.any() => EXCLUDED_PATH.to_owned(),
                     words if !words.is_empty() => words,
                     _ if path.status.usable && path.status.data_connections == 0 => "carries no data".into(),
                     _ => String::new(),

@@ -8,6 +8,7 @@ mod accept;
 mod answer;
 mod close;
 mod controlled_host;
+mod data_paths;
 mod host_facts;
 mod hosts;
 mod migrations;

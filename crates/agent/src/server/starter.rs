@@ -15,6 +15,7 @@ use skein_inventory::check::Problem;
 use skein_inventory::facts::{GuestFiles, HostFacts, PathFacts};
 use skein_inventory::{HostsFile, Route, TargetLaunch};
 
+use super::data_paths::counting;
 use super::host_facts::{host_facts, network_problems};
 use super::refusal::{Answered, refusal, unreached};
 use crate::attempts::{AskedMigration, AttemptNumber, MigrationEnd, Placement, Starter};
@@ -197,7 +198,7 @@ impl MigrationStarter {
         drop(hold);
         // Two agents may each have a session with the other: their paths share NICs.
         let mut rates: BTreeMap<&str, u64> = BTreeMap::new();
-        for path in &paths {
+        for path in paths.iter().filter(|path| !path.is_excluded()) {
             let rate = rates.entry(&path.local).or_default();
             *rate = path.bits_per_s.unwrap_or(0).max(*rate);
         }
@@ -218,36 +219,38 @@ impl MigrationStarter {
         Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
-    /// Returns the paths to a host, each as fast as it was measured to be, or else as its NIC here or, if the NIC's
-    /// speed is not known, as it was of late.
+    /// Returns the paths to a host that carry guests, or those that are excluded if there is no other, each as fast as it
+    /// was measured to be, or else as its NIC here or, if the NIC's speed is not known, as it was of late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let probed = |path: &PathSnapshot| {
             let remote = path.info.remote.ip().to_string();
             self.probes.path_bits_per_s(to, &path.info.nic, &remote).map(wire_bits_per_s)
         };
-        let usable = || {
+        let found = || {
             self.migrations.paths(to, |paths, meter| {
-                let facts = paths.into_iter().filter(|path| path.status.usable).map(|path| PathFacts {
+                let facts = counting(paths).into_iter().map(|path| PathFacts {
                     bits_per_s: probed(&path).or_else(|| speed(&path.info.nic)).or_else(|| meter.most(&path)),
                     local: path.info.nic,
                     remote: path.info.remote.ip().to_string(),
+                    source_excludes: path.excluded.here,
+                    target_excludes: path.excluded.there,
                 });
                 facts.collect::<Vec<_>>()
             })
         };
         // The paths come one after the other.
-        let mut last = usable();
+        let mut last = found();
         let end = Instant::now() + PATHS_TIME;
         while Instant::now() < end {
             thread::sleep(PATHS_TIME / 4);
-            let now = usable();
-            if !now.is_empty() && now.len() == last.len() {
+            let now = found();
+            if !now.iter().all(PathFacts::is_excluded) && now.len() == last.len() {
                 break;
             }
             last = now;
         }
-        usable()
+        found()
     }
 
     /// Returns the problems on the way to a host. Whether large packets pass is known in a few round trips if they do;

@@ -237,6 +237,9 @@ fn bytes(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES)
 }
 
+/// Holds the [`PathView::note`] of a path that never carries data.
+pub const EXCLUDED_PATH: &str = "carries no data: its network is excluded";
+
 /// A path between the hosts of a migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

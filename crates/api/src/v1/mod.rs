@@ -47,7 +47,7 @@ pub use controller_bounds::REPORT_PERIOD_RANGE_MS;
 pub use controller_link::{
     ArmedWatchdog, HeardEcho, Hello, HostReport, Term, ToAgent, ToController, WatchdogState, Welcome,
 };
-pub use copy::{Convergence, CopyProgress, CopyRates, PageCounts, PageFigures, PathView};
+pub use copy::{Convergence, CopyProgress, CopyRates, EXCLUDED_PATH, PageCounts, PageFigures, PathView};
 pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
 pub use hold::{HoldOptions, HoldRequest, HoldView, SwitchWindow, WindowRequest};
 pub use host::HostView;

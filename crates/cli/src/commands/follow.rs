@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use skein_api::{
-    Convergence, CopyProgress, KERNEL_KILLED, LogEntry, Migration, MigrationId, MigrationPhase, Outcome,
+    Convergence, CopyProgress, EXCLUDED_PATH, KERNEL_KILLED, LogEntry, Migration, MigrationId, MigrationPhase, Outcome,
     PROGRESS_PERIOD, PathView, RateLimit, Reply, Request, Role, SourcePhase, TargetPhase,
 };
 use skein_client::{CallError, Client, Conversation};
@@ -500,6 +500,19 @@ fn nics(paths: &[PathView]) -> Vec<(String, f64)> {
     nics
 }
 
+/// Returns `waits: no path may carry data (eth0 → 10.7.0.2 carries no data: its network is excluded)`, or `None` if a
+/// path may, or if none is up.
+fn waits_words(paths: &[PathView]) -> Option<String> {
+    let up: Vec<&PathView> = paths.iter().filter(|path| path.usable).collect();
+    let waits = !up.is_empty() && up.iter().all(|path| path.note == EXCLUDED_PATH);
+    let of = |path: &PathView| format!("{} → {} {EXCLUDED_PATH}", clean_line(&path.nic), clean_line(&path.remote));
+    let more = |up: &[&PathView]| match up.len() - 1 {
+        0 => String::new(),
+        more => format!("; so it is of {more} more"),
+    };
+    waits.then(|| format!("waits: no path may carry data ({}{})", of(up[0]), more(&up)))
+}
+
 /// Returns a line of a migration's progress: `   3.2 s  web1: copying while it runs, round 2 ...`.
 fn progress_line(migration: &Migration) -> String {
     let mut words = vec![match migration.stage {
@@ -508,6 +521,7 @@ fn progress_line(migration: &Migration) -> String {
         None => "beginning".to_owned(),
     }];
     words.extend(attempt_words(migration));
+    words.extend(waits_words(&migration.paths));
     words.extend(migration.hold.iter().filter(|_| is_held(migration)).flat_map(hold_words));
     if let Some(copy) = migration.copy.as_ref().filter(|_| copies(migration)) {
         let stopped = migration.stage == Some(MigrationPhase::Source(SourcePhase::Switchover));
@@ -642,7 +656,8 @@ impl Bars {
             self.ram.set_position(copy.total_bytes.saturating_sub(copy.remaining_bytes));
             self.ram.set_message(left_words(copy));
             let limit = migration.rate_limit.as_ref();
-            self.rate.set_message(rate_words(copy, &[], limit, !copies(migration)));
+            let waits = waits_words(&migration.paths);
+            self.rate.set_message(waits.unwrap_or_else(|| rate_words(copy, &[], limit, !copies(migration))));
             let line = |template| {
                 let style = ProgressStyle::with_template(template).expect("is a template");
                 self.all.insert_after(&self.rate, ProgressBar::new(1).with_style(style))
@@ -802,9 +817,8 @@ mod tests {
         assert_eq!(rate_words(&copy(1, 8_000_000, 0), &eth0, None, true), "8.00 Mb/s (eth0 500 Mb/s)");
     }
 
-    #[test]
-    fn a_nics_paths_are_summed() {
-        let path = |nic: &str, usable, bits_per_s| PathView {
+    fn path(nic: &str, usable: bool, bits_per_s: u64) -> PathView {
+        PathView {
             nic: nic.into(),
             remote: "r".into(),
             usable,
@@ -812,7 +826,23 @@ mod tests {
             bits_per_s,
             note: String::new(),
             connections: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_migration_that_no_path_may_carry_says_that_it_waits() {
+        let excluded = |nic: &str| PathView { note: EXCLUDED_PATH.into(), ..path(nic, true, 0) };
+        let words = waits_words(&[excluded("eth0"), excluded("eth1"), path("eth2", false, 0)]).unwrap();
+        assert_eq!(
+            words,
+            "waits: no path may carry data (eth0 → r carries no data: its network is excluded; so it is of 1 more)"
+        );
+        assert_eq!(waits_words(&[excluded("eth0"), path("eth1", true, 0)]), None);
+        assert_eq!(waits_words(&[path("eth2", false, 0)]), None);
+    }
+
+    #[test]
+    fn a_nics_paths_are_summed() {
         let paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
         assert_eq!(nics(&paths), [("eth0".to_owned(), 3.0), ("eth1".to_owned(), 7.0)]);
     }

@@ -16,6 +16,7 @@ pub mod man;
 pub mod migrate;
 pub mod migration;
 pub mod net;
+mod networks;
 pub mod placement;
 pub mod session_options;
 pub mod text;

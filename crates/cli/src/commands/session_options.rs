@@ -13,7 +13,9 @@ use signal_hook::iterator::Signals;
 use skein_agent::{Network, TrafficClass};
 use skein_api::Transport;
 use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
-use tracing::info;
+use tracing::{info, warn};
+
+use super::networks;
 
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
@@ -74,7 +76,7 @@ impl SessionOptions {
     ///
     /// # Errors
     ///
-    /// An error if a NIC does not exist.
+    /// An error if a NIC does not exist, or if networks make no sense.
     pub fn addresses(&self) -> anyhow::Result<skein_agent::Addresses> {
         let present = skein_host::nics().context("cannot list this host's NICs")?;
         for name in &self.nics {
@@ -82,6 +84,9 @@ impl SessionOptions {
                 let known: Vec<&str> = present.iter().map(|nic| nic.name.as_str()).collect();
                 anyhow::bail!("this host has no NIC '{name}'; it has {}", known.join(", "));
             }
+        }
+        for warning in networks::check(&self.excluded, &self.preferred, &present)? {
+            warn!("{warning}");
         }
         let (nics, excluded, preferred) = (self.nics.clone(), self.excluded.clone(), self.preferred.clone());
         let class = TrafficClass { priority: self.priority, dscp: self.dscp };

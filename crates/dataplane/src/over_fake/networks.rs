@@ -64,6 +64,42 @@ fn an_excluded_network_carries_no_data() {
     }
 }
 
+/// Tests that a session ends whose data waits for networks that are all excluded, at whichever end data waits.
+#[test]
+fn data_that_no_network_may_carry_ends_the_session_after_the_outage() {
+    let outage = Duration::from_secs(5);
+    let excluding = || Addresses { excluded: vec!["10.0.0.0/16".parse().unwrap()], ..Addresses::default() };
+    for (excludes, sends) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let mut addresses = [Addresses::default(), Addresses::default()];
+        addresses[excludes] = excluding();
+        let joined = Joined::begin(2, FAKE_CAPS, outage, addresses);
+        let ends = joined.ends();
+        wait_until("both ends know", || {
+            let knows = |live: &RunningSession| {
+                let paths = live.snapshot().paths;
+                paths.len() == 2 && paths.iter().all(|path| path.excluded.any() && !path.carries_data())
+            };
+            ends.iter().all(|live| knows(live))
+        });
+        let sockets = joined.connect(sends);
+        let writing = write_on(&sockets[sends]);
+        let waits = || {
+            // Pings are answered in real time.
+            thread::sleep(Duration::from_millis(5));
+            ends.iter().for_each(|live| live.skip(Duration::from_millis(50)));
+            ends.iter().all(|live| live.ended().is_some())
+        };
+        wait_until("the session is called off", waits);
+        let why = joined.ends()[sends].ended().unwrap();
+        let excluded = if excludes == 0 { "10.0.0.1, 10.0.1.1" } else { "10.0.0.2, 10.0.1.2" };
+        assert!(matches!(&why, Ended::Barred { waited, .. } if *waited == outage), "{why}");
+        assert!(why.to_string().starts_with(&format!("no path may carry data: {excluded} are excluded")), "{why}");
+        let told = joined.ends()[1 - sends].ended().unwrap();
+        assert!(matches!(&told, Ended::ClosedByPeer { reason, .. } if *reason == why.to_string()), "{told}");
+        writing.join().unwrap();
+    }
+}
+
 #[test]
 fn a_preferred_network_carries_all_data_while_it_is_there() {
     let preferring = Addresses { preferred: vec!["10.0.1.0/24".parse().unwrap()], ..Addresses::default() };

@@ -18,6 +18,15 @@ const STALLED_RATE_SHARE: f64 = 0.1;
 pub(super) const MOVE_RATE_WINDOW: Duration = Duration::from_secs(2);
 /// … and the least such time, at first.
 const MOVE_RATE_WINDOW_MIN: Duration = Duration::from_millis(500);
+/// A hypervisor hands pages over in bursts of so many bytes, at low rates seconds apart. The time over which it is
+/// measured how fast the guest is moved covers a few of them …
+const BURST_BYTES: u64 = 4 << 20;
+const BURSTS_MEASURED: u64 = 4;
+/// … and takes no longer than this.
+const MOVE_RATE_WINDOW_MAX: Duration = Duration::from_secs(15);
+/// The share of a limit that the guest is moved by at least, where the limit alone holds the copy up. The rest is what
+/// the wire needs.
+const LIMIT_MOVED_SHARE: f64 = 0.8;
 /// What is dirtied is measured over rounds that take so long together, since the end of a round is seen up to a sample
 /// later.
 const DIRTY_RATE_WINDOW: Duration = Duration::from_secs(1);
@@ -73,6 +82,8 @@ pub(super) struct CopyMeter {
     unthrottled_sample: Option<u64>,
     /// The least that was left when a late round began.
     least: Option<(f64, Moment)>,
+    /// The limit of the last sample.
+    limit: Option<u64>,
 }
 
 impl CopyMeter {
@@ -80,10 +91,15 @@ impl CopyMeter {
     pub(super) fn add(&mut self, sample: &CopySample) {
         let since = self.sampled_at.replace(sample.at).map_or(Duration::ZERO, |at| sample.at.saturating_sub(at));
         self.lived += since.as_secs_f64() * running_share(sample.throttle);
+        self.limit = sample.limit;
         self.take_time(sample, since);
         let at = sample.at.saturating_sub(self.unseen);
         self.sent.push_back((at, sample.sent));
-        while self.sent.get(1).is_some_and(|(before, _)| at.saturating_sub(*before) >= MOVE_RATE_WINDOW) {
+        let is_enough = |(before, sent): &(Duration, u64)| {
+            let (time, bytes) = (at.saturating_sub(*before), sample.sent.saturating_sub(*sent));
+            time >= MOVE_RATE_WINDOW_MAX || (time >= MOVE_RATE_WINDOW && bytes >= BURSTS_MEASURED * BURST_BYTES)
+        };
+        while self.sent.get(1).is_some_and(is_enough) {
             self.sent.pop_front();
         }
         if sample.round > self.round {
@@ -105,7 +121,7 @@ impl CopyMeter {
         if is_moving {
             self.moving += since;
             // What was seen before, and what was written meanwhile, says nothing of the copy now.
-            if self.stalled > LATE_SAMPLE_TIME {
+            if self.stalled > self.pause_max() {
                 (self.begin, self.least) = (None, None);
                 self.sent.clear();
             }
@@ -122,6 +138,12 @@ impl CopyMeter {
                 self.moving += since;
             }
         }
+    }
+
+    /// Returns how long nothing may move between two bursts.
+    fn pause_max(&self) -> Duration {
+        let between = self.moves().map_or(0.0, |moves| BURST_BYTES as f64 / moves);
+        LATE_SAMPLE_TIME.max(Duration::from_secs_f64(between.min(MOVE_RATE_WINDOW_MAX.as_secs_f64())))
     }
 
     fn begin_round(&mut self, sample: &CopySample) {
@@ -154,8 +176,9 @@ impl CopyMeter {
     pub(super) fn moves(&self) -> Option<f64> {
         let ((begin, before), (end, after)) = (self.sent.front()?, self.sent.back()?);
         let time = end.saturating_sub(*begin);
+        let least = self.limit.map_or(0.0, |limit| limit as f64 * LIMIT_MOVED_SHARE);
         (time >= MOVE_RATE_WINDOW_MIN)
-            .then(|| after.saturating_sub(*before) as f64 / time.as_secs_f64())
+            .then(|| (after.saturating_sub(*before) as f64 / time.as_secs_f64()).max(least))
             .filter(|rate| *rate > 0.0)
     }
 

@@ -22,6 +22,8 @@ pub struct CopySample {
     pub sampled: Option<u64>,
     /// The number of NICs that carry the guest. 0: another NIC would not carry more.
     pub nics: u32,
+    /// The limit in bytes a second, if a limit alone is what holds the copy up.
+    pub limit: Option<u64>,
 }
 
 impl CopySample {

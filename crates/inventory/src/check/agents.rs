@@ -1,5 +1,7 @@
 //! What the two agents do now, and what they have by the guest's name.
 
+use std::collections::BTreeSet;
+
 use super::checker::Checker;
 use super::run_state::standstill;
 use crate::facts::{MigrationSlots, PathFacts, Presence};
@@ -34,6 +36,20 @@ impl Checker<'_> {
         if paths.is_empty() {
             let what = format!("no NIC of {} reaches one of {}", source.name, target.name);
             let cure = "`skein doctor` on both hosts says which links are down and which addresses do not answer";
+            self.blocks(ProblemKind::NoPath, what, cure);
+        } else if paths.iter().all(PathFacts::is_excluded) {
+            let by = |host: &str, excludes: fn(&PathFacts) -> Option<&String>| {
+                let names: BTreeSet<&str> = paths.iter().filter_map(excludes).map(String::as_str).collect();
+                let names = names.into_iter().collect::<Vec<_>>().join(", ");
+                (!names.is_empty()).then(|| format!("{host} excludes the network of {names}"))
+            };
+            let here = by(&source.name, |path| path.source_excludes.then_some(&path.local));
+            let there = by(&target.name, |path| path.target_excludes.then_some(&path.remote));
+            let reasons: Vec<String> = here.into_iter().chain(there).collect();
+            let what =
+                format!("no path from {} to {} may carry guests: {}", source.name, target.name, reasons.join("; "));
+            let cure = "take --exclude-network of a network that both hosts have out of the options of the agent that \
+                        excludes it (/etc/default/skein-agent), and restart that agent: guests go on meanwhile";
             self.blocks(ProblemKind::NoPath, what, cure);
         }
         for host in [source, target] {
@@ -149,6 +165,25 @@ pub(super) mod tests {
             &["migration m7"],
         ),
         (|w| w.paths.clear(), K::NoPath, Blocks, &["no NIC of hosta reaches one of hostb", "skein doctor"]),
+        (
+            |w| w.paths[0].target_excludes = true,
+            K::NoPath,
+            Blocks,
+            &[
+                "no path from hosta to hostb may carry guests: hostb excludes the network of 10.0.0.2",
+                "exclude-network",
+            ],
+        ),
+        (
+            |w| {
+                w.paths.push(w.paths[0].clone());
+                w.paths[0].source_excludes = true;
+                w.paths[1].target_excludes = true;
+            },
+            K::NoPath,
+            Blocks,
+            &["hosta excludes the network of eth0; hostb excludes the network of 10.0.0.2", "restart that agent"],
+        ),
         (|w| w.source.journal = Err("disk full".into()), K::Journal, Blocks, &["hosta", "disk full", "make room"]),
         (|w| w.target.journal = Err("read-only".into()), K::Journal, Blocks, &["hostb", "read-only"]),
         (|w| w.source.outgoing.used = 2, K::Places, Warns, &["hosta has 2 of 2 outgoing", "queued"]),

@@ -137,7 +137,13 @@ pub(super) fn world() -> World {
         target: host("hostb"),
         args: Vec::new(),
         launched: Composition::default(),
-        paths: vec![PathFacts { local: "eth0".into(), remote: "eth0".into(), bits_per_s: Some(1_000_000_000) }],
+        paths: vec![PathFacts {
+            local: "eth0".into(),
+            remote: "10.0.0.2".into(),
+            bits_per_s: Some(1_000_000_000),
+            source_excludes: false,
+            target_excludes: false,
+        }],
     }
 }
 

@@ -216,6 +216,21 @@ impl Session {
         }
     }
 
+    /// Notes why none of the paths that are up may carry bulk data; empty: a path may.
+    pub fn bar_paths(&mut self, why: &str) {
+        self.barred.note(why);
+    }
+
+    /// Ends the session if bulk data has waited for the outage's time, and no path may carry such data.
+    pub(super) fn check_barred(&mut self, now: Duration) {
+        let carries = self.connections.values().any(|connection| connection.kind == ConnectionKind::Data);
+        let waits = !self.waiting.is_empty() || !self.turn.is_empty();
+        let outage = self.settings.outage;
+        if let Some(why) = self.barred.is_out(now, carries, waits, outage).map(str::to_owned) {
+            self.end(Ended::Barred { why, waited: outage });
+        }
+    }
+
     pub(super) fn end(&mut self, why: Ended) {
         if self.ended.is_some() {
             return;
@@ -234,5 +249,69 @@ impl Session {
         self.waiting.clear();
         self.backlog.clear();
         self.events.push_back(Event::Ended(why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::Settings;
+    use super::*;
+    use crate::{ConnectionId, PathId, Role};
+
+    const OUTAGE: Duration = Duration::from_secs(60);
+    const WHY: &str = "10.0.0.2 is excluded";
+
+    /// Returns a session with a control connection, whose path is barred, and a stream.
+    fn session() -> (Session, crate::StreamId) {
+        let mut session = Session::new(Duration::ZERO, Role::Dialer, Settings { outage: OUTAGE });
+        session.connection_up(Duration::ZERO, ConnectionId(0), PathId(0), ConnectionKind::Control).unwrap();
+        session.bar_paths(WHY);
+        let stream = session.open("there").unwrap();
+        (session, stream)
+    }
+
+    /// Lets seconds pass, one after the other, in which the peer answers. Returns how the session ended.
+    fn pass(session: &mut Session, seconds: std::ops::Range<u64>) -> Option<Ended> {
+        for second in seconds {
+            let now = Duration::from_secs(second);
+            // The peer answers every ping.
+            if let Some(connection) = session.connections.get_mut(&ConnectionId(0)) {
+                connection.ping_open = None;
+            }
+            session.handle_timeout(now);
+        }
+        session.ended().cloned()
+    }
+
+    #[test]
+    fn bulk_that_waits_ends_the_session_after_the_outage() {
+        let (mut session, stream) = session();
+        assert_eq!(pass(&mut session, 0..300), None, "nothing waits");
+        let now = Duration::from_secs(300);
+        assert_eq!(session.send_capacity(now, stream), crate::limits::URGENT_BYTES);
+        session.send(now, stream, Bytes::from(vec![7; 1 << 20]));
+        assert_eq!(session.send_capacity(now, stream), 0);
+        assert_eq!(pass(&mut session, 300..360), None);
+        let ended = pass(&mut session, 360..362).unwrap();
+        assert_eq!(ended, Ended::Barred { why: WHY.into(), waited: OUTAGE });
+        assert_eq!(ended.to_string(), "no path may carry data: 10.0.0.2 is excluded; waited for 60 s");
+    }
+
+    #[test]
+    fn a_path_that_may_carry_bulk_begins_the_time_anew() {
+        let (mut session, stream) = session();
+        session.send(Duration::ZERO, stream, Bytes::from(vec![7; 1 << 20]));
+        session.send_capacity(Duration::ZERO, stream);
+        assert_eq!(pass(&mut session, 0..50), None);
+        session.bar_paths("");
+        assert_eq!(pass(&mut session, 50..200), None);
+        session.bar_paths(WHY);
+        assert_eq!(pass(&mut session, 200..260), None);
+        // What is excluded may go on for a moment.
+        let data = session.connection_up(Duration::from_secs(260), ConnectionId(1), PathId(0), ConnectionKind::Data);
+        data.unwrap();
+        assert_eq!(pass(&mut session, 260..265), None);
     }
 }

@@ -18,6 +18,7 @@
 //! other than bulk, and the bytes of streams that send little, go over the control connections of two
 //! paths at once, so that losing either costs nothing.
 
+mod barred;
 mod connection;
 mod delivery;
 mod sending;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use thiserror::Error;
 
+use self::barred::Barred;
 use self::connection::{Connection, PathState, QueuedFrame};
 pub use self::status::{Footprint, PathStatus, Status};
 use crate::address::NicAddress;
@@ -119,6 +121,8 @@ pub enum Ended {
     PeerGone,
     #[error("no path worked for {} s", .0.as_secs())]
     Outage(Duration),
+    #[error("no path may carry data: {why}; waited for {} s", .waited.as_secs())]
+    Barred { why: String, waited: Duration },
     #[error(transparent)]
     Protocol(ProtocolError),
 }
@@ -196,6 +200,7 @@ pub struct Session {
     failed_at: Option<Duration>,
     /// See [`Session::connection_refused`].
     refused: bool,
+    barred: Barred,
     ended: Option<Ended>,
 }
 
@@ -229,6 +234,7 @@ impl Session {
             closed_by_peer_at: None,
             failed_at: None,
             refused: false,
+            barred: Barred::default(),
             ended: None,
         }
     }
@@ -426,6 +432,11 @@ impl Session {
         {
             self.grant(id);
         }
+    }
+
+    /// Returns where the peer was told last that this end can be reached.
+    pub fn addresses(&self) -> &[NicAddress] {
+        &self.addresses
     }
 
     /// Tells the peer where this end can be reached from now on.
@@ -650,6 +661,7 @@ impl Session {
         let orphans: Vec<PathId> = self.paths.iter().filter(|(_, state)| orphans(state)).map(|(id, _)| *id).collect();
         orphans.into_iter().for_each(|path| self.close_path(path));
         self.wake_data();
+        self.check_barred(now);
         if let Some(since) = self.alone_since {
             let alone = now.saturating_sub(since);
             if alone >= self.settings.outage {

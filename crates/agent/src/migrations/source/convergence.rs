@@ -212,6 +212,7 @@ mod tests {
                 throttle: 0,
                 sampled: None,
                 nics: 1,
+                limit: None,
             };
             let decision = driver.decide(&sample, Slowest::Links);
             if decision.verdict != ConvergenceVerdict::GoOn(Vec::new()) {
@@ -276,6 +277,7 @@ mod tests {
             throttle: 0,
             sampled: None,
             nics: 0,
+            limit: None,
         };
         let ConvergenceVerdict::GiveUp(why) = driver.decide(&sample, Slowest::Hosts).verdict else { panic!() };
         assert!(why.ends_with("; the links are not full: this host or the other is short of CPU"), "{why}");

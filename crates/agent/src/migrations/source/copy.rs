@@ -238,6 +238,8 @@ impl GuestCopy {
         }
         let links = self.links.sample(&look.environment.paths(), |nics| look.environment.nics_bits_per_s(nics));
         let could_use_more = self.offer.transport.uses_all_nics() && links.is_full;
+        let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
+        let slowest = Slowest::of(limit, || look.environment.carried_bits_per_s(), links.is_full);
         let sample = CopySample {
             at: look.now.saturating_sub(self.begun),
             round: copy.round.saturating_sub(self.before.0),
@@ -247,9 +249,8 @@ impl GuestCopy {
             throttle,
             sampled: self.sampled(look, copy, throttle),
             nics: if could_use_more { links.nics } else { 0 },
+            limit: limit.filter(|_| slowest == Slowest::Limit).map(|limit| limit as u64),
         };
-        let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
-        let slowest = Slowest::of(limit, || look.environment.carried_bits_per_s(), links.is_full);
         let decision = self.convergence.decide(&sample, slowest);
         let actions = match decision.verdict {
             ConvergenceVerdict::GoOn(actions) => actions,

@@ -1,5 +1,6 @@
 //! Says how far a copy is, for commands and for the event log.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use skein_api::{CopyProgress, PageFigures};
@@ -11,6 +12,10 @@ use super::environment::CopiedPages;
 use crate::migrations::offer::Offer;
 use crate::to_api::ToApi;
 
+/// The rate that is shown is that of the last so many bytes, as a hypervisor hands them over in bursts …
+const RATE_BYTES: u64 = 8 << 20;
+/// … or of this time, if it moved less.
+const RATE_TIME: Duration = Duration::from_secs(5);
 /// The time between two progress entries of the event log.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 /// A guest that may be throttled is always throttled by at least this percentage: QEMU's settings take no less.
@@ -26,8 +31,8 @@ pub(super) enum Logged {
 /// Follows one copy.
 #[derive(Debug)]
 pub(super) struct ProgressWatch {
-    /// When the rate was last computed, and the bytes transferred by then.
-    last_rate_sample: Option<(Duration, u64)>,
+    /// The times at which the rate was computed of late, and the bytes transferred by then.
+    rate_samples: VecDeque<(Duration, u64)>,
     logged_at: Duration,
     is_placement_noted: bool,
     is_lack_noted: bool,
@@ -40,19 +45,26 @@ pub(super) fn throttle_percent(state: &MigrationState) -> u8 {
 
 impl ProgressWatch {
     pub(super) fn new(now: Duration) -> ProgressWatch {
-        ProgressWatch { last_rate_sample: None, logged_at: now, is_placement_noted: false, is_lack_noted: false }
+        ProgressWatch { rate_samples: VecDeque::new(), logged_at: now, is_placement_noted: false, is_lack_noted: false }
     }
 
-    /// Returns the bits a second that the hypervisor transferred since the last sample; 0: not known.
+    /// Returns the bits a second that the hypervisor transferred of late; 0: not known.
     pub(super) fn rate(&mut self, now: Duration, copy: &CopyState) -> u64 {
-        let before = self.last_rate_sample.replace((now, copy.transferred_bytes));
-        match before {
-            Some((at, bytes)) if copy.transferred_bytes >= bytes => {
-                let seconds = now.saturating_sub(at).as_secs_f64().max(0.001);
-                ((copy.transferred_bytes - bytes) as f64 * 8.0 / seconds) as u64
-            }
-            _ => 0,
+        let bytes = copy.transferred_bytes;
+        if self.rate_samples.back().is_some_and(|(_, before)| *before > bytes) {
+            self.rate_samples.clear();
         }
+        let is_enough = |(at, before): &(Duration, u64)| {
+            now.saturating_sub(*at) >= RATE_TIME || bytes.saturating_sub(*before) >= RATE_BYTES
+        };
+        while self.rate_samples.get(1).is_some_and(is_enough) {
+            self.rate_samples.pop_front();
+        }
+        let since = self.rate_samples.front().copied();
+        self.rate_samples.push_back((now, bytes));
+        let Some((at, before)) = since else { return 0 };
+        let seconds = now.saturating_sub(at).as_secs_f64().max(0.001);
+        ((bytes - before) as f64 * 8.0 / seconds) as u64
     }
 
     /// Returns whether this progress goes into the event log. One entry comes every [`LOG_PERIOD`], and one
@@ -138,8 +150,22 @@ mod tests {
     fn a_rate_is_a_difference() {
         let mut watch = ProgressWatch::new(at(0));
         let mut rate = |ms, bytes| watch.rate(at(ms), &CopyState { transferred_bytes: bytes, ..CopyState::default() });
-        assert_eq!((rate(100, 500), rate(200, 1500), rate(200, 1501)), (0, 80_000, 8_000));
+        assert_eq!((rate(100, 500), rate(200, 1500), rate(200, 1501)), (0, 80_000, 80_080));
         assert_eq!(rate(300, 10), 0, "a migration that begins anew");
+        // Ten MB at once are a rate of their own.
+        assert_eq!((rate(400, 10_000_010), rate(500, 20_000_010)), (800_000_000, 800_000_000));
+    }
+
+    #[test]
+    fn a_rate_between_two_bursts_is_not_zero() {
+        let mut watch = ProgressWatch::new(at(0));
+        // 4 MB every 3.2 s are 10 Mb/s.
+        let rates = (0..200).map(|tenth| {
+            let transferred_bytes = tenth / 32 * 4_000_000;
+            watch.rate(at(tenth * 100), &CopyState { transferred_bytes, ..CopyState::default() })
+        });
+        let rates: Vec<u64> = rates.skip(60).collect();
+        assert!(rates.iter().all(|rate| (5_000_000..17_000_000).contains(rate)), "{rates:?}");
     }
 
     #[test]

@@ -212,6 +212,7 @@ mod tests {
             throttle: 0,
             sampled: None,
             nics: 1,
+            limit: None,
         };
         (0..60).for_each(|tenths| {
             watch.sample(&round(tenths));

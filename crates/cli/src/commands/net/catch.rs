@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use skein_inventory::{HostsFile, MigrationNetwork, ParseError, WithoutAgent};
 use crate::commands::agent::MIGRATION_NETWORK_FILE;
 use crate::commands::text::{count, print, print_json};
 
-/// How long the agent may take to accept a connection of this host.
-const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// How long the agent may take to accept a connection of this host, and to end the connection. It may wait for a core.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// Carry what programs connect to in the migration network, whatever moves the VMs
 ///
@@ -72,6 +72,10 @@ struct Files {
     hosts: PathBuf,
 }
 
+/// What is said of a listener that does not answer.
+const SILENT: &str = "NOBODY ANSWERS them: a program listens and does nothing; restart skein agent if it hangs, \
+                      or give it another port (listen)\n";
+
 /// What `show --json` prints.
 #[derive(Serialize)]
 struct Shown {
@@ -79,8 +83,12 @@ struct Shown {
     caught: Option<RedirectStatus>,
     /// Whether that is what the file says; `None`: there is no file.
     as_in_file: Option<bool>,
-    /// Whether a program takes what is caught.
+    /// Whether the kernel has all of the table; `None`: there is no table.
+    is_whole: Option<bool>,
+    /// Whether the agent takes what is caught.
     agent_listens: bool,
+    /// Whether somebody listens for what is caught, and does not answer.
+    listener_is_silent: bool,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -119,9 +127,11 @@ fn install(files: &Files) -> anyhow::Result<()> {
     let hosts = read(&files.hosts, HostsFile::parse)?.unwrap_or_default();
     install_redirect(&network, &hosts)?;
     let mut text = caught(redirect_status()?.as_ref());
-    if !agent_listens(network.listen) {
-        text += "no agent takes them, so they are refused: start skein agent\n";
-    }
+    text += match listener(network.listen) {
+        Listener::Agent => "",
+        Listener::Silent => SILENT,
+        Listener::None => "no agent takes them, so they are refused: start skein agent\n",
+    };
     print(&text)
 }
 
@@ -129,9 +139,13 @@ fn show(files: &Files, json: bool) -> anyhow::Result<()> {
     let network = read(&files.migration_network, MigrationNetwork::parse)?;
     let status = redirect_status()?;
     let listen = status.as_ref().and_then(|status| status.listen);
+    let listen = listen.or(network.as_ref().map(|network| network.listen));
+    let listener = listen.map_or(Listener::None, listener);
     let shown = Shown {
         as_in_file: network.as_ref().map(|network| status.as_ref().is_some_and(|status| status.is_as(network))),
-        agent_listens: listen.or(network.as_ref().map(|network| network.listen)).is_some_and(agent_listens),
+        is_whole: status.as_ref().map(RedirectStatus::is_whole),
+        agent_listens: listener == Listener::Agent,
+        listener_is_silent: listener == Listener::Silent,
         caught: status,
     };
     if json { print_json(&shown) } else { print(&words(&shown, &files.migration_network)) }
@@ -141,12 +155,15 @@ fn words(shown: &Shown, file: &Path) -> String {
     let mut text = caught(shown.caught.as_ref());
     let file = file.display();
     text += &match (&shown.caught, shown.as_in_file) {
+        _ if shown.is_whole == Some(false) => String::new(),
         (_, None) => format!("there is no {file}: the agent carries nothing\n"),
         (Some(_), Some(true)) => format!("that is what {file} says\n"),
         (Some(_), Some(false)) => format!("{file} says otherwise: skein net catch install\n"),
         (None, Some(_)) => format!("{file} names a migration network: skein net catch install\n"),
     };
-    text += match (shown.agent_listens, shown.caught.is_some()) {
+    text += match (shown.agent_listens, shown.is_whole.unwrap_or(false)) {
+        _ if shown.listener_is_silent => SILENT,
+        (true, false) => "the agent would take them\n",
         (true, _) => "the agent takes them\n",
         (false, true) => "NO AGENT takes them: they are refused\n",
         (false, false) => "no agent would take them\n",
@@ -157,6 +174,14 @@ fn words(shown: &Shown, file: &Path) -> String {
 /// Returns what is caught in words.
 fn caught(status: Option<&RedirectStatus>) -> String {
     let Some(status) = status else { return "nothing is caught\n".into() };
+    if !status.is_whole() {
+        let led = if status.rules == 0 || !status.is_hooked { "nothing is caught" } else { "not all is caught" };
+        let cure = if status.is_held { "restart the agent" } else { "skein net catch install" };
+        return format!(
+            "INCOMPLETE: {led}, and connections go out as they are: somebody removed rules of the table inet skein; \
+             {cure}\n"
+        );
+    }
     let (networks, ports) = (status.networks.join(", "), status.ports.join(", "));
     let mut text = format!("caught: connections of this host to {networks}, ports {ports}");
     if let Some(listen) = status.listen {
@@ -170,14 +195,45 @@ fn caught(status: Option<&RedirectStatus>) -> String {
     text
 }
 
-/// Returns whether a program takes connections to a port of the loopback interface.
-fn agent_listens(port: u16) -> bool {
+/// What becomes of connections to a port of the loopback interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Listener {
+    /// Nobody listens there.
+    None,
+    /// Somebody listens, and does not answer: an agent that hangs, or another program.
+    Silent,
+    /// The agent ends a connection that was not caught: the agent takes those that were.
+    Agent,
+}
+
+/// Returns what becomes of connections to a port.
+fn listener(port: u16) -> Listener {
     let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    loopback.into_iter().any(|ip| TcpStream::connect_timeout(&SocketAddr::new(ip, port), CONNECT_TIME).is_ok())
+    loopback.into_iter().map(|ip| listener_at(SocketAddr::new(ip, port), ANSWER_TIME)).max().unwrap_or(Listener::None)
+}
+
+fn listener_at(address: SocketAddr, answer_time: Duration) -> Listener {
+    let mut socket = match TcpStream::connect_timeout(&address, answer_time) {
+        Ok(socket) => socket,
+        // The agent was quicker.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Listener::Agent,
+        // The queue of a listener that takes nothing is full.
+        Err(error) if error.kind() == ErrorKind::TimedOut => return Listener::Silent,
+        Err(_) => return Listener::None,
+    };
+    let ended = socket.set_read_timeout(Some(answer_time)).and_then(|()| socket.read(&mut [0]));
+    match ended {
+        Ok(0) => Listener::Agent,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Listener::Agent,
+        _ => Listener::Silent,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -188,9 +244,14 @@ mod tests {
             listen: Some(7071),
             connections: 1,
             is_held: false,
+            rules: 2,
+            is_hooked: true,
         };
         let told = |caught: Option<&RedirectStatus>, as_in_file, agent_listens| {
-            words(&Shown { caught: caught.cloned(), as_in_file, agent_listens }, Path::new("/f"))
+            let is_whole = caught.map(RedirectStatus::is_whole);
+            let shown =
+                Shown { caught: caught.cloned(), as_in_file, is_whole, agent_listens, listener_is_silent: false };
+            words(&shown, Path::new("/f"))
         };
         let text = told(Some(&status), Some(true), true);
         let expected = "caught: connections of this host to 10.9.9.0/24, ports 49152-49215, 60000-60050; led to 7071 \
@@ -201,5 +262,53 @@ mod tests {
         );
         assert!(told(None, Some(false), false).starts_with("nothing is caught\n/f names a migration network"));
         assert!(told(None, None, false).contains("there is no /f"));
+    }
+
+    #[test]
+    fn a_table_without_rules_catches_nothing() {
+        let told = |rules, is_hooked| {
+            let status = RedirectStatus { rules, is_hooked, ..RedirectStatus::default() };
+            let shown = Shown {
+                is_whole: Some(status.is_whole()),
+                caught: Some(status),
+                as_in_file: Some(false),
+                agent_listens: true,
+                listener_is_silent: false,
+            };
+            words(&shown, Path::new("/f"))
+        };
+        for (rules, is_hooked, led) in [(0, true, "nothing is"), (2, false, "nothing is"), (1, true, "not all is")] {
+            let text = told(rules, is_hooked);
+            assert!(
+                text.starts_with(&format!("INCOMPLETE: {led} caught, and connections go out as they are")),
+                "{text}"
+            );
+            assert!(text.ends_with("skein net catch install\nthe agent would take them\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_ends_a_connection_at_once_is_an_agent() {
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listening.local_addr().unwrap();
+        // As the agent does with a connection that was not caught.
+        let accepting = thread::spawn(move || {
+            for _ in 0..100 {
+                let socket = listening.accept().unwrap().0;
+                socket2::SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+            }
+            listening
+        });
+        for _ in 0..100 {
+            assert_eq!(listener_at(address, ANSWER_TIME), Listener::Agent);
+        }
+        drop(accepting.join().unwrap());
+        assert_eq!(listener_at(address, ANSWER_TIME), Listener::None);
+    }
+
+    #[test]
+    fn a_listener_that_does_nothing_is_silent() {
+        let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert_eq!(listener_at(listening.local_addr().unwrap(), Duration::from_millis(100)), Listener::Silent);
     }
 }

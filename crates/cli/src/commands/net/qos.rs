@@ -1,14 +1,18 @@
 //! `skein net qos`.
 
 use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use skein_agent::TrafficClass;
 use skein_host::{Kernel, Nic, run_tool};
 use skein_network::{
-    AppliedShare, Ask, NicQueue, Scheduler, ShareSettings, Source, nics, queue, removal_lines, share_lines, usual_nics,
+    AppliedShare, Ask, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, Source, nics, queue, removal_lines,
+    share_lines, usual_nics,
 };
 use skein_units::{Rate, about_bytes};
 
@@ -75,6 +79,11 @@ struct Apply {
     dscp: u8,
 }
 
+/// Is held while queues are changed, so that commands side by side take turns.
+const LOCK_FILE: &str = "/run/skein/net-qos.lock";
+/// Bounds the lines of tc's that an error has.
+const TC_LINES_MAX: usize = 3;
+
 /// What `show --json` prints of a NIC.
 #[derive(Serialize)]
 struct Shown<'a> {
@@ -85,6 +94,10 @@ struct Shown<'a> {
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let kernel = Kernel::new();
+    let _lock = match args.command {
+        Command::Show { .. } => None,
+        _ => Some(lock(Path::new(LOCK_FILE))?),
+    };
     let all = nics(&kernel)?;
     match args.command {
         Command::Apply(wanted) => apply(&kernel, &all, &wanted),
@@ -93,9 +106,27 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
+/// Waits until no other command changes queues.
+fn lock(path: &Path) -> anyhow::Result<Flock<File>> {
+    let cannot = || format!("cannot write {}: changing queues takes root", path.display());
+    path.parent().map_or(Ok(()), fs::create_dir_all).with_context(cannot)?;
+    let file = File::options().create(true).append(true).open(path).with_context(cannot)?;
+    Flock::lock(file, FlockArg::LockExclusive)
+        .map_err(|(_, errno)| anyhow::Error::new(errno).context(format!("cannot lock {}", path.display())))
+}
+
 fn apply(kernel: &Kernel, all: &[Nic], wanted: &Apply) -> anyhow::Result<()> {
     let chosen = if wanted.nics.is_empty() { usual_nics(all) } else { named(all, &wanted.nics)? };
     ensure!(!chosen.is_empty(), "no NIC is hardware that is up and carries an address: name the NICs (skein net show)");
+    ensure!(
+        wanted.rate.is_none_or(|rate| rate.bits_per_s() <= SHARE_RATE_BPS_MAX),
+        "nothing was changed: tc takes rates of at most {} Gbit/s (--rate)",
+        SHARE_RATE_BPS_MAX / 1_000_000_000
+    );
+    ensure!(
+        wanted.rate.is_none() || wanted.dscp > 0,
+        "nothing was changed: with --rate the packets of migrations are known by a code point: --dscp 1 to 63"
+    );
     let refusals: Vec<String> = chosen.iter().filter_map(|nic| refusal(kernel, nic)).collect();
     ensure!(refusals.is_empty(), "nothing was changed: {}", refusals.join("; "));
     for nic in chosen {
@@ -112,14 +143,18 @@ fn named<'a>(all: &'a [Nic], names: &[String]) -> anyhow::Result<Vec<&'a Nic>> {
     names.iter().map(find).collect()
 }
 
+fn foreign_words(name: &str, kind: &str) -> String {
+    format!(
+        "{name} has {kind}, which somebody else configured: remove that (tc qdisc del dev {name} root), or name other \
+         NICs"
+    )
+}
+
 /// Returns why a NIC's queues are not Skein's to change.
 fn refusal(kernel: &Kernel, nic: &Nic) -> Option<String> {
     let name = &nic.name;
     match queue(kernel, nic) {
-        Some(NicQueue::Foreign { kind }) => Some(format!(
-            "{name} has {kind}, which somebody else configured: remove that (tc qdisc del dev {name} root), or name \
-             other NICs"
-        )),
+        Some(NicQueue::Foreign { kind }) => Some(foreign_words(name, &kind)),
         // A bond, bridge or VLAN: its packets wait in the NICs below.
         Some(NicQueue::Default { kind }) if kind == "noqueue" && nic.kind.as_deref() != Some("veth") => {
             Some(format!("{name} has no queue: name the NICs below it (skein net show)"))
@@ -132,19 +167,50 @@ fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<Applie
     let settings = ShareSettings { percent: wanted.share, priority: wanted.priority, dscp: wanted.dscp };
     let usual = kernel.ask(&Ask::File("/proc/sys/net/core/default_qdisc".into())).text().unwrap_or_default();
     let leaf = Some(usual.trim()).filter(|usual| ["fq_codel", "fq", "cake", "sfq"].contains(usual));
+    let stood = match queue(kernel, nic) {
+        Some(NicQueue::Share(share)) => Some(share),
+        _ => None,
+    };
     let make = |scheduler, rate_bps| {
         remove_from(kernel, nic)?;
-        let lines = share_lines(&nic.name, settings, scheduler, rate_bps, leaf);
-        if let Err(error) = batch(&lines) {
-            // What was made of it goes again.
-            remove_from(kernel, nic)?;
-            return Err(error);
-        }
-        match queue(kernel, nic) {
-            Some(NicQueue::Share(share)) if share.percent == wanted.share => Ok(share),
-            other => bail!("tc made something else of {}: {other:?}", nic.name),
+        let made = batch(&share_lines(&nic.name, settings, scheduler, rate_bps, leaf));
+        match (made, queue(kernel, nic)) {
+            (Ok(()), Some(NicQueue::Share(share))) if share.percent == wanted.share => Ok(share),
+            (made, found) => {
+                // What was made of it goes again.
+                remove_from(kernel, nic)?;
+                Err(made.err().unwrap_or_else(|| anyhow::anyhow!("tc made something else: {found:?}")))
+            }
         }
     };
+    let made = make_either(nic, wanted, make);
+    made.map_err(|error| error.context(what_is_left(kernel, nic, stood.as_ref(), leaf)))
+}
+
+/// Puts the share back that stood. Returns what is left in words.
+fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>, leaf: Option<&str>) -> String {
+    let name = &nic.name;
+    let Some(stood) = stood else { return format!("{name}: no share was made, and none is there") };
+    if matches!(queue(kernel, nic), Some(NicQueue::Share(_))) {
+        return format!("{name}: nothing was changed, the share of {} % stands", stood.percent);
+    }
+    let (priority, dscp) = (stood.priority.unwrap_or_default(), stood.dscp.unwrap_or_default());
+    let settings = ShareSettings { percent: stood.percent, priority, dscp };
+    let lines = share_lines(name, settings, stood.scheduler, stood.rate_bps.unwrap_or_default(), leaf);
+    match batch(&lines).map(|()| queue(kernel, nic)) {
+        Ok(Some(NicQueue::Share(_))) => {
+            format!("{name}: the new share was not made; the one of {} % from before is there again", stood.percent)
+        }
+        _ => format!("{name}: the new share was not made, and NO SHARE IS LEFT: skein net qos apply {name}"),
+    }
+}
+
+/// Makes a share of ETS or, where the kernel has none or a rate is wanted, of HTB.
+fn make_either(
+    nic: &Nic,
+    wanted: &Apply,
+    make: impl Fn(Scheduler, u64) -> anyhow::Result<AppliedShare>,
+) -> anyhow::Result<AppliedShare> {
     if wanted.rate.is_none() {
         match make(Scheduler::Ets, 0) {
             // The kernel's own words.
@@ -162,6 +228,12 @@ fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<Applie
 
 fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> {
     let chosen = if names.is_empty() { all.iter().collect() } else { named(all, names)? };
+    let foreign = |nic: &&Nic| match queue(kernel, nic) {
+        Some(NicQueue::Foreign { kind }) => Some(foreign_words(&nic.name, &kind)),
+        _ => None,
+    };
+    let foreign: Vec<String> = chosen.iter().filter_map(foreign).collect();
+    ensure!(names.is_empty() || foreign.is_empty(), "nothing was changed: {}", foreign.join("; "));
     let mut removed = Vec::new();
     for nic in chosen {
         if remove_from(kernel, nic)? {
@@ -193,11 +265,19 @@ fn batch(lines: &str) -> anyhow::Result<()> {
     if said.status.success() {
         return Ok(());
     }
-    let words = said.errors.lines().filter(|line| !line.contains("Warning")).collect::<Vec<_>>().join(", ");
+    let words = tc_words(&said.errors);
     if words.contains("not permitted") {
         bail!("the kernel does not permit it: it takes root (CAP_NET_ADMIN)");
     }
     bail!("tc refuses: {words}")
+}
+
+/// Returns what tc says is wrong, without its usage.
+fn tc_words(errors: &str) -> String {
+    let says =
+        |line: &&str| !line.contains("Warning") && !line.starts_with("Command failed") && !line.trim().is_empty();
+    let lines = errors.lines().take_while(|line| !line.starts_with("Usage:")).filter(says).take(TC_LINES_MAX);
+    lines.map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
 fn show(kernel: &Kernel, all: &[Nic], json: bool) -> anyhow::Result<()> {
@@ -228,10 +308,29 @@ fn share_words(share: &AppliedShare) -> String {
             None => "htb".to_owned(),
         },
     };
+    let marks = match (share.priority, share.dscp) {
+        (Some(priority), _) => format!(", by the priority {priority}"),
+        (None, Some(dscp)) => format!(", by the code point {dscp} (DSCP)"),
+        (None, None) => String::new(),
+    };
     format!(
-        "at least {} % for migrations ({by}); sent since: {} of migrations, {} of others",
+        "at least {} % for migrations ({by}{marks}); sent since: {} of migrations, {} of others",
         share.percent,
         about_bytes(share.migrations_bytes),
         about_bytes(share.others_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_tc_says_is_told_without_its_usage() {
+        let errors = "Warning: sch_htb: quantum is big.\nIllegal \"burst\"\nUsage: ... qdisc add ... htb [default N]\n \
+                      default  minor id\nCommand failed -:2\n";
+        assert_eq!(tc_words(errors), "Illegal \"burst\"");
+        let errors = "Error: Specified qdisc kind is unknown.\nCommand failed -:1\n";
+        assert_eq!(tc_words(errors), "Error: Specified qdisc kind is unknown.");
+    }
 }

@@ -22,6 +22,7 @@ fn the_downtime_is_short_where_that_costs_next_to_nothing() {
         throttle: 0,
         sampled: None,
         nics: 1,
+        limit: None,
     };
     assert_eq!(watch.aim(sample.fits), sample.fits / 16, "as long as nothing is known");
     for (rate, aims) in [(20.0, sample.fits / 16), (190.0, sample.fits)] {
@@ -49,7 +50,8 @@ fn a_guest_that_is_not_throttled_though_it_may_be_is_given_up() {
         let round = 1 + tenth / 20;
         // Each round of two seconds leaves as much again.
         let remaining = round * (400.0 * MB) as u64 - sent;
-        let sample = CopySample { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2 };
+        let sample =
+            CopySample { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2, limit: None };
         said.extend(Some(watch.sample(&sample).1).filter(|help| *help != ConvergenceStep::None));
     }
     assert!(matches!(said[..], [ConvergenceStep::Throttle(..), ConvergenceStep::GiveUp(..), ..]), "{said:?}");
@@ -64,7 +66,8 @@ fn a_link_that_is_lost_is_no_reason_to_give_up() {
         let moved = at.as_secs_f64().min(4.5);
         let (round, sent) = (1 + moved as u64, (200.0 * MB * moved) as u64);
         let remaining = round * (200.0 * MB) as u64 - sent;
-        let sample = CopySample { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2 };
+        let sample =
+            CopySample { at, round, sent, remaining, fits: 50 << 20, throttle: 0, sampled: None, nics: 2, limit: None };
         assert_eq!(watch.sample(&sample).1, ConvergenceStep::None, "{at:?}");
     }
 }
@@ -79,7 +82,8 @@ fn an_outage_is_not_in_the_figures_after_it() {
         let moved = if tenth < 100 { tenth } else { tenth.saturating_sub(200) + 100 } as f64 / 10.0;
         let (round, sent) = (1 + (moved / 0.75) as u64, (200.0 * MB * moved) as u64);
         let remaining = round * (150.0 * MB) as u64 - sent.min(round * (150.0 * MB) as u64);
-        let sample = CopySample { at, round, sent, remaining, fits: 5 << 20, throttle: 0, sampled: None, nics: 2 };
+        let sample =
+            CopySample { at, round, sent, remaining, fits: 5 << 20, throttle: 0, sampled: None, nics: 2, limit: None };
         let (convergence, _) = watch.sample(&sample);
         if tenth > 220 {
             said.extend(convergence);
@@ -90,6 +94,40 @@ fn an_outage_is_not_in_the_figures_after_it() {
         let Convergence::Never(pace) = convergence else { continue };
         assert!((150_000_000..300_000_000).contains(&pace.dirties_bytes_per_s), "{pace}");
         assert!((150_000_000..300_000_000).contains(&pace.moves_bytes_per_s), "{pace}");
+    }
+}
+
+/// Tests a copy at 10 Mb/s, whose QEMU hands over 4 MiB every 3.4 s.
+#[test]
+fn a_copy_in_bursts_is_foretold_as_its_limit_says() {
+    const LIMIT: u64 = 1_250_000;
+    const BURST: u64 = 4 << 20;
+    for limit in [None, Some(LIMIT)] {
+        let mut watch = ConvergenceWatch::new(0);
+        for tenth in 0..1000u64 {
+            let sent = tenth * LIMIT / 10 / BURST * BURST;
+            let sample = CopySample {
+                at: Duration::from_millis(tenth * 100),
+                round: 1,
+                sent,
+                remaining: 300_000_000 - sent,
+                fits: 50_000,
+                throttle: 0,
+                sampled: None,
+                nics: 1,
+                limit,
+            };
+            let seconds = match watch.sample(&sample).0 {
+                Some(Convergence::FirstRound { seconds }) => seconds,
+                None => continue,
+                other => panic!("{other:?}"),
+            };
+            // With the limit from the first moment, else once some bursts were seen.
+            let is = sample.remaining as f64 / LIMIT as f64;
+            if limit.is_some() || tenth > 200 {
+                assert!((is / 1.6..is * 1.6).contains(&seconds), "{limit:?} {tenth}: {seconds} {is}");
+            }
+        }
     }
 }
 
@@ -105,6 +143,7 @@ fn a_pause_of_qemu_is_no_slow_link() {
         throttle: 0,
         sampled: None,
         nics: 2,
+        limit: None,
     };
     for tenth in 0..100u64 {
         // Seven seconds pass after each second at 200 MB/s.
@@ -134,6 +173,7 @@ fn a_guest_that_should_converge_and_does_not_is_given_up_late() {
             throttle: 0,
             sampled: None,
             nics: 2,
+            limit: None,
         }) {
             (_, ConvergenceStep::GiveUp(_, lack)) => Some((tenth / 10, lack)),
             (convergence, _) => {
@@ -214,6 +254,7 @@ impl Guest {
                     throttle,
                     sampled,
                     nics: 2,
+                    limit: None,
                 };
                 let (convergence, help) = watch.sample(&sample);
                 said.extend(convergence.map(|convergence| (at, round, convergence)));
@@ -281,6 +322,7 @@ fn what_does_not_help_is_given_up_in_time() {
                 throttle,
                 sampled: None,
                 nics: 2,
+                limit: None,
             };
             match watch.sample(&sample).1 {
                 ConvergenceStep::None => false,
@@ -355,7 +397,7 @@ proptest! {
         let mut watch = ConvergenceWatch::new(allowed);
         for (at, [round, sent, remaining, fits], (throttle, nics, sampled)) in samples {
             let at = Duration::from_millis(at);
-            let sample = CopySample { at, round, sent, remaining, fits, throttle, sampled, nics };
+            let sample = CopySample { at, round, sent, remaining, fits, throttle, sampled, nics, limit: None };
             let (convergence, _) = watch.sample(&sample);
             if let Some(Convergence::FirstRound { seconds } | Convergence::In { seconds }) = convergence {
                 prop_assert!(seconds.is_finite() && seconds >= 0.0);
