@@ -306,8 +306,8 @@ impl Controller {
         self.tables.vms.get(name).map(|found| found.value.clone()).filter(|vm| vm.is_claimed)
     }
 
-    /// Forgets VMs that no host has had for a while, if no host is silent that might have them. A VM that may have ended
-    /// with a host that is off is remembered as one that only the cluster knows.
+    /// Forgets VMs that no host has had for a while, if no host is silent that might have them. A VM that may have
+    /// ended with a host that is off is remembered as one that only the cluster knows.
     pub(crate) fn forget_missing(&mut self, now: Now) {
         let most = self.settings.missing_ms;
         let is_off = |host: &str| self.tables.hosts.get(host).is_some_and(|of| of.value.contact == Contact::Off);

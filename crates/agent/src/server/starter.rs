@@ -219,8 +219,8 @@ impl MigrationStarter {
         Ok((CheckResult { vm: name.to_owned(), to: to.to_owned(), problems, forecast }, launch))
     }
 
-    /// Returns the paths to a host that carry guests, or those that are excluded if there is no other, each as fast as it
-    /// was measured to be, or else as its NIC here or, if the NIC's speed is not known, as it was of late.
+    /// Returns the paths to a host that carry guests, or those that are excluded if there is no other, each as fast as
+    /// it was measured to be, or else as its NIC here or, if the NIC's speed is not known, as it was of late.
     fn paths(&self, to: &str, source: &HostFacts) -> Vec<PathFacts> {
         let speed = |nic: &str| source.nics.iter().find(|found| found.name == nic)?.speed_bits_per_s;
         let probed = |path: &PathSnapshot| {

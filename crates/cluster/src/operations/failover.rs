@@ -50,8 +50,8 @@ impl Controller {
         is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
     }
 
-    /// Returns the hosts that may have a VM which is a dead host's by the records: they may be on, and nobody knows what
-    /// they run.
+    /// Returns the hosts that may have a VM which is a dead host's by the records: they may be on, and nobody knows
+    /// what they run.
     ///
     /// A host that reported while it lived had its VMs then. Of a dead host that has not, nobody knows where its VMs
     /// went while no controller looked: each other host has to report. A VM that its host said to have no more may be
