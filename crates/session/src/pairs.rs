@@ -308,7 +308,7 @@ mod tests {
         let [nic, network] = [of("eth0", [10, 7, 0, 1], 24), of("lo", [10, 9, 9, 1], 32)];
         let loopbacks = [of("lo", [127, 0, 0, 1], 8), of("lo", [127, 0, 0, 2], 8)];
         let all: Vec<NicAddress> = [nic.clone(), network.clone()].into_iter().chain(loopbacks.clone()).collect();
-        assert_eq!(usable_beside(all.clone(), &nic), [nic.clone()]);
+        assert_eq!(usable_beside(all.clone(), &nic), std::slice::from_ref(&nic));
         assert_eq!(usable_beside(all.clone(), &network), [nic, network]);
         assert_eq!(usable_beside(all, &loopbacks[0]), loopbacks);
     }
