@@ -321,6 +321,9 @@ impl Controller {
             // It is seen to with the others of that host.
             .filter(|name| !self.tables.vms.get(name).and_then(|vm| vm.value.host.as_deref()).is_some_and(is_off))
             .collect();
+        if long.is_empty() {
+            return;
+        }
         let is_silent = self.tables.hosts.iter().any(|(name, host)| {
             host.value.contact != Contact::Joined && !host.value.contact.is_off() && self.reporting(name).is_none()
         });

@@ -70,6 +70,11 @@ impl Controller {
         hosts.map(|(name, _)| name.as_str()).collect()
     }
 
+    /// Returns the same without one host.
+    pub(crate) fn unheard_beside(&self, host: &str) -> Vec<&str> {
+        self.unheard_since_restore().into_iter().filter(|name| *name != host).collect()
+    }
+
     /// Says for what starts wait. `None`: for nothing.
     pub(crate) fn restore_words(&self) -> Option<String> {
         let unheard = self.unheard_since_restore();

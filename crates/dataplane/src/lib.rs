@@ -75,6 +75,7 @@ pub use packet_survey::PathSurvey;
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
 pub use skein_link::TrafficClass;
 pub use skein_session::address::{Network, NicAddress};
+pub use skein_session::pairs::{is_routable, is_same_network};
 pub use skein_session::path_use::PathUse;
 pub use skein_session::{Ended, OpenError, PathId, PathStatus, StreamId, Width};
 pub use stream::{JoinError, StreamContent};

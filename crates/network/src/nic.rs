@@ -10,7 +10,7 @@ use crate::attributes::{attributes, text, u16_at, u32_at, u64_at};
 use crate::source::{Answer, Ask, DriverAsk, Source};
 
 /// A network interface.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Nic {
     /// The name, as in `ip link`.

@@ -90,6 +90,11 @@ fn subnet(address: &NicAddress) -> Subnet {
     (address.ip.is_ipv4(), address.prefix, network_bits(address.ip, address.prefix))
 }
 
+/// Returns whether two addresses are of one network.
+pub fn is_same_network(one: &NicAddress, other: &NicAddress) -> bool {
+    subnet(one) == subnet(other)
+}
+
 /// Returns whether an address can be that of another host's NIC, or of this host's loopback.
 pub fn is_routable(ip: IpAddr) -> bool {
     match ip {
@@ -311,6 +316,14 @@ mod tests {
         assert_eq!(usable_beside(all.clone(), &nic), std::slice::from_ref(&nic));
         assert_eq!(usable_beside(all.clone(), &network), [nic, network]);
         assert_eq!(usable_beside(all, &loopbacks[0]), loopbacks);
+    }
+
+    #[test]
+    fn networks_are_told_by_their_prefix() {
+        let of = |ip: &str, prefix| NicAddress::new(ip.parse().unwrap(), prefix, "eth0");
+        assert!(is_same_network(&of("10.7.0.1", 24), &of("10.7.0.2", 24)));
+        assert!(!is_same_network(&of("10.7.0.1", 24), &of("10.7.1.2", 24)));
+        assert!(!is_same_network(&of("10.7.0.1", 24), &of("10.7.0.2", 16)));
     }
 
     fn addresses(list: &[(&str, &str)]) -> Vec<NicAddress> {

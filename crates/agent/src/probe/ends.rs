@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use skein_api::{ProbedEnd, ProbedPath, RoundTrip, UnusedPair};
-use skein_dataplane::{DialedPath, NicAddress, PathSurvey, PathUse};
+use skein_dataplane::{DialedPath, NicAddress, PathSurvey, PathUse, is_routable};
 use skein_inventory::printable;
 use skein_network::{Duplex, Interface, InterfaceAddress, NicDcb, dcb_of};
 
@@ -16,12 +16,6 @@ const PATHLESS_MAX: usize = 16;
 
 pub(super) fn fit(name: &str) -> String {
     printable(name.to_owned(), WORDS_BYTES_MAX)
-}
-
-/// Returns whether two addresses are of one network.
-pub(super) fn is_same_network(a: &NicAddress, b: &NicAddress) -> bool {
-    let of = |of: &NicAddress| InterfaceAddress { ip: of.ip, prefix_len: of.prefix, usable: true };
-    network(&of(a)) == network(&of(b))
 }
 
 fn network(address: &InterfaceAddress) -> (IpAddr, u8) {
@@ -38,7 +32,7 @@ pub(super) fn pathless(
     let addresses = |of: &'_ [Interface]| -> Vec<(String, bool, InterfaceAddress)> {
         let of_nic = |of: &Interface| {
             let (name, is_up) = (of.nic.name.clone(), of.nic.up());
-            let routable = of.nic.addresses.iter().filter(|address| is_routable(address.ip)).copied();
+            let routable = of.nic.addresses.iter().filter(|address| leads_elsewhere(address.ip)).copied();
             routable.map(move |address| (name.clone(), is_up, address)).collect::<Vec<_>>()
         };
         of.iter().flat_map(of_nic).collect()
@@ -75,13 +69,8 @@ pub(super) fn pathless(
     pairs
 }
 
-/// Returns whether an address leads to another host, and not only over one link.
-fn is_routable(ip: IpAddr) -> bool {
-    let is_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_loopback(),
-    };
-    !is_local && !ip.is_multicast() && !ip.is_unspecified()
+fn leads_elsewhere(ip: IpAddr) -> bool {
+    is_routable(ip) && !ip.is_loopback()
 }
 
 /// Returns what an end of a path is. `interfaces` are those of its host, as far as they are known.
@@ -171,13 +160,5 @@ mod tests {
         let told = pathless(["a", "b"], [&two, &others], [["eth0"].into(), ["eth0"].into()]);
         assert_eq!((told.len(), &told[0].nic[..]), (1, "eth9"));
         assert_eq!(told[0].why, "the link of eth9 is down at a");
-    }
-
-    #[test]
-    fn networks_are_told_by_their_prefix() {
-        let of = |ip: &str, prefix| NicAddress::new(ip.parse().unwrap(), prefix, "eth0");
-        assert!(is_same_network(&of("10.7.0.1", 24), &of("10.7.0.2", 24)));
-        assert!(!is_same_network(&of("10.7.0.1", 24), &of("10.7.1.2", 24)));
-        assert!(!is_same_network(&of("10.7.0.1", 24), &of("10.7.0.2", 16)));
     }
 }

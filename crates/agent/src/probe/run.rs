@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use skein_api::{MeasuredRate, Probe, ProbedPath, Together, UnusedPair};
-use skein_dataplane::{DialedPath, Dialer, NicAddress, PathId, PathSurvey, PathUse};
+use skein_dataplane::{DialedPath, Dialer, NicAddress, PathId, PathSurvey, PathUse, is_same_network};
 use skein_host::Kernel;
 use skein_network::Interface;
 use skein_units::measured::bps;
 use thiserror::Error;
 
-use super::ends::{fit, is_same_network, looked_at, pathless};
+use super::ends::{fit, looked_at, pathless};
 use super::load::load;
 use super::order::{AgentLoad, Count};
 use super::rates::{is_plausible, measured, others_hold_cores, repeated_ppm, used};

@@ -44,7 +44,7 @@ pub fn check(excluded: &[Network], preferred: &[Network], nics: &[Nic]) -> anyho
 
 #[cfg(test)]
 mod tests {
-    use skein_network::{Counters, InterfaceAddress};
+    use skein_network::InterfaceAddress;
 
     use super::*;
 
@@ -52,18 +52,8 @@ mod tests {
         Nic {
             name: "eth0".into(),
             index: 2,
-            mac: None,
-            mtu: 1500,
-            admin_up: true,
-            carrier: true,
-            loopback: false,
-            kind: None,
-            master: None,
-            lower: None,
-            speed_mbit: None,
-            rx_queues: 1,
             addresses: vec![InterfaceAddress { ip: ip.parse().unwrap(), prefix_len: 24, usable: true }],
-            counters: Counters::default(),
+            ..Nic::default()
         }
     }
 

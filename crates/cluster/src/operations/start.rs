@@ -139,7 +139,7 @@ impl Controller {
             return Startable::NotYet;
         }
         // Wherever it was as of a backup: a host that is silent since may have been given it.
-        if self.unheard_since_restore().iter().any(|unheard| *unheard != home) {
+        if !self.unheard_beside(home).is_empty() {
             return Startable::NotYet;
         }
         match self.tables.hosts.get(home).map(|host| host.value.contact) {
@@ -337,7 +337,7 @@ impl Controller {
             (of.state, of.detail, of.ended) = (MoveState::Left, why, Some(now.wall));
         } else if let Some(why) = self.refusal(vm, of.to.as_deref()) {
             (of.state, of.detail, of.ended) = (MoveState::Failed, why, Some(now.wall));
-        } else if self.unheard_since_restore().iter().any(|unheard| *unheard != home) {
+        } else if !self.unheard_beside(home).is_empty() {
             of.detail = self.restore_words().unwrap_or_default();
         }
     }

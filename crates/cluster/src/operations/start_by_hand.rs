@@ -119,7 +119,7 @@ impl Controller {
     /// Returns what stands against a start if the store was restored from a backup, and hosts may have been given the
     /// VM since.
     fn unheard_after_restore(&self, host: &str, vm: &str) -> Option<Against> {
-        let unheard: Vec<&str> = self.unheard_since_restore().into_iter().filter(|name| *name != host).collect();
+        let unheard = self.unheard_beside(host);
         let first = unheard.first()?;
         let message = format!(
             "the cluster was restored from a backup, and '{vm}' may run on {}, of which nothing was heard since",

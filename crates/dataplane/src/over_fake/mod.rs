@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use skein_host::{CoreList, Counters, InterfaceAddress, Nic, NicError, WantedConnections};
+use skein_host::{CoreList, InterfaceAddress, Nic, NicError, WantedConnections};
 use skein_link::fake::{FAKE_CAPS, FakeHost, FakeNetwork};
 use skein_link::{Caps, Security};
 use skein_session::Ended;
@@ -51,18 +51,13 @@ impl HostNics for FakeHost {
         let nics = FakeHost::nics(self).into_iter().map(|nic| Nic {
             name: nic.name,
             index: nic.index,
-            mac: None,
             mtu: nic.mtu,
             admin_up: true,
             carrier: true,
-            loopback: false,
-            kind: None,
-            master: None,
-            lower: None,
             speed_mbit: Some(10_000),
             rx_queues: 1,
             addresses: vec![InterfaceAddress { ip: nic.ip, prefix_len: 24, usable: true }],
-            counters: Counters::default(),
+            ..Nic::default()
         });
         Ok(nics.collect())
     }

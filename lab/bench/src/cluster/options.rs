@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    fmt,
     path::PathBuf,
     sync::{
         Arc,
@@ -62,6 +63,24 @@ pub(super) fn in_thread<T: Send>(
         let running = scope.spawn(move || rounds(&|note| drop(sender.send(note))));
         notes.iter().for_each(tell);
         running.join().unwrap_or_else(|panic| Err(BenchError::Cluster(words_of_panic(&*panic))))
+    })
+}
+
+/// Runs a case's rounds, three or one, as [`in_thread`] does, and tells what was seen in each.
+pub(super) fn rounds<T: fmt::Display + Send>(
+    options: &ClusterOptions,
+    tell: &mut dyn FnMut(String),
+    mut round: impl FnMut() -> Result<T, BenchError> + Send,
+) -> Result<Vec<T>, BenchError> {
+    in_thread(tell, |tell| {
+        let mut seen = Vec::new();
+        for nth in 1..=options.runs.unwrap_or(if options.quick { 1 } else { 3 }) {
+            options.check_interrupt()?;
+            let of = round()?;
+            tell(format!("round {nth}: {of}"));
+            seen.push(of);
+        }
+        Ok(seen)
     })
 }
 

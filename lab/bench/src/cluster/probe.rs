@@ -11,7 +11,7 @@ use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_units::measured;
 
-use super::options::{ClusterOptions, in_thread};
+use super::options::{ClusterOptions, rounds};
 use super::probe_figure::{Cost, Lie, Shared};
 use crate::error::BenchError;
 
@@ -34,101 +34,80 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Runs the rounds of `mtu-lie`.
 pub fn lie(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Lie>, BenchError> {
-    in_thread(tell, |tell| {
-        rounds(options, tell, || {
-            let mut cluster = cluster(options, 2, Some(LIE_MBIT));
-            for host in [SOURCE, TARGET] {
-                // A veth passes what TCP leaves to the NIC to cut, however large.
-                let of_nic = |nic| format!("link set nic{nic} mtu 9000 gso_max_segs 1\n");
-                in_host(&cluster, host, &[of_nic(0), of_nic(1)].concat());
-            }
-            let ports = "link set seg.0 mtu 1500\nlink set a-0 mtu 1500\nlink set b-0 mtu 1500";
-            in_switch(&cluster, "ip", ports);
-            boot(&mut cluster);
-            let (probe, named_s) = probe(&cluster, "nic0: packets of 1500 bytes pass");
-            let is_named =
-                probe.verdict.findings.iter().any(|found| {
-                    found.kind == FindingKind::LargePacketsLost && found.nics.iter().any(|nic| nic == "nic0")
-                });
-            let lie_s = moved_s(&cluster, SOURCE, TARGET);
-            in_switch(&cluster, "ip", "link set seg.0 mtu 9216\nlink set a-0 mtu 9216\nlink set b-0 mtu 9216");
-            let honest_s = moved_s(&cluster, TARGET, SOURCE);
-            Lie { named_s: named_s.filter(|_| is_named), lie_s, honest_s, is_intact: is_intact(&cluster) }
-        })
+    rounds(options, tell, || {
+        let mut cluster = cluster(options, 2, Some(LIE_MBIT));
+        for host in [SOURCE, TARGET] {
+            // A veth passes what TCP leaves to the NIC to cut, however large.
+            let of_nic = |nic| format!("link set nic{nic} mtu 9000 gso_max_segs 1\n");
+            in_host(&cluster, host, &[of_nic(0), of_nic(1)].concat());
+        }
+        let ports = "link set seg.0 mtu 1500\nlink set a-0 mtu 1500\nlink set b-0 mtu 1500";
+        in_switch(&cluster, "ip", ports);
+        boot(&mut cluster);
+        let (probe, named_s) = probe(&cluster, "nic0: packets of 1500 bytes pass");
+        let is_named = probe
+            .verdict
+            .findings
+            .iter()
+            .any(|found| found.kind == FindingKind::LargePacketsLost && found.nics.iter().any(|nic| nic == "nic0"));
+        let lie_s = moved_s(&cluster, SOURCE, TARGET);
+        in_switch(&cluster, "ip", "link set seg.0 mtu 9216\nlink set a-0 mtu 9216\nlink set b-0 mtu 9216");
+        let honest_s = moved_s(&cluster, TARGET, SOURCE);
+        Ok(Lie { named_s: named_s.filter(|_| is_named), lie_s, honest_s, is_intact: is_intact(&cluster) })
     })
 }
 
 /// Runs the rounds of `shared-bottleneck`.
 pub fn shared(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Shared>, BenchError> {
-    in_thread(tell, |tell| {
-        rounds(options, tell, || {
-            let mut cluster = cluster(options, 2, None);
-            let cable = "link add far type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+    rounds(options, tell, || {
+        let mut cluster = cluster(options, 2, None);
+        let cable = "link add far type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
                          link set far up\n\
                          link add up0 type veth peer name up1\n\
                          link set up0 master seg.0 up\nlink set up1 master far up\n\
                          link set a-1 master seg.0\nlink set b-0 master far\nlink set b-1 master far\n";
-            in_switch(&cluster, "ip", cable);
-            let shaper =
-                |end| format!("qdisc add dev {end} root tbf rate {CABLE_MBIT}mbit burst 131072 limit 524288\n");
-            in_switch(&cluster, "tc", &[shaper("up0"), shaper("up1")].concat());
-            boot(&mut cluster);
-            let (probe, _) = probe(&cluster, "");
-            let is_found = probe.verdict.findings.iter().any(|found| found.kind == FindingKind::SharedBottleneck);
-            let both_s = moved_s(&cluster, SOURCE, TARGET);
-            for host in [SOURCE, TARGET] {
-                in_host(&cluster, host, "link set nic1 down");
-            }
-            let one_s = moved_s(&cluster, TARGET, SOURCE);
-            Shared { is_found, both_s, one_s, is_intact: is_intact(&cluster) }
-        })
+        in_switch(&cluster, "ip", cable);
+        let shaper = |end| format!("qdisc add dev {end} root tbf rate {CABLE_MBIT}mbit burst 131072 limit 524288\n");
+        in_switch(&cluster, "tc", &[shaper("up0"), shaper("up1")].concat());
+        boot(&mut cluster);
+        let (probe, _) = probe(&cluster, "");
+        let is_found = probe.verdict.findings.iter().any(|found| found.kind == FindingKind::SharedBottleneck);
+        let both_s = moved_s(&cluster, SOURCE, TARGET);
+        for host in [SOURCE, TARGET] {
+            in_host(&cluster, host, "link set nic1 down");
+        }
+        let one_s = moved_s(&cluster, TARGET, SOURCE);
+        Ok(Shared { is_found, both_s, one_s, is_intact: is_intact(&cluster) })
     })
 }
 
 /// Runs the rounds of `probe-cost`.
 pub fn cost(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Cost>, BenchError> {
-    in_thread(tell, |tell| {
-        rounds(options, tell, || {
-            let mut cluster = cluster(options, COST_NICS, Some(COST_MBIT));
-            boot(&mut cluster);
-            let before = cluster.lab().counters(SOURCE).expect("the host is there");
-            let (probed, _) = probe(&cluster, "");
-            let after = cluster.lab().counters(SOURCE).expect("the host is there");
-            let most = after.iter().map(|(nic, after)| after.tx_bytes - before[nic].tx_bytes).max().unwrap_or(0);
-            let alone_s = moved_s(&cluster, SOURCE, TARGET);
-            moved_s(&cluster, TARGET, SOURCE);
-            let beside_s = thread::scope(|scope| {
-                let moving = scope.spawn(|| moved_s(&cluster, SOURCE, TARGET));
-                while !moving.is_finished() {
-                    probe(&cluster, "");
-                }
-                moving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            });
-            Cost {
-                paths: probed.paths.len(),
-                took_s: probed.took_ms as f64 / 1e3,
-                of_minute: most as f64 * 8.0 / (60.0 * f64::from(COST_MBIT) * 1e6),
-                alone_s,
-                beside_s,
-                is_intact: is_intact(&cluster),
+    rounds(options, tell, || {
+        let mut cluster = cluster(options, COST_NICS, Some(COST_MBIT));
+        boot(&mut cluster);
+        let before = cluster.lab().counters(SOURCE).expect("the host is there");
+        let (probed, _) = probe(&cluster, "");
+        let after = cluster.lab().counters(SOURCE).expect("the host is there");
+        let most = after.iter().map(|(nic, after)| after.tx_bytes - before[nic].tx_bytes).max().unwrap_or(0);
+        let alone_s = moved_s(&cluster, SOURCE, TARGET);
+        moved_s(&cluster, TARGET, SOURCE);
+        let beside_s = thread::scope(|scope| {
+            let moving = scope.spawn(|| moved_s(&cluster, SOURCE, TARGET));
+            while !moving.is_finished() {
+                probe(&cluster, "");
             }
+            moving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        Ok(Cost {
+            paths: probed.paths.len(),
+            took_s: probed.took_ms as f64 / 1e3,
+            of_minute: most as f64 * 8.0 / (60.0 * f64::from(COST_MBIT) * 1e6),
+            alone_s,
+            beside_s,
+            is_intact: is_intact(&cluster),
         })
     })
-}
-
-fn rounds<T: std::fmt::Display>(
-    options: &ClusterOptions,
-    tell: &dyn Fn(String),
-    mut round: impl FnMut() -> T,
-) -> Result<Vec<T>, BenchError> {
-    let mut seen = Vec::new();
-    for nth in 1..=options.runs.unwrap_or(if options.quick { 1 } else { 3 }) {
-        options.check_interrupt()?;
-        let of = round();
-        tell(format!("round {nth}: {of}"));
-        seen.push(of);
-    }
-    Ok(seen)
 }
 
 /// Builds two hosts without agents.

@@ -2,7 +2,7 @@
 
 use skein_units::measured;
 
-use crate::figure::{Limit::AtMost, Measured, part};
+use crate::figure::{Limit::AtMost, most, part};
 use crate::results::Part;
 
 /// What was seen in a round in which a switch drops packets that both NICs send.
@@ -102,10 +102,6 @@ pub fn judge_cost(rounds: &[Cost]) -> Vec<Part> {
 fn ratio(one_s: f64, other_s: f64) -> (f64, String) {
     let of = one_s / other_s;
     (of, format!("{of:.3} x ({} and {})", measured::seconds(one_s), measured::seconds(other_s)))
-}
-
-fn most<T>(rounds: &[T], of: impl Fn(&T) -> (f64, String)) -> Measured {
-    rounds.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or_else(|| "nothing was measured".to_owned())
 }
 
 fn intact<T>(rounds: &[T], is_intact: impl Fn(&T) -> bool) -> Part {

@@ -1,7 +1,7 @@
 //! Limits a migration, changes the limit while it runs, and has two migrations share a NIC.
 
 use std::{
-    thread,
+    fmt, thread,
     time::{Duration, Instant},
 };
 
@@ -10,7 +10,7 @@ use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_units::measured;
 
-use super::options::{ClusterOptions, in_thread};
+use super::options::{ClusterOptions, rounds};
 use super::rate_limit_figure::{ASKED_BPS, Limited};
 use crate::error::BenchError;
 
@@ -27,13 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the rounds.
 pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Limited>, BenchError> {
-    in_thread(tell, |tell| rounds(options, tell))
-}
-
-fn rounds(options: &ClusterOptions, tell: &dyn Fn(String)) -> Result<Vec<Limited>, BenchError> {
-    let mut seen = Vec::new();
-    for round in 1..=options.runs.unwrap_or(if options.quick { 1 } else { 3 }) {
-        options.check_interrupt()?;
+    rounds(options, tell, || {
         let settings = Settings { rates: vec![Some(LINK_MBIT)], outgoing: 2, incoming: 2, ..options.settings() };
         let mut cluster = Cluster::up(settings);
         let vms = ["v1", "v2", "v3"];
@@ -47,18 +41,16 @@ fn rounds(options: &ClusterOptions, tell: &dyn Fn(String)) -> Result<Vec<Limited
         options.check_interrupt()?;
         let shared_bps = shared(&cluster);
         let is_intact = |vm: &&str| cluster.where_runs(vm) == [TARGET] && cluster.verify(vm).is_good();
-        let limited = Limited { bps, shared_bps, intact: vms.iter().filter(|vm| is_intact(vm)).count() };
-        tell(format!(
-            "round {round}: {} and {} as asked, {} and {} side by side; {} of 3 intact",
-            measured::bps(limited.bps[0]),
-            measured::bps(limited.bps[1]),
-            measured::bps(limited.shared_bps[0]),
-            measured::bps(limited.shared_bps[1]),
-            limited.intact
-        ));
-        seen.push(limited);
+        Ok(Limited { bps, shared_bps, intact: vms.iter().filter(|vm| is_intact(vm)).count() })
+    })
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, second] = self.bps.map(measured::bps);
+        let [one, other] = self.shared_bps.map(measured::bps);
+        write!(f, "{first} and {second} as asked, {one} and {other} side by side; {} of 3 intact", self.intact)
     }
-    Ok(seen)
 }
 
 /// Returns what the NIC has sent, in bytes.

@@ -2,7 +2,7 @@
 
 use skein_units::measured;
 
-use crate::figure::{Limit::AtMost, part};
+use crate::figure::{Limit::AtMost, most, part};
 use crate::results::Part;
 
 /// What is asked for first, and in the middle, in bits per second.
@@ -24,22 +24,19 @@ pub struct Limited {
 
 /// Returns the figure's parts, by the worst round. Without rounds nothing was measured.
 pub fn judge(rounds: &[Limited]) -> Vec<Part> {
-    let worst = |of: &dyn Fn(&Limited) -> (f64, String)| {
-        rounds.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or_else(|| "nothing was measured".to_owned())
-    };
     let off = |nth: usize| {
-        worst(&|round| {
+        most(rounds, |round| {
             let off = (round.bps[nth] / ASKED_BPS[nth] as f64 - 1.0).abs();
             (off, format!("{} off ({})", measured::percent(off), measured::bps(round.bps[nth])))
         })
     };
-    let apart = worst(&|round| {
+    let apart = most(rounds, |round| {
         let [one, other] = round.shared_bps;
         let apart = 1.0 - one.min(other) / one.max(other);
         let words = format!("{} ({} and {})", measured::percent(apart), measured::bps(one), measured::bps(other));
         (if apart.is_finite() { apart } else { 1.0 }, words)
     });
-    let lost = worst(&|round| ((3 - round.intact) as f64, format!("{} of 3", round.intact)));
+    let lost = most(rounds, |round| ((3 - round.intact) as f64, format!("{} of 3", round.intact)));
     vec![
         part("300 Mb/s that are asked for come within 3 %, after 1 s".into(), AtMost(OFF_SHARE), off(0)),
         part("600 Mb/s that are asked for in the middle do, too".into(), AtMost(OFF_SHARE), off(1)),

@@ -2,6 +2,7 @@
 //! guests.
 
 use std::{
+    fmt,
     process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
@@ -13,7 +14,7 @@ use skein_lab_cluster::{Cluster, Settings};
 use skein_lab_guest::Params;
 use skein_units::measured;
 
-use super::options::{ClusterOptions, in_thread};
+use super::options::{ClusterOptions, rounds};
 use super::share_figure::{GUESTS, Shared};
 use crate::error::BenchError;
 
@@ -41,13 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs the rounds.
 pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Shared>, BenchError> {
-    in_thread(tell, |tell| rounds(options, tell))
-}
-
-fn rounds(options: &ClusterOptions, tell: &dyn Fn(String)) -> Result<Vec<Shared>, BenchError> {
-    let mut seen = Vec::new();
-    for round in 1..=options.runs.unwrap_or(if options.quick { 1 } else { 3 }) {
-        options.check_interrupt()?;
+    rounds(options, tell, || {
         let many = u16::try_from(GUESTS).unwrap_or(u16::MAX);
         let settings = Settings {
             nics: NICS,
@@ -64,19 +59,21 @@ fn rounds(options: &ClusterOptions, tell: &dyn Fn(String)) -> Result<Vec<Shared>
             cluster.start_vm(SOURCE, &definition);
         }
         vms.iter().for_each(|vm| cluster.wait_working(vm));
-        let shared = shared(&cluster, options, &vms);
-        tell(format!(
-            "round {round}: {} for migrations, both fill {}; against them {} of before; alone others have {}; {} of \
-             {GUESTS} intact",
-            measured::percent(shared.share),
-            measured::percent(shared.filled),
-            measured::percent(shared.against),
-            measured::percent(shared.foreign_alone),
-            shared.intact
-        ));
-        seen.push(shared);
+        Ok(shared(&cluster, options, &vms))
+    })
+}
+
+impl fmt::Display for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares = [self.share, self.filled, self.against, self.foreign_alone];
+        let [share, filled, against, alone] = shares.map(measured::percent);
+        write!(
+            f,
+            "{share} for migrations, both fill {filled}; against them {against} of before; alone others have {alone}; \
+             {} of {GUESTS} intact",
+            self.intact
+        )
     }
-    Ok(seen)
 }
 
 /// Programs that end with this.

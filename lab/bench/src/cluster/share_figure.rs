@@ -4,7 +4,7 @@ use skein_units::measured;
 
 use crate::figure::{
     Limit::{AtLeast, AtMost},
-    part,
+    least, most, part,
 };
 use crate::results::Part;
 
@@ -28,34 +28,28 @@ pub struct Shared {
 
 /// Returns the figure's parts, by the worst round. Without rounds nothing was measured.
 pub fn judge(rounds: &[Shared]) -> Vec<Part> {
-    let least = |of: &dyn Fn(&Shared) -> f64| {
-        let least = rounds.iter().map(of).min_by(f64::total_cmp);
-        least.map(|least| (least, measured::percent(least))).ok_or_else(|| "nothing was measured".to_owned())
-    };
-    let lost = rounds.iter().map(|round| GUESTS - round.intact).max();
-    let lost =
-        lost.map(|lost| (lost as f64, format!("{lost} of {GUESTS}"))).ok_or_else(|| "nothing was measured".into());
+    let share = |of: fn(&Shared) -> f64| least(rounds, |round| (of(round), measured::percent(of(round))));
+    let lost = most(rounds, |round| {
+        let lost = GUESTS - round.intact;
+        (lost as f64, format!("{lost} of {GUESTS}"))
+    });
     vec![
         part(
             "with a share of 90 % migrations have at least 88 % within 1 s".into(),
             AtLeast(0.88),
-            least(&|of| of.share),
+            share(|of| of.share),
         ),
         part(
             "foreign traffic has the rest: both fill at least 90 % of the NICs".into(),
             AtLeast(0.9),
-            least(&|of| of.filled),
+            share(|of| of.filled),
         ),
         part(
             "the opposite direction has at least 95 % of what it had before".into(),
             AtLeast(0.95),
-            least(&|of| of.against),
+            share(|of| of.against),
         ),
-        part(
-            "alone, foreign traffic has at least 90 % of the NICs".into(),
-            AtLeast(0.9),
-            least(&|of| of.foreign_alone),
-        ),
+        part("alone, foreign traffic has at least 90 % of the NICs".into(), AtLeast(0.9), share(|of| of.foreign_alone)),
         part("guests whose memory is not intact".into(), AtMost(0.0), lost),
     ]
 }

@@ -11,7 +11,7 @@ mod time;
 use data::completed;
 pub use data::{Data, throughput_bps};
 use part::Limit::AtLeast;
-pub(crate) use part::{Limit, Measured, part};
+pub(crate) use part::{Limit, Measured, least, most, part};
 
 use crate::{
     mover::Mover,

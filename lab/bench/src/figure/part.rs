@@ -32,6 +32,20 @@ pub(crate) fn part(figure: String, limit: Limit, measured: Measured) -> Part {
     Part { figure, measured, value: value.filter(|v| v.is_finite()), limit: bound, met }
 }
 
+/// Returns the largest number of all rounds, with its words.
+pub(crate) fn most<T>(rounds: &[T], of: impl Fn(&T) -> (f64, String)) -> Measured {
+    rounds.iter().map(of).max_by(|a, b| a.0.total_cmp(&b.0)).ok_or_else(nothing)
+}
+
+/// Returns the smallest number of all rounds, with its words.
+pub(crate) fn least<T>(rounds: &[T], of: impl Fn(&T) -> (f64, String)) -> Measured {
+    rounds.iter().map(of).min_by(|a, b| a.0.total_cmp(&b.0)).ok_or_else(nothing)
+}
+
+fn nothing() -> String {
+    "nothing was measured".into()
+}
+
 pub(super) fn figure(stage: &str, words: String) -> String {
     if stage.is_empty() { words } else { format!("{stage}: {words}") }
 }

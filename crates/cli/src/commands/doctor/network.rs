@@ -259,18 +259,13 @@ mod tests {
         Nic {
             name: name.into(),
             index,
-            mac: None,
             mtu: 1500,
             admin_up: true,
             carrier: true,
-            loopback: false,
-            kind: None,
-            master: None,
-            lower: None,
             speed_mbit: Some(10_000),
             rx_queues: 1,
             addresses: vec![address],
-            counters: Default::default(),
+            ..Nic::default()
         }
     }
 
