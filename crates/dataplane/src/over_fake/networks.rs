@@ -46,7 +46,8 @@ fn an_excluded_network_carries_no_data() {
         let joined = begin(addresses);
         wait_until("the others carry data", || data_connections(&joined) == [0, DATA_CONNECTIONS, DATA_CONNECTIONS]);
         let carried = carried(&joined);
-        assert!(carried[0] < SMALL && carried[1] > SMALL && carried[2] > SMALL, "{carried:?}");
+        // How the two share the data depends on which threads a busy machine lets run.
+        assert!(carried[0] < SMALL && carried[1] + carried[2] > 2 * BYTES as u64, "{carried:?}");
         let snapshot = joined.dialer.live().snapshot();
         let excluded = snapshot.paths.iter().find(|up| up.info.local.ip() == ip(0, 1)).unwrap();
         assert!(excluded.carries.contains("excluded"), "{excluded:?}");
