@@ -17,6 +17,7 @@ use skein_identity::ClusterPeer;
 use super::app::{App, Peer, Shared};
 use super::problem::{Mark, PROBLEM_JSON, Problem};
 use super::secret::sha256_hex;
+use super::unread::Unread;
 use crate::driver::wall;
 
 /// How long a request may take, its body among it. A stream of events begins within that time.
@@ -64,12 +65,13 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
     let (is_change, what) = (is_change(request.method()), format!("{} {}", request.method(), request.uri().path()));
     request.extensions_mut().insert(caller);
     let response = match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
+    let (request, unread) = Unread::of(request);
         Ok(response) => response,
         Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request takes too long", "").into_response(),
     };
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
-        return response;
+        return unread.answered(response).await;
     }
     let is_noted = match response.extensions().get::<Mark>() {
         Some(Mark::Audited) => false,
@@ -82,7 +84,7 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
         let (from, what) = (peer.address.to_string(), shortened(&what));
         app.driver.note(Asked { id: 0, by, from, what, repeat: None, ask });
     }
-    response
+    unread.answered(response).await
 }
 
 /// Returns the refusal of a path that is none.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `app` | what all routes need |
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
+//! | `unread` | bodies that nobody has read when the answer is there |
 //! | `problem` | RFC 9457, and which refusals a route documents |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
 //! | `cluster`, `hosts`, `vms`, `life`, `operations`, `rules`, `events`, `access`, `join`, `backup` | the routes |
@@ -26,6 +27,7 @@ mod page;
 mod problem;
 mod rules;
 mod secret;
+mod unread;
 mod vms;
 
 use std::sync::Arc;

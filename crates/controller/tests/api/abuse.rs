@@ -3,9 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use skein_api::cluster::{AuditRecord, Contact, Host, Page};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::http;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use skein_api::cluster::{AuditRecord, Contact, Host, Page, ProblemDetails};
 use skein_controller::ConnectionLimits;
-use skein_controller::client::Client;
+use skein_controller::client::{Answered, Client};
 use skein_controller::server::ServerSettings;
 use skein_identity::{CONTROLLER_ALPN, Validity, controller_client_config, controller_name, pinned_client_config};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -220,5 +224,69 @@ async fn whoever_does_not_read_events_is_cut() {
     ended.await.expect("the stream ends");
     assert!(got < EVENTS * 60_000, "{got} bytes came");
     assert_eq!(all_seen(&admin, 1, 0).await.hosts.lost, 0);
+    controller.stop().await;
+}
+
+/// Sends a request over HTTP/2, whose body is sent in pieces as the controller takes them. Returns the answer.
+async fn over_http2(
+    cluster: &TestCluster,
+    controller: &TestController,
+    head: http::request::Builder,
+    bytes: usize,
+) -> Answered {
+    let mut tls = pinned_client_config(cluster.ca.fingerprint());
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(controller.address).await.unwrap();
+    let stream = TlsConnector::from(Arc::new(tls)).connect(controller_name(), socket).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let body = Full::new(Bytes::from(vec![b' '; bytes]));
+    let head = head.header("content-type", "application/json");
+    let answer = sender.send_request(head.body(body).unwrap()).await.expect("the answer comes");
+    let (parts, body) = answer.into_parts();
+    let body = body.collect().await.expect("all of the answer comes").to_bytes().to_vec();
+    Answered { status: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_arrives_whole_though_nobody_reads_the_body() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    until("it leads", async || controller.driver.leads().then_some(())).await;
+    let base = format!("https://{}", controller.address);
+    for bytes in [1, 60_000, 300_000, 1 << 20, 8 << 20] {
+        for (method, path, token, status) in [
+            ("POST", "/api/v1/hosts/alpha/drain", "wrong", 401),
+            ("PUT", "/api/v1/rules/r", "viewer", 403),
+            ("POST", "/api/v1/nothing", "admin", 404),
+            ("POST", "/api/v1/hosts", "admin", 405),
+        ] {
+            let head = http::Request::builder().method(method).uri(format!("{base}{path}"));
+            let head = head.header("authorization", format!("Bearer {token}"));
+            let answer = over_http2(&cluster, &controller, head, bytes).await;
+            assert_eq!(answer.status, status, "{bytes} {path}");
+            let problem: ProblemDetails = answer.json().unwrap();
+            assert!(problem.status == status && !problem.cure.is_empty(), "{problem:?}");
+        }
+    }
+    controller.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_never_comes_delays_its_own_refusal_only() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let mut tls = pinned_client_config(cluster.ca.fingerprint());
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let socket = TcpStream::connect(controller.address).await.unwrap();
+    let mut stream = TlsConnector::from(Arc::new(tls)).connect(controller_name(), socket).await.unwrap();
+    let head = "POST /api/v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let client = cluster.client(&controller, "viewer");
+    until("it leads", async || controller.driver.leads().then_some(())).await;
+    assert_eq!(send(&client, Method::GET, "/healthz", "").await.status, 200);
+    let answer = rest(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     controller.stop().await;
 }
