@@ -23,6 +23,7 @@ impl Controller {
         }
         self.sessions.insert(session, host.clone());
         let highest = hello.highest_term;
+        self.later.note(&host, highest, now.wall);
         self.observed.entry(host.clone()).or_default().begin(session, hello, certificate, now.mono_ms);
         if let Some(term) = self.term() {
             if highest > term {
@@ -119,8 +120,10 @@ impl Controller {
         }
     }
 
-    pub(crate) fn agent_deposed(&mut self, session: SessionId, highest: Term) {
-        if self.sessions.contains_key(&session) && self.term().is_some_and(|term| highest > term) {
+    pub(crate) fn agent_deposed(&mut self, now: Now, session: SessionId, highest: Term) {
+        let Some(host) = self.sessions.get(&session) else { return };
+        self.later.note(host, highest, now.wall);
+        if self.term().is_some_and(|term| highest > term) {
             self.step_down("an agent knows of a later leader");
         }
     }

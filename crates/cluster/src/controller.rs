@@ -87,7 +87,7 @@ impl Controller {
             Input::AgentUp { session, hello, certificate } => self.agent_up(now, session, hello, certificate),
             Input::AgentReport { session, report } => is_news = self.agent_report(now, session, *report),
             Input::AgentReply { session, command, reply } => self.agent_reply(now, session, command, *reply),
-            Input::AgentDeposed { session, highest } => self.agent_deposed(session, highest),
+            Input::AgentDeposed { session, highest } => self.agent_deposed(now, session, highest),
             Input::AgentDown { session } => self.agent_down(session),
             Input::Asked(asked) => self.asked(now, *asked),
             Input::Power { job, result } => self.powered(now, job, result),
@@ -111,6 +111,7 @@ impl Controller {
         self.forget();
         self.tables = tables;
         self.role = Role::Leader { term, since_ms: now.mono_ms };
+        self.later.elected(term);
         self.note_restore(now);
         let sessions: Vec<(SessionId, String)> =
             self.sessions.iter().map(|(session, host)| (*session, host.clone())).collect();

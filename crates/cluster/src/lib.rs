@@ -47,6 +47,7 @@ mod controller;
 mod cpu_baseline;
 mod cpu_models;
 mod fencing_device;
+mod later_terms;
 mod leaving;
 mod live;
 mod observed;

@@ -8,6 +8,7 @@ use skein_api::{MigrationId, Refusal, Request, Term};
 use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
+use crate::later_terms::LaterTerms;
 use crate::observed::{Observed, SessionId};
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
@@ -388,6 +389,8 @@ pub struct Controller {
     pub(crate) missing: BTreeMap<String, u64>,
     /// The hosts whose agents were refused lately: when last, and why.
     pub(crate) refused: BTreeMap<String, (UnixMs, String)>,
+    /// The highest terms that agents have heard of.
+    pub(crate) later: LaterTerms,
     /// The last acknowledgements: their numbers, and when they were made, by the clock that never jumps.
     pub(crate) rounds: VecDeque<(u64, u64)>,
     /// How many acknowledgements were made in this term.
@@ -430,6 +433,7 @@ impl Controller {
             refused: BTreeMap::new(),
             rounds: VecDeque::new(),
             rounds_count: 0,
+            later: LaterTerms::default(),
             out: VecDeque::new(),
             held: Vec::new(),
             in_flight: None,

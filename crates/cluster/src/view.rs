@@ -283,6 +283,7 @@ impl Controller {
         found.extend(self.left_out_attention());
         found
     }
+        found.extend(self.later_attention());
 }
 
 /// Returns whether there is a guest in this state, running or not.

@@ -21,6 +21,7 @@ enum Command {
     Ticket(commands::ticket::Args),
     Backup(commands::backup::BackupArgs),
     Restore(commands::backup::RestoreArgs),
+    RaiseTerms(commands::backup::RaiseTermsArgs),
     Completions(commands::generated::CompletionsArgs),
     Man(commands::generated::ManArgs),
 }
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Ticket(args) => commands::ticket::run(args),
         Command::Backup(args) => commands::backup::backup(args),
         Command::Restore(args) => commands::backup::restore(args),
+        Command::RaiseTerms(args) => commands::backup::raise_terms(args),
         Command::Completions(args) => commands::generated::completions(args, &Cli::command()),
         Command::Man(args) => commands::generated::man(args, Cli::command()),
     };

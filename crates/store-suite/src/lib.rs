@@ -22,7 +22,7 @@ pub use subject::{Subject, WITHIN};
 pub type Case = (&'static str, fn(&Subject<'_>));
 
 /// All cases.
-pub const CASES: [Case; 23] = [
+pub const CASES: [Case; 24] = [
     ("a put is read again", basics::a_put_is_read_again),
     ("entries count their versions", basics::entries_count_their_versions),
     ("all compares hold or nothing is done", basics::all_compares_hold_or_nothing_is_done),
@@ -41,6 +41,7 @@ pub const CASES: [Case; 23] = [
     ("nobody sees a part of a transaction", together::nobody_sees_a_part_of_a_transaction),
     ("a schema is made, known, migrated, and refused", schemas::a_schema_is_made_known_migrated_and_refused),
     ("an interrupted migration goes on", schemas::an_interrupted_migration_goes_on),
+    ("terms are raised while nobody leads", schemas::terms_are_raised_while_nobody_leads),
     ("what is no controller's store is refused", schemas::what_is_no_controllers_store_is_refused),
     ("a backup is restored", backups::a_backup_is_restored),
     ("a damaged backup writes nothing", backups::a_damaged_backup_writes_nothing),

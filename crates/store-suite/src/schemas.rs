@@ -1,8 +1,8 @@
 //! The schema and its migrations.
 
-use skein_store::election::{TermBase, campaign};
-use skein_store::schema::{Migration, SchemaChange, SchemaError, open_schema, schema_key};
-use skein_store::{Compare, Entry, Operation, Outcome, Store, Value};
+use skein_store::election::{Term, TermBase, campaign, guarded};
+use skein_store::schema::{Migration, SchemaChange, SchemaError, open_schema, raise_terms, schema_key};
+use skein_store::{Compare, Entry, Operation, Outcome, Store, Transaction, Value};
 
 use crate::subject::{Subject, WITHIN, all, commit, done, entry, failed, key, put, value};
 
@@ -78,6 +78,34 @@ pub(crate) fn a_schema_is_made_known_migrated_and_refused(subject: &Subject<'_>)
     store.revoke(lease, WITHIN).expect("it is not over");
     assert!(matches!(open(1, BASE), Err(SchemaError::Newer { found: 3, known: 2 })));
     assert_eq!(open(2, BASE).expect("it is known").change, SchemaChange::None);
+}
+
+pub(crate) fn terms_are_raised_while_nobody_leads(subject: &Subject<'_>) {
+    let store = (subject.open)();
+    let raise = |above: u64| raise_terms(&*store, above, put("mark", "old"), WITHIN);
+    assert!(matches!(raise(9_000), Err(SchemaError::Empty)));
+    let made = open_schema(&*store, &[], BASE, WITHIN).expect("the store is empty");
+    // What is there already is not raised, and not marked.
+    assert_eq!(raise(5_000).expect("nobody leads"), made.schema);
+    assert!(matches!(raise(u64::MAX), Err(SchemaError::TermTooGreat { .. })));
+    assert!(without_schema(&*store).is_empty());
+
+    let lease = store.grant(WITHIN, WITHIN).expect("it is granted").id;
+    let won = commit(&*store, &campaign(value("a"), lease).when(made.unchanged())).committed().expect("nobody leads");
+    assert!(matches!(raise(9_000), Err(SchemaError::Led)));
+    store.revoke(lease, WITHIN).expect("it is not over");
+    assert_eq!(raise(9_000).expect("nobody leads").term_base, TermBase(9_000));
+    assert_eq!(without_schema(&*store), ["mark=old"]);
+    // A controller that was started before does not lead any more, nor does a leader of before write.
+    let lease = store.grant(WITHIN, WITHIN).expect("it is granted").id;
+    let late = commit(&*store, &campaign(value("a"), lease).when(made.unchanged()));
+    assert_eq!(late, Outcome::Conflict { failed: vec![1] });
+    let write = Transaction::new().then(put("x", "1"));
+    assert!(commit(&*store, &guarded(write, Term { base: BASE, created: won })).committed().is_none());
+    let opened = open_schema(&*store, &[], BASE, WITHIN).expect("it is known");
+    let won = commit(&*store, &campaign(value("b"), lease).when(opened.unchanged())).committed();
+    let term = Term { base: opened.schema.term_base, created: won.expect("nobody leads") };
+    assert!(term.number() > 9_000);
 }
 
 pub(crate) fn an_interrupted_migration_goes_on(subject: &Subject<'_>) {

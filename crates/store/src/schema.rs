@@ -28,6 +28,9 @@ const MIGRATED_BYTES_MAX: usize = 512 << 10;
 /// what it has made already it leaves alone. It writes neither the schema nor the leader.
 pub type Migration = fn(&[Entry]) -> Vec<Operation>;
 
+/// The greatest number above which terms may be raised: agents know terms up to four times as great.
+const TERMS_ABOVE_MAX: u64 = 1 << 60;
+
 /// What is under the schema's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSchema {
@@ -88,6 +91,18 @@ pub enum SchemaError {
         /// The store's version.
         found: u32,
     },
+    /// The store was never opened by a controller.
+    #[error("the store is empty: no controller has used it")]
+    Empty,
+    /// A controller leads whose terms are to be raised.
+    #[error("a controller leads: stop all controllers that use this store, and try again")]
+    Led,
+    /// The terms could not rise any more.
+    #[error("{above} is too great for a term: greater ones could not follow; nothing was written")]
+    TermTooGreat {
+        /// What was asked for.
+        above: u64,
+    },
     /// Others change the store at the same time.
     #[error("others changed the store while it was opened: try again")]
     Busy,
@@ -139,6 +154,41 @@ pub fn open_schema(
         opened.change = SchemaChange::Migrated { from: schema.version };
     }
     Ok(opened)
+}
+
+/// Has all later terms of a store be above a number, which agents have heard of from another store. Does nothing if
+/// they are. `mark`: an entry that the store gets with it, by which whoever uses the store knows that what it says is
+/// of the time before. While a controller leads, nothing is raised; and a controller that was started before does not
+/// lead after ([`OpenedSchema::unchanged`]).
+///
+/// # Errors
+/// The store is not available, is no controller's, or is in use; the number is too great.
+pub fn raise_terms(
+    store: &dyn Store,
+    above: u64,
+    mark: Operation,
+    within: Duration,
+) -> Result<StoredSchema, SchemaError> {
+    if above > TERMS_ABOVE_MAX {
+        return Err(SchemaError::TermTooGreat { above });
+    }
+    let (_, found) = read_one(store, &schema_key(), within)?;
+    let entry = found.ok_or(SchemaError::Empty)?;
+    let schema = read_schema(&entry)?;
+    if schema.term_base.0 >= above {
+        return Ok(schema);
+    }
+    let raised = StoredSchema { term_base: TermBase(above), ..schema };
+    let transaction = Transaction::new()
+        .when(Compare::Absent(leader_key()))
+        .when(Compare::Modified(schema_key(), entry.modified))
+        .then(Operation::put(schema_key(), raised.value()))
+        .then(mark);
+    match store.commit(&transaction, within)? {
+        Outcome::Committed { .. } => Ok(raised),
+        Outcome::Conflict { failed } if failed.contains(&0) => Err(SchemaError::Led),
+        Outcome::Conflict { .. } => Err(SchemaError::Busy),
+    }
 }
 
 /// Reads the schema of what is under its key.

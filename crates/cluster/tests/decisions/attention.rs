@@ -71,3 +71,30 @@ fn agents_of_other_releases_are_told() {
     bench.disconnect("beta");
     assert!(bench.controller.release_attention("0.3.0").is_empty());
 }
+
+#[test]
+fn a_host_that_obeys_no_controller_of_this_store_is_told() {
+    let mut controller = Controller::new(Settings::default());
+    let mut handle = |inputs: Vec<Input>| {
+        inputs.into_iter().for_each(|input| controller.handle(now(), input).unwrap());
+        (controller.term(), controller.attention().into_iter().find(|words| words.contains("raise-terms")))
+    };
+    let elected = |term: u64| Input::Elected { term: Term(term), tables: Box::new(Tables::default()) };
+    let up = |session, highest| {
+        let hello = Hello { highest_term: Term(highest), ..hello("alpha") };
+        Input::AgentUp { session, hello, certificate: "alpha".to_owned().into() }
+    };
+    // Another leads meanwhile: that needs nobody.
+    assert_eq!(handle(vec![elected(5), up(1, 9)]), (None, None));
+    assert_eq!(handle(vec![elected(12), Input::AgentDown { session: 1 }]), (Some(Term(12)), None));
+    // The store elects again and again, and never comes to what the agent has heard of.
+    assert_eq!(handle(vec![up(2, 9_000)]), (None, None));
+    let (_, told) = handle(vec![elected(14)]);
+    let told = told.expect("it is told");
+    assert!(told.starts_with("'alpha' obeyed a leader of the term 9000,") && told.contains("is 14 only"), "{told}");
+    assert!(told.contains("skein-controller raise-terms --above 9000"), "{told}");
+    // A command is refused, too, and the controller does not act on.
+    let (term, told) = handle(vec![Input::AgentDeposed { session: 2, highest: Term(9_000) }]);
+    assert!(term.is_none() && told.is_some());
+    assert_eq!(handle(vec![elected(9_001)]), (Some(Term(9_001)), None));
+}

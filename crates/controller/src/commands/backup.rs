@@ -1,11 +1,11 @@
-//! `skein-controller backup` and `skein-controller restore`.
+//! `skein-controller backup`, `restore` and `raise-terms`.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use hyper::Method;
@@ -14,12 +14,15 @@ use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{MIGRATIONS, wall};
 use skein_store::backup::{Restore, restore as restore_store};
 use skein_store::election::TermBase;
-use skein_store::{Key, Prefix, Range, Store, Value};
+use skein_store::schema::{SchemaError, raise_terms as raise_store_terms};
+use skein_store::{Key, Operation, Prefix, Range, Store, Value};
 
 use super::local;
 
 /// How long each step of the store may take.
 const WITHIN: Duration = Duration::from_secs(10);
+/// After how long the lease of a controller that was killed is over.
+const LEASES_OVER: Duration = Duration::from_secs(8);
 
 /// Write all that the controllers know into a file.
 ///
@@ -57,6 +60,51 @@ pub struct RestoreArgs {
     config: PathBuf,
 }
 
+/// Have agents obey this store's controllers that obeyed another store's.
+///
+/// Agents obey only the leader of the latest term that they have heard of. A store that was made or restored on a machine
+/// whose clock was behind has lower terms than the one before, and 'skein cluster status' says above which they have to
+/// be. First make sure that no controllers with another store lead the cluster: agents would refuse these from then on.
+/// All controllers that use this store have to be stopped.
+///
+/// What the store says of hosts is taken to be old, as after a restore: each has to report, or to be proven to be off
+/// anew, before what it may have is started.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  systemctl stop skein-controller
+  skein-controller raise-terms --above 1764145004711
+  systemctl start skein-controller")]
+pub struct RaiseTermsArgs {
+    /// The term that agents have heard of
+    #[arg(long, value_name = "TERM")]
+    above: u64,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
+    config: PathBuf,
+}
+
+/// Raises the terms of a store.
+pub fn raise_terms(args: RaiseTermsArgs) -> anyhow::Result<()> {
+    let config = Config::load(&args.config)?;
+    let store = config.open_store()?;
+    let (key, value) = RestoredRecord::entry(wall());
+    let mark = Operation::put(Key::new(&key)?, Value::new(value)?);
+    let begin = Instant::now();
+    let schema = loop {
+        match raise_store_terms(&*store, args.above, mark.clone(), WITHIN) {
+            // The lease of a controller that was killed is over in a moment.
+            Err(SchemaError::Led) if begin.elapsed() < LEASES_OVER => std::thread::sleep(Duration::from_millis(200)),
+            raised => break raised?,
+        }
+    };
+    skein_terminal::print(&format!(
+        "terms are above {}\nwhat hosts do now is not known before each has reported or is proven to be off (skein host \
+         list)\n",
+        schema.term_base.0
+    ))
+}
+
 /// Writes a backup.
 pub fn backup(args: BackupArgs) -> anyhow::Result<()> {
     let config = Config::load(&args.config)?;
@@ -86,6 +134,9 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
         "restored {} entries of the cluster {}, as of revision {}\n",
         restored.entries, restored.header.cluster, restored.header.revision
     );
+    if restored.term_base > wanted.term_base {
+        text += "this machine's clock is behind: set it, and see whether agents obey (skein cluster status)\n";
+    }
     text += "what hosts do now is not known before each has reported or is proven to be off (skein host list)\n";
     text += "operations that were under way are ended, and tickets are gone\n";
     text += "these tokens are valid again; remove those that were taken away since (skein token remove NAME):\n";
@@ -100,7 +151,6 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     skein_terminal::print(&text)
 }
 
-/// Returns the tokens that a store has.
 /// Returns the names and values of a store's entries below a prefix.
 fn below(store: &dyn Store, prefix: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut found = Vec::new();
