@@ -271,6 +271,10 @@ impl Controller {
                 "leave out what holds it",
             ));
         }
+        if self.is_long_missing(vm) {
+            let message = format!("'{host}' has '{vm}' no more, and no host that reports has it");
+            return Some(Answer::conflict(message, "see that all hosts report: skein host list"));
+        }
         let options = MigrateOptions { rate_bits_per_s: request.rate_bits_per_s, ..MigrateOptions::default() };
         let hold = request.hold.as_ref().map_or(Ok(()), HoldOptions::check);
         if let Err(wrong) = options.check().and(hold) {

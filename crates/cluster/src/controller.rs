@@ -70,7 +70,7 @@ impl Controller {
     ///
     /// The store has a value that cannot be read. The controller must not go on with it.
     pub fn handle(&mut self, now: Now, input: Input) -> Result<(), BadRecord> {
-        self.wall = now.wall;
+        (self.wall, self.mono_ms) = (now.wall, now.mono_ms);
         self.begun_ms.get_or_insert(now.mono_ms);
         let mut is_news = true;
         match input {

@@ -30,7 +30,12 @@ impl Controller {
         let pending_moves = self.pending_moves(pending);
         // Each guest's host is looked up once: a cluster may have tens of thousands.
         let index: BTreeMap<&str, usize> = self.tables.hosts.keys().map(String::as_str).zip(0..).collect();
-        let guests = self.tables.vms.iter().filter(|(_, vm)| is_guest(vm.value.state));
+        let moved_by_hand = self.moved_by_hand();
+        // A guest that its host has no more, and that does not go anywhere, takes no room.
+        let is_gone = |name: &str| {
+            self.is_long_missing(name) && !pending_moves.contains_key(name) && !moved_by_hand.contains(name)
+        };
+        let guests = self.tables.vms.iter().filter(|(name, vm)| is_guest(vm.value.state) && !is_gone(name));
         let placed =
             guests.filter_map(|(name, vm)| Some((name.as_str(), &vm.value, *index.get(vm.value.host.as_deref()?)?)));
         let placed: Vec<(&str, &VmRecord, usize)> = placed.collect();
@@ -73,7 +78,6 @@ impl Controller {
         complete_areas(&mut cluster);
         let known: BTreeSet<String> = cluster.hosts.iter().map(|host| host.name.clone()).collect();
         let is_online = |host: &str| index.get(host).is_some_and(|host| online[*host].is_some());
-        let moved_by_hand = self.moved_by_hand();
         for (name, vm, host) in placed {
             // Guests of hosts that do not report are not to be placed: nobody knows whether they run.
             let Some(observed) = online[host] else { continue };

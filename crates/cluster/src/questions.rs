@@ -90,8 +90,16 @@ pub fn warnings(cluster: &Cluster, rule: &str) -> Result<Vec<String>, PlanError>
 /// # Errors
 ///
 /// The cluster cannot be read, whatever is left out of it.
-pub fn explained(cluster: &Cluster, vm: &str) -> Result<Option<Explanation>, PlanError> {
-    let (compiled, _) = compiled(cluster)?;
+pub fn explained(cluster: &Cluster, vm: &str, here: Option<&str>) -> Result<Option<Explanation>, PlanError> {
+    let mut cluster = cluster.clone();
+    // Plans have a guest where it goes.
+    let is_host = |here: &&str| cluster.hosts.iter().any(|host| host.name == **here);
+    if let Some(here) = here.filter(is_host)
+        && let Some(guest) = cluster.guests.iter_mut().find(|guest| guest.name == vm)
+    {
+        guest.host = Some(here.to_owned());
+    }
+    let (compiled, _) = compiled(&cluster)?;
     let Some(guest) = compiled.names.guest_named(vm) else { return Ok(None) };
     let found = explain(&compiled, &compiled.problem.initial, guest);
     let hosts = found.hosts.into_iter().map(|of| HostObjections {

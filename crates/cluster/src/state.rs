@@ -403,6 +403,8 @@ pub struct Controller {
     pub(crate) audited: u64,
     pub(crate) refusals: Refusals,
     pub(crate) wall: UnixMs,
+    /// The time of what is handled, by the clock that never jumps.
+    pub(crate) mono_ms: u64,
     /// When this controller began, by the clock that never jumps.
     pub(crate) begun_ms: Option<u64>,
 }
@@ -431,9 +433,9 @@ impl Controller {
             hurried: BTreeMap::new(),
             missing: BTreeMap::new(),
             refused: BTreeMap::new(),
+            later: LaterTerms::default(),
             rounds: VecDeque::new(),
             rounds_count: 0,
-            later: LaterTerms::default(),
             out: VecDeque::new(),
             held: Vec::new(),
             in_flight: None,
@@ -441,6 +443,7 @@ impl Controller {
             audited: 0,
             refusals: Refusals::default(),
             wall: UnixMs(0),
+            mono_ms: 0,
             begun_ms: None,
         }
     }

@@ -56,7 +56,7 @@ impl Controller {
 
     /// Counts the guests that a host had when it last reported.
     fn count_guests(&self, host: &str) -> u32 {
-        self.tables.vms_of(host).filter(|(_, vm)| is_guest(vm.state)).count() as u32
+        self.tables.vms_of(host).filter(|(name, vm)| is_guest(vm.state) && !self.is_long_missing(name)).count() as u32
     }
 
     fn host_view(&self, name: &str, stored: &Stored<HostRecord>) -> Host {
@@ -101,10 +101,13 @@ impl Controller {
         let state = match on.map(|host| host.value.contact) {
             Some(Contact::Lost) if is_guest(*state) => VmRunState::Lost,
             Some(contact) if contact.is_off() && is_guest(*state) => VmRunState::Failed,
+            Some(_) if is_guest(*state) && self.is_long_missing(name) => VmRunState::Lost,
             _ => *state,
         };
         let since = match (state, on) {
-            (VmRunState::Lost | VmRunState::Failed, Some(host)) => host.value.contact_since,
+            (VmRunState::Lost | VmRunState::Failed, Some(host)) if !self.missing.contains_key(name) => {
+                host.value.contact_since
+            }
             _ => *since,
         };
         let observed = host.as_deref().and_then(|host| self.observed.get(host));
@@ -177,8 +180,9 @@ impl Controller {
         let is_lost = |contact: Contact| contact == Contact::Lost || contact.is_off();
         let lost = self.tables.hosts.iter().filter(|(_, host)| is_lost(host.value.contact));
         let lost: BTreeSet<&str> = lost.map(|(name, _)| name.as_str()).collect();
-        for vm in self.tables.vms.values() {
+        for (name, vm) in &self.tables.vms {
             let is_lost = vm.value.host.as_deref().is_some_and(|host| lost.contains(host));
+            let is_lost = is_lost || self.is_long_missing(name);
             counts.all += 1;
             match vm.value.state {
                 state if is_guest(state) && is_lost => counts.lost += 1,
@@ -279,11 +283,11 @@ impl Controller {
         found.extend(self.update_attention());
         found.extend(self.certificate_attention());
         found.extend(self.refused_attention());
+        found.extend(self.later_attention());
         found.extend(self.restore_words().map(|words| format!("no VM is started yet: {words}")));
         found.extend(self.left_out_attention());
         found
     }
-        found.extend(self.later_attention());
 }
 
 /// Returns whether there is a guest in this state, running or not.

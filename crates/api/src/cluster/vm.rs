@@ -95,7 +95,8 @@ pub enum VmRunState {
     Stopped,
     /// The VM's QEMU does not answer.
     Unresponsive,
-    /// The VM's host does not report: whether the guest runs is not known.
+    /// The VM's host does not report, or has the VM no more and no host that reports has it: whether the guest runs is
+    /// not known.
     Lost,
     /// The VM's host is proven to be off, and the guest with it.
     Failed,

@@ -275,7 +275,9 @@ impl Controller {
     }
 
     fn drained(&mut self, operation: &mut Operation, host: &str) {
-        let here = self.guests_on(host);
+        // Where these are is not known, and nothing of them is left that could leave.
+        let (gone, here): (Vec<String>, Vec<String>) =
+            self.guests_on(host).into_iter().partition(|vm| self.is_long_missing(vm) && self.by_hand(vm).is_none());
         let settled = |vm: &String| {
             let last = operation.moves.iter().rfind(|of| of.vm == *vm && of.from == *host);
             // What is said of a VM that is off does not count once its guest runs.
@@ -322,6 +324,10 @@ impl Controller {
         }
         operation.state = if words.is_empty() { OperationState::Done } else { OperationState::Failed };
         words.extend(self.off_stay_words(operation, host));
+        if !gone.is_empty() {
+            let is = if gone.len() == 1 { "is" } else { "are" };
+            words.push(format!("{host} has no more, and where {is} is not known: {}", gone.join(", ")));
+        }
         operation.message = words.join("; ");
     }
 
@@ -386,7 +392,7 @@ impl Controller {
         // After a call-off all is as before. A host whose deadline ran out is wanted empty all the same.
         let mode = if operation.cancelled { HostMode::Active } else { HostMode::Maintenance };
         let host = host.clone();
-        let stay = self.guests_on(&host).len();
+        let stay = self.guests_on(&host).into_iter().filter(|vm| !self.is_long_missing(vm)).count();
         if !operation.cancelled && stay > 0 {
             operation.message = format!("{}: {}", operation.message, vms_words(stay, "stays", "stay"));
         }

@@ -83,6 +83,11 @@ impl Controller {
         self.missing.get(vm).is_some_and(|since| now.ms_since(*since) <= self.settings.missing_ms)
     }
 
+    /// Returns whether a VM's host has said for long that it has the VM no more, and no host that reports has it.
+    pub(crate) fn is_long_missing(&self, vm: &str) -> bool {
+        self.missing.get(vm).is_some_and(|since| self.mono_ms.saturating_sub(*since) > self.settings.missing_ms)
+    }
+
     /// Says for what guests of a dead host wait. `None`: for nothing that anybody can mend.
     pub(super) fn unheard_words(&self, dead: &str, vms: &[String]) -> Option<String> {
         let unheard: BTreeSet<String> = vms.iter().flat_map(|vm| self.unheard(dead, vm)).collect();

@@ -404,12 +404,33 @@ impl Controller {
     }
 
     /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys
-    /// no command of an earlier leader any more, so that what it reports now is all there is.
+    /// no command of an earlier leader any more, so that what is reported now is all there is.
     fn settle_unknown(&self, now: Now, of: &mut Move, is_asked: bool) {
         let Some(source) = self.reporting(&of.from).filter(|_| !is_asked) else { return };
-        match source.vms.get(&of.vm).map(|vm| vm.migration) {
-            Some(Some(id)) => of.migration = Some(id),
-            _ => end(now, of, MoveState::Left, "it was not begun".into()),
+        if let Some(vm) = source.vms.get(&of.vm).filter(|vm| vm.state != VmState::Moved) {
+            return match vm.migration {
+                Some(id) => of.migration = Some(id),
+                None => end(now, of, MoveState::Left, format!("it has not left {}", of.from)),
+            };
+        }
+        // It was begun, and has left.
+        let to = of.to.clone().unwrap_or_default();
+        let target = self.reporting(&to);
+        let there = target.and_then(|target| target.vms.get(&of.vm));
+        let is_this = |migration: &&Migration| {
+            let is_over = matches!(migration.outcome, Some(Outcome::Moved | Outcome::Ended));
+            is_over && migration.vm == of.vm && migration.source == of.from && migration.target == to
+        };
+        let all = source.migrations.values().chain(target.iter().flat_map(|target| target.migrations.values()));
+        let last = all.filter(is_this).max_by(|one, other| one.begun.cmp(&other.begun)).map(|migration| migration.id);
+        if let Some(id) = last.or(there.and_then(|vm| vm.migration)) {
+            of.migration = Some(id);
+        } else if there.is_some_and(|vm| vm.state == VmState::Running) {
+            (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+        } else if target.is_some() || self.lost(&to).is_some() {
+            let there =
+                if target.is_some() { format!("{to} does not have it") } else { format!("{to} does not report") };
+            end(now, of, MoveState::Left, format!("{} has it no more, and {there}", of.from));
         }
     }
 

@@ -1,10 +1,10 @@
 //! Drains, and the way home.
 
 use skein_api::cluster::{FenceRequest, HostMode, MigrateRequest, MoveState, Operation, OperationState, ResumeRequest};
-use skein_api::{Refusal, Reply, Request, VmState};
+use skein_api::{HostReport, Migration, Outcome, Refusal, Reply, Request, VmState};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, drain, preview};
+use crate::bench::{Bench, Hand, Sent, drain, preview};
 
 fn resume(host: &str) -> Ask {
     Ask::Resume { host: host.into(), request: ResumeRequest { bring_home: true } }
@@ -205,5 +205,49 @@ fn a_move_that_failed_goes_where_the_rules_send_it_since() {
         bench.obey_all();
         assert_eq!(bench.now(&begun).state, OperationState::Done);
         assert_eq!(bench.has(other), ["web"]);
+    }
+}
+
+#[test]
+fn a_drain_that_was_called_off_tells_the_truth_of_each_guest_after_a_restart() {
+    const VMS: [&str; 3] = ["one", "two", "three"];
+    // The hosts may have forgotten the migration, or the source may still have what is left of its guest.
+    for (tells, is_left) in [(true, false), (false, false), (false, true)] {
+        let mut bench = Bench::new(&["alpha", "beta"]);
+        VMS.iter().for_each(|vm| bench.run_vm("alpha", vm));
+        let begun = bench.drain("alpha");
+        assert_eq!(bench.sent.len(), 2, "two may be under way");
+        let asked = |sent: Sent| match sent.request {
+            Request::Migrate { vm, .. } => VMS.into_iter().find(|known| *known == vm).expect("it is one of them"),
+            other => panic!("{other:?} is no migration"),
+        };
+        let asked: Vec<&str> = std::mem::take(&mut bench.sent).into_iter().map(asked).collect();
+        // The drain is called off, and its controller ends before the agent's answers come.
+        bench.ask(Ask::Cancel { operation: begun.id.clone() });
+        let away = Hand { vm: asked[0], from: "alpha", to: "beta", id: 7, is_held: false };
+        bench.begin_by_hand(&away);
+        bench.change_leader_after(|bench| {
+            bench.end_by_hand(&away, Outcome::Moved);
+            if is_left {
+                bench.set_vm("alpha", away.vm, VmState::Moved);
+            }
+        });
+        bench.connect("alpha");
+        bench.connect("beta");
+        if tells {
+            let ended = Migration { outcome: Some(Outcome::Moved), ..away.migration() };
+            bench.tell("alpha", HostReport { sequence: 3, migrations: vec![ended], ..HostReport::default() });
+        }
+        bench.wait_s(3);
+        let over = bench.now(&begun);
+        assert_eq!(over.state, OperationState::Cancelled, "{over:?}");
+        for of in &over.moves {
+            let expected = match asked.iter().position(|vm| *vm == of.vm) {
+                Some(0) => (MoveState::Done, ""),
+                Some(_) => (MoveState::Left, "it has not left alpha"),
+                None => (MoveState::Left, "it was not begun any more"),
+            };
+            assert_eq!((of.state, of.detail.as_str()), expected, "{tells} {is_left} {over:?}");
+        }
     }
 }

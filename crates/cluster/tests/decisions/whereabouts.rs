@@ -1,10 +1,13 @@
 //! Where a guest is that the controller has not seen: nothing is started that may run there.
 
-use skein_api::cluster::{Contact, FenceRequest, MoveState, OperationKind, StartVmRequest, VmRunState, VmSettings};
-use skein_api::{Outcome, VmState};
-use skein_cluster::{Answer, Ask};
+use skein_api::cluster::{
+    Contact, FenceRequest, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, VmRunState,
+    VmSettings,
+};
+use skein_api::{Outcome, Refusal, Reply, Request, VmState};
+use skein_cluster::{Answer, Ask, explained};
 
-use crate::bench::{Bench, Hand};
+use crate::bench::{Bench, Hand, Sent};
 
 const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
 
@@ -119,6 +122,55 @@ fn a_guest_that_may_have_ended_with_a_host_is_not_forgotten() {
     bench.obey_all();
     bench.wait_s(5);
     assert!(bench.now(&started).state.is_over());
+}
+
+#[test]
+fn a_drain_does_not_wait_for_a_guest_that_somebody_took_away() {
+    // It is away before the drain, while the drain has the guest to move, or while nothing is begun yet.
+    for begins_after_s in [70, 0] {
+        let mut bench = without_gamma();
+        bench.run_vm("beta", "db");
+        let early = (begins_after_s == 0).then(|| bench.drain("beta"));
+        bench.end_vm("beta", "web");
+        bench.wait_s(begins_after_s);
+        let drain = early.unwrap_or_else(|| bench.drain("beta"));
+        for _ in 0..120 {
+            let of_web = |of: &Sent| matches!(&of.request, Request::Migrate { vm, .. } if vm == "web");
+            match bench.sent.first().map(of_web) {
+                Some(true) => {
+                    let refusal = Refusal { message: "there is no VM 'web'".into(), cure: String::new() };
+                    bench.reply(Reply::Error(refusal));
+                }
+                Some(false) => drop(bench.obey()),
+                None => {}
+            }
+            bench.wait_s(1);
+        }
+        let over = bench.now(&drain);
+        assert_eq!((over.state, bench.has("alpha")), (OperationState::Done, vec!["db"]), "{over:?}");
+        assert!(over.message.contains("beta has no more, and where is is not known: web"), "{}", over.message);
+        // What it is: nobody knows whether it runs. It is not forgotten either.
+        let web = bench.controller.vm("web").expect("it is remembered");
+        assert_eq!((web.state, web.host.as_deref()), (VmRunState::Lost, Some("beta")));
+        assert!(web.note.contains("'beta' has it no more"), "{}", web.note);
+        assert_eq!((bench.host("beta").vms_running, bench.controller.vm_counts().lost), (0, 1));
+        let asked = Ask::Migrate { vm: "web".into(), request: MigrateRequest::default() };
+        assert!(bench.refused(asked).message.contains("'beta' has 'web' no more"));
+        bench.connect("gamma");
+        bench.wait_s(70);
+        assert_eq!(bench.controller.vm("web"), None);
+    }
+}
+
+#[test]
+fn a_vm_is_explained_where_it_is_and_not_where_it_goes() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    bench.drain("beta");
+    assert_eq!(bench.sent.len(), 1, "it is to be moved");
+    let vm = bench.controller.vm("web").expect("it is there");
+    let found = explained(&bench.controller.placement(), "web", vm.host.as_deref()).unwrap();
+    assert_eq!(found.expect("it runs").on.as_deref(), Some("beta"));
 }
 
 #[test]

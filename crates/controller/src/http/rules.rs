@@ -146,7 +146,8 @@ pub(crate) async fn explain_vm(
     Path(name): Path<String>,
 ) -> Result<Json<Explanation>, Problem> {
     let of = name.clone();
-    let found = question(&app, move |cluster| explained(cluster, &of)).await?;
+    let here = app.driver.read(|core| core.vm(&of).and_then(|vm| vm.host));
+    let found = question(&app, move |cluster| explained(cluster, &of, here.as_deref())).await?;
     found.map(Json).ok_or_else(|| {
         Problem::new(StatusCode::NOT_FOUND, format!("no VM '{name}' runs on a host that reports"), "skein vm list")
     })
