@@ -418,7 +418,10 @@ impl Controller {
             return changed(&format!("rule '{name}' has"));
         }
         let wrong = match rules::read(name, &rule) {
-            Ok(read) => self.unsound_rule(&read),
+            Ok(read) => match rules::nameless(&rule) {
+                Some(field) => Some(format!("rule '{name}': {field} has an empty name, which nothing has")),
+                None => self.unsound_rule(&read),
+            },
             Err(error) => Some(error_chain(&error)),
         };
         if let Some(wrong) = wrong {

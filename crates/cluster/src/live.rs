@@ -12,7 +12,7 @@ use crate::observed::Observed;
 use crate::operations::{Pending, is_held};
 use crate::planner::Excluded;
 use crate::records::VmRecord;
-use crate::rules::{self, among_known};
+use crate::rules::{self, Known, among_known};
 use crate::seen::{CPU, MEMORY};
 use crate::skeleton::{complete_areas, empty_cluster, label};
 use crate::state::Controller;
@@ -164,7 +164,10 @@ impl Controller {
     /// Gives the cluster the rules that are about its guests and hosts.
     fn add_rules(&self, cluster: &mut Cluster) {
         let rules = self.tables.rules.iter().filter_map(|(name, of)| rules::read(name, &of.value.rule).ok());
-        cluster.rules = rules.filter_map(|rule| among_known(rule, cluster)).collect();
+        // It is looked at once: a cluster may have many rules and tens of thousands of guests.
+        let known = Known::of(cluster);
+        let rules = rules.filter_map(|rule| among_known(rule, &known, cluster)).collect();
+        cluster.rules = rules;
     }
 
     /// Returns the moves of guests that are to be moved.

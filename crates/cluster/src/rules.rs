@@ -36,6 +36,20 @@ pub(crate) fn read(name: &str, value: &Value) -> Result<rule::Rule, BadRule> {
     serde_json::from_value(named.into()).map_err(BadRule::Rule)
 }
 
+/// Returns the field of a rule that names something by an empty name, which nothing can ever have.
+pub(crate) fn nameless(rule: &Value) -> Option<&str> {
+    const NAMES: [&str; 8] = ["guests", "hosts", "group", "tag", "set", "tenant", "level", "property"];
+    let is_empty = |value: &Value| value.as_str().is_some_and(str::is_empty);
+    match rule {
+        Value::Object(fields) => fields.iter().find_map(|(key, value)| {
+            let has_empty = is_empty(value) || value.as_array().is_some_and(|names| names.iter().any(is_empty));
+            if NAMES.contains(&key.as_str()) && has_empty { Some(key.as_str()) } else { nameless(value) }
+        }),
+        Value::Array(items) => items.iter().find_map(nameless),
+        _ => None,
+    }
+}
+
 /// What the cluster has that a rule may name.
 pub(crate) struct Known<'a> {
     pub(crate) vms: BTreeSet<&'a str>,
@@ -44,6 +58,21 @@ pub(crate) struct Known<'a> {
     pub(crate) tags: BTreeSet<&'a str>,
     pub(crate) sets: BTreeSet<&'a str>,
     pub(crate) tenants: BTreeSet<&'a str>,
+}
+
+impl<'a> Known<'a> {
+    /// Returns what a cluster has.
+    pub(crate) fn of(cluster: &'a Cluster) -> Known<'a> {
+        let (guests, hosts) = (&cluster.guests, &cluster.hosts);
+        Known {
+            vms: guests.iter().map(|guest| guest.name.as_str()).collect(),
+            hosts: hosts.iter().map(|host| host.name.as_str()).collect(),
+            groups: hosts.iter().filter_map(|host| host.group.as_deref()).collect(),
+            tags: guests.iter().flat_map(|guest| guest.tags.iter().map(String::as_str)).collect(),
+            sets: guests.iter().filter_map(|guest| guest.availability_set.as_deref()).collect(),
+            tenants: guests.iter().filter_map(|guest| guest.tenant.as_deref()).collect(),
+        }
+    }
 }
 
 /// Says what a rule names that the cluster does not have. It may come later: then the rule holds for it.
@@ -74,28 +103,26 @@ pub(crate) fn unknown(rule: &Value, known: &Known<'_>) -> Vec<String> {
 
 /// Takes out of a rule what the cluster does not have: VMs that are off, and what is gone. Returns `None` if the rule
 /// is then about no guest or no host.
-pub(crate) fn among_known(rule: rule::Rule, cluster: &Cluster) -> Option<rule::Rule> {
-    let guests: BTreeSet<&str> = cluster.guests.iter().map(|guest| guest.name.as_str()).collect();
-    let hosts: BTreeSet<&str> = cluster.hosts.iter().map(|host| host.name.as_str()).collect();
+pub(crate) fn among_known(rule: rule::Rule, known: &Known<'_>, cluster: &Cluster) -> Option<rule::Rule> {
     let of = |mut of: Guests| {
         let has = match &mut of {
             Guests::Guests(names) => {
-                names.retain(|name| guests.contains(name.as_str()));
+                names.retain(|name| known.vms.contains(name.as_str()));
                 !names.is_empty()
             }
-            Guests::Tag(tag) => cluster.guests.iter().any(|guest| guest.tags.contains(tag)),
-            Guests::Set(set) => cluster.guests.iter().any(|guest| guest.availability_set.as_ref() == Some(set)),
-            Guests::Tenant(tenant) => cluster.guests.iter().any(|guest| guest.tenant.as_ref() == Some(tenant)),
+            Guests::Tag(tag) => known.tags.contains(tag.as_str()),
+            Guests::Set(set) => known.sets.contains(set.as_str()),
+            Guests::Tenant(tenant) => known.tenants.contains(tenant.as_str()),
         };
         has.then_some(of)
     };
     let within = |mut within: Hosts| {
         if let Hosts::Hosts(names) = &mut within {
-            names.retain(|name| hosts.contains(name.as_str()));
+            names.retain(|name| known.hosts.contains(name.as_str()));
         }
         let has = match &within {
             Hosts::Hosts(names) => !names.is_empty(),
-            Hosts::Group(group) => cluster.hosts.iter().any(|host| host.group.as_ref() == Some(group)),
+            Hosts::Group(group) => known.groups.contains(group.as_str()),
         };
         has.then_some(within)
     };
@@ -135,7 +162,7 @@ pub(crate) fn among_known(rule: rule::Rule, cluster: &Cluster) -> Option<rule::R
         }
         rule::Rule::Match(matching) => {
             let group = matching.group.as_ref();
-            let has = group.is_none_or(|group| cluster.hosts.iter().any(|host| host.group.as_ref() == Some(group)));
+            let has = group.is_none_or(|group| known.groups.contains(group.as_str()));
             has.then_some(rule::Rule::Match(matching))?
         }
     })

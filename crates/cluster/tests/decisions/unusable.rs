@@ -16,6 +16,7 @@ fn rules() -> Vec<(&'static str, Value)> {
         ("hard", json!({"apart": {"of": pair, "force": "hard", "weight": 5}})),
         ("vague", json!({"spread": {"of": pair, "level": "host"}})),
         ("much", json!({"spread": {"of": pair, "level": "rack", "areas_min": 4_000_000_000u32}})),
+        ("zero", json!({"spread": {"of": pair, "level": "host", "areas_min": 0}})),
         ("match", json!({"match": {"property": "disk", "relation": "should", "weight": 1e10}})),
         ("nobody", json!({"apart": {"of": {"tag": "later"}, "weight": -1}})),
         ("none", json!({"among": {"of": {"tag": "later"}, "within": []}})),
@@ -36,7 +37,17 @@ fn what_placement_cannot_use_is_refused_and_not_kept() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.run_vm("a", "v1");
     bench.run_vm("a", "v2");
-    for (name, rule) in rules() {
+    let pair = json!({"guests": ["v1", "v2"]});
+    let nameless = [
+        ("level", json!({"spread": {"of": pair, "level": "", "areas_min": 2}})),
+        ("away", json!({"apart": {"of": {"guests": ["v1"]}, "from": {"guests": ["v2"]}, "level": ""}})),
+        ("near", json!({"needs": {"of": {"guests": ["v1"]}, "near": {"guests": ["v2"]}, "level": ""}})),
+        ("label", json!({"apart": {"of": {"tag": ""}}})),
+        ("group", json!({"owners": {"of": pair, "within": {"group": ""}}})),
+        ("kind", json!({"match": {"property": "", "relation": "should"}})),
+        ("who", json!({"together": {"of": {"guests": ["v1", ""]}}})),
+    ];
+    for (name, rule) in rules().into_iter().chain(nameless) {
         let refused = bench.refused(set_rule(name, &rule));
         assert_eq!(refused.kind, RefusedKind::Invalid, "{refused:?}");
         assert!(refused.message.starts_with(&format!("rule '{name}'")), "{refused:?}");

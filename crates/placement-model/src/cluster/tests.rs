@@ -724,6 +724,7 @@ fn what_new_rules_cannot_mean_is_told() {
             "there is no level 'rock'; did you mean 'rack'?",
         ),
         ("spread: {name: r, of: {tag: a}, level: rack}", "say over how many areas: areas_min, or how evenly: skew_max"),
+        ("spread: {name: r, of: {tag: a}, level: rack, areas_min: 0}", "areas_min is 0, which nothing can break"),
         ("needs: {name: r, of: {tag: a}, near: {tag: b}, weight: 3}", "it is hard, so that it has no weight"),
     ] {
         let told = rule(text);

@@ -122,6 +122,10 @@ impl<'a> Compiler<'a> {
         if spread.areas_min.is_none() && spread.skew_max.is_none() {
             return Err("say over how many areas: areas_min, or how evenly: skew_max".to_owned().into());
         }
+        if spread.areas_min == Some(0) {
+            let what = "areas_min is 0, which nothing can break: say over how many areas, or leave it out";
+            return Err(what.to_owned().into());
+        }
         let group = Group {
             spread: spread.areas_min.map(|areas_min| Spread { level, areas_min, strength }),
             // Which areas count is known only once all fences are.
