@@ -167,7 +167,7 @@ impl Answer {
     }
 
     pub(crate) fn unavailable(why: &str) -> Answer {
-        Answer::refused(RefusedKind::Unavailable, why, "")
+        Answer::refused(RefusedKind::Unavailable, why, "ask again in some seconds")
     }
 
     pub(crate) fn conflict(message: impl Into<String>, cure: impl Into<String>) -> Answer {

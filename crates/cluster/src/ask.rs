@@ -38,6 +38,10 @@ pub(crate) fn no_host(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
 }
 
+fn see_host(host: &str) -> String {
+    format!("see skein host show {host}")
+}
+
 pub(crate) fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
@@ -128,7 +132,13 @@ impl Controller {
         }
         let operation = self.operation(&found.operation);
         Some(operation.map_or_else(
-            || Answer::refused(RefusedKind::NotFound, "its operation is not remembered any more", ""),
+            || {
+                Answer::refused(
+                    RefusedKind::NotFound,
+                    "its operation is not remembered any more",
+                    "skein operation list",
+                )
+            },
             |operation| Answer::Operation(Box::new(operation)),
         ))
     }
@@ -193,7 +203,7 @@ impl Controller {
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
             Contact::Off | Contact::Asleep => {
-                return Answer::conflict(format!("'{host}' is known to be off already"), "");
+                return Answer::conflict(format!("'{host}' is known to be off already"), see_host(host));
             }
         }
         self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))
@@ -203,7 +213,7 @@ impl Controller {
     pub(crate) fn still_reports(&self, now: Now, host: &str) -> Answer {
         let (silent_ms, lease_ms) = (self.silent_ms(now, host), self.host_lease_ms());
         if self.session_of(host).is_some() && silent_ms < FRESH_MS {
-            return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), "");
+            return Answer::conflict(format!("the agent of '{host}' reports: the host is not off"), see_host(host));
         }
         let (silent_s, lease_s) = (silent_ms / 1000, lease_ms / 1000);
         let message =
@@ -224,7 +234,7 @@ impl Controller {
         }
         // The guests of a drain that was called off may still be away.
         if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
-            return Answer::conflict(format!("'{host}' takes guests already"), "");
+            return Answer::conflict(format!("'{host}' takes guests already"), see_host(host));
         }
         if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
             self.cancel(now, &drain);
@@ -261,6 +271,10 @@ impl Controller {
             let cure = format!("if {host} is off: skein host fence {host} --is-off, and '{vm}' starts elsewhere");
             return Some(Answer::conflict(format!("'{vm}' is on '{host}', which does not report"), cure));
         }
+        if self.is_long_missing(vm) {
+            let message = format!("'{host}' has '{vm}' no more, and no host that reports has it");
+            return Some(Answer::conflict(message, "see that all hosts report: skein host list"));
+        }
         let Some(from) = found.host.filter(|_| is_guest(found.state) || is_off) else {
             let message = format!("'{vm}' is off, and no host that reports has it");
             return Some(Answer::conflict(message, format!("start it: skein vm start {vm} --cluster")));
@@ -270,10 +284,6 @@ impl Controller {
                 format!("'{vm}' is off: there is nothing to hold"),
                 "leave out what holds it",
             ));
-        }
-        if self.is_long_missing(vm) {
-            let message = format!("'{host}' has '{vm}' no more, and no host that reports has it");
-            return Some(Answer::conflict(message, "see that all hosts report: skein host list"));
         }
         let options = MigrateOptions { rate_bits_per_s: request.rate_bits_per_s, ..MigrateOptions::default() };
         let hold = request.hold.as_ref().map_or(Ok(()), HoldOptions::check);
@@ -298,7 +308,7 @@ impl Controller {
         };
         let Some(target) = self.tables.hosts.get(to) else { return Some(no_host(to)) };
         if *to == from {
-            return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), ""));
+            return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), "choose another host"));
         }
         if target.value.contact == Contact::Asleep {
             return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
@@ -355,7 +365,7 @@ impl Controller {
             return Answer::refused(RefusedKind::NotFound, message, "see skein operation list");
         };
         if operation.state.is_over() {
-            return Answer::conflict(format!("operation {id} is over"), "");
+            return Answer::conflict(format!("operation {id} is over"), format!("skein operation show {id}"));
         }
         (operation.cancelled, operation.state) = (true, OperationState::Cancelling);
         if matches!(operation.kind, OperationKind::Drain { .. }) {
@@ -369,7 +379,7 @@ impl Controller {
     fn optimize(&mut self, now: Now, request: &OptimizeRequest, asked: u64, by: &str) -> Option<Answer> {
         let aggressiveness = request.aggressiveness.unwrap_or(self.tables.settings.value.optimize.aggressiveness);
         if !AGGRESSIVENESS.contains(&aggressiveness) {
-            return Some(Answer::refused(RefusedKind::Invalid, "aggressiveness is 1 to 5", ""));
+            return Some(Answer::refused(RefusedKind::Invalid, "aggressiveness is 1 to 5", "choose one of these"));
         }
         let kind = OperationKind::Optimize { automatic: false, aggressiveness };
         if !request.apply {
@@ -383,11 +393,16 @@ impl Controller {
     fn set_settings(&mut self, mut settings: ClusterSettings, version: Option<u64>) -> Answer {
         settings.migration_rate = settings.migration_rate.filter(|rate| !rate.is_empty());
         if let Some(Err(error)) = settings.migration_rate.as_deref().map(str::parse::<RatePlan>) {
-            return Answer::refused(RefusedKind::Invalid, format!("migration_rate: {error}"), "");
+            let cure = "as '10 Gbit/s; mon-fri 08:00-18:00 2 Gbit/s'";
+            return Answer::refused(RefusedKind::Invalid, format!("migration_rate: {error}"), cure);
         }
         settings.power.hours = settings.power.hours.filter(|hours| !hours.is_empty());
         if let Some(why) = settings.power.hours.as_deref().and_then(wrong_hours) {
-            return Answer::refused(RefusedKind::Invalid, format!("power.hours: {why}"), "");
+            return Answer::refused(
+                RefusedKind::Invalid,
+                format!("power.hours: {why}"),
+                "as 'mon-fri 20:00-06:00; sat 00:00-24:00'",
+            );
         }
         let wrong = [
             (AGGRESSIVENESS.contains(&settings.optimize.aggressiveness), "optimize.aggressiveness is 1 to 5"),
@@ -403,7 +418,7 @@ impl Controller {
             ((30..=3600).contains(&settings.power.wake_within_s), "power.wake_within_s is 30 to 3600"),
         ];
         if let Some((_, what)) = wrong.into_iter().find(|(is_right, _)| !is_right) {
-            return Answer::refused(RefusedKind::Invalid, what, "");
+            return Answer::refused(RefusedKind::Invalid, what, "choose a value within that");
         }
         if version.is_some_and(|version| version != self.tables.settings.revision) {
             return changed("the cluster's settings have");
@@ -614,7 +629,11 @@ impl Controller {
 
     fn remove_token(&mut self, now: Now, name: &str) -> Answer {
         if !self.tables.tokens.contains_key(name) {
-            return Answer::refused(RefusedKind::NotFound, format!("there is no token '{name}'"), "");
+            return Answer::refused(
+                RefusedKind::NotFound,
+                format!("there is no token '{name}'"),
+                "see skein token list",
+            );
         }
         let is_admin = |token: &Token| token.role == Role::Admin && token.expires.is_none_or(|end| now.wall <= end);
         let mut admins = self.tables.tokens.iter().filter(|(_, found)| is_admin(&found.value.token));
@@ -654,7 +673,11 @@ fn expiry(now: Now, expires_s: Option<u64>) -> Option<UnixMs> {
 }
 
 fn bad_expiry() -> Answer {
-    Answer::refused(RefusedKind::Invalid, format!("expires_s is not within 1 to {EXPIRES_MAX_S}"), "")
+    Answer::refused(
+        RefusedKind::Invalid,
+        format!("expires_s is not within 1 to {EXPIRES_MAX_S}"),
+        "choose another time",
+    )
 }
 
 /// Refuses names that cannot be printed: with one of them, no plan could be made.

@@ -309,7 +309,9 @@ impl Controller {
                             format!("the fencing device of '{host}' does not say whether it has power: {why}");
                         Answer::conflict(message, format!("see what is set: skein host fencing show {host}"))
                     }
-                    PowerResult::Accepted => Answer::conflict("the device answered something else", ""),
+                    PowerResult::Accepted => {
+                        Answer::conflict("the device answered something else", "see skein host fencing test --help")
+                    }
                 };
                 let Asked { id, by, from, what, .. } = *asked;
                 self.answer_audited(now, id, (by, from, what), answer);

@@ -205,7 +205,11 @@ impl Controller {
         let Some(record) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return no_vm(vm) };
         if !STOP_TIMEOUT_RANGE_S.contains(&request.timeout_s) {
             let most = STOP_TIMEOUT_RANGE_S.end();
-            return Answer::refused(RefusedKind::Invalid, format!("timeout_s is at most {most}"), "");
+            return Answer::refused(
+                RefusedKind::Invalid,
+                format!("timeout_s is at most {most}"),
+                "choose a shorter time",
+            );
         }
         if let Some(operation) = self.operation_of(vm) {
             let message = format!("'{vm}' is in an operation already: {operation}");

@@ -52,8 +52,11 @@ impl Controller {
                 }
                 Answer::Migration(Box::new(shown))
             }
-            Reply::Error(refusal) => Answer::conflict(refusal_words(refusal), ""),
-            _ => Answer::conflict(format!("the agent of '{source}' answered something else than was asked"), ""),
+            Reply::Error(refusal) => Answer::conflict(refusal_words(refusal), format!("see skein host show {source}")),
+            _ => Answer::conflict(
+                format!("the agent of '{source}' answered something else than was asked"),
+                "see whether its release is the controllers': skein host list",
+            ),
         };
         self.answer_audited(now, asked.id, (asked.by, asked.from, asked.what), answer);
     }

@@ -39,7 +39,8 @@ impl Controller {
             return no_host(host);
         }
         if let Some(why) = self.sleep_bar(host, None) {
-            return Answer::conflict(format!("'{host}' does not go to sleep: {why}"), "");
+            let cure = format!("see what keeps hosts awake in docs/power.md, and skein host show {host}");
+            return Answer::conflict(format!("'{host}' does not go to sleep: {why}"), cure);
         }
         Answer::Operation(Box::new(self.begin_sleep(now, host, false, by, Vec::new())))
     }

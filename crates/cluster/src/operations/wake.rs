@@ -26,7 +26,7 @@ impl Controller {
         let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
         if found.contact == Contact::Online {
             if found.power.trouble.is_none() {
-                return Answer::conflict(format!("'{host}' is awake"), "");
+                return Answer::conflict(format!("'{host}' is awake"), format!("see skein host show {host}"));
             }
             self.clear_trouble(host);
             return Answer::Done;

@@ -135,7 +135,8 @@ pub(crate) async fn health(State(app): State<Shared>) -> Result<Json<Health>, Pr
     let leads = app.driver.leads();
     let leader = app.driver.leader().map(|leader| leader.member.name);
     let Some(leader) = leader else {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no controller leads at the moment", ""));
+        let cure = "ask again in some seconds; then see what skein cluster status says";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no controller leads at the moment", cure));
     };
     Ok(Json(Health { name: app.driver.member().name.clone(), leads, leader }))
 }

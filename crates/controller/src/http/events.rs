@@ -31,7 +31,8 @@ pub(crate) async fn get_events(
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let last = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim().parse::<EventId>());
-    let last = last.transpose().map_err(|error: NoEventId| Problem::bad_request(error.to_string(), ""))?;
+    let cure = "leave Last-Event-ID out, and read everything anew";
+    let last = last.transpose().map_err(|error: NoEventId| Problem::bad_request(error.to_string(), cure))?;
     let subscription = app.driver.subscribe(last);
     let stream = unfold(subscription, |mut subscription: Subscription| async move {
         let published = subscription.next(wall).await?;

@@ -57,17 +57,19 @@ pub(crate) struct Admin;
 pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<std::sync::Arc<Peer>>().cloned();
     let Some(peer) = peer else {
-        return Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the connection is not known", "").into_response();
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        return Problem::new(status, "the connection is not known", "connect anew").into_response();
     };
     let caller = caller(&app, &peer, request.headers().get(header::AUTHORIZATION));
     let by = caller.as_ref().map_or_else(|_| "-".to_owned(), |caller| caller.name.clone());
     let is_known = caller.is_ok();
     let (is_change, what) = (is_change(request.method()), format!("{} {}", request.method(), request.uri().path()));
     request.extensions_mut().insert(caller);
-    let response = match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
     let (request, unread) = Unread::of(request);
+    let response = match tokio::time::timeout(REQUEST_WITHIN, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request takes too long", "").into_response(),
+        Err(_) => Problem::new(StatusCode::REQUEST_TIMEOUT, "the request takes too long", "send all of it at once")
+            .into_response(),
     };
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
@@ -208,7 +210,8 @@ async fn as_problem(response: Response) -> (Response, String) {
         true => parts.status.canonical_reason().unwrap_or("refused").to_owned(),
         false => text,
     };
-    let mut problem = Problem::new(parts.status, detail.clone(), "").into_response();
+    let mut problem =
+        Problem::new(parts.status, detail.clone(), "see /openapi.json for what may be asked").into_response();
     for (name, value) in &parts.headers {
         if name != header::CONTENT_TYPE && name != header::CONTENT_LENGTH {
             problem.headers_mut().insert(name, value.clone());

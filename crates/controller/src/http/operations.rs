@@ -20,6 +20,7 @@ use super::problem::{Problem, ReadProblems, WriteProblems};
 #[into_params(parameter_in = Query)]
 pub(crate) struct Before {
     /// The page begins before this id: `next` of the page before
+    #[param(pattern = "^[0-9]{1,20}-[0-9]{1,20}$")]
     before: Option<String>,
     /// The most items, 100 if not given
     #[param(minimum = 1, maximum = 500)]
@@ -35,8 +36,17 @@ pub(crate) async fn list_operations(
     Query(of): Query<Before>,
 ) -> Result<Json<Page<Operation>>, Problem> {
     let most = items(of.limit)?;
+    if let Some(odd) = of.before.as_deref().filter(|before| !is_id(before)) {
+        return Err(Problem::bad_request(format!("'{odd}' is no operation's id"), "give 'next' of the page before"));
+    }
     let found = app.driver.read(|core| core.operations(of.before.as_deref().unwrap_or_default(), most + 1));
     Ok(Json(page(found, most, |operation| &operation.id)))
+}
+
+/// Returns whether a text may be an operation's id, whether there is one or not any more.
+fn is_id(text: &str) -> bool {
+    let is_number = |part: &str| (1..=20).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+    text.split_once('-').is_some_and(|(term, number)| is_number(term) && is_number(number))
 }
 
 /// An operation

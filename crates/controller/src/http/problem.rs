@@ -35,7 +35,8 @@ impl Problem {
     }
 
     pub fn not_found(what: &str, name: &str) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, format!("there is no {what} '{name}'"), "")
+        let cure = format!("see skein {} list", what.to_ascii_lowercase());
+        Problem::new(StatusCode::NOT_FOUND, format!("there is no {what} '{name}'"), cure)
     }
 
     pub fn bad_request(detail: impl Into<String>, cure: impl Into<String>) -> Problem {

@@ -30,7 +30,7 @@ pub fn new_secrets() -> Option<(String, String)> {
 }
 
 pub(crate) fn no_random() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the system has no random numbers", "")
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the system has no random numbers", "ask again in some seconds")
 }
 
 fn hex(bytes: &[u8]) -> String {

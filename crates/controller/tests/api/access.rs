@@ -95,10 +95,15 @@ async fn refusals_have_one_form() {
         (413, too_large),
         (415, send_with(&admin, Method::POST, "/api/v1/tokens", &no_json, "{}").await),
         (400, send_with(&admin, Method::GET, "/api/v1/events", &[("last-event-id", "x")], "").await),
+        (400, send(&admin, Method::GET, "/api/v1/audit?limit=-1", "").await),
+        (404, send(&admin, Method::GET, "/api/v1/operations/zzz", "").await),
+        (400, send(&admin, Method::GET, "/api/v1/operations?before=zzz", "").await),
+        (404, send(&admin, Method::POST, "/api/v1/operations/zzz/cancel", "").await),
+        (404, send(&admin, Method::POST, "/api/v1/hosts/nobody/sleep", "").await),
     ];
     for (status, answer) in &cases {
         assert_eq!(answer.status, *status, "{}", String::from_utf8_lossy(&answer.body));
-        problem(answer);
+        assert!(!problem(answer).cure.is_empty(), "{}", String::from_utf8_lossy(&answer.body));
     }
     let told = problem(&cases[8].1);
     assert!(told.detail.contains("more than 1048576 bytes") && !told.cure.contains("Content-Type"), "{told:?}");
