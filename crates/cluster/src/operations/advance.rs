@@ -325,8 +325,7 @@ impl Controller {
         operation.state = if words.is_empty() { OperationState::Done } else { OperationState::Failed };
         words.extend(self.off_stay_words(operation, host));
         if !gone.is_empty() {
-            let is = if gone.len() == 1 { "is" } else { "are" };
-            words.push(format!("{host} has no more, and where {is} is not known: {}", gone.join(", ")));
+            words.push(format!("no longer on {host}, and not seen elsewhere: {}", gone.join(", ")));
         }
         operation.message = words.join("; ");
     }

@@ -148,7 +148,7 @@ fn a_drain_does_not_wait_for_a_guest_that_somebody_took_away() {
         }
         let over = bench.now(&drain);
         assert_eq!((over.state, bench.has("alpha")), (OperationState::Done, vec!["db"]), "{over:?}");
-        assert!(over.message.contains("beta has no more, and where is is not known: web"), "{}", over.message);
+        assert!(over.message.contains("no longer on beta, and not seen elsewhere: web"), "{}", over.message);
         // What it is: nobody knows whether it runs. It is not forgotten either.
         let web = bench.controller.vm("web").expect("it is remembered");
         assert_eq!((web.state, web.host.as_deref()), (VmRunState::Lost, Some("beta")));
