@@ -87,6 +87,8 @@ fn what_is_planted_is_found() {
         Planted::RestoreForgotten,
         Planted::AnyStartByHand,
         Planted::StartByHandUnanswered,
+        Planted::AnyMoveByHand,
+        Planted::MoveByHandUnanswered,
     ];
     let only = std::env::var("SKEIN_PLANTED").ok();
     for planted in plants.into_iter().filter(|of| only.as_ref().is_none_or(|only| *only == format!("{of:?}"))) {

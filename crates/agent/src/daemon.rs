@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::catch::Catcher;
-use crate::controllers::{Acknowledged, Controllers, ControllersError, QuestionTimes, StartQuestions, now_ms};
+use crate::controllers::{Acknowledged, Controllers, ControllersError, LeaderQuestions, QuestionTimes, now_ms};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
@@ -314,7 +314,7 @@ fn with_vms(
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
-    let questions = StartQuestions::new(&controllers_file, QuestionTimes::default());
+    let questions = LeaderQuestions::new(&controllers_file, QuestionTimes::default());
     let migrations = Arc::new(Migrations::start(
         vms.dirs,
         journal,
@@ -334,6 +334,7 @@ fn with_vms(
         rooms: rooms.clone(),
         qemu: vms.qemu,
         probes: kept,
+        leader_questions: questions.clone(),
     });
     let attempts = AttemptTable::start(starter.clone(), store)?;
     migrations.on_end(attempts.on_end());
@@ -350,7 +351,7 @@ fn with_vms(
         followers: Arc::default(),
         attempts,
         named_starts,
-        start_questions: questions.clone(),
+        leader_questions: questions.clone(),
         forgotten: Mutex::default(),
     });
     let serving = serve_commands(server.clone(), socket)?;

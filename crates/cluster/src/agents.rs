@@ -1,7 +1,7 @@
 //! What agents say, and what of it is kept.
 
 use skein_api::cluster::{Contact, VmRunState};
-use skein_api::{Hello, HostReport, Outcome, Refusal, Reply, Role, Term, VmView};
+use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmView};
 
 use crate::observed::{SessionId, ShownCertificate};
 use crate::records::{HostRecord, VmRecord};
@@ -87,6 +87,8 @@ impl Controller {
         let is_news = is_news || report.watchdog.is_some();
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
+        let stayed: Vec<(String, MigrationId)> =
+            report.migrations.iter().filter(|of| has_stayed(of)).map(|of| (of.vm.clone(), of.id)).collect();
         let changed = observed.report(report, now.mono_ms);
         let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
@@ -97,6 +99,7 @@ impl Controller {
             }
             self.note_watchdog(&host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
+            self.note_stayed(&host, &stayed);
             self.note_forgotten(&host, &forgotten);
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
@@ -238,10 +241,15 @@ impl Controller {
             ..record
         };
         let has_come = before.as_ref().is_none_or(|before| before.host != record.host);
+        if has_come {
+            record.move_by_hand = None;
+        }
+        // Plans that do not know of a guest put others where a rule keeps them apart.
+        let is_new_guest = is_guest(state) && before.as_ref().is_none_or(|before| !is_guest(before.state));
         if before.as_ref() != Some(&record) {
             self.tables.put(&vm.name, record);
         }
-        if has_come && self.operation_of(&vm.name).is_none() {
+        if (has_come || is_new_guest) && self.operation_of(&vm.name).is_none() {
             self.epoch += 1;
         }
     }
@@ -264,7 +272,8 @@ impl Controller {
             }
             None if let Some(target) = self.moved_to(host, name) => {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
-                self.tables.put(name, VmRecord { host: Some(target), since: now.wall, ..found });
+                let record = VmRecord { host: Some(target), since: now.wall, move_by_hand: None, ..found };
+                self.tables.put(name, record);
                 self.epoch += 1;
             }
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
@@ -300,6 +309,18 @@ impl Controller {
                 self.missing.remove(name);
                 self.tables.delete::<VmRecord>(name);
                 self.epoch += 1;
+            }
+        }
+    }
+
+    /// Notes that guests have not left their host by a migration that a person was allowed to begin.
+    fn note_stayed(&mut self, host: &str, stayed: &[(String, MigrationId)]) {
+        for (vm, migration) in stayed {
+            let Some(found) = self.tables.vms.get(vm).map(|found| &found.value) else { continue };
+            let is_known = found.move_by_hand.as_ref().is_some_and(|of| of.migration == *migration);
+            if is_known && found.host.as_deref() == Some(host) {
+                let record = VmRecord { move_by_hand: None, ..found.clone() };
+                self.tables.put(vm, record);
             }
         }
     }
@@ -362,4 +383,9 @@ impl Controller {
         let observed = self.observed.get(host).filter(|observed| observed.session.is_some())?;
         observed.vms.get(vm).filter(|vm| vm.reserved.is_none()).and_then(|vm| run_state(vm.state))
     }
+}
+
+/// Returns whether the source of a migration says that the guest has not left it.
+fn has_stayed(migration: &Migration) -> bool {
+    migration.role == Role::Source && migration.outcome.is_some_and(|outcome| outcome != Outcome::Moved)
 }

@@ -1,5 +1,6 @@
 //! What people and programs ask of a controller, and its answers, as values.
 
+use skein_api::MigrationId;
 use skein_api::cluster::{
     ClusterSettings, CreateVmRequest, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation,
     OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, UpdateRequest,
@@ -77,6 +78,9 @@ pub enum Ask {
     RenewCertificate { host: String, shown_sha256: String, signed_sha256: String },
     /// Say whether a person may start a VM on a host, whose agent asks. `is_here`: the host has the VM.
     StartByHand { host: String, vm: String, is_here: bool },
+    /// Say whether a person may move a guest from a host, whose agent asks. `migration`: the id that the migration will
+    /// have.
+    MoveByHand { host: String, vm: String, to: String, migration: MigrationId },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.

@@ -99,6 +99,7 @@ impl Controller {
                 Some(self.renew_certificate(&host, &shown_sha256, &signed_sha256))
             }
             Ask::StartByHand { host, vm, is_here } => Some(self.start_by_hand(&host, &vm, is_here)),
+            Ask::MoveByHand { host, vm, to, migration } => Some(self.move_by_hand(&host, &vm, &to, migration)),
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
+use skein_api::MigrationId;
 use skein_api::cluster::{
     AuditRecord, Contact, HostMode, HostSettings, Operation, Token, UnixMs, VmRunState, VmSettings,
 };
@@ -292,6 +293,18 @@ pub struct VmRecord {
     /// Whether the cluster was asked to stop the VM, which is not started by itself then.
     #[serde(default)]
     pub stop_asked: bool,
+    /// The migration from the VM's host that a person was last allowed to begin, unless its end is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub move_by_hand: Option<MoveByHandRecord>,
+}
+
+/// A migration that a person was allowed to begin: the guest may be at its target, whether that reports or not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveByHandRecord {
+    /// The target.
+    pub to: String,
+    /// The migration's id, by which the VM's host tells of it.
+    pub migration: MigrationId,
 }
 
 /// A token, by which a caller of the API is known.

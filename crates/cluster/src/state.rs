@@ -106,8 +106,12 @@ pub enum Planted {
     RestoreForgotten,
     /// A person may start any VM on any host.
     AnyStartByHand,
+    /// A person may move any guest, and where it may be is not written down.
+    AnyMoveByHand,
     /// An agent starts a VM for a person though no controller has answered.
     StartByHandUnanswered,
+    /// An agent moves a guest for a person though no controller has answered.
+    MoveByHandUnanswered,
 }
 
 impl Default for Settings {

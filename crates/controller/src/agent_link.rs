@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use skein_api::cluster::UnixMs;
-use skein_api::{LINE_BYTES_MAX, LineError, Refusal, ToAgent, ToController, Welcome, check_version, parse_line};
+use skein_api::{
+    LINE_BYTES_MAX, LineError, MigrationId, Refusal, ToAgent, ToController, Welcome, check_version, parse_line,
+};
 use skein_cluster::{
     Answer, Ask, Asked, CertificateValidity, Input, Refused, RefusedKind, SessionId, ShownCertificate, error_chain,
 };
@@ -30,8 +32,9 @@ const SILENT_PERIODS: u32 = 3;
 const SILENT_MIN: Duration = Duration::from_secs(5);
 /// How long a VM's definition is at most that is kept: what is stored of a VM has to fit into a value.
 const DEFINITION_BYTES_MAX: usize = 128 << 10;
-/// How many questions of an agent about starts wait for their answer. The agent asks again what was dropped.
-const STARTS_MAX: usize = 16;
+/// How many questions of an agent about what a person wants wait for their answer. The agent asks again what was
+/// dropped.
+const HAND_QUESTIONS_MAX: usize = 16;
 
 /// Why a connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -172,15 +175,27 @@ fn shown(peer: &AgentPeer) -> ShownCertificate {
     ShownCertificate { sha256: peer.sha256.clone(), validity }
 }
 
-/// A question about a start by hand.
-struct StartQuestion {
+/// A question about what a person wants done on the host.
+struct HandQuestion {
     ask: u64,
-    vm: String,
-    is_here: bool,
+    what: String,
+    of_core: Ask,
 }
 
-/// Answers what an agent asks: for another certificate than the one that the agent shows, and whether a VM may be
-/// started.
+impl HandQuestion {
+    fn of_start(host: &str, ask: u64, vm: String, is_here: bool) -> HandQuestion {
+        let what = format!("start {vm} by hand on {host}");
+        HandQuestion { ask, what, of_core: Ask::StartByHand { host: host.to_owned(), vm, is_here } }
+    }
+
+    fn of_move(host: &str, ask: u64, vm: String, to: String, migration: MigrationId) -> HandQuestion {
+        let what = format!("move {vm} by hand from {host} to {to}");
+        HandQuestion { ask, what, of_core: Ask::MoveByHand { host: host.to_owned(), vm, to, migration } }
+    }
+}
+
+/// Answers what an agent asks: for another certificate than the one that the agent shows, and whether a person may start
+/// or move a VM.
 struct Questions<'a> {
     driver: &'a Arc<Driver>,
     settings: &'a LinkSettings,
@@ -193,20 +208,18 @@ impl Questions<'_> {
         self.driver.ask(|id| Asked { id, by, from, what, repeat: None, ask }).await
     }
 
-    /// Returns the leader's answer to a question about a start. `None`: this controller does not lead any more, or
-    /// cannot answer, and the agent asks again.
-    async fn may_start(&self, StartQuestion { ask, vm, is_here }: StartQuestion) -> Option<ToAgent> {
-        let host = self.peer.host.clone();
-        let what = format!("start {vm} by hand on {host}");
-        match self.ask(what, Ask::StartByHand { host, vm, is_here }).await {
-            Answer::Done => Some(ToAgent::MayStart { ask }),
+    /// Returns the leader's answer to what a person wants. `None`: this controller does not lead any more, or cannot
+    /// answer, and the agent asks again.
+    async fn may(&self, HandQuestion { ask, what, of_core }: HandQuestion) -> Option<ToAgent> {
+        match self.ask(what, of_core).await {
+            Answer::Done => Some(ToAgent::May { ask }),
             Answer::Refused(Refused { kind: RefusedKind::Unavailable, .. }) => None,
             Answer::Refused(Refused { kind, message, cure }) => {
                 let again = kind == RefusedKind::Changed;
-                Some(ToAgent::MayNotStart { ask, again, refusal: Refusal { message, cure } })
+                Some(ToAgent::MayNot { ask, again, refusal: Refusal { message, cure } })
             }
             answer => {
-                warn!("an unexpected answer about a start on {}: {}", self.peer.host, answer.status());
+                warn!("an unexpected answer about a VM on {}: {}", self.peer.host, answer.status());
                 None
             }
         }
@@ -261,10 +274,10 @@ async fn lines(
 ) -> LinkEnd {
     let Some(AgentLink { mut lines, hang_up, .. }) = up.link.take() else { return LinkEnd::Silent };
     let silent = (questions.settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
-    let (shared, session) = (&up.shared, up.session);
+    let (shared, session, host) = (&up.shared, up.session, questions.peer.host.as_str());
     // One is signed at a time, while lines go on.
     let (renew, mut asked) = mpsc::channel(1);
-    let (start, mut starts) = mpsc::channel(STARTS_MAX);
+    let (ask_hand, mut asked_by_hand) = mpsc::channel(HAND_QUESTIONS_MAX);
     let reading = async {
         loop {
             match timeout(silent, read(reader, LINE_BYTES_MAX)).await {
@@ -273,7 +286,10 @@ async fn lines(
                         // Whoever asks again before there is an answer gets that answer.
                         Ok(ToController::Renew) => drop(renew.try_send(())),
                         Ok(ToController::AskStart { ask, vm, is_here }) => {
-                            drop(start.try_send(StartQuestion { ask, vm, is_here }));
+                            drop(ask_hand.try_send(HandQuestion::of_start(host, ask, vm, is_here)));
+                        }
+                        Ok(ToController::AskMove { ask, vm, to, migration }) => {
+                            drop(ask_hand.try_send(HandQuestion::of_move(host, ask, vm, to, migration)));
                         }
                         Ok(line) => {
                             shared.free().await;
@@ -304,8 +320,8 @@ async fn lines(
         std::future::pending().await
     };
     let allowing = async {
-        while let Some(question) = starts.recv().await {
-            if let Some(answer) = questions.may_start(question).await {
+        while let Some(question) = asked_by_hand.recv().await {
+            if let Some(answer) = questions.may(question).await {
                 shared.tell_agent(session, &answer);
             }
         }
@@ -337,7 +353,11 @@ fn take(shared: &Shared, session: SessionId, line: ToController) {
         ToController::Reply { command, reply } => shared.input(Input::AgentReply { session, command, reply }),
         ToController::Deposed { command: _, highest } => shared.input(Input::AgentDeposed { session, highest }),
         // A second hello says nothing new, questions are answered elsewhere, and other lines are of a newer release.
-        ToController::Hello(_) | ToController::Renew | ToController::AskStart { .. } | ToController::Other => {}
+        ToController::Hello(_)
+        | ToController::Renew
+        | ToController::AskStart { .. }
+        | ToController::AskMove { .. }
+        | ToController::Other => {}
     }
 }
 

@@ -161,7 +161,7 @@ async fn take(world: &Arc<World>, index: usize, replies: &mpsc::Sender<ToControl
         }
         ToAgent::Welcome(_) | ToAgent::Refused(_) | ToAgent::Hosts { .. } | ToAgent::Controllers { .. } => {}
         // Simulated hosts ask for nothing.
-        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::MayStart { .. } | ToAgent::MayNotStart { .. } => {}
+        ToAgent::Renewed { .. } | ToAgent::NotRenewed(_) | ToAgent::May { .. } | ToAgent::MayNot { .. } => {}
         ToAgent::Heard { .. } | ToAgent::Other => {}
     }
 }

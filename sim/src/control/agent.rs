@@ -10,7 +10,7 @@ use skein_cluster::VmRecord;
 
 use super::by_hand;
 use super::event::{Event, Session};
-use super::host::{Flight, Guest, Ms, Question, Sent, Start, refused};
+use super::host::{Flight, Guest, Ms, Sent, Start, refused};
 use super::off;
 use super::update;
 use super::watchdog;
@@ -245,8 +245,8 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         ToAgent::Heard { term, number, sequence, voters, hosts } => {
             watchdog::acknowledged(world, host, session, (term, number, sequence, voters), hosts);
         }
-        ToAgent::MayStart { ask } => by_hand::answered(world, host, session, ask, Ok(())),
-        ToAgent::MayNotStart { ask, again, refusal } => {
+        ToAgent::May { ask } => by_hand::answered(world, host, session, ask, Ok(())),
+        ToAgent::MayNot { ask, again, refusal } => {
             world.say(|| format!("{ask} is refused: {}", refusal.message));
             by_hand::answered(world, host, session, ask, Err(again));
         }
@@ -267,7 +267,10 @@ fn obey(
     request: Request,
 ) -> Option<Reply> {
     Some(match request {
-        Request::Migrate { vm, to, .. } => migrate(world, host, request_id, &vm, &to),
+        Request::Migrate { vm, to, .. } => {
+            let id = world.number();
+            migrate(world, host, (request_id, id), &vm, &to)
+        }
         Request::MigrationCancel { id } => {
             let found = u64::from_str_radix(&id, 16).ok();
             let Some(flight) = found.and_then(|id| world.migrations.get_mut(&id)) else {
@@ -441,7 +444,8 @@ fn stop_vm(world: &mut World, host: usize, vm: &str, force: bool) -> Reply {
     started_reply(world, host, vm)
 }
 
-fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str, to: &str) -> Reply {
+/// Begins a migration, which gets this id.
+pub fn migrate(world: &mut World, host: usize, (request_id, id): (Option<String>, u64), vm: &str, to: &str) -> Reply {
     if let Some(known) = request_id.as_ref().and_then(|name| world.agents[host].requests.get(name)) {
         return Reply::Migration(Box::new(world.agents[host].migrations[known].clone()));
     }
@@ -473,8 +477,9 @@ fn migrate(world: &mut World, host: usize, request_id: Option<String>, vm: &str,
         let to = to.to_owned();
         return Reply::Check(CheckResult { vm: vm.to_owned(), to, problems: vec![problem], forecast: None });
     }
-    let id = world.number();
-    world.check.executed(world.now, request_id.as_deref().unwrap_or_default());
+    if let Some(name) = &request_id {
+        world.check.executed(world.now, name);
+    }
     world.say(|| format!("migration {id} of {vm} to {to} begins"));
     world.agents[target].incoming.insert(vm.to_owned(), guest.ram_mb);
     let source = world.agents[host].name.clone();
@@ -538,15 +543,13 @@ fn over(world: &mut World, id: u64, flight: &Flight, outcome: Outcome, why: Opti
 }
 
 /// Starts a VM by hand that a controller allows, if the host takes the VM.
-pub fn begin_by_hand(world: &mut World, host: usize, life: u64, ask: u64) {
-    let now = world.now;
-    let Some(agent) = Some(&mut world.agents[host]).filter(|agent| agent.life == life) else { return };
-    let Some(Question { vm, .. }) = agent.questions.remove(&ask) else { return };
-    let has_room = agent.ram_used_mb() + world.guests[&vm] <= agent.ram_mb;
-    if !agent.is_closed(now) && has_room && !agent.is_there(&vm) && !agent.refuses.contains(&vm) {
+pub fn start_by_hand(world: &mut World, host: usize, vm: &str) {
+    let (now, agent) = (world.now, &world.agents[host]);
+    let has_room = agent.ram_used_mb() + world.guests[vm] <= agent.ram_mb;
+    if !agent.is_closed(now) && has_room && !agent.is_there(vm) && !agent.refuses.contains(vm) {
         world.say(|| format!("{vm} is started by hand on host {host}"));
         world.check.stats.by_hand_started += 1;
-        run_guest(world, host, &vm);
+        run_guest(world, host, vm);
         report_all(world, host);
     }
 }

@@ -1,12 +1,14 @@
-//! People who start VMs by hand, also on a host that has not heard yet where the cluster started them meanwhile: its
-//! agent asks the controller that leads.
+//! People who start VMs by hand, also on a host that has not heard yet where the cluster started them meanwhile, and who
+//! move guests by hand, also between hosts that lose contact meanwhile: agents ask the controller that leads.
 
-use skein_api::ToController;
-use skein_cluster::Planted;
+use skein_api::cluster::{Contact, FenceRequest};
+use skein_api::{MigrationId, Reply, ToController};
+use skein_cluster::{Ask, Asked, Planted};
 
 use super::event::Event;
-use super::host::{Ms, Question};
+use super::host::{Ms, Question, Wanted};
 use super::world::World;
+use super::{agent, node};
 
 /// How long an agent waits for an answer, and for another than one that may pass.
 const ANSWER_MS: Ms = 15_000;
@@ -15,16 +17,24 @@ const AGAIN_MS: Ms = 3_000;
 const RESEND_MS: Ms = 1_000;
 /// When people have started the last VM by themselves.
 const LAST_MS: Ms = 35_000;
+/// When people have moved the last guest by themselves: a host may die of it before all is calm.
+const LAST_MOVE_MS: Ms = 15_000;
 
-/// Chooses when somebody starts some VM on some host.
+/// Chooses when somebody starts some VM on some host, and when somebody moves a guest to some host.
 pub fn schedule(world: &mut World) {
     let hosts = world.agents.len() as u64;
     let Some(rng) = &mut world.hand_rng else { return };
     let wants: Vec<(Ms, usize, String)> = (0..rng.below(4))
         .map(|_| (rng.between(4000, LAST_MS), rng.below(hosts) as usize, format!("v{}", rng.below(10))))
         .collect();
+    let moves: Vec<(Ms, usize, String)> = (0..rng.below(4))
+        .map(|_| (rng.between(4000, LAST_MOVE_MS), rng.below(hosts) as usize, format!("v{}", rng.below(10))))
+        .collect();
     for (ms, host, vm) in wants {
         world.after(ms, Event::StartHere { host, vm });
+    }
+    for (ms, to, vm) in moves {
+        world.after(ms, Event::MoveHere { to, vm });
     }
 }
 
@@ -52,17 +62,37 @@ pub fn want(world: &mut World, host: usize, vm: &str) {
     if !world.guests.contains_key(vm) || world.check.deleted.contains(vm) || is_asked {
         return;
     }
-    let now = world.now;
-    let ask = world.number();
-    let agent = &mut world.agents[host];
+    let agent = &world.agents[host];
     if !agent.is_up || agent.is_there(vm) || agent.reserved.contains_key(vm) {
         return;
     }
     let is_here = agent.guests.contains_key(vm);
-    let question =
-        Question { vm: vm.to_owned(), is_here, until: now + ANSWER_MS, is_put_off: false, is_allowed: false };
-    agent.questions.insert(ask, question);
-    world.say(|| format!("somebody wants {vm} started on host {host}, which asks as {ask}"));
+    ask(world, host, vm, Wanted::Start { is_here });
+}
+
+/// Somebody wants a guest moved to a host.
+pub fn want_move(world: &mut World, to: usize, vm: &str) {
+    let is_asked = world.agents.iter().any(|agent| agent.is_asked(vm));
+    let here = world.agents.iter().position(|agent| agent.guests.get(vm).is_some_and(|guest| guest.runs));
+    let Some(host) = here.filter(|host| *host != to && world.agents[*host].is_up && !is_asked) else { return };
+    // What is asked replaces what was asked before.
+    if world.agents[host].guests[vm].migration.is_none() {
+        // Often neither host has contact any more.
+        let rng = world.hand_rng.as_mut();
+        if let Some(ms) = rng.and_then(|rng| rng.percent(30).then(|| rng.between(1500, 4500))) {
+            lose_both(world, (host, to), ANSWER_MS + ms);
+        }
+        let (to, id) = (world.agents[to].name.clone(), world.number());
+        ask(world, host, vm, Wanted::Move { to, id });
+    }
+}
+
+fn ask(world: &mut World, host: usize, vm: &str, wanted: Wanted) {
+    let ask = world.number();
+    world.say(|| format!("somebody on host {host} wants {wanted:?} of {vm}, and its agent asks as {ask}"));
+    let until = world.now + ANSWER_MS;
+    let question = Question { vm: vm.to_owned(), wanted, until, is_put_off: false, is_allowed: false };
+    world.agents[host].questions.insert(ask, question);
     world.check.stats.by_hand += 1;
     let life = world.agents[host].life;
     send(world, host, life, ask);
@@ -77,7 +107,11 @@ pub fn send(world: &mut World, host: usize, life: u64, ask: u64) {
     };
     if now >= question.until {
         world.say(|| format!("{ask} has no answer"));
-        if !question.is_put_off && has(world, Planted::StartByHandUnanswered) {
+        let planted = match question.wanted {
+            Wanted::Start { .. } => Planted::StartByHandUnanswered,
+            Wanted::Move { .. } => Planted::MoveByHandUnanswered,
+        };
+        if !question.is_put_off && has(world, planted) {
             return allow(world, host, ask);
         }
         world.agents[host].questions.remove(&ask);
@@ -85,8 +119,12 @@ pub fn send(world: &mut World, host: usize, life: u64, ask: u64) {
     }
     let leader = agent.sent.iter().find(|(_, sent)| sent.led == Some(agent.highest)).map(|(session, _)| *session);
     if let Some(session) = leader {
-        let Question { vm, is_here, .. } = question;
-        world.send_to_controller(session, ToController::AskStart { ask, vm, is_here });
+        let Question { vm, wanted, .. } = question;
+        let line = match wanted {
+            Wanted::Start { is_here } => ToController::AskStart { ask, vm, is_here },
+            Wanted::Move { to, id } => ToController::AskMove { ask, vm, to, migration: MigrationId(id) },
+        };
+        world.send_to_controller(session, line);
     }
     world.after(RESEND_MS, Event::AskAgain { host, life, ask });
 }
@@ -120,6 +158,66 @@ fn allow(world: &mut World, host: usize, ask: u64) {
     agent.questions.get_mut(&ask).expect("it is asked").is_allowed = true;
     let ms = world.rng.between(1, 400);
     world.after(ms, Event::BeginByHand { host, life, ask });
+}
+
+/// Does what a person wants, if the host does.
+pub fn begin(world: &mut World, host: usize, life: u64, ask: u64) {
+    let Some(agent) = Some(&mut world.agents[host]).filter(|agent| agent.life == life) else { return };
+    let Some(Question { vm, wanted, .. }) = agent.questions.remove(&ask) else { return };
+    match wanted {
+        Wanted::Start { .. } => agent::start_by_hand(world, host, &vm),
+        Wanted::Move { to, id } => {
+            if let Reply::Migration(_) = agent::migrate(world, host, (None, id), &vm, &to) {
+                world.check.stats.by_hand_moved += 1;
+                let to = world.agents.iter().position(|agent| agent.name == to).expect("it goes there");
+                let rng = world.hand_rng.as_mut();
+                if let Some(ms) = rng.and_then(|rng| rng.percent(60).then(|| rng.between(1000, 6000))) {
+                    lose_both(world, (host, to), ms);
+                }
+            }
+            agent::report_all(world, host);
+        }
+    }
+}
+
+/// Cuts both hosts of a migration off from the controllers, and has the source die after a while.
+fn lose_both(world: &mut World, (from, to): (usize, usize), ms: Ms) {
+    if world.is_calm {
+        return;
+    }
+    world.say(|| format!("hosts {from} and {to} are cut off"));
+    for node in 0..world.nodes.len() {
+        world.part(node, from);
+        world.part(node, to);
+    }
+    world.after(ms, Event::Dies { host: from });
+}
+
+/// Has a host die, and come back much later.
+pub fn dies(world: &mut World, host: usize) {
+    if world.agents[host].is_on {
+        agent::switch_off(world, host);
+        world.after(LAST_MS, Event::Restart { node: None, host: Some(host) });
+        world.after(RESEND_MS, Event::SaysOff { host });
+    }
+}
+
+/// Somebody who has seen that a host is off says so, until the host counts as off or is back.
+pub fn says_off(world: &mut World, host: usize) {
+    if world.agents[host].is_on {
+        return;
+    }
+    let name = world.agents[host].name.clone();
+    let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
+    let leader = leader.filter(|node| world.nodes[*node].paused_until <= world.now);
+    let is_lost =
+        |node: &usize| world.nodes[*node].controller.host(&name).is_some_and(|host| host.contact == Contact::Lost);
+    if let Some(node) = leader.filter(is_lost) {
+        let ask = Ask::Fence { host: name, request: FenceRequest { is_off: true } };
+        let (id, what) = (world.number(), format!("{ask:?}"));
+        node::ask(world, node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
+    }
+    world.after(RESEND_MS, Event::SaysOff { host });
 }
 
 /// Somebody starts a new guest by hand, on its host.

@@ -49,6 +49,7 @@ pub struct Stats {
     /// VMs that somebody wanted started by hand, those that were started, and those that a controller refused.
     pub by_hand: u64,
     pub by_hand_started: u64,
+    pub by_hand_moved: u64,
     pub by_hand_refused: u64,
     pub events: u64,
 }
@@ -78,6 +79,7 @@ impl Stats {
         self.restored += other.restored;
         self.by_hand += other.by_hand;
         self.by_hand_started += other.by_hand_started;
+        self.by_hand_moved += other.by_hand_moved;
         self.by_hand_refused += other.by_hand_refused;
         self.events += other.events;
     }

@@ -51,9 +51,15 @@ pub enum Event {
     ByHand { host: usize },
     /// Somebody starts a VM by hand on a host.
     StartHere { host: usize, vm: String },
-    /// An agent asks a controller once more whether a VM may be started by hand.
+    /// Somebody moves a guest by hand to a host.
+    MoveHere { to: usize, vm: String },
+    /// A host dies.
+    Dies { host: usize },
+    /// Somebody says that a host is off.
+    SaysOff { host: usize },
+    /// An agent asks a controller once more whether a person may do something.
     AskAgain { host: usize, life: u64, ask: u64 },
-    /// A VM is started by hand that may be started.
+    /// What a person may do is done.
     BeginByHand { host: usize, life: u64, ask: u64 },
     /// An agent feeds its watchdog, if it may.
     Feed { host: usize, life: u64 },

@@ -48,16 +48,24 @@ pub struct Flight {
     pub called_off: Option<FailureReason>,
 }
 
-/// A question about a start by hand, whose answer an agent waits for.
+/// What a person wants.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// A start. `is_here`: the host has the VM.
+    Start { is_here: bool },
+    /// A migration with this id.
+    Move { to: String, id: u64 },
+}
+
+/// A question about what a person wants, whose answer an agent waits for.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub vm: String,
-    /// Whether the host has the VM.
-    pub is_here: bool,
+    pub wanted: Wanted,
     pub until: Ms,
     /// Whether an answer came that may pass.
     pub is_put_off: bool,
-    /// Whether the start is under way.
+    /// Whether it is about to be done.
     pub is_allowed: bool,
 }
 
@@ -97,7 +105,7 @@ pub struct Agent {
     pub left: BTreeMap<String, bool>,
     /// Guests that are being started, and how much memory each takes.
     pub starting: BTreeMap<String, u64>,
-    /// What the agent asks controllers of starts by hand.
+    /// What the agent asks controllers of what people want.
     pub questions: BTreeMap<u64, Question>,
     /// What the agent has on its disk: requests that it knows, migrations, the highest term.
     pub requests: BTreeMap<String, u64>,

@@ -377,7 +377,12 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
         ToController::Reply { command, reply } => Input::AgentReply { session, command, reply },
         ToController::Deposed { highest, .. } => Input::AgentDeposed { session, highest },
         ToController::Renew => return renew(world, node, session),
-        ToController::AskStart { ask, vm, is_here } => return ask_start(world, node, session, (ask, vm, is_here)),
+        ToController::AskStart { ask, vm, is_here } => {
+            return ask_by_hand(world, node, (session, ask), |host| Ask::StartByHand { host, vm, is_here });
+        }
+        ToController::AskMove { ask, vm, to, migration } => {
+            return ask_by_hand(world, node, (session, ask), |host| Ask::MoveByHand { host, vm, to, migration });
+        }
         ToController::Other => return,
     };
     handle(world, node, input);
@@ -403,14 +408,13 @@ fn renew(world: &mut World, node: usize, session: u64) {
     ask(world, node, Asked { id, by, from, what: String::new(), repeat: None, ask: request });
 }
 
-/// Takes an agent's question about a start by hand.
-fn ask_start(world: &mut World, node: usize, session: u64, (number, vm, is_here): (u64, String, bool)) {
+/// Takes an agent's question about what a person wants on its host.
+fn ask_by_hand(world: &mut World, node: usize, (session, number): (u64, u64), of_host: impl FnOnce(String) -> Ask) {
     let host = world.agents[world.sessions[&session].host].name.clone();
     let id = world.number();
-    world.start_asks.insert(id, (session, number));
-    let (by, from, what) = (format!("host:{host}"), "sim".to_owned(), format!("start {vm} by hand"));
-    let request = Ask::StartByHand { host, vm, is_here };
-    ask(world, node, Asked { id, by, from, what, repeat: None, ask: request });
+    world.hand_asks.insert(id, (session, number));
+    let (by, from, request) = (format!("host:{host}"), "sim".to_owned(), of_host(host));
+    ask(world, node, Asked { id, by, from, what: format!("{request:?}"), repeat: None, ask: request });
 }
 
 /// Asks a controller for something.

@@ -124,7 +124,7 @@ fn take(world: &mut World, event: Event) {
             let of = world.sessions[&session];
             if world.nodes[node].is_alive && !world.check.is_ended(session) {
                 // A question is no report.
-                if !matches!(*line, ToController::AskStart { .. }) {
+                if !matches!(*line, ToController::AskStart { .. } | ToController::AskMove { .. }) {
                     world.check.heard(world.now, node, of.host);
                 }
                 node::line(world, node, session, *line);
@@ -158,8 +158,11 @@ fn take(world: &mut World, event: Event) {
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
         Event::ByHand { host } => by_hand::new_guest(world, host),
         Event::StartHere { host, vm } => by_hand::want(world, host, &vm),
+        Event::MoveHere { to, vm } => by_hand::want_move(world, to, &vm),
+        Event::Dies { host } => by_hand::dies(world, host),
+        Event::SaysOff { host } => by_hand::says_off(world, host),
         Event::AskAgain { host, life, ask } => by_hand::send(world, host, life, ask),
-        Event::BeginByHand { host, life, ask } => agent::begin_by_hand(world, host, life, ask),
+        Event::BeginByHand { host, life, ask } => by_hand::begin(world, host, life, ask),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
         Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
         Event::Bite { host, boot, fed } => {

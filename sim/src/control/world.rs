@@ -50,8 +50,8 @@ pub struct World {
     pub check: Checker,
     /// What answers go to agents: a certificate's number, by request.
     pub renewals: BTreeMap<u64, (u64, u64)>,
-    /// What answers go to agents: the number of a question about a start by hand, by request.
-    pub start_asks: BTreeMap<u64, (u64, u64)>,
+    /// What answers go to agents: the number of a question about what a person wants, by request.
+    pub hand_asks: BTreeMap<u64, (u64, u64)>,
     /// Chooses what people start by hand; `None`: only what other events have them start. All else goes as without it.
     pub hand_rng: Option<Rng>,
     /// Chooses when certificates are renewed; `None`: never in this run. All else goes as without it.
@@ -87,7 +87,7 @@ impl World {
             guests: BTreeMap::new(),
             check: Checker::default(),
             renewals: BTreeMap::new(),
-            start_asks: BTreeMap::new(),
+            hand_asks: BTreeMap::new(),
             hand_rng: (seed % HAND_RUNS == 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 3)),
             renewal_rng: (seed % RENEWAL_RUNS == RENEWAL_RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS)),
             watchdog_rng: (seed % timer::RUNS == timer::RUNS - 1).then(|| Rng::new(seed ^ EPOCH_MS ^ 1)),
@@ -261,8 +261,8 @@ impl World {
             };
             self.send_to_agent(session, line);
         }
-        if let Some((session, ask)) = self.start_asks.remove(&asked)
-            && let Some(line) = start_line(ask, &answer)
+        if let Some((session, ask)) = self.hand_asks.remove(&asked)
+            && let Some(line) = hand_line(ask, &answer)
         {
             self.send_to_agent(session, line);
         }
@@ -270,14 +270,14 @@ impl World {
     }
 }
 
-/// Returns a controller's answer to a question about a start by hand. `None`: the controller cannot answer.
-fn start_line(ask: u64, answer: &Answer) -> Option<ToAgent> {
+/// Returns a controller's answer to a question about what a person wants. `None`: the controller cannot answer.
+fn hand_line(ask: u64, answer: &Answer) -> Option<ToAgent> {
     match answer {
-        Answer::Done => Some(ToAgent::MayStart { ask }),
+        Answer::Done => Some(ToAgent::May { ask }),
         Answer::Refused(Refused { kind: RefusedKind::Unavailable, .. }) => None,
         Answer::Refused(Refused { kind, message, cure }) => {
             let refusal = Refusal { message: message.clone(), cure: cure.clone() };
-            Some(ToAgent::MayNotStart { ask, again: *kind == RefusedKind::Changed, refusal })
+            Some(ToAgent::MayNot { ask, again: *kind == RefusedKind::Changed, refusal })
         }
         _ => None,
     }

@@ -30,6 +30,9 @@ pub(crate) struct AskedMigration {
     /// How the guest is held; `None`: it is not.
     #[serde(default)]
     pub(crate) hold: Option<HoldOptions>,
+    /// Whether the controller that leads has asked; else a person has.
+    #[serde(default)]
+    pub(crate) by_controller: bool,
 }
 
 /// Whether an attempt has shown that the guest's pages have to go through the target's QEMU.
@@ -306,7 +309,7 @@ mod tests {
 
     fn asked(retries: u32) -> AskedMigration {
         let options = MigrateOptions { retries, ..MigrateOptions::default() };
-        AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None }
+        AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None, by_controller: false }
     }
 
     fn running(retries: u32) -> Attempts {

@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(store.load(), [], "there is no directory");
         fs::create_dir(dir.path().join("attempts")).unwrap();
         let options = MigrateOptions { retries: 3, deadline_s: Some(60), ..MigrateOptions::default() };
-        let asked = AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None };
+        let asked = AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None, by_controller: false };
         let count = AttemptCount { made: 2, allowed: 4, is_cancelled: true };
         let request = |second, id: u64, end| {
             let begun = vec![BegunAttempt { number: 1, migration: MigrationId(id) }];

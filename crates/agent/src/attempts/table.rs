@@ -702,7 +702,7 @@ mod tests {
 
     fn asked(retries: u32) -> AskedMigration {
         let options = MigrateOptions { retries, ..MigrateOptions::default() };
-        AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None }
+        AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None, by_controller: false }
     }
 
     #[test]

@@ -16,11 +16,11 @@ use super::commands::{Command, Commands};
 use super::dial::Dial;
 use super::errors::LinkError;
 use super::host::ControlledHost;
+use super::leader_questions::{LeaderAnswer, LeaderQuestions};
 use super::learnt::LearntControllers;
 use super::observe::Observer;
 use super::renewal::Renewal;
 use super::report::Told;
-use super::start_questions::{StartAnswer, StartQuestions};
 use super::terms::Terms;
 use super::waker::Waker;
 use super::wire::Wire;
@@ -76,7 +76,7 @@ pub(crate) struct LinkContext {
     pub(crate) observer: Arc<Observer>,
     pub(crate) terms: Arc<Terms>,
     pub(crate) acknowledged: Arc<Acknowledged>,
-    pub(crate) questions: Arc<StartQuestions>,
+    pub(crate) questions: Arc<LeaderQuestions>,
     pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
@@ -304,12 +304,12 @@ impl Serving<'_> {
                 ToAgent::Welcome(welcome) => self.period = Duration::from_millis(welcome.report_period_ms),
                 ToAgent::Renewed { certificate } => self.context.renewal.take(&certificate),
                 ToAgent::NotRenewed(refusal) => self.context.renewal.refuse(refusal),
-                ToAgent::MayStart { ask } if self.leads() => self.context.questions.answer(ask, StartAnswer::May),
-                ToAgent::MayNotStart { ask, again, refusal } if self.leads() => {
-                    self.context.questions.answer(ask, StartAnswer::MayNot(again, refusal));
+                ToAgent::May { ask } if self.leads() => self.context.questions.answer(ask, LeaderAnswer::May),
+                ToAgent::MayNot { ask, again, refusal } if self.leads() => {
+                    self.context.questions.answer(ask, LeaderAnswer::MayNot(again, refusal));
                 }
                 // A later leader is asked.
-                ToAgent::MayStart { .. } | ToAgent::MayNotStart { .. } => {}
+                ToAgent::May { .. } | ToAgent::MayNot { .. } => {}
                 ToAgent::Heard { term, number, sequence, voters, hosts } => {
                     let word = Word { term, number, sequence, voters, hosts };
                     self.context.acknowledged.take(now_ms(), &mut self.sent, word);

@@ -18,7 +18,7 @@
 //! | `wire`, `waker`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
 //! | `renewal` | the host's certificate is renewed before it ends |
-//! | `start_questions` | the leader is asked whether a VM may be started for a person |
+//! | `leader_questions` | the leader is asked whether a person may start or move a VM |
 //! | `commands`, `terms` | commands, and whose are obeyed |
 
 mod acknowledged;
@@ -26,6 +26,9 @@ mod commands;
 mod dial;
 mod errors;
 mod host;
+mod leader_questions;
+#[cfg(test)]
+mod leader_questions_tests;
 mod learnt;
 mod link;
 mod loads;
@@ -34,9 +37,6 @@ mod renewal;
 #[cfg(test)]
 mod renewal_tests;
 mod report;
-mod start_questions;
-#[cfg(test)]
-mod start_questions_tests;
 mod terms;
 #[cfg(test)]
 mod test_parts;
@@ -62,7 +62,7 @@ use tracing::warn;
 pub(crate) use self::acknowledged::{Acknowledged, now_ms};
 pub use self::dial::DEFAULT_CONTROLLER_PORT;
 pub(crate) use self::host::{ControlledHost, GuestProcess};
-pub(crate) use self::start_questions::{NotAllowed, QuestionTimes, StartQuestions, Turn};
+pub(crate) use self::leader_questions::{ByHand, LeaderQuestions, QuestionTimes, Turn};
 
 use self::dial::TcpDial;
 use self::learnt::LearntControllers;
@@ -114,7 +114,7 @@ impl Controllers {
         identity: &Identity,
         host: Arc<dyn ControlledHost>,
         acknowledged: Arc<Acknowledged>,
-        questions: Arc<StartQuestions>,
+        questions: Arc<LeaderQuestions>,
     ) -> Result<Controllers, ControllersError> {
         let context = LinkContext {
             tls: skein_identity::controller_client_config(identity)?,

@@ -9,14 +9,14 @@ use skein_api::{
     VmView,
 };
 
+use super::leader_questions::{LeaderQuestions, QuestionTimes};
 use super::report::HostSnapshot;
-use super::start_questions::{QuestionTimes, StartQuestions};
 
 /// Returns questions to the controllers of `controllers.toml`, with waits that are long but for one that passes.
-pub(super) fn questions(dir: &Path) -> Arc<StartQuestions> {
+pub(super) fn questions(dir: &Path) -> Arc<LeaderQuestions> {
     let again = Duration::from_millis(300);
     let times = QuestionTimes { answer: Duration::from_secs(60), again, resend: Duration::from_millis(100) };
-    StartQuestions::new(&dir.join("controllers.toml"), times)
+    LeaderQuestions::new(&dir.join("controllers.toml"), times)
 }
 
 pub(super) fn vm(name: &str, state: VmState) -> VmView {

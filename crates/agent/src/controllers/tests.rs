@@ -24,11 +24,11 @@ use super::acknowledged::Acknowledged;
 use super::commands::COMMANDS_MAX;
 use super::dial::Dial;
 use super::errors::LinkError;
+use super::leader_questions::LeaderQuestions;
 use super::learnt::LearntControllers;
 use super::link::{LinkContext, LinkTimes};
 use super::observe::{CHANGE_PERIOD, Observer};
 use super::renewal::Renewal;
-use super::start_questions::StartQuestions;
 use super::terms::Terms;
 use super::wire::Socket;
 use super::{ControlledHost, Controllers, GuestProcess, test_parts as parts};
@@ -153,7 +153,7 @@ pub(super) struct World {
     dials: SyncSender<(String, UnixStream)>,
     controllers: Option<Controllers>,
     acknowledged: Arc<Acknowledged>,
-    pub(super) questions: Arc<StartQuestions>,
+    pub(super) questions: Arc<LeaderQuestions>,
 }
 
 impl World {

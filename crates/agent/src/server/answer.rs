@@ -14,6 +14,7 @@ impl RequestServer {
     /// Does what is asked. `say` is for progress; the returned reply is the last.
     pub(super) fn answer(&self, line: RequestLine, by: AskedBy, say: &mut Say<'_>) -> Answered<Reply> {
         let request_id = line.request_id.as_deref();
+        let by_controller = by == AskedBy::Controller;
         match line.request {
             Request::Version => {
                 Ok(Reply::Version(VersionView { release: env!("CARGO_PKG_VERSION").into(), api: API_VERSION }))
@@ -39,12 +40,12 @@ impl RequestServer {
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {
                 let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };
-                let asked = AskedMigration { vm, to, options, hold: None };
+                let asked = AskedMigration { vm, to, options, hold: None, by_controller };
                 self.migrate(MigrateRequest { asked, watching, request_id }, say)
             }
             Request::MigrateHeld { vm, to, options, hold, detach } => {
                 let watching = if detach { Watching::NotAtAll } else { Watching::UntilTheEnd };
-                let asked = AskedMigration { vm, to, options, hold: Some(hold) };
+                let asked = AskedMigration { vm, to, options, hold: Some(hold), by_controller };
                 self.migrate(MigrateRequest { asked, watching, request_id }, say)
             }
             Request::MigrationList => Ok(self.migration_list()),

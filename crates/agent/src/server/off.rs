@@ -41,7 +41,7 @@ impl RequestServer {
         // A VM that is gone, and was not given up here, went another way.
         let has_left = || self.vms.has_left(reservation);
         let leave = || {
-            let _turn = self.turn_of(name).map_err(|refusal| *refusal)?;
+            let _turn = self.leader_questions.take_turn(name)?;
             let left = self.vms.leave(name, reservation);
             left.map_err(|error| refusal(error_chain(&error), error.cure()))
         };

@@ -11,7 +11,7 @@ use skein_api::Reply;
 
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
-use crate::controllers::StartQuestions;
+use crate::controllers::LeaderQuestions;
 use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
 use crate::named_starts::NamedStarts;
@@ -26,7 +26,7 @@ pub(crate) struct RequestServer {
     pub(crate) starter: Arc<MigrationStarter>,
     pub(crate) attempts: AttemptTable<MigrationStarter>,
     pub(crate) named_starts: NamedStarts,
-    pub(crate) start_questions: Arc<StartQuestions>,
+    pub(crate) leader_questions: Arc<LeaderQuestions>,
     /// The VMs that a person had this host forget: controllers are told.
     pub(crate) forgotten: Mutex<BTreeSet<String>>,
     /// The addresses at which this host's agent listens.

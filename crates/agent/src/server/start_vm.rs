@@ -8,12 +8,11 @@ use skein_api::{Refusal, StartOptions, VmOrigin};
 use skein_inventory::definition::Definition;
 use skein_inventory::facts::{GuestFiles, Presence};
 use skein_inventory::{NoRoom, RoomNeed};
-use tracing::warn;
 
 use super::hosts::LIST_ASKED_MAX;
-use super::refusal::{Answered, refusal};
+use super::refusal::Answered;
 use super::request_server::{AskedBy, RequestServer};
-use crate::controllers::{NotAllowed, Turn};
+use crate::controllers::{ByHand, Turn};
 use crate::read_facts;
 use crate::room::Overcommit;
 use crate::vms::Vm;
@@ -56,40 +55,19 @@ impl RequestServer {
 }
 
 impl RequestServer {
-    /// Takes a VM for a start or for being forgotten.
-    pub(super) fn turn_of(&self, name: &str) -> Answered<Turn> {
-        let taken = || refusal(format!("'{name}' is being started or forgotten"), "ask again when that is done");
-        self.start_questions.take_turn(name).ok_or_else(|| Box::new(taken()))
-    }
-
     /// Asks the cluster whether a person may start a VM here. Until the returned turn is over nobody has the VM
     /// forgotten. `None`: this host has no controllers.
     fn allow_start(&self, name: &str, is_without: bool) -> Answered<Option<Turn>> {
-        if !self.start_questions.has_controllers() {
+        if !self.leader_questions.has_controllers() {
             return Ok(None);
         }
-        let turn = self.turn_of(name)?;
+        let turn = self.leader_questions.take_turn(name)?;
         let here = self.vms.get(name).ok();
         if let Some(why) = here.as_ref().and_then(|vm| vm.busy_error()) {
             return Err(why.into());
         }
-        match self.start_questions.ask(name, here.is_some()) {
-            Ok(()) => {}
-            Err(NotAllowed::Refused(why)) => return Err(Box::new(why)),
-            Err(NotAllowed::Unanswered) if is_without => {
-                warn!(vm = name, "no controller answers whether it runs elsewhere, and a person wants it started");
-            }
-            Err(NotAllowed::Unanswered) => {
-                let message = format!("no controller of the cluster answers whether '{name}' runs elsewhere");
-                let file = self.start_questions.file().display();
-                let cure = format!(
-                    "see that the controllers of {file} run and are reached (skein cluster status), and that they are \
-                     not older than this agent; or make sure yourself that it runs nowhere else, and say \
-                     --without-controller"
-                );
-                return Err(Box::new(refusal(message, cure)));
-            }
-        }
+        let start = ByHand::Start { vm: name.to_owned(), is_here: here.is_some() };
+        self.leader_questions.allow(start, is_without)?;
         Ok(Some(turn))
     }
 

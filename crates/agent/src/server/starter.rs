@@ -20,10 +20,11 @@ use super::host_facts::{host_facts, network_problems};
 use super::refusal::{Answered, refusal, unreached};
 use crate::attempts::{AskedMigration, AttemptNumber, MigrationEnd, Placement, Starter};
 use crate::clock::wait_until;
+use crate::controllers::{ByHand, LeaderQuestions, Turn};
 use crate::error_chain;
 use crate::events::AgentEvent;
 use crate::launch::Launch;
-use crate::migrations::{DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer};
+use crate::migrations::{DELTA_MEMORY_DEFAULT_PERCENT, Migrations, Offer, StartRefused};
 use crate::probe::ProbeStore;
 use crate::read_facts;
 use crate::room::{HostRoom, agent_bytes};
@@ -48,6 +49,7 @@ pub(crate) struct MigrationStarter {
     pub(crate) qemu: Option<PathBuf>,
     /// What was measured of the ways to other hosts.
     pub(crate) probes: Arc<ProbeStore>,
+    pub(crate) leader_questions: Arc<LeaderQuestions>,
 }
 
 impl Starter for MigrationStarter {
@@ -66,6 +68,11 @@ impl Starter for MigrationStarter {
         attempt: AttemptNumber,
     ) -> Result<Placement, Refusal> {
         let vm = self.vms.get(&asked.vm).map_err(|error| *Box::<Refusal>::from(error))?;
+        // The cluster knows where its own moves lead.
+        let _turn = match asked.by_controller {
+            true => None,
+            false => self.allow_move(&vm, asked, id)?,
+        };
         let offer = self.offer(&vm, launch, &asked.options).map_err(|refusal| *refusal)?;
         let placement = placement(&offer.indirect);
         let mut events = vec![AgentEvent::Offered { offer: offer.to_string() }];
@@ -113,6 +120,23 @@ fn placement(indirect: &Option<String>) -> Placement {
 }
 
 impl MigrationStarter {
+    /// Asks the cluster whether a person may move a guest, by the migration `id`. Until that has begun nobody else asks
+    /// for the VM. `None`: this host has no controllers.
+    fn allow_move(&self, vm: &Vm, asked: &AskedMigration, id: MigrationId) -> Result<Option<Turn>, Refusal> {
+        if !self.leader_questions.has_controllers() {
+            return Ok(None);
+        }
+        let turn = self.leader_questions.take_turn(&asked.vm)?;
+        // What is asked replaces what was asked before.
+        if let Some(id) = vm.migration() {
+            return Err(refusal(StartRefused::UnderWay(id).to_string(), ""));
+        }
+        let migration = skein_api::MigrationId(id.0);
+        let what = ByHand::Move { vm: asked.vm.clone(), to: asked.to.clone(), migration };
+        self.leader_questions.allow(what, asked.options.without_controller)?;
+        Ok(Some(turn))
+    }
+
     /// Makes the offer. `launch` is what the target is to start, as it was checked.
     fn offer(&self, vm: &Vm, launch: Launch, options: &MigrateOptions) -> Answered<Offer> {
         let settings = launch.definition().map(|definition| definition.migration.clone()).unwrap_or_default();

@@ -70,7 +70,7 @@ impl RequestServer {
     }
 
     pub(super) fn vm_forget(&self, name: &str, by: AskedBy) -> Answered<Reply> {
-        let _turn = self.turn_of(name)?;
+        let _turn = self.leader_questions.take_turn(name)?;
         self.vms.forget(name)?;
         // A controller knows why it asks.
         if by == AskedBy::Person {

@@ -330,6 +330,7 @@ mod tests {
             delta_memory: Some(100.0),
             rate_bits_per_s: Some(8_000_000),
             retries: 1000,
+            without_controller: true,
         };
         for options in [usual.clone(), most.clone()] {
             assert_eq!(migrate(options.clone()).check(), Ok(()));

@@ -53,6 +53,7 @@ impl ToController {
             ToController::Hello(hello) => hello.check(),
             ToController::Report(report) => report.check(),
             ToController::AskStart { ask: _, vm: name, is_here: _ } => vm(name),
+            ToController::AskMove { ask: _, vm: name, to, migration: _ } => vm(name).and_then(|()| host(to)),
             ToController::Deposed { command: _, highest } => within("highest", Some(highest.0), &COUNT_RANGE),
             ToController::Reply { command: _, reply: _ } | ToController::Renew | ToController::Other => Ok(()),
         }
@@ -160,8 +161,8 @@ impl ToAgent {
             }
             ToAgent::Refused(_)
             | ToAgent::NotRenewed(_)
-            | ToAgent::MayStart { .. }
-            | ToAgent::MayNotStart { .. }
+            | ToAgent::May { .. }
+            | ToAgent::MayNot { .. }
             | ToAgent::Other => Ok(()),
         }
     }
@@ -354,6 +355,8 @@ mod tests {
         assert_eq!(report(&|report| report.vms[0].state = VmState::Starting).check(), Ok(()));
         let deposed = ToController::Deposed { command: u64::MAX, highest: Term(u64::MAX) };
         assert!(refused_by_controller(&deposed).contains("highest cannot be"));
+        let ask = ToController::AskMove { ask: 1, vm: "a".into(), to: "../x".into(), migration: crate::MigrationId(7) };
+        assert!(ask.check().is_err());
         let ask = ToController::AskStart { ask: u64::MAX, vm: "../x".into(), is_here: true };
         assert!(refused_by_controller(&ask).contains("no name of a VM"));
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::host_facts::HostFacts;
 use super::load::{HostLoad, VmLoad};
-use super::migration::Migration;
+use super::migration::{Migration, MigrationId};
 use super::reply::{Refusal, Reply};
 use super::request::Request;
 use super::vm::VmView;
@@ -61,7 +61,7 @@ pub enum ToController {
     /// answers [`ToAgent::Renewed`] or [`ToAgent::NotRenewed`]. A controller of an older release passes this over.
     Renew,
     /// A person wants to start a VM on this host: the leader is asked whether the VM may be started here. The leader
-    /// answers [`ToAgent::MayStart`] or [`ToAgent::MayNotStart`]. A controller of an older release passes this over.
+    /// answers [`ToAgent::May`] or [`ToAgent::MayNot`]. A controller of an older release passes this over.
     AskStart {
         /// The question's number, which this start of the agent uses once. The same question may be asked again.
         ask: u64,
@@ -69,6 +69,19 @@ pub enum ToController {
         vm: String,
         /// Whether the host has the VM. Until the start is over the host then forgets the VM for nobody.
         is_here: bool,
+    },
+    /// A person wants to move a guest from this host: the leader is asked whether the migration may begin, and keeps
+    /// where the guest may go. The leader answers [`ToAgent::May`] or [`ToAgent::MayNot`]. A controller of an older
+    /// release passes this over.
+    AskMove {
+        /// The question's number, as in [`ToController::AskStart`].
+        ask: u64,
+        /// The VM's name.
+        vm: String,
+        /// The target.
+        to: String,
+        /// The id that the migration will have. Reports tell how it ended.
+        migration: MigrationId,
     },
     /// A line of a newer release.
     #[serde(other)]
@@ -224,12 +237,12 @@ pub enum ToAgent {
     NotRenewed(Refusal),
     /// The VM of a question ([`ToController::AskStart`]) may be started on the host. The store has said, asked after
     /// the question came, that this controller leads.
-    MayStart {
+    May {
         /// The question's number.
         ask: u64,
     },
     /// The VM of a question may not be started on the host.
-    MayNotStart {
+    MayNot {
         /// The question's number.
         ask: u64,
         /// Whether the reason may pass within seconds, so that the question is worth asking again.

@@ -21,6 +21,7 @@ fn options() -> MigrateOptions {
         delta_memory: Some(2.5),
         rate_bits_per_s: Some(500_000_000),
         retries: 3,
+        without_controller: true,
     }
 }
 
@@ -715,6 +716,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         ToController::Deposed { command: 6, highest: Term(4) },
         ToController::Renew,
         ToController::AskStart { ask: 7, vm: "web1".into(), is_here: true },
+        ToController::AskMove { ask: 8, vm: "web1".into(), to: "hostb".into(), migration: MigrationId(7) },
         ToController::Other,
     ]
 }
@@ -744,8 +746,8 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Controllers { addresses: [("ctl2".into(), "10.0.0.2:7443".into())].into() },
         ToAgent::Renewed { certificate: "-----BEGIN CERTIFICATE-----".into() },
         ToAgent::NotRenewed(Refusal { message: "no key".into(), cure: "let another lead".into() }),
-        ToAgent::MayStart { ask: 7 },
-        ToAgent::MayNotStart {
+        ToAgent::May { ask: 7 },
+        ToAgent::MayNot {
             ask: 7,
             again: false,
             refusal: Refusal { message: "it runs on hostb".into(), cure: "move it".into() },

@@ -332,6 +332,10 @@ pub struct MigrateOptions {
     /// How often a migration that was called off, but not by a person, is begun again, whether or not a command follows
     /// it.
     pub retries: u32,
+    /// On a host of a cluster: begin even if no controller answers whether the guest may be moved. What a controller
+    /// refuses is refused all the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub without_controller: bool,
 }
 
 /// How a guest's memory travels.

@@ -98,6 +98,10 @@ pub struct Args {
     /// How often to begin again after a failure, whether this command watches or not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
+    /// On a host of a cluster, with --to: move it though no controller answers. Make sure yourself that neither host is
+    /// switched off, or said to be off, before controllers are back. What a controller refuses stays refused
+    #[arg(long)]
+    without_controller: bool,
     #[command(flatten)]
     hold: HoldArgs,
     /// Return as soon as it is begun or queued
@@ -160,6 +164,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         delta_memory: args.delta_memory,
         rate_bits_per_s: args.rate.map(Rate::bits_per_s),
         retries: args.retries,
+        without_controller: args.without_controller,
     };
     let hold = args.hold.options()?;
     let vm = args.vm;

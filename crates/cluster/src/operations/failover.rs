@@ -55,11 +55,13 @@ impl Controller {
     ///
     /// A host that reported while it lived had its VMs then. Of a dead host that has not, nobody knows where its VMs
     /// went while no controller looked: each other host has to report. A VM that its host said to have no more may be
-    /// on any host that does not report now.
+    /// on any host that does not report now, and one that a person was allowed to move, on that migration's target.
     pub(super) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
         let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
         let is_missing = self.missing.contains_key(vm);
-        let is_known = |host: &str| match is_missing {
+        let move_by_hand = self.tables.vms.get(vm).and_then(|found| found.value.move_by_hand.as_ref());
+        let target = move_by_hand.map(|of| of.to.as_str());
+        let is_known = |host: &str| match is_missing || target == Some(host) {
             true => self.reporting(host).is_some(),
             false => has_reported(dead) || has_reported(host),
         };
@@ -69,7 +71,8 @@ impl Controller {
             .hosts
             .iter()
             .filter(|(name, host)| name.as_str() != dead && may_be_on(host.value.contact) && !is_known(name));
-        others.map(|(name, _)| name.clone()).collect()
+        let outside = target.filter(|target| !self.tables.hosts.contains_key(*target));
+        others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
     }
 
     /// Returns whether a VM ended with its dead host: it can be nowhere else.
@@ -93,9 +96,13 @@ impl Controller {
         let unheard: BTreeSet<String> = vms.iter().flat_map(|vm| self.unheard(dead, vm)).collect();
         let first = unheard.first()?;
         let names = unheard.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let proof = match self.tables.hosts.contains_key(first) {
+            true => format!("say that it is off (skein host fence {first} --is-off)"),
+            false => format!("delete the VM if {first}, which is no host of this cluster, has it"),
+        };
         Some(format!(
             "while no controller looked somebody may have moved them to {names}, which has not reported since: see \
-             that it reports, or say that it is off (skein host fence {first} --is-off)"
+             that it reports, or {proof}"
         ))
     }
 

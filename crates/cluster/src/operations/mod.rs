@@ -14,7 +14,7 @@
 //! | `update`, `update_check` | hosts are updated one after the other; whether they can be |
 //! | `failover` | guests of a host that died |
 //! | `start` | VMs are started, each on one host and once |
-//! | `start_by_hand` | whether a person may start a VM on a host |
+//! | `start_by_hand`, `move_by_hand` | whether a person may start a VM on a host, or move a guest |
 //! | `life` | VMs are created, stopped, deleted |
 //! | `moves` | which moves begin, and what becomes of them |
 //! | `off` | VMs that are off are moved |
@@ -29,6 +29,7 @@ mod failover;
 mod fence;
 mod left;
 mod life;
+mod move_by_hand;
 mod moves;
 mod off;
 mod plans;

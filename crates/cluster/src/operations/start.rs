@@ -296,6 +296,7 @@ impl Controller {
             since: now.wall,
             is_claimed: true,
             stop_asked: false,
+            move_by_hand: None,
             ..found
         };
         self.missing.remove(&of.vm);

@@ -14,7 +14,7 @@ use crate::state::{Controller, Planted};
 use crate::view::is_guest;
 
 /// Why a VM may not be started on a host: whether that may pass within seconds, the reason, what to do.
-type Against = (bool, String, String);
+pub(super) type Against = (bool, String, String);
 
 impl Controller {
     /// Answers whether a VM may be started on a host whose agent asks. `is_here`: the host has the VM.
@@ -22,21 +22,13 @@ impl Controller {
         if self.has(Planted::AnyStartByHand) {
             return Answer::Done;
         }
-        match self.against_start_by_hand(host, vm, is_here) {
-            None => Answer::Done,
-            Some((true, message, cure)) => Answer::refused(RefusedKind::Changed, message, cure),
-            Some((false, message, cure)) => Answer::conflict(message, cure),
-        }
+        self.against_start_by_hand(host, vm, is_here).map_or(Answer::Done, refused_by_hand)
     }
 
     fn against_start_by_hand(&self, host: &str, vm: &str, is_here: bool) -> Option<Against> {
         let by_cluster = format!("have the cluster start it: skein vm start {vm} --cluster --on {host}");
-        if self.reporting(host).is_none() {
-            return Some((true, format!("'{host}' has not reported yet"), "ask again in a moment".into()));
-        }
-        if let Some(other) = self.claimed_by(vm).filter(|other| *other != host) {
-            let message = format!("'{vm}' is being started on '{other}' by the cluster");
-            return Some((false, message, format!("see where it runs then: skein vm list; {}", move_cure(vm, host))));
+        if let Some(against) = self.unheard_or_claimed(host, vm) {
+            return Some(against);
         }
         if let Some(against) = self.at_another(host, vm) {
             return Some(against);
@@ -54,6 +46,17 @@ impl Controller {
             Some(home) => Some(self.of_another(home, vm, host)),
             None => Some((false, format!("no host has '{vm}': the cluster alone knows it"), by_cluster)),
         }
+    }
+
+    /// Returns what stands against what a person wants on a host that has not reported, or with a VM that the cluster is
+    /// starting elsewhere.
+    pub(super) fn unheard_or_claimed(&self, host: &str, vm: &str) -> Option<Against> {
+        if self.reporting(host).is_none() {
+            return Some((true, format!("'{host}' has not reported yet"), "ask again in a moment".into()));
+        }
+        let other = self.claimed_by(vm).filter(|other| *other != host)?;
+        let message = format!("'{vm}' is being started on '{other}' by the cluster");
+        Some((false, message, format!("see where it runs then: skein vm list; {}", move_cure(vm, host))))
     }
 
     /// Returns what stands against a start if another host says that it has a guest of the VM, or may have one.
@@ -82,7 +85,7 @@ impl Controller {
     }
 
     /// Returns what stands against a start of a VM that is another host's.
-    fn of_another(&self, home: &str, vm: &str, host: &str) -> Against {
+    pub(super) fn of_another(&self, home: &str, vm: &str, host: &str) -> Against {
         let on = format!("skein vm start {vm} --cluster --on {host}");
         let contact = self.tables.hosts.get(home).map(|found| found.value.contact);
         match contact {
@@ -126,6 +129,14 @@ impl Controller {
             unheard.join(", ")
         );
         Some((false, message, format!("see that it reports, or say that it is off: skein host fence {first} --is-off")))
+    }
+}
+
+/// Returns the answer that refuses what a person wants.
+pub(super) fn refused_by_hand((passes, message, cure): Against) -> Answer {
+    match passes {
+        true => Answer::refused(RefusedKind::Changed, message, cure),
+        false => Answer::conflict(message, cure),
     }
 }
 

@@ -11,6 +11,7 @@ mod drain;
 mod fence;
 mod fencing;
 mod life;
+mod move_by_hand;
 mod off;
 mod pace;
 mod power;

@@ -41,9 +41,9 @@ struct HostState {
     asks_renewal: bool,
     /// What it was answered: a certificate in PEM.
     renewed: Option<Result<String, Refusal>>,
-    /// What the agent is to ask of starts by hand, and what it was answered, by number.
-    asks_starts: Vec<(u64, String, bool)>,
-    starts: BTreeMap<u64, Result<(), (bool, Refusal)>>,
+    /// What the agent is to ask of what a person wants, and what it was answered, by number.
+    asks_by_hand: Vec<ToController>,
+    by_hand: BTreeMap<u64, Result<(), (bool, Refusal)>>,
 }
 
 /// How long a migration takes.
@@ -91,14 +91,14 @@ impl World {
         self.hosts.lock().get_mut(host)?.renewed.take()
     }
 
-    /// Has a host's agent ask whether a VM may be started by hand.
-    pub fn ask_start(&self, host: &str, ask: u64, vm: &str, is_here: bool) {
-        self.hosts.lock().entry(host.into()).or_default().asks_starts.push((ask, vm.to_owned(), is_here));
+    /// Has a host's agent ask whether something may be done by hand.
+    pub fn ask_by_hand(&self, host: &str, question: ToController) {
+        self.hosts.lock().entry(host.into()).or_default().asks_by_hand.push(question);
     }
 
-    /// Returns what a host's agent was answered of a start: if it may not, whether that may pass, and why.
-    pub fn may_start(&self, host: &str, ask: u64) -> Option<Result<(), (bool, Refusal)>> {
-        self.hosts.lock().get_mut(host)?.starts.remove(&ask)
+    /// Returns what a host's agent was answered of that: if it may not, whether that may pass, and why.
+    pub fn may(&self, host: &str, ask: u64) -> Option<Result<(), (bool, Refusal)>> {
+        self.hosts.lock().get_mut(host)?.by_hand.remove(&ask)
     }
 
     pub fn highest(&self, host: &str) -> Term {
@@ -272,9 +272,9 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 sequence += 1;
                 let report = world.report(host, sequence, &mut told);
                 send(&mut writer, &ToController::Report(Box::new(report))).await?;
-                let asked = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_starts);
-                for (ask, vm, is_here) in asked {
-                    send(&mut writer, &ToController::AskStart { ask, vm, is_here }).await?;
+                let asked = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_by_hand);
+                for question in asked {
+                    send(&mut writer, &question).await?;
                 }
                 let asks = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_renewal);
                 if asks {
@@ -316,11 +316,11 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             ToAgent::NotRenewed(refusal) => {
                 world.hosts.lock().entry(host.into()).or_default().renewed = Some(Err(refusal));
             }
-            ToAgent::MayStart { ask } => {
-                world.hosts.lock().entry(host.into()).or_default().starts.insert(ask, Ok(()));
+            ToAgent::May { ask } => {
+                world.hosts.lock().entry(host.into()).or_default().by_hand.insert(ask, Ok(()));
             }
-            ToAgent::MayNotStart { ask, again, refusal } => {
-                world.hosts.lock().entry(host.into()).or_default().starts.insert(ask, Err((again, refusal)));
+            ToAgent::MayNot { ask, again, refusal } => {
+                world.hosts.lock().entry(host.into()).or_default().by_hand.insert(ask, Err((again, refusal)));
             }
             ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
         }

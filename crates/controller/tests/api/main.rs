@@ -2,6 +2,7 @@
 
 mod abuse;
 mod access;
+mod by_hand;
 mod certificates;
 mod drain;
 mod failover;
@@ -11,5 +12,4 @@ mod fencing;
 mod life;
 mod power;
 mod setup;
-mod start_by_hand;
 mod update;

@@ -1,5 +1,5 @@
-//! Asks the controller that leads whether a VM may be started here for a person: the cluster may have started the VM
-//! elsewhere while this host was off, or was not heard.
+//! Asks the controller that leads whether a VM may be started here for a person, or moved from here: the cluster may
+//! have started the VM elsewhere while this host was off, or was not heard, and has to know where a guest may go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,8 +8,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_api::{Refusal, ToController};
+use skein_api::{MigrationId, Refusal, ToController};
 use skein_inventory::ControllersFile;
+use tracing::warn;
 
 use super::waker::Waker;
 use crate::watched_file::WatchedFile;
@@ -32,9 +33,38 @@ impl Default for QuestionTimes {
     }
 }
 
-/// The reason why a VM may not be started.
+/// What a person wants done with a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NotAllowed {
+pub(crate) enum ByHand {
+    /// A start here. `is_here`: this host has the VM, and keeps it until the caller's turn is over.
+    Start { vm: String, is_here: bool },
+    /// A migration from here, which will have this id.
+    Move { vm: String, to: String, migration: MigrationId },
+}
+
+impl ByHand {
+    fn question(&self, ask: u64) -> ToController {
+        match self.clone() {
+            ByHand::Start { vm, is_here } => ToController::AskStart { ask, vm, is_here },
+            ByHand::Move { vm, to, migration } => ToController::AskMove { ask, vm, to, migration },
+        }
+    }
+
+    /// Says what nobody answers, and what a person has to make sure of who wants it all the same.
+    fn unanswered(&self) -> (String, String) {
+        match self {
+            ByHand::Start { vm, .. } => (format!("whether '{vm}' runs elsewhere"), "it runs nowhere else".to_owned()),
+            ByHand::Move { vm, to, .. } => (
+                format!("whether '{vm}' may be moved to '{to}': should this host die, '{vm}' could be started twice"),
+                format!("neither this host nor '{to}' is switched off or said to be off before controllers are back"),
+            ),
+        }
+    }
+}
+
+/// The reason why what a person wants may not be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NotAllowed {
     /// A controller says so.
     Refused(Refusal),
     /// No controller has answered.
@@ -43,14 +73,14 @@ pub(crate) enum NotAllowed {
 
 /// What was answered.
 #[derive(Clone, Debug)]
-pub(super) enum StartAnswer {
+pub(super) enum LeaderAnswer {
     May,
-    /// Whether that may pass within seconds, and the reason.
+    /// Whether the reason may pass within seconds, and the reason.
     MayNot(bool, Refusal),
 }
 
 /// The questions that wait for an answer. All connections to controllers share them.
-pub(crate) struct StartQuestions {
+pub(crate) struct LeaderQuestions {
     /// Whether there are controllers.
     file: WatchedFile<ControllersFile>,
     times: QuestionTimes,
@@ -64,20 +94,19 @@ struct State {
     last: u64,
     open: BTreeMap<u64, Question>,
     wakers: Vec<Weak<Waker>>,
-    /// The VMs that are being started for a person, or forgotten.
+    /// The VMs that are being started for a person, moved, or forgotten.
     turns: BTreeSet<String>,
 }
 
 struct Question {
-    vm: String,
-    is_here: bool,
+    what: ByHand,
     sent: Option<Instant>,
-    answer: Option<StartAnswer>,
+    answer: Option<LeaderAnswer>,
 }
 
-/// A VM that is being started for a person, or forgotten, as long as this exists: one of both at a time.
+/// A VM that is being started for a person, moved, or forgotten, as long as this exists: one of these at a time.
 pub(crate) struct Turn {
-    questions: Arc<StartQuestions>,
+    questions: Arc<LeaderQuestions>,
     vm: String,
 }
 
@@ -87,11 +116,11 @@ impl Drop for Turn {
     }
 }
 
-impl StartQuestions {
+impl LeaderQuestions {
     /// Asks controllers if `file` names any.
-    pub(crate) fn new(file: &Path, times: QuestionTimes) -> Arc<StartQuestions> {
+    pub(crate) fn new(file: &Path, times: QuestionTimes) -> Arc<LeaderQuestions> {
         let file = WatchedFile::new(file, ControllersFile::parse);
-        Arc::new(StartQuestions { file, times, state: Mutex::default(), answered: Condvar::new() })
+        Arc::new(LeaderQuestions { file, times, state: Mutex::default(), answered: Condvar::new() })
     }
 
     /// Returns whether this host has controllers to ask. A file that cannot be read may name some.
@@ -100,15 +129,17 @@ impl StartQuestions {
         content.error.is_some() || !content.latest.addresses.is_empty()
     }
 
-    /// Returns the file that names controllers.
-    pub(crate) fn file(&self) -> &Path {
-        self.file.path()
-    }
-
-    /// Takes a VM for a start or for being forgotten. `None`: it is taken.
-    pub(crate) fn take_turn(self: &Arc<Self>, vm: &str) -> Option<Turn> {
-        let is_free = self.state.lock().turns.insert(vm.to_owned());
-        is_free.then(|| Turn { questions: self.clone(), vm: vm.to_owned() })
+    /// Takes a VM for a start, for a migration, or for being forgotten.
+    ///
+    /// # Errors
+    ///
+    /// The VM is taken.
+    pub(crate) fn take_turn(self: &Arc<Self>, vm: &str) -> Result<Turn, Refusal> {
+        if self.state.lock().turns.insert(vm.to_owned()) {
+            return Ok(Turn { questions: self.clone(), vm: vm.to_owned() });
+        }
+        let message = format!("'{vm}' is being started, moved or forgotten");
+        Err(Refusal { message, cure: "ask again when that is done".into() })
     }
 
     /// Has a connection woken when there is a question.
@@ -118,18 +149,40 @@ impl StartQuestions {
         state.wakers.push(Arc::downgrade(waker));
     }
 
-    /// Asks whether a VM may be started here, and waits for the answer. `is_here`: this host has the VM, and keeps it
-    /// until the caller's turn is over.
+    /// Asks whether something may be done, and waits for the answer. Where no controller answers, `is_without` has it
+    /// done all the same.
     ///
     /// # Errors
     ///
-    /// It may not, or nobody says that it may.
-    pub(crate) fn ask(&self, vm: &str, is_here: bool) -> Result<(), NotAllowed> {
+    /// It may not be done, or nobody says that it may.
+    pub(crate) fn allow(&self, what: ByHand, is_without: bool) -> Result<(), Refusal> {
+        let (nobody_says, made_sure) = what.unanswered();
+        match self.ask(what) {
+            Ok(()) => Ok(()),
+            Err(NotAllowed::Refused(why)) => Err(why),
+            Err(NotAllowed::Unanswered) if is_without => {
+                warn!("no controller answers {nobody_says}, and a person wants it all the same");
+                Ok(())
+            }
+            Err(NotAllowed::Unanswered) => {
+                let message = format!("no controller of the cluster answers {nobody_says}");
+                let file = self.file.path().display();
+                let cure = format!(
+                    "see that the controllers of {file} run and are reached (skein cluster status), and that they are \
+                     not older than this agent; or make sure yourself that {made_sure}, and say --without-controller"
+                );
+                Err(Refusal { message, cure })
+            }
+        }
+    }
+
+    /// Asks whether something may be done, and waits for the answer.
+    pub(super) fn ask(&self, what: ByHand) -> Result<(), NotAllowed> {
         let number = {
             let mut state = self.state.lock();
             state.last += 1;
             let number = state.last;
-            state.open.insert(number, Question { vm: vm.to_owned(), is_here, sent: None, answer: None });
+            state.open.insert(number, Question { what, sent: None, answer: None });
             number
         };
         let answer = self.wait(number);
@@ -144,9 +197,9 @@ impl StartQuestions {
         self.wake();
         while let Some(answer) = self.wait_answer(number, until) {
             match answer {
-                StartAnswer::May => return Ok(()),
-                StartAnswer::MayNot(false, refusal) => return Err(NotAllowed::Refused(refusal)),
-                StartAnswer::MayNot(true, refusal) => {
+                LeaderAnswer::May => return Ok(()),
+                LeaderAnswer::MayNot(false, refusal) => return Err(NotAllowed::Refused(refusal)),
+                LeaderAnswer::MayNot(true, refusal) => {
                     if last.replace(refusal).is_none() {
                         until = Instant::now() + self.times.again;
                     }
@@ -165,7 +218,7 @@ impl StartQuestions {
         Err(last.map_or(NotAllowed::Unanswered, NotAllowed::Refused))
     }
 
-    fn wait_answer(&self, number: u64, until: Instant) -> Option<StartAnswer> {
+    fn wait_answer(&self, number: u64, until: Instant) -> Option<LeaderAnswer> {
         let mut state = self.state.lock();
         loop {
             if let Some(answer) = state.open.get_mut(&number)?.answer.take() {
@@ -192,13 +245,13 @@ impl StartQuestions {
         let due = state.open.iter_mut().filter(|(_, question)| is_due(question));
         let lines = due.map(|(number, question)| {
             question.sent = Some(now);
-            ToController::AskStart { ask: *number, vm: question.vm.clone(), is_here: question.is_here }
+            question.what.question(*number)
         });
         lines.collect()
     }
 
     /// Takes the leader's answer to a question.
-    pub(super) fn answer(&self, number: u64, answer: StartAnswer) {
+    pub(super) fn answer(&self, number: u64, answer: LeaderAnswer) {
         let mut state = self.state.lock();
         // Nobody waits any more for the answer to an older question.
         let Some(question) = state.open.get_mut(&number) else { return };

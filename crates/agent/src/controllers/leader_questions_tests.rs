@@ -1,17 +1,25 @@
-//! Tests that the controller that leads is asked before a person starts a VM.
+//! Tests that the controller that leads is asked before a person starts or moves a VM.
 
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{Refusal, Term, ToAgent, ToController};
+use skein_api::{MigrationId, Refusal, Term, ToAgent, ToController};
 use skein_fake_controller::{AgentConnection, COMMAND_TIME};
 
-use super::start_questions::{NotAllowed, QuestionTimes, StartQuestions};
+use super::leader_questions::{ByHand, LeaderQuestions, NotAllowed, QuestionTimes};
 use super::tests::World;
 
 fn refusal(words: &str) -> Refusal {
     Refusal { message: words.into(), cure: "move it".into() }
+}
+
+fn start(vm: &str, is_here: bool) -> ByHand {
+    ByHand::Start { vm: vm.into(), is_here }
+}
+
+fn to_hostb() -> ByHand {
+    ByHand::Move { vm: "web1".into(), to: "hostb".into(), migration: MigrationId(7) }
 }
 
 /// Returns the next question: its number, and about which VM.
@@ -34,7 +42,7 @@ fn the_leader_alone_is_asked_after_a_report_and_its_word_counts() {
         (world.connect("ctl1", &world.fake("ctl1")), world.connect("ctl2", &world.fake("ctl2")));
     let questions = world.questions.clone();
     assert!(questions.has_controllers());
-    let start = thread::spawn(move || questions.ask("web1", true));
+    let asking = thread::spawn(move || questions.ask(start("web1", true)));
     second.send(&ToAgent::Leads { term: Term(4) }).unwrap();
     let mut is_reported = false;
     let number = loop {
@@ -50,17 +58,17 @@ fn the_leader_alone_is_asked_after_a_report_and_its_word_counts() {
     assert!(is_reported, "the leader has to know what the host has");
     // A controller of before, and answers to what nobody asks, say nothing.
     first.send(&ToAgent::Leads { term: Term(3) }).unwrap();
-    first.send(&ToAgent::MayStart { ask: number }).unwrap();
-    second.send(&ToAgent::MayStart { ask: number + 7 }).unwrap();
+    first.send(&ToAgent::May { ask: number }).unwrap();
+    second.send(&ToAgent::May { ask: number + 7 }).unwrap();
     // The question comes again as long as there is no answer.
     assert_eq!(asked(&mut second).0, number);
-    assert!(!start.is_finished());
-    let answer = ToAgent::MayNotStart { ask: number, again: false, refusal: refusal("it runs on hostb") };
+    assert!(!asking.is_finished());
+    let answer = ToAgent::MayNot { ask: number, again: false, refusal: refusal("it runs on hostb") };
     second.send(&answer).unwrap();
-    assert_eq!(start.join().unwrap(), Err(NotAllowed::Refused(refusal("it runs on hostb"))));
+    assert_eq!(asking.join().unwrap(), Err(NotAllowed::Refused(refusal("it runs on hostb"))));
 
     let questions = world.questions.clone();
-    let start = thread::spawn(move || questions.ask("web2", false));
+    let asking = thread::spawn(move || questions.ask(start("web2", false)));
     let (number, vm, is_here) = loop {
         let question = asked(&mut second);
         if question.1 == "web2" {
@@ -68,8 +76,31 @@ fn the_leader_alone_is_asked_after_a_report_and_its_word_counts() {
         }
     };
     assert_eq!((vm.as_str(), is_here), ("web2", false));
-    second.send(&ToAgent::MayStart { ask: number }).unwrap();
-    assert_eq!(start.join().unwrap(), Ok(()));
+    second.send(&ToAgent::May { ask: number }).unwrap();
+    assert_eq!(asking.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn a_move_is_asked_for_with_its_target_and_its_id() {
+    let world = World::new(&["ctl1"]);
+    let mut leader = world.connect("ctl1", &world.fake("ctl1"));
+    leader.send(&ToAgent::Leads { term: Term(1) }).unwrap();
+    let questions = world.questions.clone();
+    // What a controller refuses is refused, whatever a person says.
+    let asking = thread::spawn(move || questions.allow(to_hostb(), true));
+    let end = Instant::now() + COMMAND_TIME;
+    let number = loop {
+        match leader.next(COMMAND_TIME).expect("it asks") {
+            ToController::AskMove { ask, vm, to, migration } => {
+                assert_eq!((vm.as_str(), to.as_str(), migration), ("web1", "hostb", MigrationId(7)));
+                break ask;
+            }
+            _ => assert!(Instant::now() < end, "it does not ask"),
+        }
+    };
+    let answer = ToAgent::MayNot { ask: number, again: false, refusal: refusal("it is on hostc") };
+    leader.send(&answer).unwrap();
+    assert_eq!(asking.join().unwrap(), Err(refusal("it is on hostc")));
 }
 
 #[test]
@@ -79,12 +110,12 @@ fn a_later_leader_is_asked_what_the_one_before_did_not_answer() {
         (world.connect("ctl1", &world.fake("ctl1")), world.connect("ctl2", &world.fake("ctl2")));
     first.send(&ToAgent::Leads { term: Term(1) }).unwrap();
     let questions = world.questions.clone();
-    let start = thread::spawn(move || questions.ask("web1", true));
+    let asking = thread::spawn(move || questions.ask(start("web1", true)));
     let (number, ..) = asked(&mut first);
     second.send(&ToAgent::Leads { term: Term(2) }).unwrap();
     assert_eq!(asked(&mut second).0, number);
-    second.send(&ToAgent::MayStart { ask: number }).unwrap();
-    assert_eq!(start.join().unwrap(), Ok(()));
+    second.send(&ToAgent::May { ask: number }).unwrap();
+    assert_eq!(asking.join().unwrap(), Ok(()));
 }
 
 #[test]
@@ -93,13 +124,13 @@ fn what_may_pass_is_asked_again_and_told_if_it_does_not() {
     let mut leader = world.connect("ctl1", &world.fake("ctl1"));
     leader.send(&ToAgent::Leads { term: Term(1) }).unwrap();
     let questions = world.questions.clone();
-    let start = thread::spawn(move || questions.ask("web1", false));
+    let asking = thread::spawn(move || questions.ask(start("web1", false)));
     let (number, ..) = asked(&mut leader);
-    let passes = |words: &str| ToAgent::MayNotStart { ask: number, again: true, refusal: refusal(words) };
+    let passes = |words: &str| ToAgent::MayNot { ask: number, again: true, refusal: refusal(words) };
     leader.send(&passes("hostb had it")).unwrap();
     assert_eq!(asked(&mut leader).0, number);
     leader.send(&passes("hostb had it a moment ago")).unwrap();
-    let NotAllowed::Refused(told) = start.join().unwrap().unwrap_err() else { panic!("it was answered") };
+    let NotAllowed::Refused(told) = asking.join().unwrap().unwrap_err() else { panic!("it was answered") };
     assert!(told.message.starts_with("hostb had it"), "{told:?}");
 }
 
@@ -108,21 +139,26 @@ fn nobody_is_taken_for_a_yes_when_no_controller_answers() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("controllers.toml");
     let times = QuestionTimes { answer: Duration::from_millis(20), ..QuestionTimes::default() };
-    let questions = StartQuestions::new(&file, times);
+    let questions = LeaderQuestions::new(&file, times);
     assert!(!questions.has_controllers(), "without a file there is no cluster");
     for text in ["controllers = ['ctl1']\n", "nonsense"] {
         std::fs::write(&file, text).unwrap();
         assert!(questions.has_controllers(), "{text}");
-        assert_eq!(questions.ask("web1", true), Err(NotAllowed::Unanswered));
+        assert_eq!(questions.ask(start("web1", true)), Err(NotAllowed::Unanswered));
+        let told = questions.allow(start("web1", true), false).unwrap_err();
+        assert!(told.message.contains("runs elsewhere") && told.cure.contains("--without-controller"), "{told:?}");
+        let told = questions.allow(to_hostb(), false).unwrap_err();
+        assert!(told.message.contains("could be started twice") && told.cure.contains("'hostb' is"), "{told:?}");
+        assert_eq!(questions.allow(to_hostb(), true), Ok(()));
     }
 }
 
 #[test]
-fn a_vm_is_started_or_forgotten_one_at_a_time() {
+fn a_vm_is_started_moved_or_forgotten_one_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
-    let questions = StartQuestions::new(&dir.path().join("controllers.toml"), QuestionTimes::default());
+    let questions = LeaderQuestions::new(&dir.path().join("controllers.toml"), QuestionTimes::default());
     let turn = questions.take_turn("web1").unwrap();
-    assert!(questions.take_turn("web1").is_none() && questions.take_turn("web2").is_some());
+    assert!(questions.take_turn("web1").is_err() && questions.take_turn("web2").is_ok());
     drop(turn);
-    assert!(questions.take_turn("web1").is_some());
+    assert!(questions.take_turn("web1").is_ok());
 }

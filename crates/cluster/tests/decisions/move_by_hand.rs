@@ -1,0 +1,144 @@
+//! An agent asks whether a person may move a guest from its host.
+
+use skein_api::cluster::FenceRequest;
+use skein_api::{MigrationId, Outcome, VmState};
+use skein_cluster::{Answer, Ask, RefusedKind};
+
+use crate::bench::{Bench, Hand};
+
+const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
+
+fn to(host: &str, vm: &str, to: &str, id: u64) -> Ask {
+    Ask::MoveByHand { host: host.into(), vm: vm.into(), to: to.into(), migration: MigrationId(id) }
+}
+
+fn is_off(host: &str) -> Ask {
+    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
+}
+
+/// Returns three hosts, of which the second runs a guest that a person may move to the third.
+fn allowed() -> Bench {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    assert_eq!(bench.ask(to("beta", "web", "gamma", HAND.id)), Answer::Done);
+    bench
+}
+
+/// Cuts both hosts of the migration off.
+fn lose_both(bench: &mut Bench) {
+    bench.disconnect("beta");
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+}
+
+#[test]
+fn a_guest_that_may_have_been_moved_waits_for_the_target() {
+    for changes_leader in [false, true] {
+        for runs in [false, true] {
+            let mut bench = allowed();
+            if changes_leader {
+                bench.change_leader();
+                ["alpha", "beta", "gamma"].iter().for_each(|host| bench.connect(host));
+            }
+            lose_both(&mut bench);
+            let failover = bench.begin(is_off("beta"));
+            bench.wait_s(300);
+            let words = bench.now(&failover).message;
+            assert!(bench.sent.is_empty() && words.contains("moved them to gamma"), "{words} {:?}", bench.sent);
+            if runs {
+                bench.set_vm("gamma", "web", VmState::Running);
+            }
+            bench.connect("gamma");
+            bench.wait_s(12);
+            bench.obey_all();
+            assert!(bench.now(&failover).state.is_over());
+            let host = bench.controller.vm("web").unwrap().host.unwrap();
+            assert_eq!(bench.has(&host), ["web"]);
+            assert_eq!(host == "gamma", runs || bench.has("alpha").is_empty());
+        }
+    }
+}
+
+#[test]
+fn it_is_started_once_the_target_is_off_too() {
+    let mut bench = allowed();
+    lose_both(&mut bench);
+    bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    bench.ask(is_off("gamma"));
+    bench.wait_s(12);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_that_stayed_waits_for_nobody() {
+    let mut bench = allowed();
+    // What was told of a migration before says nothing of this one.
+    let before = Hand { id: 3, ..HAND };
+    bench.begin_by_hand(&before);
+    bench.end_by_hand(&before, Outcome::CalledOff);
+    lose_both(&mut bench);
+    bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+
+    let mut bench = allowed();
+    bench.begin_by_hand(&HAND);
+    bench.end_by_hand(&HAND, Outcome::CalledOff);
+    lose_both(&mut bench);
+    bench.begin(is_off("beta"));
+    bench.wait_s(12);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_that_has_come_is_its_new_hosts_and_the_yes_is_over() {
+    let mut bench = allowed();
+    bench.begin_by_hand(&HAND);
+    bench.end_by_hand(&HAND, Outcome::Moved);
+    bench.set_vm("gamma", "web", VmState::Running);
+    // It comes back by an operation, and only then its host dies, while the one where it was is lost.
+    bench.end_vm("gamma", "web");
+    bench.set_vm("beta", "web", VmState::Running);
+    lose_both(&mut bench);
+    bench.begin(is_off("beta"));
+    bench.wait_s(12);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_target_outside_the_cluster_can_only_join_or_have_the_vm_deleted() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    assert_eq!(bench.ask(to("beta", "web", "omega", 7)), Answer::Done);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    let failover = bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    let words = bench.now(&failover).message;
+    assert!(bench.sent.is_empty() && words.contains("omega, which is no host of this cluster"), "{words}");
+}
+
+#[test]
+fn what_is_not_the_hosts_or_goes_where_nobody_reports_is_not_moved() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let refused = |bench: &mut Bench, ask: Ask| {
+        let refused = bench.refused(ask);
+        (refused.kind == RefusedKind::Changed, format!("{}; {}", refused.message, refused.cure))
+    };
+    let (passes, words) = refused(&mut bench, to("alpha", "web", "gamma", 7));
+    assert!(!passes && words.contains("runs on 'beta'"), "{words}");
+    let (passes, words) = refused(&mut bench, to("beta", "new", "gamma", 7));
+    assert!(passes && words.contains("has not reported 'new'"), "{words}");
+    bench.disconnect("gamma");
+    let (passes, words) = refused(&mut bench, to("beta", "web", "gamma", 7));
+    assert!(passes && words.contains("'gamma' does not report"), "{words}");
+    bench.disconnect("beta");
+    let (passes, words) = refused(&mut bench, to("beta", "web", "alpha", 7));
+    assert!(passes && words.contains("'beta' has not reported"), "{words}");
+}
