@@ -33,10 +33,10 @@ Examples:
   skein net qos remove                     # the kernel's own queues again
 
 A NIC's queues that somebody else configured (tc, a distribution's network manager) are left alone, and that is said. A
-share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. Within each part
-flows take turns (fq_codel, sfq or fq, whichever the kernel has). With HTB small packets of others go before their bulk,
-so that what acknowledges the opposite direction does not wait. It takes tc (iproute2). The packets of migrations are
-known by their marks: --priority and --dscp of 'skein agent'.")]
+share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. Within each
+part flows take turns (fq_codel, sfq, fq or cake, as the kernel has them). With HTB small packets of others go before
+their bulk, so that what acknowledges the opposite direction does not wait. It takes tc (iproute2). The packets of
+migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
