@@ -74,7 +74,10 @@ case ${1-} in
     else
       put_stripped
     fi
-    sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" "systemd/$service.service" | put 644 "$units/$service.service"
+    [ "$name" = skein ] && services="$service skein-net-qos" || services=$service
+    for unit in $services; do
+      sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" "systemd/$unit.service" | put 644 "$units/$unit.service"
+    done
     [ "$name" != skein ] || put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
     mkdir -p "$man"
     pages "$others" | xargs -r rm -f
@@ -97,7 +100,7 @@ case ${1-} in
       die "$service runs: 'systemctl disable --now $service' first (guests go on)"
     fi
     rm -f "$program" "$debug" "$units/$service.service" "$bash" "$zsh" "$fish"
-    [ "$name" != skein ] || rm -f "$units/skeinidle.slice"
+    [ "$name" != skein ] || rm -f "$units/skeinidle.slice" "$units/skein-net-qos.service"
     [ ! -d "$man" ] || pages "$others" | xargs -r rm -f
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"

@@ -153,7 +153,7 @@ fn a_lying_mtu_is_named_and_rates_are_right() {
     // Where other programs held the cores, forecasts do without.
     let is_known = probes.iter().any(Probe::tells_rates);
     let why = check.forecast.map(|forecast| forecast.why).unwrap_or_default();
-    assert!(why.contains(" Mb/s over 2 paths") || !is_known, "{why}");
+    assert!(why.contains(" Mb/s on the wire over 2 paths") || !is_known, "{why}");
     // While something else is carried rates are left alone.
     let tunnel = world.tunnel();
     let near = UnixStream::connect(world.0.dir.path().join("in")).unwrap();
@@ -161,6 +161,11 @@ fn a_lying_mtu_is_named_and_rates_are_right() {
     let (probe, _) = world.probe();
     assert!(probe.note.contains("tunnel") && probe.together.is_none(), "{}", probe.note);
     assert!(probe.paths.iter().all(|path| path.round_trip.is_some() && path.out.is_none()));
+    // Beside it one probe after the other waits.
+    let deadline = Instant::now() + PATIENCE;
+    while !world.probe().1.iter().any(|(words, _)| words.contains("this one waits")) {
+        assert!(Instant::now() < deadline, "none waits");
+    }
     drop((near, far));
     let deadline = Instant::now() + PATIENCE;
     while world.probe().0.together.is_none() {
@@ -330,9 +335,13 @@ fn one_probe_at_a_time_and_none_of_itself() {
         assert!(done.elapsed() < Duration::from_secs(3) && error.to_string().contains("under way"), "{error}");
         std::thread::sleep(Duration::from_millis(200));
     }
-    // Whoever hangs up leaves nothing behind.
+    // Whoever hangs up leaves nothing behind: of a whole probe 10 MB would be sent.
+    let sent = || world.sent().values().sum::<u64>();
+    let before = sent();
     let first = world.client().ask(&Request::NetProbe { to: "b".into() }).unwrap();
     drop(first);
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(sent() - before < 3_000_000, "{} bytes", sent() - before);
     let deadline = Instant::now() + PATIENCE;
     while let Err(error) = world.client().call(&Request::NetProbe { to: "b".into() }, PATIENCE) {
         assert!(Instant::now() < deadline, "{error}");

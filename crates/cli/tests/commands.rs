@@ -254,8 +254,8 @@ fn check(blocks: bool) -> CheckResult {
             .insert(0, problem(Severity::Blocks, "hostb has 1 GiB of RAM free, web1 needs 4.2 GiB", "stop a VM there"));
         problems.insert(1, problem(Severity::Blocks, "hostb has no bridge br0", "make one there"));
     }
-    let why =
-        "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or compresses";
+    let why = "at most about 13 s at 1.9 Gb/s on the wire over 2 paths (transport auto); less where its memory is \
+               zeros or compresses";
     let (seconds, converges) = (Some(12.7), ForecastConvergence::Yes);
     let forecast = Forecast { seconds, downtime_ms_estimate: Some(50.0), converges, why: why.into() };
     CheckResult { vm: "web1".into(), to: "hostb".into(), problems, forecast: Some(forecast) }

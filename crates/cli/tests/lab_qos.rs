@@ -63,10 +63,22 @@ impl World {
         self.tc("qdisc show").lines().map(words).collect()
     }
 
+    /// Returns how many packets the first NIC has sent of a class.
+    fn packets(&self, class: &str) -> usize {
+        let shown = self.tc("-s class show dev nic0");
+        let mut lines = shown.lines().skip_while(|line| !line.starts_with(&format!("class htb {class} ")));
+        let sent = lines.nth(1).unwrap().trim_start().strip_prefix("Sent ").unwrap();
+        sent.split(' ').nth(2).unwrap().parse().unwrap()
+    }
+
     /// Sends bytes from a to b over the first NIC, with this type of service.
     fn send(&self, bytes: usize, type_of_service: u32) {
-        let to = SocketAddr::new(self.lab.ip("b", 0).unwrap(), 0);
-        let listener = self.lab.enter("b", || TcpListener::bind(to)).unwrap().unwrap();
+        self.send_from("a", "b", bytes, type_of_service);
+    }
+
+    fn send_from(&self, from: &str, to: &str, bytes: usize, type_of_service: u32) {
+        let at = SocketAddr::new(self.lab.ip(to, 0).unwrap(), 0);
+        let listener = self.lab.enter(to, || TcpListener::bind(at)).unwrap().unwrap();
         let to = listener.local_addr().unwrap();
         let heard = thread::spawn(move || {
             let mut heard = Vec::new();
@@ -75,7 +87,7 @@ impl World {
         });
         let mut socket: TcpStream = self
             .lab
-            .enter("a", || {
+            .enter(from, || {
                 let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
                 socket.set_tos_v4(type_of_service).unwrap();
                 socket.connect_timeout(&to.into(), Duration::from_secs(20)).unwrap();
@@ -108,6 +120,10 @@ fn a_share_is_made_counted_changed_and_removed_exactly() {
     };
     counted("migrations_bytes", MARKED_BYTES);
     counted("others_bytes", OTHER_BYTES);
+    assert_eq!(shown["small_first"], true);
+    let small = world.packets("5ce1:4");
+    world.send_from("b", "a", OTHER_BYTES, 0);
+    assert!(world.packets("5ce1:4") > small, "what acknowledges the opposite direction is small");
 
     world.said(&["apply", "--share", "25", "--rate", "2Gbit/s", "nic0"]);
     assert_eq!((&world.shown("nic0")["percent"], &world.shown("nic1")["percent"]), (&25.into(), &90.into()));
@@ -117,6 +133,43 @@ fn a_share_is_made_counted_changed_and_removed_exactly() {
     world.said(&["remove"]);
     assert_eq!(world.qdiscs(), before);
     assert!(world.said(&["remove"]).contains("no NIC had a share"));
+}
+
+#[test]
+fn a_share_of_an_earlier_release_is_known_changed_and_removed() {
+    let world = World::new("qe");
+    let before = world.qdiscs();
+    let make = || {
+        world.tc("qdisc add dev nic0 root handle 5ce1: htb default 2");
+        let class = |parent: &str, minor: &str, rate: &str| {
+            let class = format!("class add dev nic0 parent 5ce1:{parent} classid 5ce1:{minor}");
+            world.tc(&format!("{class} htb rate {rate} ceil 1000mbit quantum 30000 burst 190536 cburst 190536"));
+        };
+        class("", "f", "1000mbit");
+        class("f", "2", "200mbit");
+        for matches in ["match u8 0x40 0xf0 at 0 match u8 0x28 0xfc at 1", "match u16 0x6280 0xffc0 at 0"] {
+            let filter = "filter add dev nic0 parent 5ce1: protocol all prio 1 u32";
+            world.tc(&format!("{filter} {matches} flowid 5ce1:1"));
+        }
+        assert_eq!(world.shown("nic0")["queue"], "incomplete");
+        class("f", "1", "800mbit");
+    };
+    make();
+    let shown = world.shown("nic0");
+    assert_eq!((&shown["queue"], &shown["percent"], &shown["dscp"]), (&"share".into(), &80.into(), &10.into()));
+    assert_eq!(shown["small_first"], false);
+    assert!(!world.said(&["show"]).contains("small packets"));
+    world.said(&["remove"]);
+    assert_eq!(world.qdiscs(), before);
+    make();
+    world.said(&["apply", "--share", "70", "--rate", "1Gbit/s", "nic0"]);
+    let shown = world.shown("nic0");
+    assert_eq!((&shown["percent"], &shown["small_first"]), (&70.into(), &true.into()));
+    assert!(world.said(&["show"]).contains("small packets of others first"));
+    world.tc("class del dev nic0 classid 5ce1:1");
+    assert_eq!(world.shown("nic0")["queue"], "incomplete");
+    world.said(&["remove"]);
+    assert_eq!(world.qdiscs(), before);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use skein_api::{API_VERSION, LINE_BYTES_MAX, LineError, Refusal, Reply, Request, RequestLine, parse_line, write_line};
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -37,6 +38,8 @@ pub enum CallError {
     Broken(#[source] LineError),
     #[error("the agent has not said a word for {} s: look at its log (journalctl -u skein-agent)", .0.as_secs())]
     Silent(Duration),
+    #[error("the agent (process {0}) is stopped and answers nothing: kill -CONT {0}, or systemctl restart skein-agent")]
+    Stopped(i32),
     #[error("{}{}{}", .0.message, if .0.cure.is_empty() { "" } else { ": " }, .0.cure)]
     Refused(Refusal),
     #[error("the agent answered something else than was asked ({0}): is it of another version?")]
@@ -47,7 +50,7 @@ impl CallError {
     /// Returns whether the next call may succeed soon, because the agent is just being started again.
     pub fn may_pass(&self) -> bool {
         match self {
-            CallError::NoAgent { .. } | CallError::Silent(_) => true,
+            CallError::NoAgent { .. } | CallError::Silent(_) | CallError::Stopped(_) => true,
             CallError::Broken(error) => matches!(error, LineError::Io(_) | LineError::Closed),
             CallError::Forbidden { .. } | CallError::Refused(_) | CallError::Unexpected(_) => false,
         }
@@ -101,14 +104,13 @@ impl Client {
 
     /// Sends a request, and returns the last reply. Progress before the last reply is passed over.
     ///
-    /// `patience` bounds how long the agent may be silent.
+    /// `patience` bounds how long the agent may be silent: see [`Conversation::reply`].
     pub fn call(&self, request: &Request, patience: Duration) -> Result<Reply, CallError> {
         let mut conversation = self.ask(request)?;
         loop {
-            match conversation.next(patience)? {
-                None => return Err(CallError::Silent(patience)),
-                Some(Reply::Progress(_) | Reply::ProbeStep { .. }) => {}
-                Some(reply) => return Ok(reply),
+            match conversation.reply(patience)? {
+                Reply::Progress(_) | Reply::ProbeStep { .. } => {}
+                reply => return Ok(reply),
             }
         }
     }
@@ -130,6 +132,11 @@ impl Client {
     }
 }
 
+/// Returns whether a process is stopped, by its line of `/proc/PID/stat` (proc(5)). Its name may have brackets.
+fn is_stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// What follows a request. Dropping the conversation hangs up; what was begun goes on.
 #[derive(Debug)]
 pub struct Conversation {
@@ -143,6 +150,35 @@ pub struct Conversation {
 }
 
 impl Conversation {
+    /// Returns the next reply.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conversation::next`]; there is none within `patience`, or within [`CONNECT_TIME`] of an agent whose process
+    /// is stopped.
+    pub fn reply(&mut self, patience: Duration) -> Result<Reply, CallError> {
+        let end = Instant::now() + patience;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if let Some(reply) = self.next(left.min(CONNECT_TIME))? {
+                return Ok(reply);
+            }
+            if let Some(process) = self.stopped_process() {
+                return Err(CallError::Stopped(process));
+            }
+            if left <= CONNECT_TIME {
+                return Err(CallError::Silent(patience));
+            }
+        }
+    }
+
+    /// Returns the number of the process that listens, if it is stopped.
+    fn stopped_process(&self) -> Option<i32> {
+        let process = getsockopt(&self.stream, PeerCredentials).ok()?.pid();
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        is_stopped(&stat).then_some(process)
+    }
+
     /// Returns the next reply, or `None` if no reply comes within `wait`, which loses nothing. [`Reply::Error`] becomes
     /// an error.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Reply>, CallError> {
@@ -278,6 +314,11 @@ mod tests {
         assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::NoAgent { .. })));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::Silent(_))));
+        let conversation = client.ask(&Request::VmList).unwrap();
+        assert_eq!(conversation.stopped_process(), None, "this process runs");
+        for (stat, expected) in [("7 (skein) S 1", false), ("7 (a) T b) T 1", true), ("7 (T) R", false), ("", false)] {
+            assert_eq!(is_stopped(stat), expected, "{stat}");
+        }
         drop(listener);
         assert!(matches!(client.call(&Request::VmList, SOON), Err(CallError::NoAgent { .. })));
     }

@@ -81,8 +81,8 @@ pub struct Forecast {
     pub downtime_ms_estimate: Option<f64>,
     /// Whether the migration ends.
     pub converges: ForecastConvergence,
-    /// The forecast in words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its
-    /// memory is zeros`.
+    /// The forecast in words: `at most about 12 s at 1.9 Gb/s on the wire over 2 paths (transport multichannel); less
+    /// where its memory is zeros`.
     pub why: String,
 }
 
@@ -133,7 +133,7 @@ pub fn forecast(
     };
     let rate_words = match limit {
         Some(limit) => format!("its limit of {}/s", decimal(limit, "b")),
-        None => format!("{}/s", decimal(wire, "b")),
+        None => format!("{}/s on the wire", decimal(wire, "b")),
     };
     let over = format!("at {rate_words} over {paths} (transport {transport})");
     let less = match transport.compresses() {
@@ -208,52 +208,54 @@ mod tests {
                 Some(0),
                 two,
                 Route::AUTO,
-                "at most about 13 s at 1.9 Gb/s over 2 paths (transport auto); less where its memory is zeros or \
-                 compresses",
+                "at most about 13 s at 1.9 Gb/s on the wire over 2 paths (transport auto); less where its memory \
+                 is zeros or compresses",
             ),
             (
                 2_600_000_000,
                 Some(0),
                 two,
                 Route::MULTICHANNEL,
-                "at most about 13 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its memory is zeros",
+                "at most about 13 s at 1.9 Gb/s on the wire over 2 paths (transport multichannel); less where its \
+                 memory is zeros",
             ),
             (
                 2_600_000_000,
                 Some(0),
                 two,
                 Route::TCP,
-                "at most about 26 s at 900 Mb/s over the slowest of 2 paths (transport tcp)",
+                "at most about 26 s at 900 Mb/s on the wire over the slowest of 2 paths (transport tcp)",
             ),
             (
                 2_600_000_000,
                 Some(0),
                 &[GBIT, 0],
                 Route::COMPRESSION,
-                "at most about 23 s at 1 Gb/s over 1 path (transport c",
+                "at most about 23 s at 1 Gb/s on the wire over 1 path (transport c",
             ),
             (
                 2_600_000_000,
                 None,
                 &[GBIT],
                 Route::AUTO,
-                "about 23 s at 1 Gb/s over 1 path (transport auto) for each page once; more as the guest writes, less \
-                 where",
+                "about 23 s at 1 Gb/s on the wire over 1 path (transport auto) for each page once; more as the guest \
+                 writes, less where",
             ),
             (
                 4 * GIB,
                 Some(310_000_000),
                 &[GBIT, GBIT],
                 Route::MULTICHANNEL,
-                "will not converge: dirties 310 MB/s, moves 235 MB/s at 2 Gb/s over 2 paths (transport multichannel)",
+                "will not converge: dirties 310 MB/s, moves 235 MB/s at 2 Gb/s on the wire over 2 paths (transport \
+                 multichannel)",
             ),
             (4 * GIB, Some(310_000_000), &[GBIT], Route::TCP, "will not converge: dirties 310 MB/s, moves 118 MB/s"),
             (4 * GIB, Some(310_000_000), two, Route::AUTO, "may not converge: dirties 310 MB/s, moves 224 MB/s"),
             (4 * GIB, Some(310_000_000), two, Route::TCP, "may not converge: dirties 310 MB/s, moves 106 MB/s"),
             (4 * GIB, Some(0), &[], Route::AUTO, "will not happen: no path carries anything"),
             (4 * GIB, Some(0), &[0, 0], Route::TCP, "will not happen"),
-            (1 << 20, None, &[GBIT], Route::AUTO, "at most about 1.1 s at 1 Gb/s over 1 path"),
-            (64 << 40, Some(1000), &[GBIT], Route::AUTO, "at most about 6 days at 1 Gb/s over 1 path"),
+            (1 << 20, None, &[GBIT], Route::AUTO, "at most about 1.1 s at 1 Gb/s on the wire over 1 path"),
+            (64 << 40, Some(1000), &[GBIT], Route::AUTO, "at most about 6 days at 1 Gb/s on the wire over 1 path"),
             (1 << 40, Some(1000), &[10 * GBIT], Route::AUTO, "at most about 15 min 35 s at 10 Gb/s"),
             (8 << 40, Some(1000), &[10 * GBIT], Route::AUTO, "at most about 2 h 4 min at 10 Gb/s"),
         ] {
@@ -274,7 +276,7 @@ mod tests {
             "{}",
             words(GBIT / 10)
         );
-        assert!(words(2 * GBIT).starts_with("at most about 23 s at 1 Gb/s over 1 path"));
+        assert!(words(2 * GBIT).starts_with("at most about 23 s at 1 Gb/s on the wire over 1 path"));
     }
 
     /// Counts the rounds one after the other. Returns the seconds of all rounds, and of the last.

@@ -38,7 +38,8 @@ pub use interface::{BondBelow, Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
 pub use qos::{
-    AppliedShare, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, queue, removal_lines, share_lines, usual_nics,
+    AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines, queue,
+    removal_lines, share_lines, usual_nics,
 };
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};

@@ -142,6 +142,13 @@ impl MigrationViews {
         }
     }
 
+    /// Returns whether a migration to or from this host is under way, from its beginning on. What waits for a person
+    /// is not.
+    pub(crate) fn any_under_way(&self) -> bool {
+        let is_in_doubt = |entry: &ViewedMigration| entry.summary.as_ref().is_some_and(|summary| summary.in_doubt);
+        self.table.lock().entries.values().any(|entry| !entry.over && !is_in_doubt(entry))
+    }
+
     /// Removes a migration that was refused.
     pub(super) fn drop(&self, id: MigrationId) {
         let mut table = self.table.lock();

@@ -13,6 +13,8 @@ const TURN_TIME: Duration = Duration::from_secs(4);
 pub(super) struct ProbeTurns {
     /// The host that probes, and when it last did something.
     last: Mutex<Option<(String, Instant)>>,
+    /// When this host's last probe ended.
+    pub(super) ended: Mutex<Option<Instant>>,
     /// The probes from this host.
     pub(super) own: Arc<AtomicUsize>,
     /// The streams of other hosts' probes.

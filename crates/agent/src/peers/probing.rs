@@ -1,6 +1,7 @@
 //! Has one probe at a time to or from this host, and none beside what else is carried.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use skein_dataplane::{IncomingStream, PathId, ResetCode, RunningSession, Width};
 
@@ -27,6 +28,11 @@ impl ProbeTurn {
         let taken = self.shared.probes.take(self.shared.identity.host());
         taken.map_err(|by| format!("{} here", under_way(&by)))
     }
+
+    /// Returns when this host's last probe ended.
+    pub(crate) fn last_ended(&self) -> Option<Instant> {
+        *self.shared.probes.ended.lock()
+    }
 }
 
 fn under_way(by: &str) -> String {
@@ -35,6 +41,7 @@ fn under_way(by: &str) -> String {
 
 impl Drop for ProbeTurn {
     fn drop(&mut self) {
+        *self.shared.probes.ended.lock() = Some(Instant::now());
         self.shared.probes.give_back(self.shared.identity.host());
     }
 }

@@ -11,7 +11,8 @@
 //! | `store` | what was measured last of each host |
 //!
 //! Nothing is sent while a migration or a tunnel's connection is under way at either end, and what is sent stops within
-//! 20 ms of its beginning.
+//! 20 ms of its beginning. Beside a migration some packets are sent, and no sooner than 5 s after the last probe. What
+//! nobody waits for any more stops as well.
 
 mod ends;
 mod far;
@@ -25,5 +26,5 @@ mod verdict;
 
 pub(crate) use far::serve;
 pub(crate) use order::ProbeOrder;
-pub(crate) use run::{ProbeError, probe};
+pub(crate) use run::{Around, ProbeError, probe};
 pub(crate) use store::ProbeStore;

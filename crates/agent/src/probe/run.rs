@@ -32,10 +32,10 @@ const SILENT_TIME: Duration = Duration::from_millis(1500);
 /// Says how often paths are looked at.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// Says how long a transfer over a path lasts. Two each way of a NIC's first path, one of its second, and one of all
-/// together take 1.9 % of what a link carries in a minute in that direction.
-const TRANSFER_TIME: Duration = Duration::from_millis(250);
+/// together take 1.7 % of what a link carries in a minute in that direction.
+const TRANSFER_TIME: Duration = Duration::from_millis(220);
 /// Says how long a transfer over all paths lasts: they have more to find.
-const TOGETHER_TIME: Duration = Duration::from_millis(400);
+const TOGETHER_TIME: Duration = Duration::from_millis(350);
 /// Says how long a transfer lasts where round trips are long, until TCP has found the rate …
 const TRANSFER_ROUND_TRIPS: u32 = 15;
 /// … but no longer than this. Such a path is not measured both ways at once, so that it is not used for longer.
@@ -46,6 +46,11 @@ const PATHS_OF_NIC_MAX: usize = 2;
 const NICS_TIME: Duration = Duration::from_secs(3);
 /// Bounds a whole probe: with 16 paths of long round trips it takes half of this.
 const PROBE_TIME: Duration = Duration::from_secs(120);
+/// Says how long after the last probe the next begins while something else is carried: packets and threads of one after
+/// the other would take cores from a migration.
+const PAUSE_TIME: Duration = Duration::from_secs(5);
+/// Says how often a probe that waits looks whether it may begin.
+const PAUSE_LOOK_PERIOD: Duration = Duration::from_millis(200);
 /// Says why rates are not measured.
 const MADE_WAY: &str =
     "rates are not measured while a migration, or a connection of a tunnel, is under way at either end";
@@ -78,27 +83,44 @@ pub(crate) enum ProbeError {
 /// Tells what a probe does or found, in words.
 pub(crate) type Say<'a> = dyn FnMut(String) -> io::Result<()> + 'a;
 
+/// What a probe makes way for.
+#[derive(Clone, Copy)]
+pub(crate) struct Around<'a> {
+    /// Tells whether nobody waits for the result any more.
+    pub(crate) is_gone: &'a (dyn Fn() -> bool + Sync),
+    /// Tells whether a migration to or from this host is under way, also one that carries nothing yet.
+    pub(crate) migrates: &'a (dyn Fn() -> bool + Sync),
+}
+
 /// Measures the way to a host. `say` is told what is found meanwhile, and ends the probe by an error.
 ///
 /// # Errors
 /// There is no result: the host cannot be reached, does not take part, or others probe at this moment.
-pub(crate) fn probe(peers: &Peers, to: &str, say: &mut Say<'_>) -> Result<Probe, ProbeError> {
+pub(crate) fn probe(peers: &Peers, to: &str, around: Around<'_>, say: &mut Say<'_>) -> Result<Probe, ProbeError> {
     if to == peers.host() {
         return Err(AskError::Myself(to.to_owned()).into());
     }
-    let begun = Instant::now();
     let turn = peers.take_probe_turn().map_err(ProbeError::Turn)?;
+    let carries_else = || (around.migrates)() || peers.carries_else();
+    let begun = Instant::now();
     let hold = peers.hold(to);
     let dialer = hold.dialer_or_reason(begun + SESSION_TIME)?;
-    let carries_else = || peers.carries_else();
-    let transfers = Transfers { session: dialer.live(), carries_else: &carries_else };
-    let asked = transfers.other_load().map_err(|error| {
-        let (NotMeasured::Failed(reason) | NotMeasured::Refused(reason)) = error else {
-            return ProbeError::Turn(MADE_WAY.into());
-        };
-        ProbeError::Refused { host: to.to_owned(), reason }
-    })?;
+    let transfers = Transfers { session: dialer.live(), carries_else: &carries_else, is_gone: around.is_gone };
+    let ask = || {
+        transfers.other_load().map_err(|error| match error {
+            NotMeasured::Failed(reason) | NotMeasured::Refused(reason) => {
+                ProbeError::Refused { host: to.to_owned(), reason }
+            }
+            NotMeasured::MadeWay => ProbeError::Turn(MADE_WAY.into()),
+            NotMeasured::Gone => gone(),
+        })
+    };
+    ask()?;
     let _far_turn = FarTurn(&transfers);
+    let waited = Instant::now();
+    pause(&turn, &transfers, say)?;
+    let begun = begun + waited.elapsed();
+    let asked = ask()?;
     let hosts = [peers.host(), to];
     let end = begun + PROBE_TIME;
     let mut run = Run { dialer: &dialer, transfers: &transfers, turn: &turn, hosts, busy: [false; 2], end, say };
@@ -131,6 +153,29 @@ pub(crate) fn probe(peers: &Peers, to: &str, say: &mut Say<'_>) -> Result<Probe,
     result.unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     result.verdict = verdict(&result);
     Ok(result)
+}
+
+fn gone() -> ProbeError {
+    ProbeError::Gone(io::ErrorKind::BrokenPipe.into())
+}
+
+/// Waits until this host's last probe is over for [`PAUSE_TIME`], or nothing else is carried any more.
+fn pause(turn: &ProbeTurn, transfers: &Transfers<'_>, say: &mut Say<'_>) -> Result<(), ProbeError> {
+    let left = || PAUSE_TIME.checked_sub(turn.last_ended()?.elapsed()).filter(|left| !left.is_zero());
+    let is_beside = || (transfers.carries_else)() || transfers.other_load().is_ok_and(|load| load.carries_else);
+    let mut is_told = false;
+    while let Some(left) = left().filter(|_| is_beside()) {
+        if !std::mem::replace(&mut is_told, true) {
+            let words = "something else is carried, and the last probe ended a moment ago: this one waits";
+            say(format!("{words} {} s at most", left.as_secs() + 1)).map_err(ProbeError::Gone)?;
+        }
+        if (transfers.is_gone)() {
+            return Err(gone());
+        }
+        turn.renew().map_err(ProbeError::Turn)?;
+        thread::sleep(left.min(PAUSE_LOOK_PERIOD));
+    }
+    Ok(())
 }
 
 fn left_out((local, remote): &(NicAddress, NicAddress)) -> UnusedPair {
@@ -251,6 +296,9 @@ impl Run<'_, '_> {
             }
         });
         said?;
+        if (self.transfers.is_gone)() {
+            return Err(gone());
+        }
         self.wait_for_paths(begun + SETTLE_TIME);
         let own = skein_network::read(&Kernel::new()).unwrap_or_default();
         let now = self.dialer.paths();
@@ -304,6 +352,7 @@ impl Run<'_, '_> {
                     result.note = MADE_WAY.into();
                     return Ok(());
                 }
+                Err(NotMeasured::Gone) => return Err(gone()),
             }
             let rate = |of: Option<MeasuredRate>| of.map_or("not known".into(), |of| bps(of.bits_per_s as f64));
             let words = format!("{}: {} out, {} back", probed.local.nic, rate(probed.out), rate(probed.back));
@@ -312,6 +361,7 @@ impl Run<'_, '_> {
         match self.together(paths, result) {
             Ok(()) => {}
             Err(NotMeasured::MadeWay) => result.note = MADE_WAY.into(),
+            Err(NotMeasured::Gone) => return Err(gone()),
             Err(NotMeasured::Failed(reason) | NotMeasured::Refused(reason)) => {
                 result.note = format!("all paths together: {}", fit(&reason));
             }
@@ -323,7 +373,8 @@ impl Run<'_, '_> {
     fn loads(&self) -> Result<Loads, NotMeasured> {
         self.turn.renew().map_err(NotMeasured::Refused)?;
         let other = self.transfers.other_load()?;
-        if other.carries_else || (self.transfers.carries_else)() {
+        self.transfers.may_go_on()?;
+        if other.carries_else {
             return Err(NotMeasured::MadeWay);
         }
         Ok(Loads { own: load(false), other })

@@ -28,6 +28,8 @@ const WORDS_BYTES_MAX: usize = 300;
 pub(super) enum NotMeasured {
     /// Something else is carried by now.
     MadeWay,
+    /// Nobody waits for it any more.
+    Gone,
     /// The other end refused, in words.
     Refused(String),
     /// Nothing came, or nothing of use, in words.
@@ -39,6 +41,8 @@ pub(super) struct Transfers<'a> {
     pub(super) session: &'a Arc<RunningSession>,
     /// Tells whether something else is carried to or from this host.
     pub(super) carries_else: &'a (dyn Fn() -> bool + Sync),
+    /// Tells whether nobody waits for what is measured any more.
+    pub(super) is_gone: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The turn at the other end, which is given back when dropped.
@@ -51,6 +55,15 @@ impl Drop for FarTurn<'_, '_> {
 }
 
 impl Transfers<'_> {
+    /// Fails if nothing more is to be sent.
+    pub(super) fn may_go_on(&self) -> Result<(), NotMeasured> {
+        match ((self.is_gone)(), (self.carries_else)()) {
+            (true, _) => Err(NotMeasured::Gone),
+            (false, true) => Err(NotMeasured::MadeWay),
+            (false, false) => Ok(()),
+        }
+    }
+
     fn open(&self, order: ProbeOrder, width: Width) -> Result<Flow, NotMeasured> {
         let destination = StreamDestination::Probe(order).to_string();
         self.session.open_flow(&destination, width).map_err(|error| NotMeasured::Failed(error.to_string()))
@@ -103,7 +116,7 @@ impl Transfers<'_> {
             let has_ended = self.session.ended().is_some();
             match answer {
                 _ if has_ended => return false,
-                Ok(_) | Err(NotMeasured::MadeWay | NotMeasured::Refused(_)) => return true,
+                Ok(_) | Err(NotMeasured::MadeWay | NotMeasured::Gone | NotMeasured::Refused(_)) => return true,
                 Err(NotMeasured::Failed(_)) if Instant::now() >= end => return false,
                 Err(NotMeasured::Failed(_)) => thread::sleep(REPORT_PERIOD),
             }
@@ -140,7 +153,7 @@ impl Transfers<'_> {
             flow.refuse(skein_dataplane::ResetCode::Done, "it was measured");
             counts
         });
-        if (self.carries_else)() { Err(NotMeasured::MadeWay) } else { counts }
+        self.may_go_on().and(counts)
     }
 
     fn counts(&self, flow: &Flow, time: Duration) -> Result<Vec<Count>, NotMeasured> {
@@ -165,9 +178,7 @@ impl Transfers<'_> {
             if counts.last().is_some_and(|count| Duration::from_micros(count.us) >= time) {
                 return Ok(counts);
             }
-            if (self.carries_else)() {
-                return Err(NotMeasured::MadeWay);
-            }
+            self.may_go_on()?;
         }
     }
 
@@ -182,9 +193,7 @@ impl Transfers<'_> {
                 let us = begun.get_or_insert(last).elapsed().as_micros() as u64;
                 if counts.last().is_none_or(|before| us >= before.us + REPORT_PERIOD.as_micros() as u64) {
                     counts.push(Count { us, bytes });
-                    if (self.carries_else)() {
-                        return Err(NotMeasured::MadeWay);
-                    }
+                    self.may_go_on()?;
                 }
             }
             if begun.is_some_and(|begun: Instant| begun.elapsed() >= time) {

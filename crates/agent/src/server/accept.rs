@@ -1,12 +1,14 @@
 //! Takes commands' connections, reads the request on each, and answers it.
 
 use std::io::{self, BufReader, ErrorKind, Read};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 use skein_api::{
     LineError, Refusal, Reply, Request, RequestLine, check_version, parse_line, read_bytes_within, write_line,
@@ -84,9 +86,18 @@ impl RequestServer {
             let cure = "wait until some of them are over, or migrate with --detach";
             return say(&Reply::Error(refusal("too many commands follow migrations at once", cure)));
         }
-        let reply = self.answer(line, AskedBy::Person, &mut say).unwrap_or_else(|refusal| Reply::Error(*refusal));
+        let is_gone = || has_hung_up(stream);
+        let reply = self.answer(line, AskedBy::Person, &mut say, &is_gone);
+        let reply = reply.unwrap_or_else(|refusal| Reply::Error(*refusal));
         say(&reply)
     }
+}
+
+/// Returns whether the other end of a socket is closed.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    // What is looked for is told without being asked for.
+    let mut of = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    poll(&mut of, PollTimeout::ZERO).is_ok_and(|found| found > 0)
 }
 
 /// Returns whether a request is answered only when a migration is over.
@@ -165,6 +176,17 @@ mod tests {
         let id = "web1".to_owned();
         assert!(follows(&migrate(false)) && follows(&Request::MigrationWatch { id: id.clone() }));
         assert!(!follows(&migrate(true)) && !follows(&Request::MigrationCancel { id }));
+    }
+
+    #[test]
+    fn a_client_that_hangs_up_is_seen() {
+        let (mut client, stream) = UnixStream::pair().unwrap();
+        assert!(!has_hung_up(&stream));
+        client.write_all(b" ").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!has_hung_up(&stream), "the client still reads");
+        drop(client);
+        assert!(has_hung_up(&stream));
     }
 
     #[test]

@@ -11,8 +11,15 @@ use super::request_server::{AskedBy, RequestServer, Say};
 use crate::attempts::AskedMigration;
 
 impl RequestServer {
-    /// Does what is asked. `say` is for progress; the returned reply is the last.
-    pub(super) fn answer(&self, line: RequestLine, by: AskedBy, say: &mut Say<'_>) -> Answered<Reply> {
+    /// Does what is asked. `say` is for progress; the returned reply is the last. `is_gone` tells whether nobody waits
+    /// for it any more.
+    pub(super) fn answer(
+        &self,
+        line: RequestLine,
+        by: AskedBy,
+        say: &mut Say<'_>,
+        is_gone: &(dyn Fn() -> bool + Sync),
+    ) -> Answered<Reply> {
         let request_id = line.request_id.as_deref();
         let by_controller = by == AskedBy::Controller;
         match line.request {
@@ -35,7 +42,7 @@ impl RequestServer {
             Request::HostList => self.host_list(),
             Request::HostShow { name } => self.host_show(name),
             Request::NetShow { name } => self.net_show(&name),
-            Request::NetProbe { to } => self.net_probe(&to, say),
+            Request::NetProbe { to } => self.net_probe(&to, say, is_gone),
             Request::NetProbes => Ok(self.net_probes()),
             Request::Check { vm, to, options } => self.check(&vm, &to, &options),
             Request::Migrate { vm, to, options, detach } => {

@@ -136,7 +136,7 @@ impl ControlledHost for ServedHost {
         if self.server.stopping.load(Ordering::SeqCst) {
             return Reply::Error(refusal("the agent stops", "ask again when it is back"));
         }
-        let reply = self.server.answer(line, AskedBy::Controller, &mut |_| Ok(()));
+        let reply = self.server.answer(line, AskedBy::Controller, &mut |_| Ok(()), &|| false);
         let reply = reply.unwrap_or_else(|refusal| Reply::Error(*refusal));
         match reply {
             Reply::Error(told) => Reply::Error(refusal(printable(told.message, WORDS_BYTES_MAX * 4), told.cure)),

@@ -1,24 +1,33 @@
 //! Answers requests about what the paths to other hosts carry.
 
+use std::io::ErrorKind;
+use std::sync::atomic::Ordering;
+
 use skein_api::Reply;
 use tracing::warn;
 
 use super::refusal::{Answered, refusal, unreached};
 use super::request_server::{RequestServer, Say};
 use crate::error_chain;
-use crate::probe::{ProbeError, probe};
+use crate::probe::{Around, ProbeError, probe};
 
 impl RequestServer {
     /// Measures the way to a host, and keeps what comes out.
-    pub(super) fn net_probe(&self, to: &str, say: &mut Say<'_>) -> Answered<Reply> {
-        let mut tell = |words: String| {
-            // An agent that stops is not held up.
-            match self.stopping.load(std::sync::atomic::Ordering::SeqCst) {
-                true => Err(std::io::ErrorKind::Interrupted.into()),
-                false => say(&Reply::ProbeStep { words }),
-            }
+    pub(super) fn net_probe(
+        &self,
+        to: &str,
+        say: &mut Say<'_>,
+        is_gone: &(dyn Fn() -> bool + Sync),
+    ) -> Answered<Reply> {
+        // An agent that stops is not held up.
+        let is_gone = || self.stopping.load(Ordering::SeqCst) || is_gone();
+        let mut tell = |words: String| match self.stopping.load(Ordering::SeqCst) {
+            true => Err(ErrorKind::Interrupted.into()),
+            false => say(&Reply::ProbeStep { words }),
         };
-        let probed = probe(self.migrations.peers(), to, &mut tell).map_err(|error| {
+        let migrates = || self.migrations.view().any_under_way();
+        let around = Around { is_gone: &is_gone, migrates: &migrates };
+        let probed = probe(self.migrations.peers(), to, around, &mut tell).map_err(|error| {
             let cure = match &error {
                 ProbeError::Ask(error) => unreached(to, error),
                 ProbeError::Turn(_) => {

@@ -141,7 +141,7 @@ pub struct Forecast {
     pub downtime_ms_estimate: Option<f64>,
     /// Whether the copy converges.
     pub converges: ForecastConvergence,
-    /// The reason, in words: `at most about 12 s at 1.9 Gb/s over 2 paths (transport multichannel); less where its
-    /// memory is zeros`.
+    /// The reason, in words: `at most about 12 s at 1.9 Gb/s on the wire over 2 paths (transport multichannel); less
+    /// where its memory is zeros`.
     pub why: String,
 }

@@ -184,7 +184,20 @@ fn packers(host: &Host) -> Vec<(u32, String)> {
 fn a_guest_outlives_its_agent() {
     let Some(site) = Site::up("sda") else { return };
     let a = site.host("a");
-    a.run("systemd-analyze", &["verify", "--man=no", "skein-agent.service", "skeinidle.slice"]);
+    a.run(
+        "systemd-analyze",
+        &["verify", "--man=no", "skein-agent.service", "skein-net-qos.service", "skeinidle.slice"],
+    );
+    // A share of the network outlives a boot as a unit.
+    let shown = || a.run("skein", &["net", "qos", "show"]);
+    let options = "SKEIN_NET_QOS_OPTIONS=--share 80 --rate 1Gbit/s nic0\n";
+    fs::write(a.path("/etc/default/skein-net-qos"), options).unwrap();
+    a.run("systemctl", &["enable", "--now", "skein-net-qos"]);
+    assert!(shown().contains("nic0: at least 80 % for migrations"), "{}", shown());
+    a.run("systemctl", &["restart", "skein-net-qos"]);
+    assert!(shown().contains("nic0: at least 80 % for migrations"), "{}", shown());
+    a.run("systemctl", &["disable", "--now", "skein-net-qos"]);
+    assert!(!shown().contains("at least"), "{}", shown());
     for key in ["arp_ignore", "arp_announce"] {
         let file = format!("/proc/sys/net/ipv4/conf/nic0/{key}");
         assert!(a.run("cat", &[&file]).parse::<u32>().unwrap() >= 1, "the agent keeps NICs apart: {key}");
@@ -272,7 +285,8 @@ fn a_guest_outlives_its_agent() {
     assert_eq!(qemus(a), 0);
     a.run("systemctl", &["disable", "--now", "skein-agent"]);
     a.make("uninstall", Path::new("/"));
-    let units = ["skein-agent.service", "skeinidle.slice"].map(|unit| format!("/usr/lib/systemd/system/{unit}"));
+    let units = ["skein-agent.service", "skein-net-qos.service", "skeinidle.slice"]
+        .map(|unit| format!("/usr/lib/systemd/system/{unit}"));
     for path in ["/usr/bin/skein", "/usr/share/man/man1/skein.1"].into_iter().chain(units.iter().map(String::as_str)) {
         assert!(!a.path(path).exists(), "{path}");
     }

@@ -1,6 +1,7 @@
 //! `skein doctor`.
 
 mod agent;
+mod excluded;
 mod finding;
 mod network;
 mod system;
@@ -69,6 +70,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(system::hypervisor(args.qemu));
     findings.extend(network::nics());
     findings.extend(network::interfaces());
+    findings.extend(excluded::networks_of(pid));
     findings.extend(network::tcp());
     findings.extend(system::memory());
     findings.extend(system::cpu());

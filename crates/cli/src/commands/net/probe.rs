@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use serde::Serialize;
 use skein_api::{MeasuredRate, Probe, ProbeFinding, ProbedPath, Reply, Request, Together, UsedCpu};
-use skein_client::CallError;
 use skein_terminal::files;
 use skein_units::duration;
 use skein_units::measured::{bps, millis};
@@ -144,11 +143,10 @@ fn now() -> u64 {
 fn measure(local: &LocalAgent, to: String) -> anyhow::Result<Probe> {
     let mut conversation = local.client().ask(&Request::NetProbe { to })?;
     loop {
-        match conversation.next(AGENT_ANSWER_TIME)? {
-            None => return Err(CallError::Silent(AGENT_ANSWER_TIME).into()),
-            Some(Reply::ProbeStep { words }) => eprintln!("{}", clean_line(&words)),
-            Some(Reply::Probe(probe)) => return Ok(*probe),
-            Some(reply) => return Err(unexpected(&reply).into()),
+        match conversation.reply(AGENT_ANSWER_TIME)? {
+            Reply::ProbeStep { words } => eprintln!("{}", clean_line(&words)),
+            Reply::Probe(probe) => return Ok(*probe),
+            reply => return Err(unexpected(&reply).into()),
         }
     }
 }

@@ -11,8 +11,8 @@ use serde::Serialize;
 use skein_agent::TrafficClass;
 use skein_host::{Kernel, Nic, run_tool};
 use skein_network::{
-    AppliedShare, Ask, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, Source, nics, queue, removal_lines,
-    share_lines, usual_nics,
+    AppliedShare, Ask, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, Source, flow_lines, nics,
+    queue, removal_lines, share_lines, usual_nics,
 };
 use skein_units::{Rate, about_bytes};
 
@@ -33,8 +33,10 @@ Examples:
   skein net qos remove                     # the kernel's own queues again
 
 A NIC's queues that somebody else configured (tc, a distribution's network manager) are left alone, and that is said. A
-share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. It takes tc
-(iproute2). The packets of migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
+share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. Within each
+part flows take turns (fq_codel, sfq, fq or cake, as the kernel has them). With HTB small packets of others go before
+their bulk, so that what acknowledges the opposite direction does not wait. It takes tc (iproute2). The packets of
+migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -165,15 +167,13 @@ fn refusal(kernel: &Kernel, nic: &Nic) -> Option<String> {
 
 fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<AppliedShare> {
     let settings = ShareSettings { percent: wanted.share, priority: wanted.priority, dscp: wanted.dscp };
-    let usual = kernel.ask(&Ask::File("/proc/sys/net/core/default_qdisc".into())).text().unwrap_or_default();
-    let leaf = Some(usual.trim()).filter(|usual| ["fq_codel", "fq", "cake", "sfq"].contains(usual));
     let stood = match queue(kernel, nic) {
         Some(NicQueue::Share(share)) => Some(share),
         _ => None,
     };
     let make = |scheduler, rate_bps| {
         remove_from(kernel, nic)?;
-        let made = batch(&share_lines(&nic.name, settings, scheduler, rate_bps, leaf));
+        let made = make_share(kernel, nic, settings, scheduler, rate_bps);
         match (made, queue(kernel, nic)) {
             (Ok(()), Some(NicQueue::Share(share))) if share.percent == wanted.share => Ok(share),
             (made, found) => {
@@ -184,11 +184,36 @@ fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<Applie
         }
     };
     let made = make_either(nic, wanted, make);
-    made.map_err(|error| error.context(what_is_left(kernel, nic, stood.as_ref(), leaf)))
+    made.map_err(|error| error.context(what_is_left(kernel, nic, stood.as_ref())))
+}
+
+/// Makes a share on a NIC that has none.
+fn make_share(
+    kernel: &Kernel,
+    nic: &Nic,
+    settings: ShareSettings,
+    scheduler: Scheduler,
+    rate_bps: u64,
+) -> anyhow::Result<()> {
+    batch(&share_lines(&nic.name, settings, scheduler, rate_bps))?;
+    let usual = kernel.ask(&Ask::File("/proc/sys/net/core/default_qdisc".into())).text().unwrap_or_default();
+    let usual = FLOW_QUEUES.into_iter().filter(|kind| *kind == usual.trim());
+    for kind in usual.chain(FLOW_QUEUES) {
+        match batch(&flow_lines(&nic.name, scheduler, kind)) {
+            Err(error) if is_unknown(&error) => {}
+            made => return made,
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the kernel has no such queueing discipline, by its own words.
+fn is_unknown(error: &anyhow::Error) -> bool {
+    error.to_string().contains("qdisc kind is unknown")
 }
 
 /// Puts the share back that stood. Returns what is left in words.
-fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>, leaf: Option<&str>) -> String {
+fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>) -> String {
     let name = &nic.name;
     let Some(stood) = stood else { return format!("{name}: no share was made, and none is there") };
     if matches!(queue(kernel, nic), Some(NicQueue::Share(_))) {
@@ -196,8 +221,8 @@ fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>, leaf: 
     }
     let (priority, dscp) = (stood.priority.unwrap_or_default(), stood.dscp.unwrap_or_default());
     let settings = ShareSettings { percent: stood.percent, priority, dscp };
-    let lines = share_lines(name, settings, stood.scheduler, stood.rate_bps.unwrap_or_default(), leaf);
-    match batch(&lines).map(|()| queue(kernel, nic)) {
+    let again = make_share(kernel, nic, settings, stood.scheduler, stood.rate_bps.unwrap_or_default());
+    match again.map(|()| queue(kernel, nic)) {
         Ok(Some(NicQueue::Share(_))) => {
             format!("{name}: the new share was not made; the one of {} % from before is there again", stood.percent)
         }
@@ -213,8 +238,7 @@ fn make_either(
 ) -> anyhow::Result<AppliedShare> {
     if wanted.rate.is_none() {
         match make(Scheduler::Ets, 0) {
-            // The kernel's own words.
-            Err(error) if error.to_string().contains("qdisc kind is unknown") => {}
+            Err(error) if is_unknown(&error) => {}
             made => return made,
         }
     }
@@ -313,8 +337,13 @@ fn share_words(share: &AppliedShare) -> String {
         (None, Some(dscp)) => format!(", by the code point {dscp} (DSCP)"),
         (None, None) => String::new(),
     };
+    let turns = match &share.flow_queue {
+        Some(kind) => format!(", turns by flow ({kind})"),
+        None => ", first in first out".to_owned(),
+    };
+    let small = if share.small_first { ", small packets of others first" } else { "" };
     format!(
-        "at least {} % for migrations ({by}{marks}); sent since: {} of migrations, {} of others",
+        "at least {} % for migrations ({by}{marks}{turns}{small}); sent since: {} of migrations, {} of others",
         share.percent,
         about_bytes(share.migrations_bytes),
         about_bytes(share.others_bytes)

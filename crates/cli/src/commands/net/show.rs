@@ -17,6 +17,8 @@ use crate::commands::text::{clean_line, count, fields, print, print_json};
 
 /// How long the agent may take to say what was measured last.
 const PROBES_TIME: Duration = Duration::from_secs(2);
+/// How long the agent may take to ask another host: it gives up after 20 s itself.
+const ASKED_TIME: Duration = Duration::from_secs(30);
 
 /// Show a host's NICs and what stands on them, with all that decides how fast they are
 ///
@@ -76,7 +78,7 @@ fn joined(local: &LocalAgent, host: String, json: bool) -> anyhow::Result<()> {
 
 /// Asks this host's agent for another host's interfaces.
 fn of_host(local: &LocalAgent, name: String) -> anyhow::Result<Vec<Interface>> {
-    match local.call(&Request::NetShow { name })? {
+    match local.client().call(&Request::NetShow { name }, ASKED_TIME)? {
         Reply::Network { interfaces } => Ok(interfaces),
         reply => Err(unexpected(&reply).into()),
     }
