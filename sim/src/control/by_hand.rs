@@ -6,7 +6,7 @@ use skein_api::{MigrationId, Reply, ToController};
 use skein_cluster::{Ask, Asked, Planted};
 
 use super::event::Event;
-use super::host::{Ms, Question, Wanted};
+use super::host::{Agent, Ms, Question, Wanted};
 use super::world::World;
 use super::{agent, node};
 
@@ -202,22 +202,25 @@ pub fn dies(world: &mut World, host: usize) {
     }
 }
 
-/// Somebody who has seen that a host is off says so, until the host counts as off or is back.
+/// Somebody who has seen that a host is off says so, until the host is back.
 pub fn says_off(world: &mut World, host: usize) {
-    if world.agents[host].is_on {
-        return;
+    if !world.agents[host].is_on {
+        say_off(world, host);
+        world.after(RESEND_MS, Event::SaysOff { host });
     }
-    let name = world.agents[host].name.clone();
+}
+
+/// Somebody says that a host is off, if the host is off and counts as lost.
+pub fn say_off(world: &mut World, host: usize) {
     let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
-    let leader = leader.filter(|node| world.nodes[*node].paused_until <= world.now);
-    let is_lost =
-        |node: &usize| world.nodes[*node].controller.host(&name).is_some_and(|host| host.contact == Contact::Lost);
-    if let Some(node) = leader.filter(is_lost) {
-        let ask = Ask::Fence { host: name, request: FenceRequest { is_off: true } };
+    let Some(node) = leader.filter(|node| world.nodes[*node].paused_until <= world.now) else { return };
+    let Agent { name, is_on, .. } = &world.agents[host];
+    let contact = world.nodes[node].controller.host(name).map(|host| host.contact);
+    if !is_on && contact == Some(Contact::Lost) {
+        let ask = Ask::Fence { host: name.clone(), request: FenceRequest { is_off: true } };
         let (id, what) = (world.number(), format!("{ask:?}"));
         node::ask(world, node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
     }
-    world.after(RESEND_MS, Event::SaysOff { host });
 }
 
 /// Somebody starts a new guest by hand, on its host.

@@ -3,7 +3,8 @@
 use serde_json::json;
 use skein_api::cluster::{
     ClusterSettings, Contact, CreateVmRequest, DrainRequest, FailoverSettings, FenceRequest, MigrateRequest,
-    OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, UpdateRequest, VmSettings,
+    OperationKind, OptimizeRequest, OptimizeSettings, ResumeRequest, StartVmRequest, StopVmRequest, UpdateRequest,
+    VmSettings,
 };
 use skein_api::{ToController, UpdateHow};
 use skein_cluster::{Ask, Asked, Settings};
@@ -68,9 +69,25 @@ pub fn run(seed: u64, settings: Settings) -> Result<Stats, String> {
             if world.migrations.is_empty() && settled(&mut world).is_ok() {
                 break;
             }
+            say_what_is_off(&mut world);
         }
     }
     settled(&mut world).map(|()| world.check.stats.clone())
+}
+
+/// Somebody who reads for what a drain waits says that its host is off, if that is so.
+fn say_what_is_off(world: &mut World) {
+    let Some(leader) = world.nodes.iter().position(|node| node.term().is_some()) else { return };
+    let drained =
+        world.nodes[leader].controller.operations("", usize::MAX).into_iter().filter_map(|of| match of.kind {
+            OperationKind::Drain { host, .. } if !of.state.is_over() => Some(host),
+            _ => None,
+        });
+    for name in drained.collect::<Vec<String>>() {
+        if let Some(host) = world.agents.iter().position(|agent| agent.name == name) {
+            by_hand::say_off(world, host);
+        }
+    }
 }
 
 fn populate(world: &mut World) {

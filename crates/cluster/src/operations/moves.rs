@@ -392,15 +392,19 @@ impl Controller {
     }
 
     /// Notes where a guest runs that was moved: both hosts will say so, one of them later. Another move may have taken
-    /// it on since.
-    fn arrived(&mut self, now: Now, vm: &str, from: &str, host: &str) {
+    /// it on since, or it has ended there.
+    fn arrived(&mut self, now: Now, vm: &str, from: &str, to: &str) {
         let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(from)) else {
             return;
         };
-        let host = Some(host.to_owned());
-        let moved = VmRecord { host, state: VmRunState::Running, since: now.wall, ..found.value.clone() };
+        let (host, state, since) = (Some(to.to_owned()), VmRunState::Running, now.wall);
+        let moved = VmRecord { host, state, since, move_by_hand: None, ..found.value.clone() };
         self.missing.remove(vm);
         self.tables.put(vm, moved);
+        // What the host has said of the guest did not count before.
+        if let Some(there) = self.reporting(to).and_then(|observed| observed.vms.get(vm)).cloned() {
+            self.note_vm(now, to, &there);
+        }
     }
 
     /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys

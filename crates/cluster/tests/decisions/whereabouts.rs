@@ -4,7 +4,7 @@ use skein_api::cluster::{
     Contact, FenceRequest, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, VmRunState,
     VmSettings,
 };
-use skein_api::{Outcome, Refusal, Reply, Request, VmState};
+use skein_api::{HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, VmState};
 use skein_cluster::{Answer, Ask, explained};
 
 use crate::bench::{Bench, Hand, Sent};
@@ -77,6 +77,25 @@ fn a_guest_that_went_to_a_silent_host_is_that_hosts_and_outlives_the_one_it_left
     assert_eq!(bench.sent.len(), 1);
     bench.obey_all();
     assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_that_ended_with_the_host_to_which_it_had_come_does_not_count_as_running() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.drain("alpha");
+    bench.begin_commanded(7);
+    // The guest comes to beta, which is reset before anybody hears of that.
+    lose(&mut bench, "alpha");
+    lose(&mut bench, "beta");
+    bench.set_vm("beta", "web", VmState::Running);
+    bench.boot("beta");
+    let migration = Migration::new(MigrationId(7), "web", Role::Target, "alpha", "beta");
+    let migration = Migration { outcome: Some(Outcome::Moved), ..migration };
+    bench.tell("beta", HostReport { sequence: 2, migrations: vec![migration], ..HostReport::default() });
+    bench.wait_s(2);
+    let there = bench.controller.vm("web").unwrap();
+    assert_eq!((there.host.as_deref(), there.state), (Some("beta"), VmRunState::Stopped));
 }
 
 #[test]
