@@ -131,8 +131,7 @@ impl MigrationStarter {
         if let Some(id) = vm.migration() {
             return Err(refusal(StartRefused::UnderWay(id).to_string(), ""));
         }
-        let migration = skein_api::MigrationId(id.0);
-        let what = ByHand::Move { vm: asked.vm.clone(), to: asked.to.clone(), migration };
+        let what = ByHand::Move { vm: asked.vm.clone(), to: asked.to.clone(), migration: id.to_api() };
         self.leader_questions.allow(what, asked.options.without_controller)?;
         Ok(Some(turn))
     }
