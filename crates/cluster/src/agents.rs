@@ -1,7 +1,7 @@
 //! What agents say, and what of it is kept.
 
 use skein_api::cluster::{Contact, VmRunState};
-use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmView};
+use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
 use crate::observed::{SessionId, ShownCertificate};
 use crate::records::{HostRecord, VmRecord};
@@ -87,8 +87,7 @@ impl Controller {
         let is_news = is_news || report.watchdog.is_some();
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
-        let stayed: Vec<(String, MigrationId)> =
-            report.migrations.iter().filter(|of| has_stayed(of)).map(|of| (of.vm.clone(), of.id)).collect();
+        let moves_asked = report.moves_asked.clone();
         let changed = observed.report(report, now.mono_ms);
         let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
@@ -99,7 +98,7 @@ impl Controller {
             }
             self.note_watchdog(&host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
-            self.note_stayed(&host, &stayed);
+            self.note_moves_by_hand(&host, &moves_asked);
             self.note_forgotten(&host, &forgotten);
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
@@ -208,6 +207,9 @@ impl Controller {
             _ => !self.has_not(other, &vm.name),
         });
         if is_elsewhere {
+            if state == VmRunState::Running {
+                self.untold.insert((host.to_owned(), vm.name.clone()));
+            }
             return;
         }
         // Of a guest that ran twice the other is left.
@@ -251,6 +253,17 @@ impl Controller {
         }
         if (has_come || is_new_guest) && self.operation_of(&vm.name).is_none() {
             self.epoch += 1;
+        }
+    }
+
+    /// Looks again at guests that run on other hosts than theirs, by the word of those: their own host may have told
+    /// since that they have left, or may tell nothing any more.
+    pub(crate) fn look_at_untold(&mut self, now: Now) {
+        for (host, vm) in std::mem::take(&mut self.untold) {
+            let there = self.observed.get(&host).and_then(|observed| observed.vms.get(&vm)).cloned();
+            if let Some(there) = there.filter(|there| there.state == VmState::Running) {
+                self.note_vm(now, &host, &there);
+            }
         }
     }
 
@@ -313,15 +326,19 @@ impl Controller {
         }
     }
 
-    /// Notes that guests have not left their host by a migration that a person was allowed to begin.
-    fn note_stayed(&mut self, host: &str, stayed: &[(String, MigrationId)]) {
-        for (vm, migration) in stayed {
-            let Some(found) = self.tables.vms.get(vm).map(|found| &found.value) else { continue };
-            let is_known = found.move_by_hand.as_ref().is_some_and(|of| of.migration == *migration);
-            if is_known && found.host.as_deref() == Some(host) {
-                let record = VmRecord { move_by_hand: None, ..found.clone() };
-                self.tables.put(vm, record);
-            }
+    /// Notes which guests have not left a host by a migration that a person was allowed to begin: it is over, or was
+    /// not begun. `asked`: those that may begin yet.
+    fn note_moves_by_hand(&mut self, host: &str, asked: &[MigrationId]) {
+        let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
+        let is_over = |id: &MigrationId| match observed.migrations.get(id) {
+            Some(migration) => has_stayed(migration),
+            None => !asked.contains(id),
+        };
+        let vms = self.tables.vms_of(host);
+        let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));
+        let over: Vec<(String, VmRecord)> = over.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
+        for (name, vm) in over {
+            self.tables.put(&name, VmRecord { move_by_hand: None, ..vm });
         }
     }
 

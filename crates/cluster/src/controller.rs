@@ -97,6 +97,7 @@ impl Controller {
         }
         // A thousand hosts tell their loads each second: what follows from those is seen with the next tick.
         if self.term().is_some() && is_news {
+            self.look_at_untold(now);
             self.advance_operations(now);
             self.begin_moves(now);
             self.trim_audit();
@@ -154,6 +155,7 @@ impl Controller {
         self.plans.clear();
         self.runs.clear();
         self.missing.clear();
+        self.untold.clear();
         self.forget_attested();
         self.optimizer = Optimizer::default();
         self.power = PowerPolicy::default();

@@ -185,6 +185,7 @@ fn report(world: &mut World, host: usize, session: u64) {
     let agent = &mut world.agents[host];
     let (views, facts, loads) = (agent.views(), agent.facts(), agent.loads());
     let state = agent.watchdog.as_ref().map(|of| (of.heard, of.state(agent.boot)));
+    let asked = agent.moves_asked();
     let Some(sent) = agent.sent.get_mut(&session) else { return };
     sent.sequence += 1;
     let mut report = HostReport { sequence: sent.sequence, ..HostReport::default() };
@@ -201,6 +202,7 @@ fn report(world: &mut World, host: usize, session: u64) {
     report.vms_gone = sent.vms.keys().filter(|name| !views.contains_key(*name)).cloned().collect();
     let changed = agent.migrations.iter().filter(|(id, migration)| sent.migrations.get(*id) != Some(migration));
     report.migrations = changed.map(|(_, migration)| migration.clone()).collect();
+    report.moves_asked = asked;
     (sent.vms, sent.migrations) = (views, agent.migrations.clone());
     world.send_to_controller(session, ToController::Report(Box::new(report)));
 }

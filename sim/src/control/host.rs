@@ -172,7 +172,16 @@ impl Agent {
         runs || self.starting.contains_key(vm) || self.incoming.contains_key(vm)
     }
 
-    /// Returns whether somebody is about to start a VM by hand.
+    /// Returns the migrations that the agent has asked for, and that may begin yet.
+    pub fn moves_asked(&self) -> Vec<MigrationId> {
+        let asked = self.questions.values().filter_map(|question| match question.wanted {
+            Wanted::Move { id, .. } => Some(MigrationId(id)),
+            Wanted::Start { .. } => None,
+        });
+        asked.collect()
+    }
+
+    /// Returns whether somebody is about to start or move a VM by hand.
     pub fn is_asked(&self, vm: &str) -> bool {
         self.questions.values().any(|question| question.vm == vm)
     }

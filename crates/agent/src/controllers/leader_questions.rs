@@ -96,6 +96,8 @@ struct State {
     wakers: Vec<Weak<Waker>>,
     /// The VMs that are being started for a person, moved, or forgotten.
     turns: BTreeSet<String>,
+    /// The migrations that may begin, or have begun and were not seen yet.
+    moves: BTreeSet<MigrationId>,
 }
 
 struct Question {
@@ -108,11 +110,24 @@ struct Question {
 pub(crate) struct Turn {
     questions: Arc<LeaderQuestions>,
     vm: String,
+    /// The migration that may begin.
+    migration: Option<MigrationId>,
+}
+
+impl Turn {
+    /// Takes note that the migration has begun: it is told of as one that was asked for until it is seen.
+    pub(crate) fn begun(mut self) {
+        self.migration = None;
+    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.questions.state.lock().turns.remove(&self.vm);
+        let mut state = self.questions.state.lock();
+        state.turns.remove(&self.vm);
+        if let Some(migration) = self.migration {
+            state.moves.remove(&migration);
+        }
     }
 }
 
@@ -136,10 +151,29 @@ impl LeaderQuestions {
     /// The VM is taken.
     pub(crate) fn take_turn(self: &Arc<Self>, vm: &str) -> Result<Turn, Refusal> {
         if self.state.lock().turns.insert(vm.to_owned()) {
-            return Ok(Turn { questions: self.clone(), vm: vm.to_owned() });
+            return Ok(Turn { questions: self.clone(), vm: vm.to_owned(), migration: None });
         }
         let message = format!("'{vm}' is being started, moved or forgotten");
         Err(Refusal { message, cure: "ask again when that is done".into() })
+    }
+
+    /// Takes a VM for this migration.
+    ///
+    /// # Errors
+    ///
+    /// The VM is taken.
+    pub(crate) fn take_turn_to_move(self: &Arc<Self>, vm: &str, migration: MigrationId) -> Result<Turn, Refusal> {
+        let mut turn = self.take_turn(vm)?;
+        self.state.lock().moves.insert(migration);
+        turn.migration = Some(migration);
+        Ok(turn)
+    }
+
+    /// Returns the migrations that may begin, or have begun and are not among those that a report has seen.
+    pub(super) fn moves_asked(&self, seen: impl Fn(MigrationId) -> bool) -> Vec<MigrationId> {
+        let mut state = self.state.lock();
+        state.moves.retain(|migration| !seen(*migration));
+        state.moves.iter().copied().collect()
     }
 
     /// Has a connection woken when there is a question.

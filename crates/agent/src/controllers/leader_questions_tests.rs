@@ -154,6 +154,23 @@ fn nobody_is_taken_for_a_yes_when_no_controller_answers() {
 }
 
 #[test]
+fn a_move_is_told_of_until_it_is_given_up_or_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let questions = LeaderQuestions::new(&dir.path().join("controllers.toml"), QuestionTimes::default());
+    let (one, other) = (MigrationId(7), MigrationId(8));
+    let turn = questions.take_turn_to_move("web1", one).unwrap();
+    assert!(questions.take_turn_to_move("web1", other).is_err());
+    assert_eq!(questions.moves_asked(|_| false), [one]);
+    drop(turn);
+    assert_eq!(questions.moves_asked(|_| false), []);
+    questions.take_turn_to_move("web1", other).unwrap().begun();
+    assert_eq!(questions.moves_asked(|_| false), [other]);
+    assert_eq!(questions.moves_asked(|seen| seen == other), []);
+    assert_eq!(questions.moves_asked(|_| false), []);
+    assert!(questions.take_turn("web1").is_ok());
+}
+
+#[test]
 fn a_vm_is_started_moved_or_forgotten_one_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let questions = LeaderQuestions::new(&dir.path().join("controllers.toml"), QuestionTimes::default());

@@ -354,6 +354,8 @@ impl Serving<'_> {
                 return self.ask_starts(now);
             }
             let mut report = self.told.report(&snapshot, now);
+            // Read after what is seen: a migration that began since is among those that were asked for.
+            report.moves_asked = self.context.questions.moves_asked(|of| snapshot.migrations.contains_key(&of));
             report.heard = self.context.acknowledged.last();
             report.watchdog = self.told.new_watchdog(self.context.acknowledged.watchdog());
             self.sent.note(report.sequence, now_ms());

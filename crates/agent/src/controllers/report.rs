@@ -54,6 +54,7 @@ impl Told {
             vm_loads: Some(&host.vm_loads).filter(|loads| self.vm_loads != **loads).cloned().unwrap_or_default(),
             migrations: changed(&self.migrations, &host.migrations).cloned().collect(),
             contacts: Some(&host.contacts).filter(|contacts| self.contacts.as_ref() != Some(contacts)).cloned(),
+            moves_asked: Vec::new(),
             heard: None,
             watchdog: None,
         };

@@ -69,7 +69,7 @@ impl Starter for MigrationStarter {
     ) -> Result<Placement, Refusal> {
         let vm = self.vms.get(&asked.vm).map_err(|error| *Box::<Refusal>::from(error))?;
         // The cluster knows where its own moves lead.
-        let _turn = match asked.by_controller {
+        let turn = match asked.by_controller {
             true => None,
             false => self.allow_move(&vm, asked, id)?,
         };
@@ -81,6 +81,7 @@ impl Starter for MigrationStarter {
         }
         let begun = self.migrations.begin(id, &asked.vm, &asked.to, offer, &asked.options, asked.hold.as_ref());
         begun.map_err(|error| refusal(error_chain(&error), ""))?;
+        turn.into_iter().for_each(Turn::begun);
         events.iter().for_each(|event| self.migrations.view().emit(id, Some(&asked.vm), event));
         Ok(placement)
     }
@@ -126,7 +127,7 @@ impl MigrationStarter {
         if !self.leader_questions.has_controllers() {
             return Ok(None);
         }
-        let turn = self.leader_questions.take_turn(&asked.vm)?;
+        let turn = self.leader_questions.take_turn_to_move(&asked.vm, id.to_api())?;
         // What is asked replaces what was asked before.
         if let Some(id) = vm.migration() {
             return Err(refusal(StartRefused::UnderWay(id).to_string(), ""));

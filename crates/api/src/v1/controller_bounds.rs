@@ -94,6 +94,7 @@ impl HostReport {
         })?;
         at_most("migrations", self.migrations.len(), MIGRATIONS_MAX)?;
         self.migrations.iter().try_for_each(migration)?;
+        at_most("moves_asked", self.moves_asked.len(), MIGRATIONS_MAX)?;
         let contacts = self.contacts.iter().flatten();
         at_most("contacts", contacts.clone().count(), HOSTS_MAX)?;
         contacts.map(|(name, _)| name).try_for_each(|name| host(name))?;

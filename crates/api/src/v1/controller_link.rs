@@ -140,6 +140,10 @@ pub struct HostReport {
     /// The migrations that are new or have changed, without their events.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub migrations: Vec<Migration>,
+    /// The migrations that were asked for ([`ToController::AskMove`]), and that may begin yet or are not told of above.
+    /// One that is neither here nor known was not begun, and will not be.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub moves_asked: Vec<MigrationId>,
     /// Whether there is contact with each of the other hosts that this host keeps contact with, if that changed: those
     /// of its migrations, mostly. Of a host that is not named nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

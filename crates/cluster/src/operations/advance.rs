@@ -1,6 +1,6 @@
 //! Where an operation goes from where it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState};
 
@@ -311,11 +311,14 @@ impl Controller {
         if self.begun_moves().any(|of| of.to.as_deref() == Some(host)) || !self.by_hand_to(host).is_empty() {
             return;
         }
+        if !self.untold_on(host).is_empty() {
+            return;
+        }
+        let doubles = self.doubles(host);
         let of = self.tables.hosts.get(host).map(|found| found.value.clone());
         if let Some(of) = of.filter(|of| of.drain.as_deref() == Some(&operation.id)) {
             self.set_mode(host, HostRecord { mode: HostMode::Maintenance, ..of });
         }
-        let doubles = self.doubles(host);
         let mut words: Vec<String> = doubles.iter().map(|(vm, others)| double_words(vm, host, others)).collect();
         let stay: Vec<String> = stay.into_iter().filter(|vm| !doubles.iter().any(|(double, _)| double == vm)).collect();
         if !stay.is_empty() {
@@ -335,6 +338,18 @@ impl Controller {
         let runs_twice = self.run_twice().into_iter().filter(|(_, hosts)| hosts.contains(&host));
         let others = |hosts: Vec<&str>| hosts.into_iter().filter(|of| *of != host).map(str::to_owned).collect();
         runs_twice.map(|(vm, hosts)| (vm.to_owned(), others(hosts))).collect()
+    }
+
+    /// Returns the guests that have come to a host, and whose host of before has not told yet that they have left. Those
+    /// that run on both are [`Controller::doubles`].
+    pub(crate) fn untold_on(&self, host: &str) -> BTreeSet<&str> {
+        let here = self.untold.iter().filter(|(of, _)| of == host).map(|(_, vm)| vm.as_str());
+        let here: BTreeSet<&str> = here.collect();
+        if here.is_empty() {
+            return here;
+        }
+        let doubles = self.doubles(host);
+        here.into_iter().filter(|vm| !doubles.iter().any(|(double, _)| double == vm)).collect()
     }
 
     /// Returns whether a VM has a guest, running or not.

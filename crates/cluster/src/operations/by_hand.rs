@@ -129,6 +129,9 @@ impl Controller {
         let begun = begun.filter(|(_, of)| of.state == MoveState::Begun && of.to.as_ref() == Some(host));
         let begun = begun.filter(|(_, of)| !coming.iter().any(|migration| migration.vm == of.vm));
         words.extend(begun.map(|(id, of)| format!("{} comes from {}, by operation {id}", of.vm, of.from)));
+        words.extend(
+            self.untold_on(host).iter().map(|vm| format!("{vm} has come, and its host of before has not told")),
+        );
         (!words.is_empty()).then(|| format!("waits: {}", words.join("; ")))
     }
 

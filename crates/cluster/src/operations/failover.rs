@@ -17,6 +17,7 @@ impl Controller {
         self.set_contact(now, host, Contact::Off);
         self.heard_since_restore(host);
         self.forget_said(host, "the host is proven to be off");
+        self.look_at_untold(now);
         if !self.tables.settings.value.failover.restart || self.lost_guests(host).is_empty() {
             return None;
         }

@@ -198,7 +198,9 @@ impl Bench {
     pub fn connect(&mut self, host: &str) {
         let session = self.greet(host);
         let vms: Vec<VmView> = self.vms.entry(host.to_owned()).or_default().values().cloned().collect();
-        let report = HostReport { sequence: 1, facts: Some(Box::new(facts(host))), vms, ..HostReport::default() };
+        let migrations = self.hands.iter().filter(|hand| hand.from == host).map(Hand::migration).collect();
+        let facts = Some(Box::new(facts(host)));
+        let report = HostReport { sequence: 1, facts, vms, migrations, ..HostReport::default() };
         if self.sessions.contains_key(&session) {
             self.input(Input::AgentReport { session, report: Box::new(report) });
         }
@@ -369,6 +371,11 @@ impl Bench {
     /// Returns the VMs that a host has.
     pub fn has(&self, host: &str) -> Vec<&str> {
         self.vms[host].keys().map(String::as_str).collect()
+    }
+
+    /// Returns what a host tells of a VM.
+    pub fn vm_view(&self, host: &str, vm: &str) -> VmView {
+        self.vms[host][vm].clone()
     }
 
     /// Carries out the oldest command. Returns whether there was one.

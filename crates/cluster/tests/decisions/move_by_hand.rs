@@ -1,7 +1,7 @@
 //! An agent asks whether a person may move a guest from its host.
 
 use skein_api::cluster::FenceRequest;
-use skein_api::{MigrationId, Outcome, VmState};
+use skein_api::{HostReport, Migration, MigrationId, Outcome, Request, Role, VmState, VmView};
 use skein_cluster::{Answer, Ask, RefusedKind};
 
 use crate::bench::{Bench, Hand};
@@ -24,6 +24,12 @@ fn allowed() -> Bench {
     bench
 }
 
+/// Has the source report that this has been asked for, and may begin yet.
+fn still_asked(bench: &mut Bench, ids: &[u64]) {
+    let moves_asked = ids.iter().map(|id| MigrationId(*id)).collect();
+    bench.tell("beta", HostReport { sequence: 2, moves_asked, ..HostReport::default() });
+}
+
 /// Cuts both hosts of the migration off.
 fn lose_both(bench: &mut Bench) {
     bench.disconnect("beta");
@@ -37,6 +43,7 @@ fn a_guest_that_may_have_been_moved_waits_for_the_target() {
         for runs in [false, true] {
             let mut bench = allowed();
             if changes_leader {
+                bench.begin_by_hand(&HAND);
                 bench.change_leader();
                 ["alpha", "beta", "gamma"].iter().for_each(|host| bench.connect(host));
             }
@@ -74,22 +81,49 @@ fn it_is_started_once_the_target_is_off_too() {
 
 #[test]
 fn a_guest_that_stayed_waits_for_nobody() {
-    let mut bench = allowed();
-    // What was told of a migration before says nothing of this one.
-    let before = Hand { id: 3, ..HAND };
-    bench.begin_by_hand(&before);
-    bench.end_by_hand(&before, Outcome::CalledOff);
-    lose_both(&mut bench);
-    bench.begin(is_off("beta"));
-    bench.wait_s(60);
-    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    // Asked for by another name it may begin yet.
+    for (told, waits) in [(Some(&[HAND.id][..]), true), (Some(&[3][..]), false), (Some(&[][..]), false), (None, false)]
+    {
+        let mut bench = allowed();
+        match told {
+            Some(ids) => still_asked(&mut bench, ids),
+            None => {
+                bench.begin_by_hand(&HAND);
+                bench.end_by_hand(&HAND, Outcome::CalledOff);
+            }
+        }
+        lose_both(&mut bench);
+        bench.begin(is_off("beta"));
+        bench.wait_s(12);
+        bench.obey_all();
+        assert_eq!(bench.has("alpha").is_empty(), waits, "{told:?}");
+    }
+}
 
+#[test]
+fn a_guest_that_has_come_while_its_source_fell_silent_is_its_new_hosts() {
     let mut bench = allowed();
     bench.begin_by_hand(&HAND);
-    bench.end_by_hand(&HAND, Outcome::CalledOff);
-    lose_both(&mut bench);
-    bench.begin(is_off("beta"));
+    // The source does not tell any more, and nobody has noticed yet.
+    let view = VmView { migration: None, ..bench.vm_view("beta", "web") };
+    let migration = Migration { role: Role::Target, outcome: Some(Outcome::Moved), ..HAND.migration() };
+    let report = HostReport { sequence: 2, vms: vec![view], migrations: vec![migration], ..HostReport::default() };
+    bench.tell("gamma", report);
+    let drain = bench.drain("gamma");
+    bench.wait_s(2);
+    let drain = bench.now(&drain);
+    assert!(!drain.state.is_over() && drain.message.contains("web has come"), "{drain:?}");
+    bench.begin(Ask::Cancel { operation: drain.id.clone() });
+    bench.disconnect("beta");
     bench.wait_s(12);
+    assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("gamma"));
+    bench.ask(is_off("beta"));
+    bench.wait_s(12);
+    assert!(bench.sent.iter().all(|sent| !matches!(sent.request, Request::VmStart { .. })), "{:?}", bench.sent);
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+    bench.begin(is_off("gamma"));
+    bench.wait_s(2);
     bench.obey_all();
     assert_eq!(bench.has("alpha"), ["web"]);
 }
