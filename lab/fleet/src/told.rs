@@ -39,6 +39,7 @@ impl Told {
             vm_loads: if self.loads == loads { BTreeMap::new() } else { loads.clone() },
             migrations: changed(&self.migrations, &migrations),
             contacts: (self.sequence == 1).then(BTreeMap::new),
+            moves_asked: Vec::new(),
             // Simulated hosts have no watchdog.
             heard: None,
             watchdog: None,
