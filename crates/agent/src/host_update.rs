@@ -207,6 +207,7 @@ impl HostUpdates {
             ("not-booted", _) => {
                 view(UpdateRunState::Failed, &self.with_log(&format!("its reboot failed (exit {code})")))
             }
+            (_, UpdateHow::Reboot) if is_running => view(UpdateRunState::Running, "its reboot is begun"),
             _ if is_running => view(UpdateRunState::Running, "its update runs"),
             // The agent ended just when it began them: they may run.
             _ if order.pid.is_none() && !is_booted => {

@@ -227,6 +227,9 @@ fn names_are_completed_by_asking_a_controller_for_a_moment() {
     };
     assert_eq!(asks("skein host drain", ""), "hosta hostb");
     assert_eq!(asks("skein migrate web1 --to", "hostb"), "hostb");
+    assert_eq!(asks("skein cluster update --host", ""), "hosta hostb");
+    assert_eq!(asks("skein net probe --to", "hosta"), "hosta");
+    assert_eq!(asks("skein cluster update --group", ""), "web");
     assert_eq!(asks("skein host", "dra"), "drain");
 }
 
@@ -428,6 +431,9 @@ fn a_host_joins_once_and_again() {
     assert!(controllers.contains(&format!("[\"{}\"]", user.controller.address)), "{controllers}");
     join(&[]).exits(0).says("node3 has its identity already");
     assert_eq!(user.controller.paths(), ["POST /api/v1/join", "GET /api/v1/hosts/node3"]);
+    // At a wrong port nothing is known of the host, and nothing is written.
+    let elsewhere = user.run(&["join", "127.0.0.1:1", "--token", &token, "--socket", "none.sock"]).exits(1);
+    elsewhere.complains("nothing was changed").complains("no controller answers at https://127.0.0.1:1");
     assert_eq!(std::fs::read(user.path("etc/identity/host.key")).unwrap(), key);
     assert_eq!(std::fs::read_to_string(user.path("etc/controllers.toml")).unwrap(), controllers);
     join(&["--name", "node4"]).exits(1).complains("this host is 'node3' of the cluster already");
@@ -565,6 +571,9 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     let stop = json!({"kind": "stop", "vm": "web1", "timeout_s": 5, "force": true});
     let user = User::logged_in(move |asked, _| match asked.what.as_str() {
         "POST /api/v1/vms" if asked.body.contains("br7") => Answer::ok(&step(&start, "planning", "", stay.clone())),
+        "POST /api/v1/vms" if asked.body.contains("br8") => {
+            Answer::ok(&step(&start, "failed", "no host can take it", stay.clone()))
+        }
         "POST /api/v1/vms" if asked.body.contains("\"start\":false") => Answer::Json(204, String::new()),
         "POST /api/v1/vms" | "POST /api/v1/vms/web1/start" => {
             Answer::ok(&step(&start, "done", "", vec![moved.clone()]))
@@ -581,7 +590,11 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
     // On a desk there is no agent to ask.
     user.run(&["vm", "start", "web1", "--socket", "/nowhere/agent.sock"]).exits(0).says("start of web1 is done");
     let nowhere = user.run(&["vm", "start", "br7.toml", "--cluster", "--dry-run"]).exits(3);
-    nowhere.says("cannot start").says("no bridge br7");
+    let nowhere = nowhere.says("cannot start").says("no bridge br7");
+    assert!(!nowhere.err.contains("the cluster knows"), "{}", nowhere.err);
+    std::fs::write(user.path("br8.toml"), "name = 'web1'\nmemory = '64 MiB'\n[[nic]]\nbridge = 'br8'\n").unwrap();
+    let left = user.run(&["vm", "start", "br8.toml", "--cluster"]).exits(3);
+    left.complains("the cluster knows web1 now").complains("skein vm delete web1");
     user.run(&["vm", "create", "web1.toml"]).exits(0).says("skein vm start web1 --cluster");
     let stop = &["vm", "stop", "web1", "--cluster", "--timeout", "5", "--force"];
     user.run(stop).exits(1).says("stop of web1 failed").says("'web1' did not shut down");
@@ -591,6 +604,31 @@ fn a_vm_is_started_stopped_and_deleted_by_a_controller() {
 
     user.run(&["vm", "start", "web1", "--local", "--on", "hosta"]).exits(1).complains("add --cluster");
     user.run(&["vm", "start", "web1", "--cluster", "--overcommit"]).exits(1).complains("no --overcommit");
+}
+
+#[test]
+fn a_host_is_removed_once_somebody_is_sure() {
+    let user = User::logged_in(|asked, _| match asked.what.as_str() {
+        "DELETE /api/v1/hosts/hosta" | "DELETE /api/v1/hosts/hosta?force=false" => Answer::Json(204, String::new()),
+        other => panic!("{other}"),
+    });
+    user.run(&["host", "remove", "hosta"]).exits(1).complains("nobody can be asked here").complains("--yes");
+    assert_eq!(user.controller.asked().len(), 0);
+    user.run(&["host", "remove", "hosta", "--yes"]).exits(0).says("hosta is no host of the cluster any more");
+}
+
+#[test]
+fn each_command_says_what_exit_code_3_means_of_it() {
+    let user = User::logged_in(|_, _| Answer::HangUp);
+    let help = |args: &[&str]| user.run(&[args, &["--help"]].concat()).exits(0).out;
+    let threes = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("3  ")).count();
+    for moveless in [["host", "fence"], ["host", "sleep"], ["host", "wake"], ["host", "resume"]] {
+        let text = help(&moveless);
+        assert!(threes(&text) == 0 && text.contains("130  interrupted"), "{moveless:?}: {text}");
+    }
+    let (drain, update) = (help(&["host", "drain"]), help(&["cluster", "update"]));
+    assert_eq!((threes(&drain), threes(&update)), (1, 1));
+    assert!(drain.contains("3  with --dry-run: a guest would stay") && update.contains("3  something is in the way"));
 }
 
 /// Returns an update of two hosts, of which each is in such a state.
@@ -636,7 +674,8 @@ fn an_update_of_hosts_is_shown_beforehand_and_followed() {
     let shown = user.run(&["cluster", "update", "--dry-run", "--no-reboot", "--no-home"]).exits(3);
     shown.says("hostb  BLOCKED").says("no host would be updated: 1 of 2 would be in the way");
     let failed = user.run(&["cluster", "update", "--host", "hosta", "--host", "hostb", "--wait", "1h"]).exits(1);
-    failed.says("update of hosts: hosta (1 of 2): its guests leave").says("update of hosts failed").says("exit 7");
+    let failed = failed.says("update of hosts: hosta (1 of 2): its guests leave").says("update of hosts failed");
+    assert_eq!(failed.out.matches("its update failed (exit 7)").count(), 1, "{}", failed.out);
     let asked = user.controller.asked();
     let body: Value = serde_json::from_str(&asked[2].body).unwrap();
     let wanted = json!({

@@ -16,6 +16,8 @@ impl Controller {
             self.note_refused(now, &host, &refusal);
             return self.effect(Output::Refuse { session, refusal });
         }
+        // Its agent of before may have been refused: the host has joined anew since.
+        self.refused.remove(&host);
         if let Some(before) = self.session_of(&host) {
             self.drop_session(before);
             let why = "the host's agent has connected anew".to_owned();

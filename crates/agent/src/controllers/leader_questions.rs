@@ -15,6 +15,9 @@ use tracing::warn;
 use super::waker::Waker;
 use crate::watched_file::WatchedFile;
 
+/// The most controllers of which is told why there is no connection.
+const LOSSES_TOLD_MAX: usize = 3;
+
 /// Says how long is waited for what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuestionTimes {
@@ -69,6 +72,8 @@ pub(super) enum NotAllowed {
     Refused(Refusal),
     /// No controller has answered.
     Unanswered,
+    /// No controller can be asked, and one says why it does not take this host.
+    NotTaken(Refusal),
 }
 
 /// What was answered.
@@ -77,6 +82,18 @@ pub(super) enum LeaderAnswer {
     May,
     /// Whether the reason may pass within seconds, and the reason.
     MayNot(bool, Refusal),
+}
+
+/// How the connection to one controller stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Contact {
+    /// The controller is dialled, and nothing is known yet.
+    Dialled,
+    Connected,
+    /// There is no connection, and why.
+    Lost(String),
+    /// The controller does not take this host, and says why.
+    Refuses(Refusal),
 }
 
 /// The questions that wait for an answer. All connections to controllers share them.
@@ -94,10 +111,43 @@ struct State {
     last: u64,
     open: BTreeMap<u64, Question>,
     wakers: Vec<Weak<Waker>>,
+    /// How the connections stand that are kept.
+    contacts: Vec<Weak<Mutex<Contact>>>,
     /// The VMs that are being started for a person, moved, or forgotten.
     turns: BTreeSet<String>,
     /// The migrations that may begin, or have begun and were not seen yet.
     moves: BTreeSet<MigrationId>,
+}
+
+impl State {
+    fn contacts(&self) -> Vec<Contact> {
+        self.contacts.iter().filter_map(Weak::upgrade).map(|contact| contact.lock().clone()).collect()
+    }
+
+    /// Returns why a controller does not take this host, if none can be asked and one says so.
+    fn refusal(&self) -> Option<Refusal> {
+        self.is_out_of_reach().then(|| {
+            self.contacts().into_iter().find_map(|contact| match contact {
+                Contact::Refuses(refusal) => Some(refusal),
+                Contact::Dialled | Contact::Connected | Contact::Lost(_) => None,
+            })
+        })?
+    }
+
+    /// Returns why there is no connection, of some controllers without one.
+    fn losses(&self) -> Vec<String> {
+        let losses = self.contacts().into_iter().filter_map(|contact| match contact {
+            Contact::Lost(why) => Some(why),
+            Contact::Dialled | Contact::Connected | Contact::Refuses(_) => None,
+        });
+        losses.take(LOSSES_TOLD_MAX).collect()
+    }
+
+    /// Returns whether it is known that no controller can be asked.
+    fn is_out_of_reach(&self) -> bool {
+        let contacts = self.contacts();
+        !contacts.is_empty() && contacts.iter().all(|contact| matches!(contact, Contact::Lost(_) | Contact::Refuses(_)))
+    }
 }
 
 struct Question {
@@ -183,23 +233,46 @@ impl LeaderQuestions {
         state.wakers.push(Arc::downgrade(waker));
     }
 
+    /// Returns how a new connection stands: it is noted as long as the connection is kept.
+    pub(super) fn contact(&self) -> Arc<Mutex<Contact>> {
+        let contact = Arc::new(Mutex::new(Contact::Dialled));
+        let mut state = self.state.lock();
+        state.contacts.retain(|contact| contact.strong_count() > 0);
+        state.contacts.push(Arc::downgrade(&contact));
+        contact
+    }
+
+    /// Notes how a connection stands now.
+    pub(super) fn note(&self, contact: &Mutex<Contact>, now: Contact) {
+        let _state = self.state.lock();
+        *contact.lock() = now;
+        self.answered.notify_all();
+    }
+
     /// Asks whether something may be done, and waits for the answer. Where no controller answers, `is_without` has it
-    /// done all the same.
+    /// done all the same, at once if no controller can be asked.
     ///
     /// # Errors
     ///
     /// It may not be done, or nobody says that it may.
     pub(crate) fn allow(&self, what: ByHand, is_without: bool) -> Result<(), Refusal> {
         let (nobody_says, made_sure) = what.unanswered();
-        match self.ask(what) {
+        match self.ask(what, is_without) {
             Ok(()) => Ok(()),
             Err(NotAllowed::Refused(why)) => Err(why),
-            Err(NotAllowed::Unanswered) if is_without => {
+            Err(NotAllowed::Unanswered | NotAllowed::NotTaken(_)) if is_without => {
                 warn!("no controller answers {nobody_says}, and a person wants it all the same");
                 Ok(())
             }
+            Err(NotAllowed::NotTaken(Refusal { message, cure })) => {
+                let message = format!("no controller says {nobody_says}, as this host is refused: {message}");
+                let cure = format!("{cure}; or make sure yourself that {made_sure}, and say --without-controller");
+                Err(Refusal { message, cure })
+            }
             Err(NotAllowed::Unanswered) => {
-                let message = format!("no controller of the cluster answers {nobody_says}");
+                let losses = self.state.lock().losses().join("; ");
+                let losses = if losses.is_empty() { losses } else { format!(" ({losses})") };
+                let message = format!("no controller of the cluster answers {nobody_says}{losses}");
                 let file = self.file.path().display();
                 let cure = format!(
                     "see that the controllers of {file} run and are reached (skein cluster status), and that they are \
@@ -210,8 +283,9 @@ impl LeaderQuestions {
         }
     }
 
-    /// Asks whether something may be done, and waits for the answer.
-    pub(super) fn ask(&self, what: ByHand) -> Result<(), NotAllowed> {
+    /// Asks whether something may be done, and waits for the answer. With `is_without` nobody waits for a controller
+    /// that cannot be asked.
+    pub(super) fn ask(&self, what: ByHand, is_without: bool) -> Result<(), NotAllowed> {
         let number = {
             let mut state = self.state.lock();
             state.last += 1;
@@ -219,17 +293,21 @@ impl LeaderQuestions {
             state.open.insert(number, Question { what, sent: None, answer: None });
             number
         };
-        let answer = self.wait(number);
-        self.state.lock().open.remove(&number);
-        answer
+        let answer = self.wait(number, is_without);
+        let mut state = self.state.lock();
+        state.open.remove(&number);
+        match answer {
+            Err(NotAllowed::Unanswered) => Err(state.refusal().map_or(NotAllowed::Unanswered, NotAllowed::NotTaken)),
+            answer => answer,
+        }
     }
 
-    fn wait(&self, number: u64) -> Result<(), NotAllowed> {
+    fn wait(&self, number: u64, is_without: bool) -> Result<(), NotAllowed> {
         let begun = Instant::now();
         let mut until = begun + self.times.answer;
         let mut last = None;
         self.wake();
-        while let Some(answer) = self.wait_answer(number, until) {
+        while let Some(answer) = self.wait_answer(number, until, is_without) {
             match answer {
                 LeaderAnswer::May => return Ok(()),
                 LeaderAnswer::MayNot(false, refusal) => return Err(NotAllowed::Refused(refusal)),
@@ -252,11 +330,15 @@ impl LeaderQuestions {
         Err(last.map_or(NotAllowed::Unanswered, NotAllowed::Refused))
     }
 
-    fn wait_answer(&self, number: u64, until: Instant) -> Option<LeaderAnswer> {
+    /// Returns the next answer. `None`: there is none in time, or nobody who could give it.
+    fn wait_answer(&self, number: u64, until: Instant, is_without: bool) -> Option<LeaderAnswer> {
         let mut state = self.state.lock();
         loop {
             if let Some(answer) = state.open.get_mut(&number)?.answer.take() {
                 return Some(answer);
+            }
+            if is_without && state.is_out_of_reach() || state.refusal().is_some() {
+                return None;
             }
             if self.answered.wait_until(&mut state, until).timed_out() {
                 return state.open.get_mut(&number)?.answer.take();

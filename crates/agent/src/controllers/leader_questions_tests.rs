@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use skein_api::{MigrationId, Refusal, Term, ToAgent, ToController};
 use skein_fake_controller::{AgentConnection, COMMAND_TIME};
 
-use super::leader_questions::{ByHand, LeaderQuestions, NotAllowed, QuestionTimes};
+use super::leader_questions::{ByHand, Contact, LeaderQuestions, NotAllowed, QuestionTimes};
 use super::tests::World;
 
 fn refusal(words: &str) -> Refusal {
@@ -42,7 +42,7 @@ fn the_leader_alone_is_asked_after_a_report_and_its_word_counts() {
         (world.connect("ctl1", &world.fake("ctl1")), world.connect("ctl2", &world.fake("ctl2")));
     let questions = world.questions.clone();
     assert!(questions.has_controllers());
-    let asking = thread::spawn(move || questions.ask(start("web1", true)));
+    let asking = thread::spawn(move || questions.ask(start("web1", true), false));
     second.send(&ToAgent::Leads { term: Term(4) }).unwrap();
     let mut is_reported = false;
     let number = loop {
@@ -68,7 +68,7 @@ fn the_leader_alone_is_asked_after_a_report_and_its_word_counts() {
     assert_eq!(asking.join().unwrap(), Err(NotAllowed::Refused(refusal("it runs on hostb"))));
 
     let questions = world.questions.clone();
-    let asking = thread::spawn(move || questions.ask(start("web2", false)));
+    let asking = thread::spawn(move || questions.ask(start("web2", false), false));
     let (number, vm, is_here) = loop {
         let question = asked(&mut second);
         if question.1 == "web2" {
@@ -110,7 +110,7 @@ fn a_later_leader_is_asked_what_the_one_before_did_not_answer() {
         (world.connect("ctl1", &world.fake("ctl1")), world.connect("ctl2", &world.fake("ctl2")));
     first.send(&ToAgent::Leads { term: Term(1) }).unwrap();
     let questions = world.questions.clone();
-    let asking = thread::spawn(move || questions.ask(start("web1", true)));
+    let asking = thread::spawn(move || questions.ask(start("web1", true), false));
     let (number, ..) = asked(&mut first);
     second.send(&ToAgent::Leads { term: Term(2) }).unwrap();
     assert_eq!(asked(&mut second).0, number);
@@ -124,7 +124,7 @@ fn what_may_pass_is_asked_again_and_told_if_it_does_not() {
     let mut leader = world.connect("ctl1", &world.fake("ctl1"));
     leader.send(&ToAgent::Leads { term: Term(1) }).unwrap();
     let questions = world.questions.clone();
-    let asking = thread::spawn(move || questions.ask(start("web1", false)));
+    let asking = thread::spawn(move || questions.ask(start("web1", false), false));
     let (number, ..) = asked(&mut leader);
     let passes = |words: &str| ToAgent::MayNot { ask: number, again: true, refusal: refusal(words) };
     leader.send(&passes("hostb had it")).unwrap();
@@ -140,17 +140,83 @@ fn nobody_is_taken_for_a_yes_when_no_controller_answers() {
     let file = dir.path().join("controllers.toml");
     let times = QuestionTimes { answer: Duration::from_millis(20), ..QuestionTimes::default() };
     let questions = LeaderQuestions::new(&file, times);
+    let contact = questions.contact();
+    questions.note(&contact, lost());
     assert!(!questions.has_controllers(), "without a file there is no cluster");
     for text in ["controllers = ['ctl1']\n", "nonsense"] {
         std::fs::write(&file, text).unwrap();
         assert!(questions.has_controllers(), "{text}");
-        assert_eq!(questions.ask(start("web1", true)), Err(NotAllowed::Unanswered));
+        assert_eq!(questions.ask(start("web1", true), false), Err(NotAllowed::Unanswered));
         let told = questions.allow(start("web1", true), false).unwrap_err();
         assert!(told.message.contains("runs elsewhere") && told.cure.contains("--without-controller"), "{told:?}");
         let told = questions.allow(to_hostb(), false).unwrap_err();
+        assert!(told.message.ends_with("(ctl1: it cannot be dialled)"), "{told:?}");
         assert!(told.message.contains("could be started twice") && told.cure.contains("'hostb' is"), "{told:?}");
         assert_eq!(questions.allow(to_hostb(), true), Ok(()));
     }
+}
+
+/// Returns questions that wait for an answer for an hour.
+fn patient(dir: &tempfile::TempDir) -> std::sync::Arc<LeaderQuestions> {
+    let times = QuestionTimes { answer: Duration::from_secs(3600), ..QuestionTimes::default() };
+    LeaderQuestions::new(&dir.path().join("controllers.toml"), times)
+}
+
+fn lost() -> Contact {
+    Contact::Lost("ctl1: it cannot be dialled".into())
+}
+
+#[test]
+fn who_goes_without_a_controller_waits_only_while_there_is_a_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let questions = patient(&dir);
+    let (first, second) = (questions.contact(), questions.contact());
+    questions.note(&first, lost());
+    questions.note(&second, lost());
+    assert_eq!(questions.allow(to_hostb(), true), Ok(()), "it is known that nobody can be asked");
+    for stands in [Contact::Connected, Contact::Dialled] {
+        questions.note(&second, stands);
+        let asking = questions.clone();
+        let asking = thread::spawn(move || asking.allow(start("web1", true), true));
+        thread::sleep(Duration::from_millis(50));
+        assert!(!asking.is_finished());
+        questions.note(&second, lost());
+        assert_eq!(asking.join().unwrap(), Ok(()));
+    }
+}
+
+#[test]
+fn a_host_that_controllers_refuse_is_told_why_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let questions = patient(&dir);
+    let (first, second) = (questions.contact(), questions.contact());
+    let asking = questions.clone();
+    let asking = thread::spawn(move || asking.allow(start("web1", true), false));
+    questions.note(&first, Contact::Refuses(refusal("'hosta' was removed from the cluster")));
+    thread::sleep(Duration::from_millis(50));
+    assert!(!asking.is_finished(), "another controller may take it");
+    questions.note(&second, lost());
+    let told = asking.join().unwrap().unwrap_err();
+    assert!(told.message.contains("'hosta' was removed from the cluster"), "{told:?}");
+    assert!(told.cure.starts_with("move it; or make sure") && told.cure.contains("--without-controller"), "{told:?}");
+    assert_eq!(questions.allow(start("web1", true), true), Ok(()));
+    // A connection that is not kept any more says nothing.
+    drop(first);
+    drop(second);
+    let third = questions.contact();
+    questions.note(&third, lost());
+    assert_eq!(questions.allow(to_hostb(), true), Ok(()));
+}
+
+#[test]
+fn a_link_notes_how_it_stands() {
+    let world = World::new(&["ctl1"]);
+    let mut refused = world.fake("ctl1").accept(world.dialled().1).unwrap();
+    refused.greet(&ToAgent::Refused(refusal("'hosta' was removed from the cluster")));
+    let NotAllowed::NotTaken(told) = world.questions.ask(start("web1", true), false).unwrap_err() else {
+        panic!("it is refused")
+    };
+    assert_eq!(told, refusal("'hosta' was removed from the cluster"));
 }
 
 #[test]

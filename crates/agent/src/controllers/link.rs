@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use skein_api::{API_VERSION, Hello, HostReport, LineError, Term, ToAgent, ToController, Welcome, parse_line};
+use skein_api::{API_VERSION, Hello, HostReport, LineError, Refusal, Term, ToAgent, ToController, Welcome, parse_line};
 use skein_inventory::{HostAddress, printable};
 use tracing::{debug, info, warn};
 
@@ -16,7 +16,7 @@ use super::commands::{Command, Commands};
 use super::dial::Dial;
 use super::errors::LinkError;
 use super::host::ControlledHost;
-use super::leader_questions::{LeaderAnswer, LeaderQuestions};
+use super::leader_questions::{Contact, LeaderAnswer, LeaderQuestions};
 use super::learnt::LearntControllers;
 use super::observe::Observer;
 use super::renewal::Renewal;
@@ -125,22 +125,31 @@ impl Link {
     pub(crate) fn keep(&self, context: &LinkContext) {
         let mut pause = context.times.redial_first;
         let mut told: Option<String> = None;
+        let contact = context.questions.contact();
         while !self.is_over() {
             // The first report has everything, so everything has to be known.
             if !context.observer.wait_first(WAIT_MAX) {
                 continue;
             }
             let (begun, renewals) = (Instant::now(), context.renewal.renewals());
-            let Err(error) = self.connect(context);
+            let Err(error) = self.connect(context, &contact);
             if self.is_over() {
                 return;
             }
             if context.renewal.renewals() != renewals {
                 // Whatever ended the connection, it showed a certificate that is not taken for long any more.
+                context.questions.note(&contact, Contact::Dialled);
                 info!(controller = %self.address, "connects anew: {}", error_chain(&LinkError::Renewed));
                 continue;
             }
             let words = printable(error_chain(&error), WORDS_BYTES_MAX);
+            let stands = match &error {
+                LinkError::Refused(message, cure) => {
+                    Contact::Refuses(Refusal { message: message.clone(), cure: cure.clone() })
+                }
+                _ => Contact::Lost(format!("{}: {words}", self.address)),
+            };
+            context.questions.note(&contact, stands);
             // The same reason again and again is worth one line.
             if told.as_ref() != Some(&words) {
                 warn!(controller = %self.address, "no contact: {words}");
@@ -163,7 +172,7 @@ impl Link {
     }
 
     /// Connects, and serves the controller until the connection is over.
-    fn connect(&self, context: &LinkContext) -> Result<std::convert::Infallible, LinkError> {
+    fn connect(&self, context: &LinkContext, contact: &Mutex<Contact>) -> Result<std::convert::Infallible, LinkError> {
         let times = &context.times;
         let renewals = context.renewal.renewals();
         let socket = context.dial.dial(&self.address, times.dial)?;
@@ -178,6 +187,7 @@ impl Link {
         let commands = Commands::new(context.host.clone(), context.terms.clone(), self.waker.clone());
         let _subscription = context.observer.subscribe(period, &self.waker);
         context.questions.subscribe(&self.waker);
+        context.questions.note(contact, Contact::Connected);
         Serving {
             context,
             name: &name,
@@ -378,7 +388,7 @@ impl Serving<'_> {
             Err(LinkError::Line(LineError::TooLong)) => {
                 let ToController::Reply { command, .. } = reply else { return Ok(()) };
                 let (message, cure) = ("the reply is too long for a line".into(), "ask for less at once".into());
-                let refusal = skein_api::Refusal { message, cure };
+                let refusal = Refusal { message, cure };
                 self.wire.queue(&ToController::Reply { command, reply: Box::new(skein_api::Reply::Error(refusal)) })
             }
             queued => queued,

@@ -219,7 +219,7 @@ impl World {
 
     /// Takes the next connection, whatever its address.
     #[track_caller]
-    fn dialled(&self) -> (String, UnixStream) {
+    pub(super) fn dialled(&self) -> (String, UnixStream) {
         self.dialled.recv_timeout(COMMAND_TIME).expect("the agent dials")
     }
 

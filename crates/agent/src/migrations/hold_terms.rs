@@ -70,7 +70,8 @@ impl HoldTerms {
                 return Err(RefusedTerms::FarAhead(from));
             }
             if asked.longest_s.is_none() {
-                longest = ahead + WINDOW_SLACK;
+                let left = until.map(|until| Duration::try_from(until.duration_since(now)).unwrap_or_default());
+                longest = left.unwrap_or_default().min(WINDOW_AHEAD_MAX).max(ahead + WINDOW_SLACK);
             }
         }
         Ok(HoldTerms { longest, window })
@@ -128,6 +129,8 @@ mod tests {
         assert_eq!(terms(None, Some((103 * DAY, None))).unwrap().longest, days(3) + WINDOW_SLACK);
         assert_eq!(terms(Some(60), Some((103 * DAY, None))).unwrap().longest, Duration::from_secs(60));
         assert_eq!(terms(None, Some((99 * DAY, None))).unwrap().longest, WINDOW_SLACK, "it is open already");
+        assert_eq!(terms(None, Some((103 * DAY, Some(104 * DAY)))).unwrap().longest, days(4));
+        assert_eq!(terms(None, Some((99 * DAY, Some(u64::MAX)))).unwrap().longest, WINDOW_AHEAD_MAX);
     }
 
     #[test]
@@ -152,6 +155,10 @@ mod tests {
         let view = held.view(Some("1970-04-11T00:00:00.000Z"), Some(Freshness { dirty_bytes: 5, downtime_ms: 7 }));
         assert_eq!((view.dirty_bytes, view.downtime_ms, view.switches_from), (Some(5), Some(7), None));
         assert_eq!(view.called_off_at.as_deref(), Some("1970-04-11T00:01:00.000Z"));
+        // The window's end, though the window opens an hour before.
+        let window = Some((100 * DAY + 3600, Some(100 * DAY + 7200)));
+        let held = terms(None, window).unwrap().view(Some("1970-04-11T00:00:10.000Z"), None);
+        assert_eq!(held.called_off_at.as_deref(), Some("1970-04-11T02:00:00.000Z"));
         let waits = terms(None, Some((101 * DAY, Some(101 * DAY + 60)))).unwrap().view(None, None);
         assert_eq!((waits.since, waits.dirty_bytes), (None, None));
         assert_eq!(waits.switches_from.as_deref(), Some("1970-04-12T00:00:00.000Z"));

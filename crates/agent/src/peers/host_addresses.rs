@@ -31,7 +31,7 @@ pub enum FindError {
     #[error(transparent)]
     Address(ResolveError),
     /// The host is looked up by its name, because the file does not have it.
-    #[error("{} ({})", crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref()))]
+    #[error("unknown host: {} ({})", crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref()))]
     Unlisted {
         file: PathBuf,
         /// The reason why the file cannot be used; `None`: it can be used.

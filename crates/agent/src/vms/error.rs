@@ -102,7 +102,7 @@ pub enum VmError {
         source: io::Error,
     },
     #[error("'{name}' did not shut down within {s} s")]
-    StillOn { name: String, s: u64 },
+    StillOn { name: String, s: u64, cure: String },
     #[error("{qmp} leads to no process that can be seen from here", qmp = .0.display())]
     NoProcess(PathBuf),
 }
@@ -113,7 +113,9 @@ impl VmError {
         match self {
             VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
-            VmError::Running(_) => "stop it first, with `skein vm stop`",
+            VmError::Running(_) => {
+                "nothing is to be done if it was to be started; for anything else stop it first, with `skein vm stop`"
+            }
             VmError::NotRunning(_) => {
                 "if it is to run, `skein vm start` starts it; if it is to be elsewhere while it is off, have a \
                  controller move it: `skein migrate` without --to, or with --controller"
@@ -137,9 +139,7 @@ impl VmError {
                 "a guest of which that is not known cannot be moved: repeat it, and report QEMU's version if it stays \
                  so"
             }
-            VmError::StillOn { .. } => {
-                "its guest may not heed the power button: `skein vm stop --force` pulls the plug"
-            }
+            VmError::StillOn { cure, .. } => cure,
             VmError::NoSwtpm => "install swtpm there, or remove [tpm] from the VM's file",
             VmError::NoFirmware(_) => {
                 "install ovmf, or say where its image and template are: image = \"...\" and template = \"...\" in \

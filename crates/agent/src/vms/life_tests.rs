@@ -265,7 +265,8 @@ fn a_qemu_that_will_not_end_is_killed_by_force() {
     let vm = world.start("a").unwrap();
     world.hypervisor.guest_at(&world.socket("a")).unwrap().fail_always(Command::Quit, Fault::Refused("no".into()));
     let still = world.vms.stop("a", Duration::from_millis(1), false);
-    assert!(matches!(still, Err(VmError::StillOn { .. })), "{still:?}");
+    let Err(VmError::StillOn { cure, .. }) = &still else { panic!("{still:?}") };
+    assert!(cure.contains("`skein vm stop a --force`"), "{cure}");
     let process = world.process("a");
     world.vms.stop("a", Duration::from_millis(1), true).unwrap();
     assert!(!is_alive(&process));

@@ -40,7 +40,11 @@ impl Vms {
         }
         if ended(timeout)?.is_none() {
             if !force {
-                return Err(VmError::StillOn { name: name.to_owned(), s: timeout.as_secs() });
+                let cure = format!(
+                    "its guest may not heed the power button: `skein vm stop {name} --force` pulls the plug (with \
+                     --cluster from another host)"
+                );
+                return Err(VmError::StillOn { name: name.to_owned(), s: timeout.as_secs(), cure });
             }
             if let Some(why) = vm.moved_error() {
                 return Err(why);

@@ -13,10 +13,11 @@ use skein_client::{CallError, Client, Conversation};
 use skein_units::measured::bps;
 use skein_units::{about_bytes, decimal, duration};
 
+use super::cluster::access::agent_asks_controllers;
 use super::hold::{held_hints, held_text, hold_words};
 use super::local::{
-    AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_IN_DOUBT, EXIT_INTERRUPTED, check_text, exit_code,
-    other_host, reason, unexpected,
+    AGENT_ANSWER_TIME, EXIT_BLOCKED, EXIT_CALLED_OFF, EXIT_IN_DOUBT, EXIT_INTERRUPTED, SAID_AFTER, check_text,
+    exit_code, other_host, reason, unexpected,
 };
 use super::text::{clean_line, count, print};
 
@@ -113,6 +114,8 @@ struct Follower<'a> {
     known: Option<Box<Migration>>,
     /// Since when the guest is in doubt.
     doubt: Option<Instant>,
+    /// Whether it was said what the agent does before it begins.
+    has_said_why: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -137,6 +140,7 @@ impl<'a> Follower<'a> {
             lost,
             known,
             doubt,
+            has_said_why: false,
         })
     }
 
@@ -232,6 +236,12 @@ impl<'a> Follower<'a> {
                 std::thread::sleep(RETRY_PERIOD);
                 self.ask_again()?;
                 self.heard = Instant::now();
+            }
+            None if self.known.is_none() && !self.has_said_why && self.heard.elapsed() >= SAID_AFTER => {
+                self.has_said_why = true;
+                if matches!(self.opening, Opening::Begin(..)) && agent_asks_controllers() {
+                    eprintln!("the agent checks the move, and asks the cluster's controllers whether it may begin");
+                }
             }
             _ if self.heard.elapsed() >= patience => return Err(CallError::Silent(patience).into()),
             _ => {}

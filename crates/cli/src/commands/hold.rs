@@ -20,8 +20,8 @@ pub struct HoldArgs {
     /// time, 2026-12-01T22:00
     #[arg(long, value_name = "TIME", requires = "hold", conflicts_with = "switch_between", value_parser = parse_moment)]
     switch_at: Option<Moment>,
-    /// Have it switch by itself between these times of the day, such as 22:00-23:00, or call it off at the second; of
-    /// the next day if they are over today
+    /// Have it switch by itself between these times of the day, such as 22:00-23:00, or call it off at the second
+    /// of these; of the next day if they are over today
     #[arg(long, value_name = "FROM-UNTIL", requires = "hold", value_parser = parse_times)]
     switch_between: Option<(Time, Time)>,
     /// Call it off if it was held for so long, such as 8h [default: 24h, or until it is to switch by itself]

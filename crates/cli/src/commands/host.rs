@@ -9,7 +9,7 @@ use skein_units::{about_bytes, exact_bytes, parse_seconds};
 
 use super::cluster::access::ViewArgs;
 use super::cluster::fencing;
-use super::cluster::follow::EXIT_CODES;
+use super::cluster::follow::exit_codes;
 use super::cluster::hosts::{self, Wait};
 use super::cluster::output::Output;
 use super::confirm;
@@ -89,8 +89,7 @@ Examples:
   skein host drain hosta --evacuate
       it is about to fail: what is most important goes first
 
-{EXIT_CODES}
-    3  with --dry-run: a guest would stay"))]
+{}", exit_codes(Some("with --dry-run: a guest would stay; nothing was begun"))))]
     Drain {
         /// Its name
         name: String,
@@ -116,7 +115,7 @@ Examples:
   skein host resume hosta
   skein host resume hosta --bring-home       its guests of before the drain come back
 
-{EXIT_CODES}"))]
+{}", exit_codes(None)))]
     Resume {
         /// Its name
         name: String,
@@ -144,7 +143,7 @@ Examples:
   skein host fence hosta --is-off            I have seen that it is off
   skein host fence hosta --is-off --yes      in a script that has switched it off
 
-{EXIT_CODES}"))]
+{}", exit_codes(None)))]
     Fence {
         /// Its name
         name: String,
@@ -171,7 +170,7 @@ Examples:
   skein host sleep hosta
   skein host wake hosta
 
-{EXIT_CODES}"))]
+{}", exit_codes(None)))]
     Sleep {
         /// Its name
         name: String,
@@ -189,7 +188,7 @@ A host that did not go to sleep, or did not wake, is not put to sleep again befo
 Examples:
   skein host wake hosta
 
-{EXIT_CODES}"))]
+{}", exit_codes(None)))]
     Wake {
         /// Its name
         name: String,
@@ -210,6 +209,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   skein host drain hosta && skein host remove hosta
+  skein host remove hosta --yes      in a script: nobody can be asked there
   skein host remove hosta --force
       the cluster forgets the VMs that are off on it, or ended with it; the host itself keeps them")]
     Remove {
@@ -218,6 +218,9 @@ Examples:
         /// Forget VMs that are on it and do not run
         #[arg(long)]
         force: bool,
+        /// Do not ask; needed where nobody can be asked
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -271,9 +274,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return hosts::wake(&view.controllers.client()?, &name, Wait::of(detach), Output::of(json));
         }
         Command::Fencing(command) => fencing::run(&view.controllers.client()?, command)?,
-        Command::Remove { name, force } => {
-            view.controllers.client()?.remove_host(&name, force)?;
-            let name = clean_line(&name);
+        Command::Remove { name, force, yes } => {
+            let client = view.controllers.client()?;
+            let shown = clean_line(&name);
+            if !yes {
+                let vms = if force { ", and have the cluster forget the VMs that are off on it" } else { "" };
+                let again = "its certificate is refused from then on, until it joins anew";
+                confirm::is_sure(&format!("Take {shown} out of the cluster{vms}? {again}."))?;
+            }
+            client.remove_host(&name, force)?;
+            let name = shown;
             print(&format!("{name} is no host of the cluster any more, and is refused until it joins anew\n"))?;
         }
     }

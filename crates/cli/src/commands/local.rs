@@ -13,6 +13,9 @@ use super::text::{clean, count};
 /// these has deadlines of its own, of some ten seconds.
 pub const AGENT_ANSWER_TIME: Duration = Duration::from_secs(90);
 
+/// After how long without an answer it is said what the agent waits for.
+pub const SAID_AFTER: Duration = Duration::from_millis(700);
+
 /// Something blocks the migration, and nothing was begun.
 pub const EXIT_BLOCKED: u8 = 3;
 /// The migration was called off: the guest goes on at the source.

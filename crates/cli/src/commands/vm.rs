@@ -12,11 +12,11 @@ use skein_client::{CallError, ControllerClient};
 use skein_inventory::definition::Definition;
 use skein_units::about_bytes;
 
-use super::cluster::access::{ControllerArgs, ViewArgs};
+use super::cluster::access::{ControllerArgs, ViewArgs, agent_asks_controllers};
 use super::cluster::life;
 use super::cluster::moves::Then;
 use super::cluster::output::Output;
-use super::local::{AGENT_ANSWER_TIME, LocalAgent, unexpected, vm_state};
+use super::local::{AGENT_ANSWER_TIME, LocalAgent, SAID_AFTER, unexpected, vm_state};
 use super::text::{clean, clean_line, fields, print, print_json, table};
 
 /// Start, stop and look at the VMs of this host.
@@ -242,7 +242,9 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             if on.is_some() || check || detach {
                 bail!("--on, --check and --detach are for a start by the cluster's controller: add --cluster");
             }
-            started(local, &Request::VmStart { from: vm_origin(&from)?, options }, json)?;
+            let from = vm_origin(&from)?;
+            let vm = start_asking(local, &Request::VmStart { from, options })?;
+            if json { print_json(&vm)? } else { print(&sentence(&vm))? }
         }
         Command::Create { controllers, from } => {
             let VmOrigin::Definition { file, text } = vm_origin(&from)? else { bail!("'{from}' is no file") };
@@ -363,6 +365,24 @@ fn asks_cluster(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
 
 fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<VmView>> {
     match local.call(request)? {
+        Reply::Vm(vm) => Ok(vm),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+/// Asks for a start, and says what the agent waits for if that takes a while.
+fn start_asking(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<VmView>> {
+    let mut asked = local.client().ask(request)?;
+    let reply = match asked.next(SAID_AFTER)? {
+        Some(reply) => reply,
+        None => {
+            if agent_asks_controllers() {
+                eprintln!("the agent asks the cluster's controllers whether it may start here, and starts it then");
+            }
+            asked.reply(AGENT_ANSWER_TIME)?
+        }
+    };
+    match reply {
         Reply::Vm(vm) => Ok(vm),
         reply => Err(unexpected(&reply).into()),
     }

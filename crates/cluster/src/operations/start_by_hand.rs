@@ -44,7 +44,11 @@ impl Controller {
                 Some((true, message, format!("ask again in a minute; {by_cluster}")))
             }
             Some(home) => Some(self.of_another(home, vm, host)),
-            None => Some((false, format!("no host has '{vm}': the cluster alone knows it"), by_cluster)),
+            None => {
+                let message = format!("no host has '{vm}': the cluster alone knows it");
+                let cure = format!("{by_cluster}; or have it forgotten first: skein vm delete {vm}");
+                Some((false, message, cure))
+            }
         }
     }
 

@@ -27,7 +27,8 @@ impl Controller {
     /// Begins to update hosts, or says what would be done. `None`: the answer takes plans.
     pub(crate) fn update_hosts(&mut self, now: Now, request: &UpdateRequest, asked: u64, by: &str) -> Option<Answer> {
         if !WAIT_RANGE_S.contains(&request.wait_s) {
-            return Some(Answer::refused(RefusedKind::Invalid, "wait_s is 60 to 86400", "choose another time"));
+            let message = "a host has 1m to 1d to be updated and back (--wait), which is wait_s of 60 to 86400";
+            return Some(Answer::refused(RefusedKind::Invalid, message, "choose another time"));
         }
         if let Some(unknown) = request.hosts.iter().find(|host| !self.tables.hosts.contains_key(*host)) {
             return Some(no_host(unknown));

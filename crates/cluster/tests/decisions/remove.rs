@@ -45,7 +45,10 @@ fn a_host_that_was_removed_is_refused_until_it_joins_anew() {
     assert!(bench.controller.host_refusal("alpha", &"alpha 1".to_owned().into()).is_some());
     assert_eq!(bench.host("alpha").contact, Contact::Joined);
     bench.certificates.insert("alpha".into(), "alpha 2".into());
+    let is_told = |bench: &Bench| bench.controller.attention().iter().any(|words| words.contains("is refused"));
+    assert!(is_told(&bench));
     assert!(!is_refused(&mut bench, "alpha"));
+    assert!(!is_told(&bench), "it is taken again");
     assert_eq!((bench.host("alpha").contact, bench.host("alpha").mode), (Contact::Online, HostMode::Active));
 
     // A second life ends as the first.

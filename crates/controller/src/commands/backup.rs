@@ -7,12 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use hyper::Method;
 use skein_cluster::{RestoredRecord, TokenRecord};
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{MIGRATIONS, wall};
-use skein_store::backup::{Restore, restore as restore_store};
+use skein_store::backup::{BackupError, Restore, restore as restore_store};
 use skein_store::election::TermBase;
 use skein_store::schema::{SchemaError, raise_terms as raise_store_terms};
 use skein_store::{Key, Operation, Prefix, Range, Store, Value};
@@ -107,9 +107,14 @@ pub fn raise_terms(args: RaiseTermsArgs) -> anyhow::Result<()> {
 
 /// Writes a backup.
 pub fn backup(args: BackupArgs) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = local::config(&args.config)?;
     let answer = local::ask(&config, Method::GET, "/api/v1/backup", None)?;
     let written = write_new(&args.file, &answer.body);
+    if let Err(error) = &written
+        && error.kind() == std::io::ErrorKind::AlreadyExists
+    {
+        bail!("{} is there already, and is left as it is: name another file", args.file.display());
+    }
     written.with_context(|| format!("cannot write {}", args.file.display()))?;
     skein_terminal::print(&format!("wrote {} bytes to {}\n", answer.body.len(), args.file.display()))
 }
@@ -129,7 +134,11 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     let (key, value) = RestoredRecord::entry(wall());
     let mark = Some((Key::new(&key)?, Value::new(value)?));
     let wanted = Restore { cluster: None, schema_known, term_base: TermBase(wall().0), mark };
-    let restored = restore_store(&*store, &mut BufReader::new(file), &wanted, WITHIN)?;
+    let restored = restore_store(&*store, &mut BufReader::new(file), &wanted, WITHIN);
+    let restored = restored.map_err(|error| match error {
+        BackupError::NotEmpty => anyhow!(not_empty(&config.store)),
+        error => error.into(),
+    })?;
     let mut text = format!(
         "restored {} entries of the cluster {}, as of revision {}\n",
         restored.entries, restored.header.cluster, restored.header.revision
@@ -151,6 +160,20 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     skein_terminal::print(&text)
 }
 
+/// Says of a store that is not empty where it is, and what makes room for what is restored.
+fn not_empty(store: &str) -> String {
+    let cure = match store.split_once(':') {
+        Some(("sqlite", file)) => format!(
+            "stop the controller, and move the store away, which is all of {file}*, as skein-controller restore --help \
+             shows"
+        ),
+        _ => "restore into an etcd that has nothing in it".to_owned(),
+    };
+    format!(
+        "the store {store} is not empty, and a backup is restored into an empty one only; nothing was written: {cure}"
+    )
+}
+
 /// Returns the names and values of a store's entries below a prefix.
 fn below(store: &dyn Store, prefix: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let mut found = Vec::new();
@@ -162,4 +185,16 @@ fn below(store: &dyn Store, prefix: &str) -> anyhow::Result<Vec<(String, Vec<u8>
         range = of.next(&page);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_not_empty_is_named_with_what_makes_room() {
+        let told = not_empty("sqlite:/var/lib/skein-controller/controller.db");
+        assert!(told.contains("which is all of /var/lib/skein-controller/controller.db*"), "{told}");
+        assert!(not_empty("etcd:https://a:2379").contains("an etcd that has nothing in it"));
+    }
 }

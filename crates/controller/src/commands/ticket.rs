@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use hyper::Method;
 use skein_api::cluster::{JoinTicket, NewJoinTicket};
-use skein_controller::config::{Config, DEFAULT_CONFIG};
+use skein_controller::config::DEFAULT_CONFIG;
 
 use super::local;
 
@@ -36,7 +36,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<()> {
-    let config = Config::load(&args.config)?;
+    let config = local::config(&args.config)?;
     let new = NewJoinTicket { host: args.host, expires_s: Some(args.expires.as_secs()) };
     let body = serde_json::to_vec(&new).context("the request cannot be written")?;
     let answer = local::ask(&config, Method::POST, "/api/v1/tickets", Some(&body))?;

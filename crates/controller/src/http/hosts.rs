@@ -177,7 +177,8 @@ pub(crate) async fn drain_host(
             body = Operation),
         (status = 204, description = "The host counts as off"), ReadProblems, WriteProblems))]
 pub(crate) async fn fence_host(
-    _: Operator,
+    _: Viewer,
+    operator: Result<Operator, Problem>,
     admin: Result<Admin, Problem>,
     origin: Origin,
     State(app): State<Shared>,
@@ -186,6 +187,8 @@ pub(crate) async fn fence_host(
 ) -> Result<Response, Problem> {
     if request.is_off {
         admin?;
+    } else {
+        operator?;
     }
     response(origin.with(&request).ask(&app, Ask::Fence { host, request }).await?, Shown::Kept)
 }

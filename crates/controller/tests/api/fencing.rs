@@ -87,6 +87,14 @@ async fn a_device_that_fails_is_told_and_a_persons_word_does_as_well() {
     assert!(cluster.world.running("beta").is_empty() && cluster.world.running("gamma").is_empty());
     let again = send(&admin, Method::POST, "/api/v1/hosts/alpha/fence", "").await;
     assert_eq!(again.status, 409, "it is under way already");
+    // Whoever may not is told the role that it takes.
+    let viewer = cluster.client(&controller, "viewer");
+    for (body, role) in [(r#"{"is_off":true}"#, "takes an admin"), ("{}", "takes an operator")] {
+        let refused = send(&viewer, Method::POST, "/api/v1/hosts/alpha/fence", body).await;
+        assert_eq!(refused.status, 403);
+        let told = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(told.contains(role), "{told}");
+    }
     let said = send(&admin, Method::POST, "/api/v1/hosts/alpha/fence", r#"{"is_off":true}"#).await;
     assert_eq!(said.status, 202, "{}", String::from_utf8_lossy(&said.body));
     let failover: Operation = said.json().unwrap();

@@ -287,7 +287,12 @@ impl<O: Clone + PartialEq> ManagedMigration<O> {
             is_hold: self.begin.is_hold,
             is_to_be_held: self.begin.hold.is_some(),
             why: self.why(),
-            detail: if self.detail.is_empty() { self.last_words.clone() } else { self.detail.clone() },
+            detail: match self.why() {
+                // What a QEMU says that a person had ended is no reason.
+                Some(FailureReason::Cancelled) => self.detail.clone(),
+                _ if self.detail.is_empty() => self.last_words.clone(),
+                _ => self.detail.clone(),
+            },
             in_doubt,
             outcome: self.outcome(),
         }

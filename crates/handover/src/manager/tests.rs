@@ -99,6 +99,19 @@ fn the_reason_of_a_target_stands_against_what_follows_from_it() {
 }
 
 #[test]
+fn what_a_qemu_says_that_a_person_had_ended_is_no_reason() {
+    let said = || Input::LastWords(ID, "terminating on signal 15".into());
+    let mut manager = sending();
+    assert!(manager.cancel(Duration::ZERO, ID));
+    fed(&mut manager, [said()]);
+    let summary = manager.summary(ID).unwrap();
+    assert_eq!((summary.why, summary.detail.as_str()), (Some(FailureReason::Cancelled), ""));
+    let mut manager = sending();
+    fed(&mut manager, [said(), Input::Source(ID, SourceInput::GuestChanged)]);
+    assert_eq!(manager.summary(ID).unwrap().detail, "terminating on signal 15");
+}
+
+#[test]
 fn agents_that_do_not_understand_each_other_call_it_off() {
     let words = || Input::NotUnderstood("b".into(), "are both of one release?".into());
     let mut manager = sending();

@@ -55,8 +55,25 @@ pub(crate) fn text(stderr: &Mutex<Vec<u8>>) -> String {
 
 /// Returns what a process wrote, for an error message.
 pub(crate) fn words(bytes: &[u8]) -> String {
-    match String::from_utf8_lossy(bytes).trim() {
-        "" => "it wrote nothing".into(),
-        said => said.into(),
+    match plain(bytes) {
+        said if said.is_empty() => "it wrote nothing".into(),
+        said => said,
+    }
+}
+
+/// Returns what a process wrote, without the control characters that a terminal would obey.
+pub(crate) fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes).replace('\t', " ");
+    text.replace(|char: char| char.is_control() && char != '\n', "").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_no_words() {
+        assert_eq!(words(b"\x1b[2Jboom\r\nand\tmore\n"), "[2Jboom\nand more");
+        assert_eq!(words(b"\r\n\x07"), "it wrote nothing");
     }
 }

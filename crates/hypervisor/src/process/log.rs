@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::process::child::{STDERR_BYTES_MAX, words};
+use crate::process::child::{STDERR_BYTES_MAX, plain, words};
 
 /// The file to which a process appends its output. The process's own words are those after `begin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Log {
     /// Returns the last words of this process, 16 KiB at most; `None`: it wrote nothing, or its log is gone.
     pub fn last_words(&self) -> Option<String> {
         let bytes = tail(&self.path, self.begin).ok()?;
-        let said = String::from_utf8_lossy(&bytes).trim().to_owned();
+        let said = plain(&bytes);
         (!said.is_empty()).then_some(said)
     }
 

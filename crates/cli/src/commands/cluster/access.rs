@@ -144,6 +144,13 @@ pub fn config_dir() -> PathBuf {
     std::env::var_os("SKEIN_CONFIG_DIR").map_or_else(|| DEFAULT_CONFIG_DIR.into(), PathBuf::from)
 }
 
+/// Returns whether this host's agent asks the cluster's controllers before a person starts or moves a VM.
+pub fn agent_asks_controllers() -> bool {
+    let file = config_dir().join("controllers.toml");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    ControllersFile::parse(&text, &file.display().to_string()).is_ok_and(|named| !named.addresses.is_empty())
+}
+
 /// Returns where this user's login is kept.
 ///
 /// # Errors

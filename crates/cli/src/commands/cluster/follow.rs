@@ -31,6 +31,19 @@ const LINE_PERIOD: Duration = Duration::from_secs(5);
 /// The most moves that get a line of their own on a terminal.
 const MOVES_SHOWN: usize = 16;
 
+/// After how long without a line it is said that an operation goes on.
+const QUIET_MAX: Duration = Duration::from_secs(10);
+
+/// Returns the part of `--help` that scripts are written from, of a command that has its own meaning for 3, or none.
+pub fn exit_codes(blocked: Option<&str>) -> String {
+    let is_blocked = |line: &&str| line.starts_with("    3  ");
+    let lines = EXIT_CODES.lines().filter_map(|line| match blocked {
+        _ if !is_blocked(&line) => Some(line.to_owned()),
+        blocked => blocked.map(|meaning| format!("    3  {meaning}")),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// The part of `--help` that scripts are written from.
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -158,11 +171,19 @@ fn migration_of(operation: &Operation, vm: &str) -> Option<Migration> {
     })
 }
 
+/// Returns whether an operation is about one VM, which its message is about.
+fn is_of_vm(operation: &Operation) -> bool {
+    matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Migrate { .. })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Returns whether an operation failed that found no host for its VM, so that nothing was begun.
 fn is_blocked(operation: &Operation) -> bool {
-    let is_of_vm = matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Migrate { .. });
     let is_begun = operation.moves.iter().any(|of| of.attempts > 0);
-    is_of_vm && operation.state == OperationState::Failed && !operation.moves.is_empty() && !is_begun
+    is_of_vm(operation) && operation.state == OperationState::Failed && !operation.moves.is_empty() && !is_begun
 }
 
 /// Returns the exit code for the state of an operation.
@@ -236,8 +257,7 @@ pub fn end_text(operation: &Operation) -> String {
     // A move may be planned again, and made then.
     let is_made = |vm: &str| operation.moves.iter().any(|of| of.vm == vm && of.state == MoveState::Done);
     // Of one VM the message says why.
-    let is_of_vm = matches!(operation.kind, OperationKind::Start { .. } | OperationKind::Migrate { .. });
-    if is_of_vm && !operation.message.is_empty() {
+    if is_of_vm(operation) && !operation.message.is_empty() {
         return text;
     }
     // What was tried before was told when it was.
@@ -284,6 +304,8 @@ struct Screen {
     is_silent: bool,
     /// How many moves were told of, with their reasons.
     planned: usize,
+    /// When somebody began to watch.
+    begun: Instant,
 }
 
 struct Bars {
@@ -295,7 +317,7 @@ struct Bars {
 impl Screen {
     fn new(output: Output) -> Screen {
         let bars = (output == Output::Text && std::io::stdout().is_terminal()).then(Bars::new);
-        Screen { output, bars, told: BTreeMap::new(), last: None, is_silent: false, planned: 0 }
+        Screen { output, bars, told: BTreeMap::new(), last: None, is_silent: false, planned: 0, begun: Instant::now() }
     }
 
     fn show(&mut self, operation: &Operation) -> anyhow::Result<()> {
@@ -320,6 +342,11 @@ impl Screen {
         let now = operation.created.0.max(unix_ms());
         let mut lines = Vec::new();
         for (place, of) in operation.moves.iter().enumerate() {
+            // Whether the end tells why, or another attempt follows, is seen in a moment.
+            let is_last = place + 1 == operation.moves.len();
+            if of.state == MoveState::Failed && is_last && is_of_vm(operation) && !operation.state.is_over() {
+                continue;
+            }
             let state = (of.state, of.attempts);
             // Of a VM that goes nowhere the plan has told why.
             let is_told = of.state == MoveState::Waiting || of.to.is_none() || gave_way(of);
@@ -330,14 +357,21 @@ impl Screen {
                 lines.push(move_line(&operation.kind, of, now));
             }
         }
-        let head = format!("{}: {}", kind(&operation.kind), progress(operation));
+        let mut head = format!("{}: {}", kind(&operation.kind), progress(operation));
         if let Some(bars) = &mut self.bars {
             let ended = operation.moves.iter().enumerate().filter(|(_, of)| of.state.is_over());
             // What is under way has a line of its own.
             let ended: Vec<String> = ended.map(|(_, of)| move_line(&operation.kind, of, now)).collect();
             lines.retain(|line| ended.contains(line));
+            if is_moveless(&operation.kind) && !operation.state.is_over() {
+                head += &format!(" ({} so far)", duration(millis(self.begun.elapsed())));
+            }
             bars.show(operation, &head, &lines, now);
             return Ok(());
+        }
+        // The end is told with its reason once the operation is over.
+        if is_moveless(&operation.kind) && operation.state.is_over() {
+            return lines.iter().try_for_each(|line| print(&format!("{line}\n")));
         }
         // What a fencing says is a step of it, and no figure.
         let is_step = is_moveless(&operation.kind);
@@ -345,7 +379,7 @@ impl Screen {
         let is_due = self.last.as_ref().is_none_or(|(last, at)| *last != head && is_due(at));
         if is_due || !lines.is_empty() {
             self.last = Some((head.clone(), Instant::now()));
-            lines.push(head);
+            lines.push(head.clone());
             // How far a copy is is told of one guest, and of many how many have moved.
             let mut under_way = operation.moves.iter().filter(|of| of.state == MoveState::Begun);
             if let (Some(of), None) = (under_way.next(), under_way.next())
@@ -354,6 +388,11 @@ impl Screen {
             {
                 lines.push(move_line(&operation.kind, of, now));
             }
+        }
+        let is_quiet = self.last.as_ref().is_none_or(|(_, at)| at.elapsed() >= QUIET_MAX);
+        if lines.is_empty() && is_quiet && !operation.state.is_over() {
+            lines.push(format!("{head} ({} so far)", duration(millis(self.begun.elapsed()))));
+            self.last = Some((head, Instant::now()));
         }
         lines.iter().try_for_each(|line| print(&format!("{line}\n")))
     }

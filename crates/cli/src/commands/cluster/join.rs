@@ -201,12 +201,17 @@ fn is_named(host: &str, args: &Joining) -> anyhow::Result<()> {
 }
 
 /// Returns whether the controller refuses the host's certificate, as the host was removed.
+///
+/// # Errors
+///
+/// No controller answers there, or another cluster's: nothing of the host may change.
 fn is_removed(args: &Joining, identity: &Identity) -> anyhow::Result<bool> {
     let credentials = Credentials::Host(Box::new(identity.clone()));
     match ControllerClient::new(vec![args.url.clone()], &credentials)?.host(identity.host()) {
         Err(ControllerError::Refused(problem)) => Ok(problem.status == FORBIDDEN),
-        // A host of `skein ca issue` is known when its agent is there. What is wrong with a controller is said later.
-        _ => Ok(false),
+        // A host of `skein ca issue` is known when its agent is there.
+        Ok(_) => Ok(false),
+        Err(error) => Err(error).context("nothing was changed"),
     }
 }
 

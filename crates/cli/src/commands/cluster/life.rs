@@ -5,11 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use skein_api::VmOrigin;
-use skein_api::cluster::{CreateVmRequest, StartVmRequest, StopVmRequest};
+use skein_api::cluster::{CreateVmRequest, OperationKind, StartVmRequest, StopVmRequest};
 use skein_client::ControllerClient;
 
 use super::moves::{Then, go_on};
 use super::output::Output;
+use crate::commands::local::{EXIT_BLOCKED, EXIT_CALLED_OFF};
 use crate::commands::text::{clean_line, print};
 
 /// Creates a VM that the cluster knows, and no host starts.
@@ -33,10 +34,26 @@ pub fn start(
         VmOrigin::Definition { text, .. } => {
             let request = CreateVmRequest { definition: text, start: true, on, dry_run };
             let Some(operation) = client.create_vm(&request)? else { bail!("the controller started nothing") };
-            operation
+            let OperationKind::Start { vm, .. } = operation.kind.clone() else {
+                return go_on(client, operation, then, output);
+            };
+            let code = go_on(client, operation, then, output)?;
+            if then == Then::Follow && is_left_off(code) {
+                let vm = clean_line(&vm);
+                eprintln!(
+                    "the cluster knows {vm} now, which is not started: skein vm start {vm} --cluster starts it once \
+                     that is mended, skein vm delete {vm} has it forgotten"
+                );
+            }
+            return Ok(code);
         }
     };
     go_on(client, operation, then, output)
+}
+
+/// Returns whether a start ended without a guest.
+fn is_left_off(code: ExitCode) -> bool {
+    [ExitCode::FAILURE, ExitCode::from(EXIT_BLOCKED), ExitCode::from(EXIT_CALLED_OFF)].contains(&code)
 }
 
 /// Stops a VM.

@@ -1,5 +1,6 @@
 //! Names for a shell's completion, from the controllers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use skein_client::ControllerClient;
@@ -23,6 +24,12 @@ pub enum Named {
     Operations,
     /// Rules of the cluster
     Rules,
+    /// Groups of hosts
+    Groups,
+    /// Tokens, for who may list them
+    Tokens,
+    /// VMs that are being moved, or held
+    Migrations,
 }
 
 /// Prints names, one a line. Whatever is wrong, there are none: a shell that completes has no use for a reason.
@@ -37,6 +44,16 @@ fn names(named: Named) -> anyhow::Result<Vec<String>> {
     let names: Result<Vec<String>, _> = match named {
         Named::Hosts => client.hosts().take(NAMES_MAX).map(|host| host.map(|host| host.name)).collect(),
         Named::Vms => client.vms(None).take(NAMES_MAX).map(|vm| vm.map(|vm| vm.name)).collect(),
+        Named::Groups => {
+            let hosts = client.hosts().take(NAMES_MAX).collect::<Result<Vec<_>, _>>()?;
+            let groups: BTreeSet<String> = hosts.into_iter().filter_map(|host| host.settings.group).collect();
+            Ok(groups.into_iter().collect())
+        }
+        Named::Tokens => client.tokens().take(NAMES_MAX).map(|token| token.map(|token| token.name)).collect(),
+        Named::Migrations => {
+            let vms = client.vms(None).take(NAMES_MAX).collect::<Result<Vec<_>, _>>()?;
+            Ok(vms.into_iter().filter(|vm| vm.migration.is_some()).map(|vm| vm.name).collect())
+        }
         Named::Rules => client.rules().take(NAMES_MAX).map(|rule| rule.map(|rule| rule.name)).collect(),
         Named::Operations => client.operations(50).take(50).map(|of| of.map(|of| of.id)).collect(),
     };

@@ -40,6 +40,8 @@ fn value(text: &str) -> Value {
     match text {
         "yes" => true.into(),
         "no" => false.into(),
+        // As a controller has what is taken away.
+        "" => Value::Null,
         _ => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
     }
 }
@@ -59,6 +61,14 @@ mod tests {
         expected.optimize.automatic = true;
         expected.failover.grace_s = 30;
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_is_empty_is_taken_away() {
+        let with = set(&["migration_rate=10 Gbit/s"]).unwrap();
+        assert_eq!(with.migration_rate.as_deref(), Some("10 Gbit/s"));
+        assert_eq!(changed(&with, &["migration_rate=".to_owned()]).unwrap().migration_rate, None);
+        assert!(set(&["migrations_max="]).is_err());
     }
 
     #[test]

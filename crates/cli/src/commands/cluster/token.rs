@@ -23,7 +23,7 @@ pub struct Args {
 /// What somebody may do.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum RoleName {
-    /// May look
+    /// May look, and have a plan shown that nobody carries out (--dry-run, --check)
     Viewer,
     /// May also move guests, drain hosts, call operations off
     Operator,

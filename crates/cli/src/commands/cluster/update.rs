@@ -7,7 +7,7 @@ use skein_api::UpdateHow;
 use skein_api::cluster::{HostUpdateState, Operation, UpdateRequest};
 use skein_client::ControllerClient;
 
-use super::follow::EXIT_CODES;
+use super::follow::exit_codes;
 use super::hosts::{Wait, begun};
 use super::output::Output;
 use super::words::time;
@@ -35,7 +35,7 @@ Examples:
   skein cluster update --no-reboot --skip-blocked --detach
       only the update commands; leave out what cannot be emptied; return at once
 
-{EXIT_CODES}"))]
+{}", exit_codes(Some("something is in the way of a host, or with --dry-run would be; nothing was begun"))))]
 pub struct Args {
     /// A host; may be given several times [default: all hosts]
     #[arg(long, value_name = "NAME", conflicts_with = "group")]
@@ -55,7 +55,7 @@ pub struct Args {
     /// Leave the guests where they went
     #[arg(long)]
     no_home: bool,
-    /// Within which time a host has to be updated and back, up to a day
+    /// Within which time a host has to be updated and back: 1m to 1d
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = seconds)]
     wait: u64,
     /// Leave out hosts that cannot be emptied or do not report, instead of beginning nothing

@@ -159,8 +159,14 @@ pub fn progress(operation: &Operation) -> String {
     }
     if is_moveless(&operation.kind) {
         // It has no moves, and says itself how far it is.
-        let message = if operation.message.is_empty() { "it begins" } else { &operation.message };
-        return clean_line(message);
+        return match &operation.kind {
+            _ if !operation.message.is_empty() => clean_line(&operation.message),
+            OperationKind::Stop { timeout_s, force, .. } if !operation.state.is_over() => {
+                let then = if *force { ", and is killed then" } else { "" };
+                format!("its guest has {timeout_s} s to shut down{then}")
+            }
+            _ => "it begins".to_owned(),
+        };
     }
     let what = if starts(&operation.kind) { "start" } else { "move" };
     let (done, all) = counted(operation);

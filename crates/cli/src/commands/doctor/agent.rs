@@ -141,7 +141,11 @@ fn network(hosts: &[HostView]) -> Vec<Finding> {
 }
 
 pub fn hosts_file(path: &Path) -> Finding {
-    let absent = format!("there is no {}: hosts are found by their names (DNS, /etc/hosts)", path.display());
+    let found = match path.with_file_name("controllers.toml").exists() {
+        true => "controllers say where hosts are, and others are found by their names (DNS, /etc/hosts)",
+        false => "hosts are found by their names (DNS, /etc/hosts)",
+    };
+    let absent = format!("there is no {}: {found}", path.display());
     let named = |hosts: HostsFile| count(hosts.hosts.len(), "host");
     file("hosts", path, HostsFile::parse, named).unwrap_or_else(|| ok("hosts", absent))
 }
