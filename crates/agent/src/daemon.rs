@@ -309,7 +309,7 @@ fn with_vms(
     let rooms = HostRoom::new(name.clone(), known.clone());
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
     let own_updates = updates.clone();
-    rooms.closed_while(move || own_updates.may_boot());
+    rooms.closed_while(move || own_updates.boots());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
-    OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, Operation,
+    OperationKind, OperationState, OptimizeRequest, Role, Token, UnixMs, VmSettings,
 };
-use skein_api::{HoldOptions, MigrateOptions, Request, UpdateHow};
+use skein_api::{HoldOptions, MigrateOptions};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
@@ -17,7 +17,7 @@ use crate::power::wrong_hours;
 use crate::questions::broken_by;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
 use crate::rules;
-use crate::state::{CommandPurpose, Controller, PlanPurpose};
+use crate::state::{Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 use crate::{error_chain, fencing_device};
@@ -38,7 +38,7 @@ pub(crate) fn no_host(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
 }
 
-fn see_host(host: &str) -> String {
+pub(crate) fn see_host(host: &str) -> String {
     format!("see skein host show {host}")
 }
 
@@ -46,9 +46,9 @@ pub(crate) fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
 
-/// Returns whether hosts are updated by persons.
-fn is_by_hand(kind: &OperationKind) -> bool {
-    matches!(kind, OperationKind::Update { how: UpdateHow::Manual, .. })
+/// Returns the key under which it is remembered what a request began.
+pub(crate) fn repeat_key(asked: &Asked) -> Option<String> {
+    asked.repeat.as_ref().map(|key| format!("{}/{key}", asked.by))
 }
 
 fn changed(what: &str) -> Answer {
@@ -58,7 +58,7 @@ fn changed(what: &str) -> Answer {
 impl Controller {
     /// Answers, or returns `None` if the answer takes a plan.
     pub(crate) fn answer(&mut self, now: Now, asked: Asked) -> Option<Answer> {
-        let repeat = asked.repeat.as_ref().map(|key| format!("{}/{key}", asked.by));
+        let repeat = repeat_key(&asked);
         if let Some(answer) = repeat.as_ref().and_then(|repeat| self.repeated(now, repeat, &asked)) {
             return Some(answer);
         }
@@ -74,7 +74,7 @@ impl Controller {
             Ask::Sleep { host } => Some(self.sleep_host(now, &host, &asked.by)),
             Ask::Update { request } => self.update_hosts(now, &request, asked.id, &asked.by),
             Ask::Wake { host } => Some(self.wake_host(now, &host, &asked.by)),
-            Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
+            Ask::Resume { .. } => self.ask_to_resume(now, asked.clone()),
             Ask::CreateVm { request } => self.create_vm(now, &request, asked.id, &asked.by),
             Ask::StartVm { vm, request } => self.start_vm(now, &vm, &request, asked.id, &asked.by),
             Ask::StopVm { vm, request } => Some(self.stop_vm(now, &vm, &request, &asked.by)),
@@ -110,14 +110,20 @@ impl Controller {
             self.epoch += 1;
             self.left_out.clear();
         }
-        // What would be done is not kept.
-        if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer)
-            && self.tables.operations.contains_key(&operation.id)
-        {
-            let record = RepeatRecord { request: what, operation: operation.id.clone(), at: now.wall };
-            self.tables.put(&repeat, record);
+        if let Some(answer) = &answer {
+            self.remember_repeat(now, repeat, what, answer);
         }
         answer
+    }
+
+    /// Remembers what was begun by a request that may come again under the same key. What would be done is not kept.
+    pub(crate) fn remember_repeat(&mut self, now: Now, repeat: Option<String>, request: String, answer: &Answer) {
+        if let (Some(repeat), Answer::Operation(operation)) = (repeat, answer)
+            && self.tables.operations.contains_key(&operation.id)
+        {
+            let record = RepeatRecord { request, operation: operation.id.clone(), at: now.wall };
+            self.tables.put(&repeat, record);
+        }
     }
 
     /// Returns the answer to a request that came before under the same key.
@@ -150,16 +156,13 @@ impl Controller {
         };
         let open = found.drain.as_deref().and_then(|id| self.operation(id)).filter(|drain| !drain.state.is_over());
         if let Some(open) = open.filter(|_| !request.dry_run) {
-            let message = format!("'{host}' is being drained already, by operation {}", open.id);
-            let cure =
-                format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
-            return Some(Answer::conflict(message, cure));
+            return Some(self.drained_already(now, host, open, request));
         }
         if let Some(answer) = self.nothing_leaves(host, &found) {
             return Some(answer);
         }
         let deadline = request.deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000)));
-        let follows = found.drain.clone();
+        let follows = found.drain_before();
         let kind = OperationKind::Drain { host: host.to_owned(), deadline, evacuate: request.evacuate, follows };
         if request.dry_run {
             let want = Want::Empty { host: host.to_owned() };
@@ -167,9 +170,31 @@ impl Controller {
             return None;
         }
         let operation = self.begin_operation(now, kind, OperationState::Planning, by);
-        let drain = Some(operation.id.clone());
-        self.set_mode(host, HostRecord { mode: HostMode::Draining, drain, ..found });
+        self.set_mode(host, found.drained_by(operation.id.clone()));
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    /// Refuses to drain a host that is being drained; or has the drain become an evacuation, if that is asked for.
+    fn drained_already(&mut self, now: Now, host: &str, open: Operation, request: &DrainRequest) -> Answer {
+        let is_plain = matches!(open.kind, OperationKind::Drain { evacuate: false, .. });
+        let goes_on = matches!(open.state, OperationState::Planning | OperationState::Running);
+        if request.evacuate && is_plain && goes_on {
+            return self.evacuate_by(now, open, request.deadline_s);
+        }
+        let message = format!("'{host}' is being drained already, by operation {}", open.id);
+        let cure = format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
+        Answer::conflict(message, cure)
+    }
+
+    /// Has a drain that is under way become an evacuation: what it waited for is told to switch, or called off.
+    fn evacuate_by(&mut self, now: Now, mut drain: Operation, deadline_s: Option<u64>) -> Answer {
+        let OperationKind::Drain { deadline, evacuate, .. } = &mut drain.kind else {
+            unreachable!("it is a drain");
+        };
+        *evacuate = true;
+        *deadline = deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000))).or(*deadline);
+        self.save_operation(now, drain.clone());
+        Answer::Operation(Box::new(drain))
     }
 
     /// Refuses to move guests off a host that does not report: nobody would move them.
@@ -221,40 +246,6 @@ impl Controller {
             format!("nothing was heard of '{host}' for {silent_s} s: it counts as lost after {lease_s} s, and not yet");
         let left_s = lease_ms.saturating_sub(silent_ms) / 1000 + 1;
         Answer::conflict(message, format!("ask again in {left_s} s"))
-    }
-
-    fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {
-        let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
-        if self.is_stopping(host) {
-            let cure = format!("wait until it sleeps, and wake it: skein host wake {host}");
-            return Answer::conflict(format!("'{host}' is being shut down, to sleep"), cure);
-        }
-        if let Some(open) = self.updating(host).filter(|of| !is_by_hand(&of.kind)) {
-            let cure = format!("wait for it: skein operation watch {}", open.id);
-            return Answer::conflict(format!("'{host}' is being updated, and may be booted at any time"), cure);
-        }
-        // The guests of a drain that was called off may still be away.
-        if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
-            return Answer::conflict(format!("'{host}' takes guests already"), see_host(host));
-        }
-        if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
-            self.cancel(now, &drain);
-        }
-        let drain = found.drain.clone();
-        if (self.updating(host).is_some() || self.was_left_by_update(host))
-            && let Some(session) = self.session_of(host)
-        {
-            // Its agent was told to take no guests.
-            self.send(session, CommandPurpose::Reopen, None, Request::HostClose { for_s: 0, power_off: false });
-        }
-        self.set_mode(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
-        match drain.filter(|_| request.bring_home) {
-            Some(drain) => {
-                let kind = OperationKind::Resume { host: host.to_owned(), drain };
-                Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by)))
-            }
-            None => Answer::Done,
-        }
     }
 
     fn migrate(&mut self, now: Now, vm: &str, request: &MigrateRequest, asked: u64, by: &str) -> Option<Answer> {
@@ -320,6 +311,9 @@ impl Controller {
         if target.value.mode != HostMode::Active {
             let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
             return Some(Answer::conflict(message, format!("skein host resume {to}")));
+        }
+        if let Some(refusal) = self.closed_refusal(to) {
+            return Some(refusal);
         }
         if !is_owner(self.tables.vms.get(vm).map(|vm| &vm.value), Some(to)) {
             let message = format!("'{to}' is none of the possible owners of '{vm}'");

@@ -65,6 +65,7 @@ mod records;
 mod refusals;
 mod releases;
 mod restored;
+mod resume;
 mod rules;
 mod seen;
 mod skeleton;

@@ -220,6 +220,7 @@ impl Agent {
             digests: BTreeMap::new(),
             nics: Vec::new(),
             swtpm: None,
+            closed: None,
         }
     }
 

@@ -367,8 +367,9 @@ impl Controller {
                 MoveState::Begun => {
                     self.call_off(&operation, index);
                     self.look_at_begun(now, &mut operation, index);
+                    // It is not tried again, and nothing of it is under way.
                     if operation.moves[index].state == MoveState::Waiting {
-                        operation.moves[index].state = MoveState::Failed;
+                        operation.moves[index].state = MoveState::Left;
                     }
                 }
                 MoveState::Done | MoveState::Failed | MoveState::Left => {}

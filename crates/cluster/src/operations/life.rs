@@ -136,6 +136,9 @@ impl Controller {
             let cure = "choose another host, or see that its agent runs";
             return Some(Answer::conflict(format!("'{on}' does not report"), cure));
         }
+        if let Some(refusal) = self.closed_refusal(on) {
+            return Some(refusal);
+        }
         if !is_owner(Some(record), Some(on)) {
             let message = format!("'{on}' is none of the possible owners of '{vm}'");
             return Some(Answer::conflict(message, "change its settings first, or choose another host"));

@@ -663,5 +663,6 @@ pub fn facts(host: &str) -> HostFacts {
         digests: BTreeMap::new(),
         nics: Vec::new(),
         swtpm: None,
+        closed: None,
     }
 }
