@@ -428,6 +428,10 @@ mod tests {
         assert!(ours.boots().unwrap().contains("the update 1.a runs"), "{:?}", ours.boots());
         let (why, cure) = ours.forget_boot().unwrap_err();
         assert!(why.contains("run still") && cure.contains("kill -- -"), "{why}: {cure}");
+        let end = Instant::now() + Duration::from_secs(60);
+        while ours.outcome().trim() != "booting" && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         end_group(&ours);
         assert!(over_boot(&ours).unwrap().contains("the update 1.a has told it to boot"), "{:?}", ours.boots());
 

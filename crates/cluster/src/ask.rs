@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, Operation,
-    OperationKind, OperationState, OptimizeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Move, Operation, OperationKind,
+    OperationState, OptimizeRequest, Role, Token, UnixMs, VmSettings,
 };
 use skein_api::{HoldOptions, MigrateOptions};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
-use crate::operations::is_owner;
 use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::questions::broken_by;
@@ -267,7 +266,7 @@ impl Controller {
             let message = format!("'{host}' has '{vm}' no more, and no host that reports has it");
             return Some(Answer::conflict(message, "see that all hosts report: skein host list"));
         }
-        let Some(from) = found.host.filter(|_| is_guest(found.state) || is_off) else {
+        let Some(from) = found.host.clone().filter(|_| is_guest(found.state) || is_off) else {
             let message = format!("'{vm}' is off, and no host that reports has it");
             return Some(Answer::conflict(message, format!("start it: skein vm start {vm} --cluster")));
         };
@@ -298,26 +297,11 @@ impl Controller {
             }
             return Some(Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by))));
         };
-        let Some(target) = self.tables.hosts.get(to) else { return Some(no_host(to)) };
         if *to == from {
             return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), "choose another host"));
         }
-        if target.value.contact == Contact::Asleep {
-            return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
-        }
-        if target.value.contact != Contact::Online {
-            return Some(Answer::conflict(format!("'{to}' does not report"), "choose another host: skein host list"));
-        }
-        if target.value.mode != HostMode::Active {
-            let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
-            return Some(Answer::conflict(message, format!("skein host resume {to}")));
-        }
-        if let Some(refusal) = self.closed_refusal(to) {
+        if let Some(refusal) = self.takes_no_guest(vm, &found, to) {
             return Some(refusal);
-        }
-        if !is_owner(self.tables.vms.get(vm).map(|vm| &vm.value), Some(to)) {
-            let message = format!("'{to}' is none of the possible owners of '{vm}'");
-            return Some(Answer::conflict(message, "change its settings first, or choose another host"));
         }
         if is_off {
             return Some(self.migrate_off(now, kind, vm, Some(to), request.dry_run, by));
