@@ -280,6 +280,11 @@ fn serve_commands(server: Arc<RequestServer>, socket: OwnSocket) -> io::Result<J
     std::thread::Builder::new().name("commands".into()).spawn(move || serve(&server, &socket))
 }
 
+/// Has a host take no guest while it may be booted.
+fn close_while_booting(rooms: &HostRoom, updates: Arc<HostUpdates>) {
+    rooms.closed_while(move || updates.boots());
+}
+
 fn with_vms(
     settings: AgentSettings,
     vms: VmSettings,
@@ -308,8 +313,7 @@ fn with_vms(
     let peers = settings.of_peers(Some(vms.dirs.hosts_cache()));
     let rooms = HostRoom::new(name.clone(), known.clone());
     let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
-    let own_updates = updates.clone();
-    rooms.closed_while(move || own_updates.may_boot());
+    close_while_booting(&rooms, updates.clone());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };

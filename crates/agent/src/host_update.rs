@@ -16,6 +16,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,10 @@ use crate::host_files;
 const LOG_READ_BYTES: u64 = 64 << 10;
 /// How many bytes of the end of a log are told.
 const LOG_TOLD_BYTES: usize = 300;
+/// How long a host that was told to boot may take to go down: a service that does not stop holds that up for minutes.
+const DOWN_TIME: Duration = Duration::from_secs(300);
+/// Where systemd keeps that the host goes down at a time.
+const SCHEDULED: &str = "/run/systemd/shutdown/scheduled";
 
 /// Runs `$2`, and then `$3`; either may be empty. `$1` is the directory. What they write is always read, so that they
 /// never wait, and little of that is kept. What they leave running may hold the pipe open and write on: it is waited
@@ -52,7 +57,9 @@ if [ -n "$2" ]; then
 fi
 if [ -z "$3" ]; then tell done; exit; fi
 tell booting || exit
-run "$3" || tell "not-booted $?"
+run "$3"
+code=$?
+if [ $code -ne 0 ]; then tell "not-booted $code"; else tell booting; fi
 "#;
 
 /// The commands that bring a host up to date, for a shell.
@@ -73,6 +80,26 @@ struct Order {
     boot_id: Option<String>,
     /// The process that runs the commands, once it runs.
     pid: Option<u32>,
+    /// Whether a person has said since that the host is not booted any more by this order. The order stays known, so
+    /// that nothing is done twice.
+    #[serde(default)]
+    is_dropped: bool,
+}
+
+impl Order {
+    fn boots(&self) -> bool {
+        matches!(self.how, UpdateHow::UpdateReboot | UpdateHow::Reboot)
+    }
+}
+
+/// How far an order is that boots the host and has not.
+enum BootAhead {
+    /// Its commands run, as this process.
+    Commands(u32),
+    /// The host was told to boot.
+    Told,
+    /// It is not known whether its commands run.
+    Unknown,
 }
 
 /// The updates of this host.
@@ -115,7 +142,7 @@ impl HostUpdates {
         }
         close().map_err(|why| (why, "nothing was begun: empty the host first".into()))?;
         let failed = |error: io::Error| (format!("the order cannot be kept: {error}"), "see the agent's disk".into());
-        let mut order = Order { id: id.to_owned(), how, boot_id: host_files::boot_id(), pid: None };
+        let mut order = Order { id: id.to_owned(), how, boot_id: host_files::boot_id(), pid: None, is_dropped: false };
         let _ = fs::remove_file(self.dir.join("outcome"));
         self.keep(&order).map_err(failed)?;
         if how != UpdateHow::Manual {
@@ -127,11 +154,67 @@ impl HostUpdates {
         Ok(self.look(id))
     }
 
-    /// Returns whether an update is under way that boots the host.
-    pub(crate) fn may_boot(&self) -> bool {
-        let boots = |order: &Order| matches!(order.how, UpdateHow::UpdateReboot | UpdateHow::Reboot);
-        let known = self.known().filter(boots);
-        known.is_some_and(|order| self.look(&order.id).state == UpdateRunState::Running)
+    /// Returns why the host may be booted at any moment: an update is under way that boots it. `None`: none is.
+    pub(crate) fn boots(&self) -> Option<String> {
+        let (order, stage) = self.boot_ahead()?;
+        let id = order.id;
+        Some(match stage {
+            BootAhead::Commands(_) => format!("the update {id} runs, and boots it"),
+            BootAhead::Told => format!("the update {id} has told it to boot, and it was not booted since"),
+            BootAhead::Unknown => format!("whether the commands of the update {id} run is not known"),
+        })
+    }
+
+    /// Has the last order boot the host no more, as a person says.
+    ///
+    /// # Errors
+    /// The host may go down all the same: why, and what to do.
+    pub(crate) fn forget_boot(&self) -> Result<(), (String, String)> {
+        let _one = self.taking.lock();
+        let Some((order, stage)) = self.boot_ahead() else { return Ok(()) };
+        let id = &order.id;
+        match stage {
+            BootAhead::Commands(pid) => {
+                let why = format!("the commands of the update {id} run still, as process {pid}, and boot the host");
+                return Err((why, format!("wait until they end, or end them on the host: kill -- -{pid}")));
+            }
+            BootAhead::Unknown => {
+                let why = format!("whether the commands of the update {id} run is not known");
+                return Err((why, "boot the host".into()));
+            }
+            BootAhead::Told => {}
+        }
+        if Path::new(SCHEDULED).exists() {
+            return Err(("the host goes down at a time that is set".into(), "call that off there: shutdown -c".into()));
+        }
+        let told = fs::metadata(self.dir.join("outcome")).and_then(|outcome| outcome.modified());
+        let since = told.ok().and_then(|told| told.elapsed().ok()).unwrap_or_default();
+        if let Some(left) = DOWN_TIME.checked_sub(since).filter(|left| !left.is_zero()) {
+            let why =
+                format!("the update {id} told the host to boot {} s ago, and it may be going down", since.as_secs());
+            return Err((why, format!("ask again in {} s, or boot it", left.as_secs() + 1)));
+        }
+        warn!("the update {id} boots this host no more, as a person says");
+        let failed = |error: io::Error| (format!("that cannot be kept: {error}"), "see the agent's disk".into());
+        self.keep(&Order { is_dropped: true, ..order }).map_err(failed)
+    }
+
+    /// Returns the last order, if it boots the host and has not, and how far it is.
+    fn boot_ahead(&self) -> Option<(Order, BootAhead)> {
+        let order = self.known().filter(Order::boots)?;
+        if self.look(&order.id).state != UpdateRunState::Running {
+            return None;
+        }
+        let stage = match order.pid {
+            Some(pid) if is_alive(pid) => BootAhead::Commands(pid),
+            _ if self.outcome().starts_with("booting") => BootAhead::Told,
+            _ => BootAhead::Unknown,
+        };
+        Some((order, stage))
+    }
+
+    fn outcome(&self) -> String {
+        fs::read_to_string(self.dir.join("outcome")).unwrap_or_default()
     }
 
     /// Returns the process of the last order's commands, if they run.
@@ -195,7 +278,10 @@ impl HostUpdates {
         let is_booted = boot_id.is_some() && order.boot_id.is_some() && order.boot_id != boot_id;
         // It writes the outcome before it ends, so it is asked first whether it runs.
         let is_running = !is_booted && order.pid.is_some_and(is_alive);
-        let outcome = fs::read_to_string(self.dir.join("outcome")).unwrap_or_default();
+        if order.is_dropped {
+            return view(UpdateRunState::Failed, "it was not booted, and a person has it take guests again");
+        }
+        let outcome = self.outcome();
         let (word, code) = outcome.trim().split_once(' ').unwrap_or((outcome.trim(), ""));
         match (word, order.how) {
             (_, UpdateHow::Manual) if is_booted => view(UpdateRunState::Done, "it was booted"),
@@ -246,7 +332,7 @@ fn is_alive(pid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 
@@ -323,15 +409,62 @@ mod tests {
         assert_eq!(slow.look("3.a").state, UpdateRunState::Running);
         assert_eq!(slow.look_in("3.a", other.clone()).state, UpdateRunState::Failed);
         // An agent that ended when it began the commands does not know whether they run.
-        let order = Order { id: "5.a".into(), how: UpdateHow::Reboot, boot_id: host_files::boot_id(), pid: None };
+        let (id, how, boot_id) = ("5.a".into(), UpdateHow::Reboot, host_files::boot_id());
+        let order = Order { id, how, boot_id, pid: None, is_dropped: false };
         fs::remove_file(dir.path().join("update/outcome")).unwrap_or_default();
         slow.keep(&order).unwrap();
-        assert!(slow.may_boot());
+        assert!(slow.boots().unwrap().contains("is not known"));
+        assert_eq!(slow.forget_boot().unwrap_err().1, "boot the host");
         assert_eq!(slow.look_in("5.a", other.clone()).state, UpdateRunState::Failed);
         slow.order("4.a", UpdateHow::Manual, || Ok(())).unwrap();
         assert_eq!(slow.look("4.a").state, UpdateRunState::Running);
         assert_eq!(slow.look_in("4.a", other).state, UpdateRunState::Done);
     }
+
+    #[test]
+    fn a_person_may_say_that_a_host_is_booted_no_more_once_it_surely_does_not_go_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let ours = updates(dir.path(), "", "sleep 300");
+        ours.order("1.a", UpdateHow::Reboot, || Ok(())).unwrap();
+        assert!(ours.boots().unwrap().contains("the update 1.a runs"), "{:?}", ours.boots());
+        let (why, cure) = ours.forget_boot().unwrap_err();
+        assert!(why.contains("run still") && cure.contains("kill -- -"), "{why}: {cure}");
+        let end = Instant::now() + Duration::from_secs(60);
+        while ours.outcome().trim() != "booting" && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        end_group(&ours);
+        assert!(over_boot(&ours).unwrap().contains("the update 1.a has told it to boot"), "{:?}", ours.boots());
+
+        let ours = updates(dir.path(), "", "true");
+        ours.order("2.a", UpdateHow::Reboot, || Ok(())).unwrap();
+        let why = over_boot(&ours).unwrap();
+        assert!(why.contains("the update 2.a has told it to boot"), "{why}");
+        // It may be stopping its services.
+        let (why, cure) = ours.forget_boot().unwrap_err();
+        assert!(why.contains("may be going down") && cure.contains("ask again in"), "{why}: {cure}");
+        assert!(ours.boots().is_some());
+        let outcome = fs::File::options().write(true).open(dir.path().join("update/outcome")).unwrap();
+        outcome.set_modified(std::time::SystemTime::now() - DOWN_TIME).unwrap();
+        ours.forget_boot().unwrap();
+        assert_eq!(ours.boots(), None);
+        // Also an agent that was started again knows, and does nothing twice.
+        let again = updates(dir.path(), "", "true");
+        assert_eq!(again.boots(), None);
+        let view = again.order("2.a", UpdateHow::Reboot, || Err("it has a guest".into())).unwrap();
+        assert!(view.state == UpdateRunState::Failed && view.message.contains("a person"), "{view:?}");
+        again.forget_boot().unwrap();
+    }
+
+    /// Waits until the last order's commands have ended, and returns why the host may be booted then.
+    fn over_boot(updates: &HostUpdates) -> Option<String> {
+        let end = Instant::now() + Duration::from_secs(60);
+        while updates.runs_still().is_some() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        updates.boots()
+    }
+
     #[test]
     fn what_an_update_writes_is_bounded_and_its_end_is_told() {
         let dir = tempfile::tempdir().unwrap();

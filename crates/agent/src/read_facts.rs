@@ -66,12 +66,14 @@ pub(crate) struct HostQuestion<'a> {
     pub(crate) outgoing: MigrationSlots,
     /// Whether the agent's journal can be written.
     pub(crate) journal: Result<(), String>,
+    /// Why this host takes no guest.
+    pub(crate) closed: Option<String>,
 }
 
 /// Returns the facts of this host, for one guest's sake. The call takes a few milliseconds, the first time a start of
 /// QEMU; at most [`PROBE_TIME`] and what the kernel takes for the NICs, once also a trial of KVM.
 pub(crate) fn host(question: HostQuestion) -> HostFacts {
-    let HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal } = question;
+    let HostQuestion { name, qemu, files, vms, kept_ram_bytes, room, incoming, outgoing, journal, closed } = question;
     let all: BTreeSet<PathBuf> = files.opened.iter().chain(&files.loaded).cloned().collect();
     let all: Vec<PathBuf> = all.into_iter().collect();
     let (files, digests) = (looks(&all, look), looks(&files.loaded, digest));
@@ -108,6 +110,7 @@ pub(crate) fn host(question: HostQuestion) -> HostFacts {
         files: files.wait().into_iter().map(|(_, facts)| facts).collect(),
         digests: digests.wait().into_iter().collect(),
         swtpm: swtpm_version(),
+        closed,
     }
 }
 
@@ -680,6 +683,7 @@ mod tests {
             incoming: places,
             outgoing: places,
             journal: Err("full".into()),
+            closed: None,
         });
         assert_eq!((facts.name.as_str(), facts.boot_id.as_ref().unwrap().len()), ("a", 36));
         assert!(0 < facts.ram_available_bytes && facts.ram_available_bytes <= facts.ram_bytes, "{facts:?}");

@@ -197,6 +197,7 @@ fn hosts() -> Vec<HostView> {
         incoming: MigrationSlots { limit: 2, used: 0 },
         outgoing: MigrationSlots { limit: 2, used: 1 },
         swtpm: None,
+        closed: None,
         journal: Ok(()),
         digests: Default::default(),
         files: vec![],

@@ -90,7 +90,10 @@ impl Controller {
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
         let moves_asked = report.moves_asked.clone();
+        let was_closed = observed.closed().is_some();
         let changed = observed.report(report, now.mono_ms);
+        // What was planned does not know whether the host takes guests now.
+        self.epoch += u64::from(observed.closed().is_some() != was_closed);
         let is_news = is_news || !changed.is_empty();
         if self.term().is_some() {
             self.note_host(now, &host);
@@ -120,7 +123,20 @@ impl Controller {
             // What came of it is reported.
             CommandPurpose::Hurry { .. } => {}
             // An agent that does not know limits sends as fast as before.
-            CommandPurpose::Limit | CommandPurpose::Reopen => {}
+            CommandPurpose::Limit => {}
+            CommandPurpose::Reopen => {
+                if let Some(host) = self.sessions.get(&session).cloned() {
+                    self.opened(&host, &reply);
+                }
+            }
+        }
+    }
+
+    /// Notes that a host takes guests again, as its agent says: what the host is is reported later.
+    pub(crate) fn opened(&mut self, host: &str, reply: &Reply) {
+        if let Some(observed) = self.observed.get_mut(host).filter(|_| *reply == Reply::Done) {
+            observed.note_open();
+            self.epoch += 1;
         }
     }
 

@@ -3,21 +3,20 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, DrainRequest, FenceRequest, HostMode, HostSettings, MigrateRequest, Move, OperationKind,
-    OperationState, OptimizeRequest, ResumeRequest, Role, Token, UnixMs, VmSettings,
+    ClusterSettings, Contact, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Move, Operation, OperationKind,
+    OperationState, OptimizeRequest, VmSettings,
 };
-use skein_api::{HoldOptions, MigrateOptions, Request, UpdateHow};
+use skein_api::{HoldOptions, MigrateOptions};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
-use crate::operations::is_owner;
 use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::questions::broken_by;
-use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, TicketRecord, TokenRecord, VmRecord};
+use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, VmRecord};
 use crate::rules;
-use crate::state::{CommandPurpose, Controller, PlanPurpose};
+use crate::state::{Controller, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
 use crate::{error_chain, fencing_device};
@@ -26,19 +25,15 @@ use crate::{error_chain, fencing_device};
 const AGGRESSIVENESS: std::ops::RangeInclusive<u8> = 1..=5;
 /// For how long a request that is repeated under the same key gets the same answer, in milliseconds: a day.
 const REPEAT_MS: u64 = 86_400_000;
-/// The longest that a ticket or a token may be asked to last, in seconds: ten years.
-const EXPIRES_MAX_S: u64 = 315_360_000;
 /// How long ago an agent may have reported that counts as reporting now, in milliseconds: some report periods.
 const FRESH_MS: u64 = 3000;
-/// How long a ticket lasts unless something else is asked for, in seconds.
-const TICKET_S: u64 = 3600;
 
 pub(crate) fn no_host(name: &str) -> Answer {
     let cure = "see skein host list; a host joins with skein join";
     Answer::refused(RefusedKind::NotFound, format!("there is no host '{name}'"), cure)
 }
 
-fn see_host(host: &str) -> String {
+pub(crate) fn see_host(host: &str) -> String {
     format!("see skein host show {host}")
 }
 
@@ -46,9 +41,9 @@ pub(crate) fn no_vm(name: &str) -> Answer {
     Answer::refused(RefusedKind::NotFound, format!("there is no VM '{name}'"), "see skein vm list")
 }
 
-/// Returns whether hosts are updated by persons.
-fn is_by_hand(kind: &OperationKind) -> bool {
-    matches!(kind, OperationKind::Update { how: UpdateHow::Manual, .. })
+/// Returns the key under which it is remembered what a request began.
+pub(crate) fn repeat_key(asked: &Asked) -> Option<String> {
+    asked.repeat.as_ref().map(|key| format!("{}/{key}", asked.by))
 }
 
 fn changed(what: &str) -> Answer {
@@ -58,7 +53,7 @@ fn changed(what: &str) -> Answer {
 impl Controller {
     /// Answers, or returns `None` if the answer takes a plan.
     pub(crate) fn answer(&mut self, now: Now, asked: Asked) -> Option<Answer> {
-        let repeat = asked.repeat.as_ref().map(|key| format!("{}/{key}", asked.by));
+        let repeat = repeat_key(&asked);
         if let Some(answer) = repeat.as_ref().and_then(|repeat| self.repeated(now, repeat, &asked)) {
             return Some(answer);
         }
@@ -74,7 +69,7 @@ impl Controller {
             Ask::Sleep { host } => Some(self.sleep_host(now, &host, &asked.by)),
             Ask::Update { request } => self.update_hosts(now, &request, asked.id, &asked.by),
             Ask::Wake { host } => Some(self.wake_host(now, &host, &asked.by)),
-            Ask::Resume { host, request } => Some(self.resume(now, &host, &request, &asked.by)),
+            Ask::Resume { .. } => self.ask_to_resume(now, asked.clone()),
             Ask::CreateVm { request } => self.create_vm(now, &request, asked.id, &asked.by),
             Ask::StartVm { vm, request } => self.start_vm(now, &vm, &request, asked.id, &asked.by),
             Ask::StopVm { vm, request } => Some(self.stop_vm(now, &vm, &request, &asked.by)),
@@ -110,14 +105,20 @@ impl Controller {
             self.epoch += 1;
             self.left_out.clear();
         }
-        // What would be done is not kept.
-        if let (Some(repeat), Some(Answer::Operation(operation))) = (repeat, &answer)
-            && self.tables.operations.contains_key(&operation.id)
-        {
-            let record = RepeatRecord { request: what, operation: operation.id.clone(), at: now.wall };
-            self.tables.put(&repeat, record);
+        if let Some(answer) = &answer {
+            self.remember_repeat(now, repeat, what, answer);
         }
         answer
+    }
+
+    /// Remembers what was begun by a request that may come again under the same key. What would be done is not kept.
+    pub(crate) fn remember_repeat(&mut self, now: Now, repeat: Option<String>, request: String, answer: &Answer) {
+        if let (Some(repeat), Answer::Operation(operation)) = (repeat, answer)
+            && self.tables.operations.contains_key(&operation.id)
+        {
+            let record = RepeatRecord { request, operation: operation.id.clone(), at: now.wall };
+            self.tables.put(&repeat, record);
+        }
     }
 
     /// Returns the answer to a request that came before under the same key.
@@ -150,16 +151,13 @@ impl Controller {
         };
         let open = found.drain.as_deref().and_then(|id| self.operation(id)).filter(|drain| !drain.state.is_over());
         if let Some(open) = open.filter(|_| !request.dry_run) {
-            let message = format!("'{host}' is being drained already, by operation {}", open.id);
-            let cure =
-                format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
-            return Some(Answer::conflict(message, cure));
+            return Some(self.drained_already(now, host, open, request));
         }
         if let Some(answer) = self.nothing_leaves(host, &found) {
             return Some(answer);
         }
         let deadline = request.deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000)));
-        let follows = found.drain.clone();
+        let follows = found.drain_before();
         let kind = OperationKind::Drain { host: host.to_owned(), deadline, evacuate: request.evacuate, follows };
         if request.dry_run {
             let want = Want::Empty { host: host.to_owned() };
@@ -167,9 +165,31 @@ impl Controller {
             return None;
         }
         let operation = self.begin_operation(now, kind, OperationState::Planning, by);
-        let drain = Some(operation.id.clone());
-        self.set_mode(host, HostRecord { mode: HostMode::Draining, drain, ..found });
+        self.set_mode(host, found.drained_by(operation.id.clone()));
         Some(Answer::Operation(Box::new(operation)))
+    }
+
+    /// Refuses to drain a host that is being drained; or has the drain become an evacuation, if that is asked for.
+    fn drained_already(&mut self, now: Now, host: &str, open: Operation, request: &DrainRequest) -> Answer {
+        let is_plain = matches!(open.kind, OperationKind::Drain { evacuate: false, .. });
+        let goes_on = matches!(open.state, OperationState::Planning | OperationState::Running);
+        if request.evacuate && is_plain && goes_on {
+            return self.evacuate_by(now, open, request.deadline_s);
+        }
+        let message = format!("'{host}' is being drained already, by operation {}", open.id);
+        let cure = format!("follow it: skein operation watch {0}; or call it off: skein operation cancel {0}", open.id);
+        Answer::conflict(message, cure)
+    }
+
+    /// Has a drain that is under way become an evacuation: what it waited for is told to switch, or called off.
+    fn evacuate_by(&mut self, now: Now, mut drain: Operation, deadline_s: Option<u64>) -> Answer {
+        let OperationKind::Drain { deadline, evacuate, .. } = &mut drain.kind else {
+            unreachable!("it is a drain");
+        };
+        *evacuate = true;
+        *deadline = deadline_s.map(|seconds| now.in_ms(seconds.saturating_mul(1000))).or(*deadline);
+        self.save_operation(now, drain.clone());
+        Answer::Operation(Box::new(drain))
     }
 
     /// Refuses to move guests off a host that does not report: nobody would move them.
@@ -223,40 +243,6 @@ impl Controller {
         Answer::conflict(message, format!("ask again in {left_s} s"))
     }
 
-    fn resume(&mut self, now: Now, host: &str, request: &ResumeRequest, by: &str) -> Answer {
-        let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
-        if self.is_stopping(host) {
-            let cure = format!("wait until it sleeps, and wake it: skein host wake {host}");
-            return Answer::conflict(format!("'{host}' is being shut down, to sleep"), cure);
-        }
-        if let Some(open) = self.updating(host).filter(|of| !is_by_hand(&of.kind)) {
-            let cure = format!("wait for it: skein operation watch {}", open.id);
-            return Answer::conflict(format!("'{host}' is being updated, and may be booted at any time"), cure);
-        }
-        // The guests of a drain that was called off may still be away.
-        if found.mode == HostMode::Active && !(request.bring_home && found.drain.is_some()) {
-            return Answer::conflict(format!("'{host}' takes guests already"), see_host(host));
-        }
-        if let Some(drain) = found.drain.clone().filter(|id| self.is_open(id)) {
-            self.cancel(now, &drain);
-        }
-        let drain = found.drain.clone();
-        if (self.updating(host).is_some() || self.was_left_by_update(host))
-            && let Some(session) = self.session_of(host)
-        {
-            // Its agent was told to take no guests.
-            self.send(session, CommandPurpose::Reopen, None, Request::HostClose { for_s: 0, power_off: false });
-        }
-        self.set_mode(host, HostRecord { mode: HostMode::Active, drain: None, ..found });
-        match drain.filter(|_| request.bring_home) {
-            Some(drain) => {
-                let kind = OperationKind::Resume { host: host.to_owned(), drain };
-                Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by)))
-            }
-            None => Answer::Done,
-        }
-    }
-
     fn migrate(&mut self, now: Now, vm: &str, request: &MigrateRequest, asked: u64, by: &str) -> Option<Answer> {
         let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return Some(no_vm(vm)) };
         if let Some(operation) = self.operation_of(vm) {
@@ -276,7 +262,7 @@ impl Controller {
             let message = format!("'{host}' has '{vm}' no more, and no host that reports has it");
             return Some(Answer::conflict(message, "see that all hosts report: skein host list"));
         }
-        let Some(from) = found.host.filter(|_| is_guest(found.state) || is_off) else {
+        let Some(from) = found.host.clone().filter(|_| is_guest(found.state) || is_off) else {
             let message = format!("'{vm}' is off, and no host that reports has it");
             return Some(Answer::conflict(message, format!("start it: skein vm start {vm} --cluster")));
         };
@@ -307,23 +293,11 @@ impl Controller {
             }
             return Some(Answer::Operation(Box::new(self.begin_operation(now, kind, OperationState::Planning, by))));
         };
-        let Some(target) = self.tables.hosts.get(to) else { return Some(no_host(to)) };
         if *to == from {
             return Some(Answer::conflict(format!("'{vm}' is on '{to}' already"), "choose another host"));
         }
-        if target.value.contact == Contact::Asleep {
-            return Some(Answer::conflict(format!("'{to}' sleeps"), format!("skein host wake {to}")));
-        }
-        if target.value.contact != Contact::Online {
-            return Some(Answer::conflict(format!("'{to}' does not report"), "choose another host: skein host list"));
-        }
-        if target.value.mode != HostMode::Active {
-            let message = format!("'{to}' takes no guests: it is in maintenance, or being drained");
-            return Some(Answer::conflict(message, format!("skein host resume {to}")));
-        }
-        if !is_owner(self.tables.vms.get(vm).map(|vm| &vm.value), Some(to)) {
-            let message = format!("'{to}' is none of the possible owners of '{vm}'");
-            return Some(Answer::conflict(message, "change its settings first, or choose another host"));
+        if let Some(refusal) = self.takes_no_guest(vm, &found, to) {
+            return Some(refusal);
         }
         if is_off {
             return Some(self.migrate_off(now, kind, vm, Some(to), request.dry_run, by));
@@ -544,114 +518,6 @@ impl Controller {
         Answer::Done
     }
 
-    fn new_ticket(
-        &mut self,
-        now: Now,
-        id: &str,
-        host: Option<String>,
-        expires_s: Option<u64>,
-        secret_sha256: String,
-        by: &str,
-    ) -> Answer {
-        let Some(expires) = expiry(now, expires_s.or(Some(TICKET_S))) else { return bad_expiry() };
-        // A host that has lost its certificate gets another by a ticket for its name.
-        let is_here = |host: &&String| {
-            self.tables.hosts.get(*host).is_some_and(|known| !self.may_be_signed_again(host, &known.value))
-        };
-        if let Some(taken) = host.as_ref().filter(is_here) {
-            let cure = format!("remove it first: skein host remove {taken}");
-            return Answer::conflict(
-                format!("'{taken}' is a host of the cluster already, and its agent is here"),
-                cure,
-            );
-        }
-        let record = TicketRecord { host, secret_sha256, by: by.to_owned(), expires, used: None };
-        self.tables.put(id, record);
-        Answer::Ticket(expires)
-    }
-
-    fn join(&mut self, now: Now, host: &str, ticket: &str, secret_sha256: &str, certificate_sha256: &str) -> Answer {
-        let forbidden = |message: String| {
-            let cure = "get a new token where a controller runs: skein-controller ticket";
-            Answer::refused(RefusedKind::Forbidden, message, cure)
-        };
-        let found = self.tables.tickets.get(ticket).filter(|found| found.value.secret_sha256 == secret_sha256);
-        let Some(found) = found.map(|found| found.value.clone()) else {
-            return forbidden("the token is not one of this cluster".into());
-        };
-        if let Some((by, _)) = &found.used {
-            return forbidden(format!("the token was used already, by '{by}'"));
-        }
-        if now.wall > found.expires {
-            return forbidden("the token has expired".into());
-        }
-        if found.host.as_ref().is_some_and(|only| only != host) {
-            return forbidden(format!("the token is for another host than '{host}'"));
-        }
-        let known = self.tables.hosts.get(host).map(|known| known.value.clone());
-        let is_for_it = found.host.is_some();
-        if known.as_ref().is_some_and(|known| !is_for_it || !self.may_be_signed_again(host, known)) {
-            let cure = format!(
-                "take another name, or remove the host first: skein host remove {host}; if it is this host, and its \
-                 certificate has ended or is lost, a token for its name does: skein-controller ticket --host {host}"
-            );
-            return Answer::conflict(format!("'{host}' is a host of the cluster already"), cure);
-        }
-        self.tables.put(ticket, TicketRecord { used: Some((host.to_owned(), now.wall)), ..found });
-        let new = || HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
-        let mut record = known.unwrap_or_else(new);
-        record.sign(certificate_sha256);
-        self.tables.put(host, record);
-        Answer::Done
-    }
-
-    fn new_token(
-        &mut self,
-        now: Now,
-        name: String,
-        role: Role,
-        expires_s: Option<u64>,
-        secret_sha256: String,
-    ) -> Answer {
-        if self.tables.tokens.contains_key(&name) {
-            return Answer::conflict(format!("there is a token '{name}' already"), "choose another name");
-        }
-        let expires = match expires_s {
-            Some(_) => match expiry(now, expires_s) {
-                Some(expires) => Some(expires),
-                None => return bad_expiry(),
-            },
-            None => None,
-        };
-        let token = Token { name: name.clone(), role, created: now.wall, expires };
-        self.tables.put(&name, TokenRecord { token: token.clone(), secret_sha256 });
-        Answer::Token(token)
-    }
-
-    fn remove_token(&mut self, now: Now, name: &str) -> Answer {
-        if !self.tables.tokens.contains_key(name) {
-            return Answer::refused(
-                RefusedKind::NotFound,
-                format!("there is no token '{name}'"),
-                "see skein token list",
-            );
-        }
-        let is_admin = |token: &Token| token.role == Role::Admin && token.expires.is_none_or(|end| now.wall <= end);
-        let mut admins = self.tables.tokens.iter().filter(|(_, found)| is_admin(&found.value.token));
-        if admins.next().is_some_and(|(first, _)| first == name) && admins.next().is_none() {
-            let message = format!("'{name}' is the last token of an admin: nobody could make another");
-            return Answer::conflict(message, "make another first: skein token create NAME --role admin");
-        }
-        self.tables.delete::<TokenRecord>(name);
-        Answer::Done
-    }
-
-    /// Returns the token that a secret belongs to, by the secret's SHA-256, unless the token has expired.
-    pub fn token(&self, now: UnixMs, secret_sha256: &str) -> Option<&Token> {
-        let found = self.tables.tokens.values().find(|found| found.value.secret_sha256 == secret_sha256)?;
-        Some(&found.value.token).filter(|token| token.expires.is_none_or(|expires| now <= expires))
-    }
-
     /// Asks for a plan that is only to be shown.
     fn preview(&mut self, now: Now, asked: u64, kind: OperationKind, want: Want, by: &str) {
         let operation = self.unsaved_operation(now, kind, OperationState::Planning, by);
@@ -667,18 +533,6 @@ fn changes_plans(ask: &Ask) -> bool {
         Ask::Migrate { request, .. } => request.to.is_some() && !request.dry_run,
         _ => false,
     }
-}
-
-fn expiry(now: Now, expires_s: Option<u64>) -> Option<UnixMs> {
-    expires_s.filter(|seconds| (1..=EXPIRES_MAX_S).contains(seconds)).map(|seconds| now.in_ms(seconds * 1000))
-}
-
-fn bad_expiry() -> Answer {
-    Answer::refused(
-        RefusedKind::Invalid,
-        format!("expires_s is not within 1 to {EXPIRES_MAX_S}"),
-        "choose another time",
-    )
 }
 
 /// Refuses names that cannot be printed: with one of them, no plan could be made.

@@ -11,8 +11,6 @@ use std::collections::BTreeMap;
 use skein_api::Term;
 use skein_api::cluster::UnixMs;
 
-use crate::state::Controller;
-
 /// For how long an agent is told of that has connected no more.
 const TOLD_MS: u64 = 600_000;
 /// The most hosts that are told by name.
@@ -43,16 +41,11 @@ impl LaterTerms {
         self.0.retain(|_, heard| heard.highest > term);
         self.0.values_mut().for_each(|heard| heard.outbids = Some(term));
     }
-}
 
-impl Controller {
     /// Says which hosts obey no controller of this store, and what to do.
-    pub(crate) fn later_attention(&self) -> Option<String> {
-        let is_told = |host: &str, heard: &Heard| {
-            self.session_of(host).is_some() || self.wall.0.saturating_sub(heard.at.0) < TOLD_MS
-        };
+    pub(crate) fn attention(&self, is_connected: impl Fn(&str) -> bool, now: UnixMs) -> Option<String> {
+        let is_told = |host: &str, heard: &Heard| is_connected(host) || now.0.saturating_sub(heard.at.0) < TOLD_MS;
         let told: Vec<(&str, Term, Term)> = self
-            .later
             .0
             .iter()
             .filter(|(host, heard)| is_told(host, heard))
@@ -65,9 +58,9 @@ impl Controller {
             names.push(format!("{} more", told.len() - names.len()));
         }
         Some(format!(
-            "{} obeyed a leader of the term {highest}, and none of this store's controllers, whose term is {own} only: the \
-             store was made or restored while this machine's clock was behind, or it is not the one that is in use. \
-             Make sure that no other controllers lead the cluster; stop all that use this store; skein-controller \
+            "{} obeyed a leader of the term {highest}, and none of this store's controllers, whose term is {own} only: \
+             the store was made or restored while this machine's clock was behind, or it is not the one that is in \
+             use. Make sure that no other controllers lead the cluster; stop all that use this store; skein-controller \
              raise-terms --above {highest}; start them again",
             names.join(", ")
         ))

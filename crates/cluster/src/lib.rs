@@ -38,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod agents;
 mod answer;
 mod ask;
@@ -65,6 +66,7 @@ mod records;
 mod refusals;
 mod releases;
 mod restored;
+mod resume;
 mod rules;
 mod seen;
 mod skeleton;

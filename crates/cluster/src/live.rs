@@ -68,8 +68,8 @@ impl Controller {
             let mut host = Host::new(name, amounts(capacity));
             host.state = match (stored.value.contact, stored.value.mode) {
                 (Contact::Lost | Contact::Off | Contact::Joined | Contact::Asleep, _) => HostState::Offline,
-                (Contact::Online, HostMode::Active) => HostState::Online,
-                (Contact::Online, HostMode::Draining | HostMode::Maintenance) => HostState::Maintenance,
+                (Contact::Online, HostMode::Active) if self.closed(name).is_none() => HostState::Online,
+                (Contact::Online, _) => HostState::Maintenance,
             };
             online[number] = observed.filter(|_| host.state != HostState::Offline);
             label(&mut host, &stored.value.settings);

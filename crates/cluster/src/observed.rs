@@ -89,6 +89,19 @@ impl Observed {
         self.reports.clear();
         self.voters = 0;
         self.watchdog = None;
+        self.note_open();
+    }
+
+    /// Returns why the host takes no guest. `None`: it takes guests, as far as it tells.
+    pub(crate) fn closed(&self) -> Option<&str> {
+        self.facts.as_ref()?.closed.as_deref()
+    }
+
+    /// Notes that the host takes guests, until it says otherwise.
+    pub(crate) fn note_open(&mut self) {
+        if let Some(facts) = &mut self.facts {
+            facts.closed = None;
+        }
     }
 
     /// Returns whether a host's record has all that the agent said which is kept.

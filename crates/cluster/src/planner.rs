@@ -118,6 +118,8 @@ pub struct Planned {
     pub forecast_ms: Option<u64>,
     /// Whether hosts that are short were looked at, in a round of optimisation.
     pub is_relief: bool,
+    /// Why a round of optimisation makes no move. Empty: it makes some, or nothing is short.
+    pub why_none: String,
     /// The hosts that sleep, and would have a place for guests that find none now.
     pub wake: Vec<String>,
     /// Which hosts sleep, and which wake, if that was asked for.
@@ -388,6 +390,9 @@ fn round(request: &PlanRequest, better: &Better) -> Result<Planned, PlanError> {
     take_back(&compiled, &mut goal);
     let mut planned = ordered(request, &compiled, &goal, Vec::new())?;
     planned.is_relief = decided.is_relief;
+    if planned.moves.is_empty() {
+        planned.why_none = none_words(&better.config, &decided, names);
+    }
     for of in &mut planned.moves {
         if let Some(found) = decided.moves.iter().find(|found| names.guest(found.guest) == of.vm && of.to.is_some()) {
             of.reason = round_reason(names, found);
@@ -407,6 +412,25 @@ fn history(names: &Names, rounds: &[PastRound]) -> History {
         history.remember_round(round.at_ms / 1000, &of);
     }
     history
+}
+
+/// Says why a round makes no move for the load. Empty: no host is short.
+fn none_words(config: &Config, decided: &Round, names: &Names) -> String {
+    if !decided.is_relief && config.aggressiveness > 1 {
+        return format!(
+            "load was looked at less than {} s ago, and is not before that time is over",
+            config.interval_s
+        );
+    }
+    let Some(Move { guest, from, to, saves_s, sends_s, .. }) = decided.unworthy else { return String::new() };
+    let (vm, from, to) = (names.guest(guest), names.host(from), names.host(to));
+    format!(
+        "the best move, {vm} from {from} to {to}, costs {sends_s:.1} s of traffic and saves {:.1} s of an overloaded \
+         host: at aggressiveness {} it has to save {:.1} s",
+        saves_s.max(0.0),
+        config.aggressiveness,
+        sends_s * config.price()
+    )
 }
 
 /// Says why a round moves a guest, what that costs, and what it gains.

@@ -282,7 +282,7 @@ impl Controller {
                 off.insert(name.clone());
                 continue;
             }
-            closed += usize::from(found.mode != HostMode::Active);
+            closed += usize::from(found.mode != HostMode::Active || self.closed(name).is_some());
             let why = self.sleep_bar(name, None).or_else(|| self.sleeps_not_by_itself(name));
             barred.extend(why.map(|why| (name.clone(), why)));
         }

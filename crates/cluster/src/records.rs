@@ -55,6 +55,10 @@ pub struct HostRecord {
     /// The drain that empties the host, or has emptied it.
     #[serde(default)]
     pub drain: Option<String>,
+    /// Whether the host was to take guests again without those of the drain. They come home if somebody asks for that,
+    /// and are no part of a later drain.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guests_stay_away: bool,
     /// What people have set.
     #[serde(default)]
     pub settings: HostSettings,
@@ -159,6 +163,16 @@ impl HostRecord {
     pub(crate) fn ips(&self) -> Vec<IpAddr> {
         let ip = |of: &String| of.parse().ok().map(|of: SocketAddr| of.ip().to_canonical());
         self.addresses.iter().filter_map(ip).collect()
+    }
+
+    /// Returns the drain whose guests come home with those of a drain that begins now.
+    pub(crate) fn drain_before(&self) -> Option<String> {
+        self.drain.clone().filter(|_| !self.guests_stay_away)
+    }
+
+    /// Returns the host as it is drained from now on.
+    pub(crate) fn drained_by(self, drain: String) -> HostRecord {
+        HostRecord { mode: HostMode::Draining, drain: Some(drain), guests_stay_away: false, ..self }
     }
 
     /// Remembers a certificate of the host, which shows it. If it was signed in place of others, these are replaced.

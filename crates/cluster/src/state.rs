@@ -391,8 +391,8 @@ pub struct Controller {
     pub(crate) hurried: BTreeMap<MigrationId, u64>,
     /// VMs that no host has: since when, by the clock that never jumps.
     pub(crate) missing: BTreeMap<String, u64>,
-    /// Guests that run on a host by its word, while the host whose they are says that they run there, too: the host, and
-    /// the guest.
+    /// Guests that run on a host by its word, while the host whose they are says that they run there, too: the host,
+    /// and the guest.
     pub(crate) untold: BTreeSet<(String, String)>,
     /// The hosts whose agents were refused lately: when last, and why.
     pub(crate) refused: BTreeMap<String, (UnixMs, String)>,

@@ -7,11 +7,12 @@ use skein_api::cluster::{
     Contact, Host, HostCounts, HostMode, Operation, OperationKind, OperationState, Rule, Vm, VmCounts, VmRunState,
 };
 
+use crate::answer::Answer;
 use crate::records::{HostRecord, RuleRecord, VmRecord};
 use crate::rules::{self, Known};
 use crate::state::Controller;
 use crate::tables::Stored;
-use crate::words::vms_words;
+use crate::words::{open_words, vms_words};
 
 /// Returns a VM's state in the cluster, or `None` if the host that says so is not where the VM is.
 pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {
@@ -54,6 +55,17 @@ impl Controller {
         found.filter_map(|name| self.vm(name)).collect()
     }
 
+    /// Returns why the agent of a host that reports takes no guest. `None`: it takes guests, as far as it tells.
+    pub(crate) fn closed(&self, host: &str) -> Option<&str> {
+        self.reporting(host)?.closed()
+    }
+
+    /// Refuses a host that somebody chose for a VM and whose agent takes none.
+    pub(crate) fn closed_refusal(&self, host: &str) -> Option<Answer> {
+        let why = self.closed(host)?;
+        Some(Answer::conflict(format!("'{host}' takes no guest: {why}"), open_words(host)))
+    }
+
     /// Counts the guests that a host had when it last reported.
     fn count_guests(&self, host: &str) -> u32 {
         self.tables.vms_of(host).filter(|(name, vm)| is_guest(vm.state) && !self.is_long_missing(name)).count() as u32
@@ -87,7 +99,10 @@ impl Controller {
                 Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
                 Contact::Off => "it is proven to be off".into(),
                 Contact::Asleep => "it sleeps, and wakes when it is needed".into(),
-                Contact::Online => String::new(),
+                Contact::Online => {
+                    let closed = self.closed(name).map(|why| format!("it takes no guest: {why}"));
+                    closed.unwrap_or_default()
+                }
             },
             power: self.power_view(name, &stored.value),
             watchdog: self.watchdog_view(name, &stored.value),
@@ -118,7 +133,7 @@ impl Controller {
             since,
             ram_bytes: *ram_bytes,
             cpus: *cpus,
-            load: observed.and_then(|observed| observed.vm_loads.get(name).copied()),
+            load: observed.and_then(|observed| observed.vm_loads.get(name).copied()).filter(|_| is_told_of(state)),
             operation: self.operation_of(name).map(str::to_owned),
             migration: self.vm_migration(name),
             settings: settings.clone(),
@@ -260,6 +275,12 @@ impl Controller {
                         ));
                     }
                 }
+                // One that is not active takes none, and whoever has it so knows.
+                Contact::Online if host.value.mode == HostMode::Active => {
+                    let closed = self.closed(name).filter(|_| self.updating(name).is_none());
+                    let cure = open_words(name);
+                    found.extend(closed.map(|why| format!("host '{name}' takes no guest: {why}: {cure}")));
+                }
                 Contact::Online | Contact::Asleep => {}
             }
             if let Some(trouble) = &host.value.power.trouble {
@@ -283,7 +304,7 @@ impl Controller {
         found.extend(self.update_attention());
         found.extend(self.certificate_attention());
         found.extend(self.refused_attention());
-        found.extend(self.later_attention());
+        found.extend(self.later.attention(|host| self.session_of(host).is_some(), self.wall));
         found.extend(self.restore_words().map(|words| format!("no VM is started yet: {words}")));
         found.extend(self.left_out_attention());
         found
@@ -293,6 +314,11 @@ impl Controller {
 /// Returns whether there is a guest in this state, running or not.
 pub(crate) fn is_guest(state: VmRunState) -> bool {
     !matches!(state, VmRunState::Stopped | VmRunState::Failed)
+}
+
+/// Returns whether what was last told of a VM's load counts: not if nobody knows whether it runs, or it does not.
+fn is_told_of(state: VmRunState) -> bool {
+    is_guest(state) && state != VmRunState::Lost
 }
 
 /// Returns the range of names above one; all names above the empty one.

@@ -15,6 +15,11 @@ pub(crate) fn refusal_words(refusal: Refusal) -> String {
     }
 }
 
+/// Says what to do about a host whose agent takes no guest.
+pub(crate) fn open_words(host: &str) -> String {
+    format!("boot {host}; or, if it is neither booted nor switched off any more: skein host resume {host}")
+}
+
 /// Returns `1 VM stays` or `3 VMs stay`.
 pub(crate) fn vms_words(number: usize, one: &str, more: &str) -> String {
     match number {

@@ -194,8 +194,8 @@ impl HandQuestion {
     }
 }
 
-/// Answers what an agent asks: for another certificate than the one that the agent shows, and whether a person may start
-/// or move a VM.
+/// Answers what an agent asks: for another certificate than the one that the agent shows, and whether a person may
+/// start or move a VM.
 struct Questions<'a> {
     driver: &'a Arc<Driver>,
     settings: &'a LinkSettings,

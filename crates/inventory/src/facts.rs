@@ -77,6 +77,9 @@ pub struct HostFacts {
     /// The version of swtpm, which emulates guests' TPMs. `None`: swtpm is not installed.
     #[serde(default, deserialize_with = "claim")]
     pub swtpm: Option<String>,
+    /// Why the host takes no guest now. `None`: it takes guests, or its agent is of a version that does not report it.
+    #[serde(default, deserialize_with = "claim", skip_serializing_if = "Option::is_none")]
+    pub closed: Option<String>,
 }
 
 /// The files of a guest that two hosts look at.

@@ -40,7 +40,7 @@ pub mod room;
 pub mod route;
 mod toml_reader;
 
-pub use check::{NoRoom, TargetLaunch, check, refusal, refused_copy};
+pub use check::{NoRoom, TargetLaunch, check, closed_cure, refusal, refused_copy};
 pub use claim::{printable, shortened};
 pub use composition::Composition;
 pub use controllers_file::{CONTROLLERS_MAX, ControllersFile};

@@ -163,6 +163,7 @@ impl Host {
                 .map(|name| NicFacts { name: name.into(), speed_bits_per_s: Some(NIC_BITS_PER_S) })
                 .into(),
             swtpm: None,
+            closed: None,
         }
     }
 

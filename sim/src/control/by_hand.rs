@@ -1,14 +1,12 @@
-//! People who start VMs by hand, also on a host that has not heard yet where the cluster started them meanwhile, and who
-//! move guests by hand, also between hosts that lose contact meanwhile: agents ask the controller that leads.
+//! People who start VMs by hand, also on a host that has not heard yet where the cluster started them meanwhile, and
+//! who move guests by hand, also between hosts that lose contact meanwhile: agents ask the controller that leads.
 
-use skein_api::cluster::{Contact, FenceRequest};
-use skein_api::{MigrationId, Reply, ToController};
-use skein_cluster::{Ask, Asked, Planted};
+use skein_api::{MigrationId, ToController};
+use skein_cluster::Planted;
 
 use super::event::Event;
-use super::host::{Agent, Ms, Question, Wanted};
+use super::host::{Ms, Question, Wanted};
 use super::world::World;
-use super::{agent, node};
 
 /// How long an agent waits for an answer, and for another than one that may pass.
 const ANSWER_MS: Ms = 15_000;
@@ -160,28 +158,8 @@ fn allow(world: &mut World, host: usize, ask: u64) {
     world.after(ms, Event::BeginByHand { host, life, ask });
 }
 
-/// Does what a person wants, if the host does.
-pub fn begin(world: &mut World, host: usize, life: u64, ask: u64) {
-    let Some(agent) = Some(&mut world.agents[host]).filter(|agent| agent.life == life) else { return };
-    let Some(Question { vm, wanted, .. }) = agent.questions.remove(&ask) else { return };
-    match wanted {
-        Wanted::Start { .. } => agent::start_by_hand(world, host, &vm),
-        Wanted::Move { to, id } => {
-            if let Reply::Migration(_) = agent::migrate(world, host, (None, id), &vm, &to) {
-                world.check.stats.by_hand_moved += 1;
-                let to = world.agents.iter().position(|agent| agent.name == to).expect("it goes there");
-                let rng = world.hand_rng.as_mut();
-                if let Some(ms) = rng.and_then(|rng| rng.percent(60).then(|| rng.between(1000, 6000))) {
-                    lose_both(world, (host, to), ms);
-                }
-            }
-            agent::report_all(world, host);
-        }
-    }
-}
-
 /// Cuts both hosts of a migration off from the controllers, and has the source die after a while.
-fn lose_both(world: &mut World, (from, to): (usize, usize), ms: Ms) {
+pub fn lose_both(world: &mut World, (from, to): (usize, usize), ms: Ms) {
     if world.is_calm {
         return;
     }
@@ -191,36 +169,6 @@ fn lose_both(world: &mut World, (from, to): (usize, usize), ms: Ms) {
         world.part(node, to);
     }
     world.after(ms, Event::Dies { host: from });
-}
-
-/// Has a host die, and come back much later.
-pub fn dies(world: &mut World, host: usize) {
-    if world.agents[host].is_on {
-        agent::switch_off(world, host);
-        world.after(LAST_MS, Event::Restart { node: None, host: Some(host) });
-        world.after(RESEND_MS, Event::SaysOff { host });
-    }
-}
-
-/// Somebody who has seen that a host is off says so, until the host is back.
-pub fn says_off(world: &mut World, host: usize) {
-    if !world.agents[host].is_on {
-        say_off(world, host);
-        world.after(RESEND_MS, Event::SaysOff { host });
-    }
-}
-
-/// Somebody says that a host is off, if the host is off and counts as lost.
-pub fn say_off(world: &mut World, host: usize) {
-    let leader = (0..world.nodes.len()).find(|node| world.nodes[*node].term().is_some());
-    let Some(node) = leader.filter(|node| world.nodes[*node].paused_until <= world.now) else { return };
-    let Agent { name, is_on, .. } = &world.agents[host];
-    let contact = world.nodes[node].controller.host(name).map(|host| host.contact);
-    if !is_on && contact == Some(Contact::Lost) {
-        let ask = Ask::Fence { host: name.clone(), request: FenceRequest { is_off: true } };
-        let (id, what) = (world.number(), format!("{ask:?}"));
-        node::ask(world, node, Asked { id, by: "people".into(), from: "sim".into(), what, repeat: None, ask });
-    }
 }
 
 /// Somebody starts a new guest by hand, on its host.

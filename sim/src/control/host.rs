@@ -229,6 +229,7 @@ impl Agent {
             digests: BTreeMap::new(),
             nics: Vec::new(),
             swtpm: None,
+            closed: None,
         }
     }
 

@@ -6,7 +6,7 @@
 //! | `world` | the heap of what happens, the store, and connections |
 //! | `node` | what a controller's process does: its candidacy, its writes, its plans |
 //! | `agent` | what an agent does: takes commands, remembers requests, migrates |
-//! | `by_hand` | people who start VMs on a host |
+//! | `by_hand`, `hands` | people who start and move VMs on a host: what their agents ask; what they do |
 //! | `off` | moves of VMs that are off |
 //! | `power` | fencing devices, which switch hosts off |
 //! | `restore` | a backup that is restored |
@@ -21,6 +21,7 @@ mod by_hand;
 mod check;
 mod event;
 mod faults;
+mod hands;
 mod host;
 mod node;
 mod off;

@@ -15,7 +15,7 @@ use super::faults::{self, CALM_MS};
 use super::host::{Agent, Bmc, Guest, Node};
 use super::settled::settled;
 use super::world::World;
-use super::{agent, by_hand, node, power, restore, update, watchdog};
+use super::{agent, by_hand, hands, node, power, restore, update, watchdog};
 
 /// When a run ends, in milliseconds: all that was begun should be over long before.
 const END_MS: u64 = 600_000;
@@ -85,7 +85,7 @@ fn say_what_is_off(world: &mut World) {
         });
     for name in drained.collect::<Vec<String>>() {
         if let Some(host) = world.agents.iter().position(|agent| agent.name == name) {
-            by_hand::say_off(world, host);
+            hands::say_off(world, host);
         }
     }
 }
@@ -173,13 +173,13 @@ fn take(world: &mut World, event: Event) {
         }
         Event::Updated { host, id } => update::ended(world, host, &id),
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
-        Event::ByHand { host } => by_hand::new_guest(world, host),
-        Event::StartHere { host, vm } => by_hand::want(world, host, &vm),
-        Event::MoveHere { to, vm } => by_hand::want_move(world, to, &vm),
-        Event::Dies { host } => by_hand::dies(world, host),
-        Event::SaysOff { host } => by_hand::says_off(world, host),
-        Event::AskAgain { host, life, ask } => by_hand::send(world, host, life, ask),
-        Event::BeginByHand { host, life, ask } => by_hand::begin(world, host, life, ask),
+        by_people @ (Event::ByHand { .. }
+        | Event::StartHere { .. }
+        | Event::MoveHere { .. }
+        | Event::AskAgain { .. }
+        | Event::BeginByHand { .. }
+        | Event::Dies { .. }
+        | Event::SaysOff { .. }) => hands::take(world, by_people),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
         Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
         Event::Bite { host, boot, fed } => {

@@ -25,11 +25,16 @@ pub(crate) trait ControlledHost: Send + Sync {
     /// Returns what the host is. The first call may take seconds.
     fn facts(&self) -> HostFacts;
 
+    /// Returns why the host takes no guest now.
+    fn closed(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the VMs. A QEMU that does not answer costs a second.
     fn vms(&self) -> Vec<VmView>;
 
-    /// Returns a number that differs when a VM came, went, was started or ended, or a migration changed. The call waits
-    /// for no QEMU.
+    /// Returns a number that differs when a VM came, went, was started or ended, a migration changed, or the host
+    /// takes no guest any more, or again. The call waits for no QEMU.
     fn outline(&self) -> u64;
 
     /// Returns the processes of the guests that run here.

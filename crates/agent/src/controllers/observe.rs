@@ -148,7 +148,8 @@ impl Observer {
                     (loads, measured) = (Some(sample), Some(begun));
                 }
                 self.fill_in(&mut snapshot, contacts);
-                snapshot.facts.clone_from(&self.state.lock().facts);
+                let facts = self.state.lock().facts.clone();
+                snapshot.facts = facts.map(|facts| with_closed(facts, self.host.closed()));
                 self.publish(&snapshot);
             }
             // Changes come in bursts: a burst is one report.
@@ -171,5 +172,29 @@ impl Observer {
         state.snapshot = Arc::new(snapshot.clone());
         state.subscriptions.values().filter_map(|(_, waker)| waker.upgrade()).for_each(|waker| waker.wake());
         self.changed.notify_all();
+    }
+}
+
+/// Returns facts with what is known now of whether the host takes guests: facts are read seldom, and controllers have
+/// guests go home as soon as a host takes them again.
+fn with_closed(facts: Arc<HostFacts>, closed: Option<String>) -> Arc<HostFacts> {
+    if facts.closed == closed {
+        return facts;
+    }
+    Arc::new(HostFacts { closed, ..HostFacts::clone(&facts) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_parts::facts;
+    use super::*;
+
+    #[test]
+    fn facts_say_at_once_whether_the_host_takes_guests() {
+        let (read, why) = (Arc::new(facts()), Some("it is to be booted".to_owned()));
+        assert!(Arc::ptr_eq(&with_closed(read.clone(), None), &read));
+        let closed = with_closed(read.clone(), why.clone());
+        assert_eq!(closed.closed, why);
+        assert_eq!(*with_closed(closed, None), *read);
     }
 }

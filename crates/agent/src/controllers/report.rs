@@ -174,6 +174,7 @@ mod tests {
         assert!(!change(&|facts| facts.room = Some(skein_api::Room::default()), now));
         assert!(!change(&|facts| facts.incoming.used += 1, now));
         assert!(change(&|facts| facts.incoming.limit += 1, now), "the limit is no such number");
+        assert!(change(&|facts| facts.closed = Some("it is to be booted".into()), now), "nobody waits for that");
         assert!(change(&|facts| facts.bridges = ["br0".to_owned()].into(), now));
         assert!(!change(&|facts| facts.ram_available_bytes += 4096, now + VOLATILE_FACTS_AGE_MAX / 2));
         assert!(change(&|_| (), now + VOLATILE_FACTS_AGE_MAX), "it differs from what was told");

@@ -58,6 +58,7 @@ pub(super) fn facts() -> HostFacts {
         digests: Default::default(),
         nics: vec![],
         swtpm: None,
+        closed: None,
     }
 }
 

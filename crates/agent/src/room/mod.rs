@@ -19,7 +19,7 @@ use skein_guest_ram::{RamBlock, is_guest_ram};
 use skein_handover::MigrationId;
 use skein_host::ControlGroups;
 use skein_hypervisor::{Guest, ProcessId};
-use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, refusal, refused_copy};
+use skein_inventory::{Accel, CopyRoom, NoRoom, Room, RoomNeed, closed_cure, refusal, refused_copy};
 use tracing::{info, warn};
 
 use self::closing::Closing;
@@ -45,8 +45,8 @@ pub(crate) struct HostRoom {
     reserved: Mutex<Reservations>,
     /// Whether this host takes guests.
     closing: Closing,
-    /// Says whether the host may be booted at any moment.
-    may_boot: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
+    /// Says why the host may be booted at any moment.
+    may_boot: OnceLock<Box<dyn Fn() -> Option<String> + Send + Sync>>,
     /// Where QEMUs have their guests' RAM, as they said when they were first asked.
     ram_at: Mutex<HashMap<ProcessId, Vec<Range<u64>>>>,
 }
@@ -165,30 +165,35 @@ impl HostRoom {
     /// # Errors
     /// It may.
     pub(crate) fn open(&self) -> Result<(), String> {
-        if self.may_boot() {
-            return Err(format!("{} is being updated, and may be booted at any moment", self.host));
+        if let Some(why) = self.may_boot() {
+            return Err(format!("{} may be booted at any moment: {why}", self.host));
         }
         self.closing.open();
         Ok(())
     }
 
-    /// Has no guest be let in while `may_boot` says that the host may be booted at any moment. The call comes once.
-    pub(crate) fn closed_while(&self, may_boot: impl Fn() -> bool + Send + Sync + 'static) {
+    /// Has no guest be let in while `may_boot` says why the host may be booted at any moment. The call comes once.
+    pub(crate) fn closed_while(&self, may_boot: impl Fn() -> Option<String> + Send + Sync + 'static) {
         let _ = self.may_boot.set(Box::new(may_boot));
     }
 
-    fn may_boot(&self) -> bool {
-        self.may_boot.get().is_some_and(|may_boot| may_boot())
+    fn may_boot(&self) -> Option<String> {
+        self.may_boot.get().and_then(|may_boot| may_boot())
+    }
+
+    /// Returns why this host takes no guest. `None`: it takes guests.
+    pub(crate) fn closed(&self) -> Option<String> {
+        let is_closed = self.closing.is_closed();
+        self.may_boot().or_else(|| is_closed.then(|| "a controller is about to have it switched off or updated".into()))
     }
 
     /// Refuses a guest while this host takes none.
     fn refuse_closed(&self) -> Result<(), NoRoom> {
-        let what = || format!("{} is about to be switched off or updated, and takes no guest", self.host);
-        let cure = "choose another host, or wake it when it sleeps: skein host wake";
-        if self.closing.is_closed() || self.may_boot() {
-            Err(NoRoom { what: what(), cure: cure.into() })
-        } else {
-            Ok(())
+        match self.closed() {
+            Some(why) => {
+                Err(NoRoom { what: format!("{} takes no guest: {why}", self.host), cure: closed_cure(&self.host) })
+            }
+            None => Ok(()),
         }
     }
 
@@ -526,8 +531,9 @@ mod tests {
         first.close(Duration::from_secs(600)).unwrap();
         let again = rooms(dir.path());
         for need in [need(GIB / 64), None] {
-            let told = again.admit_start("v1", need, Overcommit::Allowed).err().expect("nobody is let in").what;
-            assert_eq!(told, "hosta is about to be switched off or updated, and takes no guest");
+            let told = again.admit_start("v1", need, Overcommit::Allowed).err().expect("nobody is let in");
+            assert_eq!(told.what, "hosta takes no guest: a controller is about to have it switched off or updated");
+            assert!(told.cure.contains("skein host resume hosta"), "{}", told.cure);
         }
         assert!(again.admit(MigrationId(7), "v2", need(GIB / 64).unwrap()).is_err());
         again.open().unwrap();
@@ -543,8 +549,10 @@ mod tests {
         let rooms = rooms(dir.path());
         let may_boot = Arc::new(std::sync::atomic::AtomicBool::new(true));
         let asked = may_boot.clone();
-        rooms.closed_while(move || asked.load(std::sync::atomic::Ordering::SeqCst));
-        assert!(rooms.open().unwrap_err().contains("may be booted"));
+        let why = || "it is to be booted".to_owned();
+        rooms.closed_while(move || asked.load(std::sync::atomic::Ordering::SeqCst).then(why));
+        assert_eq!(rooms.open().unwrap_err(), "hosta may be booted at any moment: it is to be booted");
+        assert_eq!(rooms.closed().as_deref(), Some("it is to be booted"));
         assert!(rooms.admit_start("v1", None, Overcommit::Allowed).is_err());
         assert!(rooms.admit(MigrationId(7), "v2", need(GIB / 64).unwrap()).is_err());
         may_boot.store(false, std::sync::atomic::Ordering::SeqCst);

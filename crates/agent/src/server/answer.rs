@@ -65,7 +65,7 @@ impl RequestServer {
                 self.migrations.rates().set_cluster(limit, Instant::now() + Duration::from_secs(for_s));
                 Ok(Reply::Done)
             }
-            Request::HostClose { for_s, power_off } => self.host_close(for_s, power_off),
+            Request::HostClose { for_s, power_off, stays_on } => self.host_close(for_s, power_off, stays_on),
             Request::HostUpdate { id, how, order, for_s } => self.host_update(&id, how, order, for_s),
             Request::MigrationSwitch { id, deadline_s } => self.migration_switch(&id, deadline_s),
             Request::MigrationResolve { id, other_host_is_off } => self.migration_resolve(&id, other_host_is_off),

@@ -10,11 +10,15 @@ use super::refusal::{Answered, refusal};
 use super::request_server::RequestServer;
 
 impl RequestServer {
-    /// Takes no guests for a time, if there is none; and has the host shut down then, if that is asked for.
-    pub(super) fn host_close(&self, for_s: u64, power_off: bool) -> Answered<Reply> {
+    /// Takes no guests for a time, if there is none; and has the host shut down then, if that is asked for. `stays_on`:
+    /// a person says that the host is not booted any more by what an update had ordered.
+    pub(super) fn host_close(&self, for_s: u64, power_off: bool, stays_on: bool) -> Answered<Reply> {
         if power_off && self.power_off.is_empty() {
             let cure = "start it with --power-off COMMAND; or skein property set host NAME sleep=device";
             return Err(Box::new(refusal("this host's agent has no command that shuts the host down", cure)));
+        }
+        if stays_on && for_s == 0 {
+            self.updates.forget_boot().map_err(|(message, cure)| Box::new(refusal(message, cure)))?;
         }
         self.close(for_s)?;
         let Some(program) = self.power_off.first().filter(|_| power_off) else { return Ok(Reply::Done) };
@@ -40,7 +44,7 @@ impl RequestServer {
 
     fn close(&self, for_s: u64) -> Answered<()> {
         if for_s == 0 {
-            return self.rooms.open().map_err(|why| Box::new(refusal(why, "wait until that is over")));
+            return self.rooms.open().map_err(|why| Box::new(refusal(why, "wait until that is over, or boot it")));
         }
         let time = Duration::from_secs(for_s);
         self.rooms.close(time).map_err(|why| Box::new(refusal(why, "the host stays on: empty it first")))

@@ -89,6 +89,10 @@ impl ControlledHost for ServedHost {
         self.server.starter.own_facts(None, &GuestFiles::default()).to_api()
     }
 
+    fn closed(&self) -> Option<String> {
+        self.server.rooms.closed()
+    }
+
     fn vms(&self) -> Vec<VmView> {
         self.server.vms.all().iter().map(|vm| vm.show()).collect()
     }
@@ -97,6 +101,7 @@ impl ControlledHost for ServedHost {
         let mut hasher = DefaultHasher::new();
         self.server.migrations.view().changes().hash(&mut hasher);
         self.server.vms.all().iter().for_each(|vm| vm.outline().hash(&mut hasher));
+        self.server.rooms.closed().hash(&mut hasher);
         hasher.finish()
     }
 

@@ -58,6 +58,7 @@ pub(crate) fn host_facts(
         incoming,
         outgoing,
         journal,
+        closed: rooms.closed(),
     });
     for nic in facts.nics.iter_mut().filter(|nic| nic.speed_bits_per_s.is_none()) {
         nic.speed_bits_per_s = probes.nic_bits_per_s(&nic.name).map(wire_bits_per_s);

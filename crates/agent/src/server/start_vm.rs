@@ -47,14 +47,28 @@ impl RequestServer {
         let overcommit = if options.overcommit { Overcommit::Allowed } else { Overcommit::Refused };
         let started = self.vms.boot(
             planned,
-            || self.rooms.admit_start(&name, need, overcommit).map_err(or_all_the_same),
-            |reservation, vm, running| reservation.confirm_start(vm, running, need).map_err(or_all_the_same),
+            || self.rooms.admit_start(&name, need, overcommit).map_err(|lack| self.or_all_the_same(lack)),
+            |reservation, vm, running| {
+                reservation.confirm_start(vm, running, need).map_err(|lack| self.or_all_the_same(lack))
+            },
         );
         Ok(started?)
     }
 }
 
 impl RequestServer {
+    /// Adds that a VM may be started without room, unless this host takes no guest, whatever room there is.
+    fn or_all_the_same(&self, lack: NoRoom) -> NoRoom {
+        if self.rooms.closed().is_some() {
+            return lack;
+        }
+        let cure = format!(
+            "{}; or start it all the same with --overcommit: the kernel may kill it for that, or another guest",
+            lack.cure
+        );
+        NoRoom { cure, ..lack }
+    }
+
     /// Asks the cluster whether a person may start a VM here. Until the returned turn is over nobody has the VM
     /// forgotten. `None`: this host has no controllers.
     fn allow_start(&self, name: &str, is_without: bool) -> Answered<Option<Turn>> {
@@ -106,12 +120,4 @@ impl RequestServer {
                 .into(),
         }))
     }
-}
-
-fn or_all_the_same(lack: NoRoom) -> NoRoom {
-    let cure = format!(
-        "{}; or start it all the same with --overcommit: the kernel may kill it for that, or another guest",
-        lack.cure
-    );
-    NoRoom { cure, ..lack }
 }

@@ -28,7 +28,7 @@ same_fields!(skein_inventory::RoomLimit => RoomLimit { owner, name, limit, used,
 same_fields!(skein_inventory::Room => Room { unread | limits });
 same_fields!(facts::HostFacts => HostFacts {
     name, boot_id, ram_bytes, ram_available_bytes, kept_ram_bytes, cpus, cpu_vendor, cpu_flags, kvm, bridges,
-    taps_in_use, journal, digests, swtpm | room, hugepages, qemu, vms, incoming, outgoing, files, nics
+    taps_in_use, journal, digests, swtpm, closed | room, hugepages, qemu, vms, incoming, outgoing, files, nics
 });
 
 impl ToApi for Presence {

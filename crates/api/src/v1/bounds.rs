@@ -150,7 +150,9 @@ impl Request {
                 }
                 within("for_s", Some(*for_s), &UPDATE_TIME_RANGE_S)
             }
-            Request::HostClose { for_s, power_off: _ } => within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S),
+            Request::HostClose { for_s, power_off: _, stays_on: _ } => {
+                within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S)
+            }
             Request::VmList | Request::HostList | Request::NetProbes | Request::MigrationList | Request::Version => {
                 Ok(())
             }

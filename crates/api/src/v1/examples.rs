@@ -66,8 +66,9 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationLimit { id: name(), rate_bits_per_s: None },
         Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
-        Request::HostClose { for_s: 0, power_off: false },
-        Request::HostClose { for_s: 600, power_off: true },
+        Request::HostClose { for_s: 0, power_off: false, stays_on: false },
+        Request::HostClose { for_s: 0, power_off: false, stays_on: true },
+        Request::HostClose { for_s: 600, power_off: true, stays_on: false },
         Request::MigrationResolve { id: name(), other_host_is_off: true },
         held(HoldOptions { longest_s: Some(3600), window: None }),
         held(HoldOptions { longest_s: None, window: Some(window(None)) }),
@@ -253,6 +254,7 @@ fn facts() -> HostFacts {
             NicFacts { name: "eth1".into(), speed_bits_per_s: None },
         ],
         swtpm: Some("0.8.2".into()),
+        closed: Some("it is to be booted".into()),
     }
 }
 
@@ -272,6 +274,7 @@ fn bare_facts() -> HostFacts {
         digests: Default::default(),
         nics: vec![],
         swtpm: None,
+        closed: None,
         ..facts()
     }
 }

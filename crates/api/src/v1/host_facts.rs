@@ -59,6 +59,9 @@ pub struct HostFacts {
     /// The version of swtpm, which emulates guests' TPMs; `None`: not installed.
     #[serde(default)]
     pub swtpm: Option<String>,
+    /// Why the host takes no guest now; `None`: the host takes guests, or the agent's version does not tell.
+    #[serde(default)]
+    pub closed: Option<String>,
 }
 
 /// QEMU's version.

@@ -208,6 +208,10 @@ pub enum Request {
         /// Whether to shut the host down then, by the command that its administrator gave the agent.
         #[serde(default)]
         power_off: bool,
+        /// Whether a person says that the host is not booted any more by what an update had ordered. The order is then
+        /// over, unless the host may be going down; with 0 seconds only.
+        #[serde(default)]
+        stays_on: bool,
     },
     /// Bring the host up to date for a controller, once for each id; or only tell how far that is. An order is refused
     /// if there is a guest, or one is on its way; once it is taken, the host takes no guest. →

@@ -382,6 +382,7 @@ fn shown(host: &HostView) -> String {
             format!("{} for guests that come{owner}", about_bytes(limit.left()))
         });
         rows.extend([
+            ("closed", facts.closed.as_ref().map(|why| format!("takes no guest: {why}")).unwrap_or_default()),
             ("cpus", format!("{} ({}, {})", facts.cpus, facts.cpu_vendor, count(facts.cpu_flags.len(), "flag"))),
             ("ram", format!("{} of {} free", about_bytes(facts.ram_available_bytes), about_bytes(facts.ram_bytes))),
             ("room", room),

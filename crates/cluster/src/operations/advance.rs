@@ -340,8 +340,8 @@ impl Controller {
         runs_twice.map(|(vm, hosts)| (vm.to_owned(), others(hosts))).collect()
     }
 
-    /// Returns the guests that have come to a host, and whose host of before has not told yet that they have left. Those
-    /// that run on both are [`Controller::doubles`].
+    /// Returns the guests that have come to a host, and whose host of before has not told yet that they have left.
+    /// Those that run on both are [`Controller::doubles`].
     pub(crate) fn untold_on(&self, host: &str) -> BTreeSet<&str> {
         let here = self.untold.iter().filter(|(of, _)| of == host).map(|(_, vm)| vm.as_str());
         let here: BTreeSet<&str> = here.collect();
@@ -382,8 +382,9 @@ impl Controller {
                 MoveState::Begun => {
                     self.call_off(&operation, index);
                     self.look_at_begun(now, &mut operation, index);
+                    // It is not tried again, and nothing of it is under way.
                     if operation.moves[index].state == MoveState::Waiting {
-                        operation.moves[index].state = MoveState::Failed;
+                        operation.moves[index].state = MoveState::Left;
                     }
                 }
                 MoveState::Done | MoveState::Failed | MoveState::Left => {}

@@ -122,8 +122,8 @@ impl Controller {
         Some(Answer::conflict(format!("'{vm}' is not known to be off: {why}"), "see skein vm list on the hosts"))
     }
 
-    /// Refuses a host that somebody chose for a start, if it takes none, or not this VM.
-    fn takes_none(&self, vm: &str, record: &VmRecord, on: &str) -> Option<Answer> {
+    /// Refuses a host that somebody chose for a VM, if it takes none, or not this VM.
+    pub(crate) fn takes_no_guest(&self, vm: &str, record: &VmRecord, on: &str) -> Option<Answer> {
         let Some(host) = self.tables.hosts.get(on).map(|found| &found.value) else { return Some(no_host(on)) };
         if host.contact == Contact::Asleep {
             return Some(Answer::conflict(format!("'{on}' sleeps"), format!("skein host wake {on}")));
@@ -136,9 +136,20 @@ impl Controller {
             let cure = "choose another host, or see that its agent runs";
             return Some(Answer::conflict(format!("'{on}' does not report"), cure));
         }
+        if let Some(refusal) = self.closed_refusal(on) {
+            return Some(refusal);
+        }
         if !is_owner(Some(record), Some(on)) {
             let message = format!("'{on}' is none of the possible owners of '{vm}'");
             return Some(Answer::conflict(message, "change its settings first, or choose another host"));
+        }
+        None
+    }
+
+    /// Refuses a host that somebody chose for a start, if it takes none, or cannot start this VM.
+    fn takes_none(&self, vm: &str, record: &VmRecord, on: &str) -> Option<Answer> {
+        if let Some(refusal) = self.takes_no_guest(vm, record, on) {
+            return Some(refusal);
         }
         if record.definition.is_none() && record.host.as_deref() != Some(on) {
             let message = format!("nobody knows the definition of '{vm}': another program had started it");

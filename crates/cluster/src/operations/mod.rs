@@ -42,5 +42,5 @@ mod update;
 mod update_check;
 mod wake;
 
-pub(crate) use record::{Pending, is_held, is_owner};
+pub(crate) use record::{Pending, is_held};
 pub(crate) use start::keeps_state;

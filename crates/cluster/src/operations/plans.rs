@@ -100,13 +100,16 @@ impl Controller {
             Some(PlanPurpose::Preview { asked, mut operation }) => {
                 let answer = match result {
                     Ok(planned) => {
-                        let wake = planned.wake.join(", ");
+                        let (wake, why_none) = (planned.wake.join(", "), planned.why_none.clone());
                         take_over(&mut operation, planned);
                         self.tell_by_hand(&mut operation, 0, false);
                         self.tell_doubles(&mut operation);
                         self.tell_exclusions(&mut operation, 0);
                         self.add_off_moves(&mut operation);
                         operation.message = "nothing was begun: this is what would be done".into();
+                        if !why_none.is_empty() {
+                            operation.message = why_none;
+                        }
                         if !wake.is_empty() {
                             operation.message += &format!("; {wake} would be woken first, and has a place");
                         }
@@ -215,6 +218,24 @@ impl Controller {
         Want::Better(Box::new(Better { config, outlooks: self.optimizer.outlooks(), rounds, now_ms: now.mono_ms }))
     }
 
+    /// Returns the VMs that a drain of a host, and those that it follows, moved away, and that are away.
+    pub(crate) fn away(&self, host: &str, drain: &str) -> BTreeSet<&str> {
+        let drains: Vec<&str> = self.drains(drain).collect();
+        let drains = drains.into_iter().filter_map(|id| self.tables.operations.get(id));
+        // What somebody else moved away, somebody else brings home.
+        let left = drains.flat_map(|drain| &drain.value.moves);
+        let left = left.filter(|of| of.from == host && of.detail != MOVED_BY_HAND);
+        let is_away = |vm: &&str| self.tables.vms.get(*vm).is_some_and(|vm| vm.value.host.as_deref() != Some(host));
+        left.map(|of| of.vm.as_str()).filter(is_away).collect()
+    }
+
+    /// Returns ` --bring-home` if a host has guests that its last drain moved away, for the words that say how the host
+    /// takes guests again.
+    pub(crate) fn home_option(&self, host: &str) -> &'static str {
+        let drain = self.tables.hosts.get(host).and_then(|found| found.value.drain.as_deref());
+        if drain.is_some_and(|drain| !self.away(host, drain).is_empty()) { " --bring-home" } else { "" }
+    }
+
     /// Returns what an operation wants planned now.
     pub(crate) fn want(&self, now: Now, operation: &Operation) -> (Want, Excluded) {
         let want = match &operation.kind {
@@ -222,16 +243,9 @@ impl Controller {
             OperationKind::Drain { host, .. } => Want::Empty { host: host.clone() },
             kind if starts(kind) => return (self.want_starts(now, operation), self.excluded_of(operation)),
             OperationKind::Optimize { aggressiveness, .. } => self.better(now, *aggressiveness),
-            OperationKind::Resume { host, drain } => {
-                let drains = self.drains(drain).filter_map(|id| self.tables.operations.get(id));
-                // What somebody else moved away, somebody else brings home.
-                let left = drains.flat_map(|drain| &drain.value.moves);
-                let left = left.filter(|of| of.from == *host && of.detail != MOVED_BY_HAND);
-                let is_away =
-                    |vm: &&str| self.tables.vms.get(*vm).is_some_and(|vm| vm.value.host.as_ref() != Some(host));
-                let away: BTreeSet<&str> = left.map(|of| of.vm.as_str()).filter(is_away).collect();
-                Want::At { places: away.into_iter().map(|vm| (vm.to_owned(), host.clone())).collect() }
-            }
+            OperationKind::Resume { host, drain } => Want::At {
+                places: self.away(host, drain).into_iter().map(|vm| (vm.to_owned(), host.clone())).collect(),
+            },
             // They are never planned.
             _ => Want::Start { vms: Vec::new() },
         };

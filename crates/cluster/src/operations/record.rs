@@ -251,7 +251,9 @@ fn progress(now: Now, operation: &Operation, by_pace_ms: Option<u64>) -> Progres
             _ => {}
         }
     }
-    if operation.state.is_over() {
+    // What is over says nothing of what an operation waits for once its moves are made.
+    let is_made = !operation.moves.is_empty() && operation.moves.iter().all(|of| of.state.is_over());
+    if operation.state.is_over() || is_made {
         return progress;
     }
     let elapsed = now.wall.0.saturating_sub(operation.created.0);

@@ -1,10 +1,12 @@
 //! A migration that is under way is switched, limited or called off through the controller: its source's agent is
-//! asked, and what the agent answers is answered. Nothing of this is in the store.
+//! asked, and what the agent answers is answered. Nothing of this is in the store. A host that takes no guest by its
+//! agent's word takes guests again the same way.
 
 use skein_api::{Migration, Reply, Request};
 
 use crate::answer::{Answer, Ask, Asked, MigrationAsk, RefusedKind};
-use crate::ask::no_vm;
+use crate::ask::{no_vm, repeat_key};
+use crate::observed::SessionId;
 use crate::state::{CommandPurpose, Controller, Relay};
 use crate::time::Now;
 use crate::words::refusal_words;
@@ -35,29 +37,42 @@ impl Controller {
             let message = format!("'{source}' does not report, which has the migration of '{vm}'");
             return Some(Answer::conflict(message, format!("ask on that host: skein migration show {vm}")));
         };
-        let purpose = CommandPurpose::Relay { asked: asked.id };
-        self.relays.insert(asked.id, Relay { asked: Box::new(asked), source, until_ms: now.mono_ms + ANSWER_MS });
-        self.send(session, purpose, None, request);
+        self.relay(now, asked, source, session, request);
         None
+    }
+
+    /// Asks a host's agent what somebody asked: the answer comes with the agent's.
+    pub(crate) fn relay(&mut self, now: Now, asked: Asked, host: String, session: SessionId, request: Request) {
+        let purpose = CommandPurpose::Relay { asked: asked.id };
+        let until_ms = now.mono_ms + ANSWER_MS;
+        self.relays.insert(asked.id, Relay { asked: Box::new(asked), source: host, until_ms });
+        self.send(session, purpose, None, request);
     }
 
     /// Takes the agent's answer.
     pub(crate) fn relayed(&mut self, now: Now, asked: u64, reply: Reply) {
         let Some(Relay { asked, source, .. }) = self.relays.remove(&asked) else { return };
-        let answer = match reply {
-            Reply::Migration(migration) => {
+        let answer = match (reply, &asked.ask) {
+            (Reply::Done, Ask::Resume { host, request }) => {
+                self.opened(host, &Reply::Done);
+                self.resume(now, host, request, &asked.by)
+            }
+            (Reply::Migration(migration), _) => {
                 let shown = self.shown_migration(&migration);
                 if let Some(observed) = self.observed.get_mut(&source) {
                     observed.migrations.insert(migration.id, *migration);
                 }
                 Answer::Migration(Box::new(shown))
             }
-            Reply::Error(refusal) => Answer::conflict(refusal_words(refusal), format!("see skein host show {source}")),
+            (Reply::Error(refusal), _) => {
+                Answer::conflict(refusal_words(refusal), format!("see skein host show {source}"))
+            }
             _ => Answer::conflict(
                 format!("the agent of '{source}' answered something else than was asked"),
                 "see whether its release is the controllers': skein host list",
             ),
         };
+        self.remember_repeat(now, repeat_key(&asked), asked.what.clone(), &answer);
         self.answer_audited(now, asked.id, (asked.by, asked.from, asked.what), answer);
     }
 

@@ -153,11 +153,11 @@ impl Controller {
                     host: host.to_owned(),
                     deadline: None,
                     evacuate: false,
-                    follows: found.drain.clone(),
+                    follows: found.drain_before(),
                 };
                 let drain = self.begin_operation(now, kind, OperationState::Planning, &operation.by.clone());
                 let id = drain.id;
-                self.set_mode(host, HostRecord { mode: HostMode::Draining, drain: Some(id.clone()), ..found });
+                self.set_mode(host, found.drained_by(id.clone()));
                 operation.message = format!("its guests leave, by operation {id}");
                 operation.power.get_or_insert_default().drain = Some(id);
                 self.save_operation(now, operation);
@@ -239,7 +239,7 @@ impl Controller {
         let Some(session) = self.session_of(host) else { return };
         let purpose = CommandPurpose::Operate { operation: operation.id.clone() };
         self.set_power_run(&operation.id, PowerRun::Closing);
-        self.send(session, purpose, None, Request::HostClose { for_s: CLOSED_S, power_off: false });
+        self.send(session, purpose, None, Request::HostClose { for_s: CLOSED_S, power_off: false, stays_on: false });
     }
 
     /// Takes an agent's answer: that its host takes no guests, or is being shut down.
@@ -274,7 +274,7 @@ impl Controller {
         if settings.sleep == SleepBy::Agent {
             let Some(session) = self.session_of(host) else { return };
             let purpose = CommandPurpose::Operate { operation: operation.id.clone() };
-            self.send(session, purpose, None, Request::HostClose { for_s: CLOSED_S, power_off: true });
+            self.send(session, purpose, None, Request::HostClose { for_s: CLOSED_S, power_off: true, stays_on: false });
         } else {
             let purpose = PowerPurpose::Change { operation: operation.id.clone() };
             let job = self.send_power(host, PowerAction::Shutdown, purpose);
@@ -352,8 +352,10 @@ impl Controller {
         };
         let mode = mode_before(&operation);
         let power = PowerRecord { asleep: Some(asleep), ..found.power.clone() };
-        let record =
-            HostRecord { contact: Contact::Asleep, contact_since: now.wall, mode, drain: None, power, ..found };
+        // Its guests come home once it is awake, if somebody asks for that.
+        let drain = found.drain.clone().filter(|drain| !self.away(host, drain).is_empty());
+        let (contact, contact_since, guests_stay_away) = (Contact::Asleep, now.wall, drain.is_some());
+        let record = HostRecord { contact, contact_since, mode, drain, guests_stay_away, power, ..found };
         self.set_mode(host, record);
         self.forget_said(host, "the host sleeps");
         self.end_change(now, operation, OperationState::Done, "it sleeps".into());
@@ -366,7 +368,8 @@ impl Controller {
         self.give_back(&operation, host);
         let stays = match was_told(&operation, 1) {
             true => format!(
-                "; it stays in maintenance, as it may shut down yet: once it will not, skein host resume {host}"
+                "; it stays in maintenance, as it may shut down yet: once it will not, skein host resume {host}{}",
+                self.home_option(host)
             ),
             false => String::new(),
         };
@@ -389,7 +392,12 @@ impl Controller {
         }
         let is_closed = operation.power.as_ref().is_some_and(|power| power.stage == PowerStage::Stopping);
         if let Some(session) = self.session_of(host).filter(|_| is_closed) {
-            self.send(session, CommandPurpose::Reopen, None, Request::HostClose { for_s: 0, power_off: false });
+            self.send(
+                session,
+                CommandPurpose::Reopen,
+                None,
+                Request::HostClose { for_s: 0, power_off: false, stays_on: false },
+            );
         }
     }
 }

@@ -52,8 +52,8 @@ impl Controller {
         }
     }
 
-    /// Returns what stands against what a person wants on a host that has not reported, or with a VM that the cluster is
-    /// starting elsewhere.
+    /// Returns what stands against what a person wants on a host that has not reported, or with a VM that the cluster
+    /// is starting elsewhere.
     pub(super) fn unheard_or_claimed(&self, host: &str, vm: &str) -> Option<Against> {
         if self.reporting(host).is_none() {
             return Some((true, format!("'{host}' has not reported yet"), "ask again in a moment".into()));

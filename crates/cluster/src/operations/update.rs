@@ -100,11 +100,10 @@ impl Controller {
             Some(begun) => Some(begun.id),
             None if is_empty => None,
             None => {
-                let follows = found.drain.clone();
+                let follows = found.drain_before();
                 let kind = OperationKind::Drain { host: host.clone(), deadline: None, evacuate: false, follows };
                 let drain = self.begin_operation(now, kind, OperationState::Planning, &operation.by.clone());
-                let record = HostRecord { mode: HostMode::Draining, drain: Some(drain.id.clone()), ..found.clone() };
-                self.set_mode(&host, record);
+                self.set_mode(&host, found.drained_by(drain.id.clone()));
                 Some(drain.id)
             }
         };
@@ -166,6 +165,12 @@ impl Controller {
             Some(state) if !state.is_over() => {
                 if is_cancelling && state != OperationState::Cancelling {
                     self.cancel(now, &id);
+                }
+                let waits = drain.map(|drain| drain.message).filter(|message| !message.is_empty());
+                let waits = waits.map(|message| format!(": {message}")).unwrap_or_default();
+                let message = numbered(&operation, index, &format!("its guests leave, by operation {id}{waits}"));
+                if message != operation.message {
+                    self.save_operation(now, Operation { message, ..operation });
                 }
             }
             _ if is_cancelling => self.give_host_back(now, operation, index),
@@ -254,7 +259,7 @@ impl Controller {
         let order = !is_booted(&found, of);
         let for_s = terms.wait_s + CLOSED_MORE_S;
         let request = match run.opens {
-            true => Request::HostClose { for_s: 0, power_off: false },
+            true => Request::HostClose { for_s: 0, power_off: false, stays_on: false },
             false => Request::HostUpdate { id, how: terms.how, order, for_s },
         };
         self.send(session, purpose, None, request);
@@ -267,14 +272,19 @@ impl Controller {
         let of = &update.hosts[index];
         let opens = self.runs.get(&operation.id).is_some_and(|run| run.update.opens);
         match reply {
-            Reply::Done if opens => self.begin_return(now, operation, index),
+            Reply::Done if opens => {
+                let host = of.host.clone();
+                self.opened(&host, &Reply::Done);
+                self.begin_return(now, operation, index);
+            }
             Reply::HostUpdate(HostUpdateView { state, message }) if !opens => match state {
                 UpdateRunState::Running => {
                     let host = of.host.clone();
                     let step = match terms.how {
                         UpdateHow::Manual => format!(
                             "it has no guest and takes none: update it now, and boot it; if it need not be booted: \
-                             skein host resume {host}"
+                             skein host resume {host}{}",
+                            self.home_option(&host)
                         ),
                         _ => message,
                     };

@@ -158,8 +158,10 @@ impl Controller {
         let words: Vec<String> = blocks.map(|of| format!("{}: {}", of.host, of.detail)).collect();
         let open = self.open_operations().find(|of| of.update.is_some());
         operation.message = match (words.is_empty(), open) {
-            (false, _) => format!("nothing would be begun: {}; {BLOCKED_CURE}", words.join("; ")),
-            (true, Some(open)) => format!("nothing would be begun now: hosts are updated already, by {}", open.id),
+            (_, Some(open)) => {
+                format!("nothing would be begun now: hosts are being updated already, by operation {}", open.id)
+            }
+            (false, None) => format!("nothing would be begun: {}; {BLOCKED_CURE}", words.join("; ")),
             (true, None) => "nothing was begun: this is what would be done".into(),
         };
         operation.progress.left_ms = None;

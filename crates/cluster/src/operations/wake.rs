@@ -11,7 +11,7 @@ use crate::ask::no_host;
 use crate::records::HostRecord;
 use crate::state::{Controller, PowerAction, PowerPurpose, PowerResult, PowerRun};
 use crate::time::Now;
-use crate::words::NOBODY;
+use crate::words::{NOBODY, open_words};
 
 /// How often it is read whether a host has power that does not report, in milliseconds.
 const READ_PERIOD_MS: u64 = 5_000;
@@ -26,6 +26,10 @@ impl Controller {
         let Some(found) = self.tables.hosts.get(host).map(|found| found.value.clone()) else { return no_host(host) };
         if found.contact == Contact::Online {
             if found.power.trouble.is_none() {
+                if let Some(why) = self.closed(host) {
+                    let message = format!("'{host}' is awake, and takes no guest: {why}");
+                    return Answer::conflict(message, open_words(host));
+                }
                 return Answer::conflict(format!("'{host}' is awake"), format!("see skein host show {host}"));
             }
             self.clear_trouble(host);

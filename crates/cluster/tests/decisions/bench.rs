@@ -670,5 +670,6 @@ pub fn facts(host: &str) -> HostFacts {
         digests: BTreeMap::new(),
         nics: Vec::new(),
         swtpm: None,
+        closed: None,
     }
 }

@@ -1,10 +1,12 @@
 //! Migrations that somebody began on a host, and not the controller.
 
-use skein_api::cluster::{DrainRequest, HostMode, MigrateRequest, MoveState, OperationState, ResumeRequest};
+use skein_api::cluster::{
+    DrainRequest, HostMode, MigrateRequest, MoveState, OperationKind, OperationState, ResumeRequest,
+};
 use skein_api::{FailureReason, HoldOptions, Outcome, Refusal, Reply, Request};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 
-use crate::bench::{Bench, Hand, preview};
+use crate::bench::{Bench, Hand, drain, preview};
 
 const HELD: Hand = Hand { vm: "web", from: "alpha", to: "beta", id: 7, is_held: true };
 const RUNS: Hand = Hand { is_held: false, ..HELD };
@@ -318,4 +320,24 @@ fn a_migration_does_not_wait_for_a_host_that_is_lost() {
     bench.wait_s(20);
     let refused = bench.refused(migrate(Some("gamma")));
     assert!(refused.message.contains("'web' is on 'alpha', which does not report"), "{refused:?}");
+}
+
+#[test]
+fn a_drain_that_waits_becomes_an_evacuation() {
+    let mut bench = bench(&HELD);
+    let begun = bench.drain("alpha");
+    bench.wait_s(10);
+    assert!(bench.now(&begun).message.contains("skein migration switch web"));
+    assert!(bench.refused(drain("alpha")).message.contains("is being drained already"));
+    let dry_run = DrainRequest { evacuate: true, dry_run: true, ..DrainRequest::default() };
+    bench.begin(Ask::Drain { host: "alpha".into(), request: dry_run });
+    assert!(matches!(bench.now(&begun).kind, OperationKind::Drain { evacuate: false, .. }), "it is only shown");
+    let same = bench.begin(evacuate("alpha"));
+    assert_eq!(same.id, begun.id);
+    assert!(matches!(bench.now(&begun).kind, OperationKind::Drain { evacuate: true, .. }));
+    bench.wait_s(1);
+    assert!(bench.sent.iter().any(|sent| matches!(sent.request, Request::MigrationSwitch { .. })), "{:?}", bench.sent);
+    bench.obey_all();
+    bench.wait_s(1);
+    assert_eq!(bench.now(&begun).state, OperationState::Done);
 }

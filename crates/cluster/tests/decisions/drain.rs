@@ -251,3 +251,56 @@ fn a_drain_that_was_called_off_tells_the_truth_of_each_guest_after_a_restart() {
         }
     }
 }
+
+fn plain(host: &str) -> Ask {
+    Ask::Resume { host: host.into(), request: ResumeRequest::default() }
+}
+
+#[test]
+fn guests_come_home_also_after_their_host_takes_guests_again() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.drain("alpha");
+    bench.obey_all();
+    assert_eq!(bench.ask(plain("alpha")), Answer::Done);
+    assert_eq!(bench.host("alpha").mode, HostMode::Active);
+    let refused = bench.refused(plain("alpha"));
+    assert!(refused.message.contains("takes guests already"), "{refused:?}");
+    assert!(refused.cure.contains("skein host resume alpha --bring-home"), "{refused:?}");
+    bench.begin(resume("alpha"));
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+    // Nothing is away any more.
+    let refused = bench.refused(resume("alpha"));
+    assert!(!refused.cure.contains("--bring-home"), "{refused:?}");
+}
+
+#[test]
+fn guests_that_were_left_where_they_went_are_no_part_of_a_later_drain() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "first");
+    bench.drain("alpha");
+    bench.obey_all();
+    bench.ask(plain("alpha"));
+    bench.run_vm("alpha", "second");
+    bench.drain("alpha");
+    bench.obey_all();
+    bench.begin(resume("alpha"));
+    bench.obey_all();
+    assert_eq!((bench.has("alpha"), bench.has("beta")), (vec!["second"], vec!["first"]));
+}
+
+#[test]
+fn a_drain_whose_moves_are_made_says_no_time_while_it_waits() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "db");
+    bench.run_vm("alpha", "web");
+    bench.begin_by_hand(&Hand { vm: "web", from: "alpha", to: "beta", id: 7, is_held: true });
+    let begun = bench.drain("alpha");
+    bench.obey_all();
+    bench.wait_s(5);
+    let waits = bench.now(&begun);
+    assert!(waits.message.contains("web is held"), "{waits:?}");
+    let progress = waits.progress;
+    assert_eq!((waits.state, progress.moves_done, progress.left_ms), (OperationState::Running, 1, None));
+}

@@ -6,6 +6,7 @@ mod bench;
 mod by_hand;
 mod certificates;
 mod clashes;
+mod closed;
 mod cpu_baseline;
 mod drain;
 mod fence;

@@ -165,7 +165,7 @@ fn a_host_that_has_a_guest_again_is_not_shut_down_and_takes_guests_again() {
     assert_eq!((ended.state, ended.message.as_str()), (OperationState::Failed, "its agent says: web runs here"));
     assert!(bench.powers.is_empty() && bench.host("alpha").mode == HostMode::Active);
     let reopened = &bench.sent.last().unwrap().request;
-    assert!(matches!(reopened, Request::HostClose { for_s: 0, power_off: false }), "{reopened:?}");
+    assert!(matches!(reopened, Request::HostClose { for_s: 0, power_off: false, stays_on: false }), "{reopened:?}");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use skein_api::cluster::{HostSettings, MoveState, OperationState, ResumeRequest, StartVmRequest, VmSettings};
+use skein_api::cluster::{
+    HostSettings, MoveState, OperationState, OptimizeRequest, ResumeRequest, StartVmRequest, VmSettings,
+};
 use skein_api::{Refusal, Reply, VmState};
 use skein_cluster::{Answer, Ask};
 
@@ -175,4 +177,16 @@ fn a_vm_is_started_where_it_is_because_its_host_has_it() {
     set(&mut bench, "web", VmSettings { preferred: names(&["beta"]), ..VmSettings::default() });
     let would = start(&mut bench);
     assert!(would.reason.contains("'gamma' has it"), "{would:?}");
+}
+
+#[test]
+fn an_optimisation_that_makes_no_move_says_what_the_best_would_cost_and_save() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm_of("alpha", "web", 1);
+    bench.run_vm_of("alpha", "db", 58);
+    let shown = bench.begin(Ask::Optimize { request: OptimizeRequest::default() });
+    assert!(shown.moves.is_empty(), "{shown:?}");
+    let message = &shown.message;
+    assert!(message.starts_with("the best move, ") && message.contains("alpha to beta, costs "), "{message}");
+    assert!(message.contains("at aggressiveness 3 it has to save "), "{message}");
 }

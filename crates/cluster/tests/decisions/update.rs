@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use skein_api::cluster::{
     Contact, HostMode, HostUpdateState, Operation, OperationState, ResumeRequest, UpdateRequest, VmSettings,
 };
-use skein_api::{HostUpdateView, Refusal, Reply, Request, UpdateHow, UpdateRunState, VmState};
+use skein_api::{HostUpdateView, Outcome, Refusal, Reply, Request, UpdateHow, UpdateRunState, VmState};
 use skein_cluster::{Answer, Ask, Input};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, Hand};
 
 fn update(request: UpdateRequest) -> Ask {
     Ask::Update { request }
@@ -418,4 +418,31 @@ fn what_must_not_be_in_the_middle_of_an_update_is_refused() {
     bench.set_device("b");
     let refused = bench.refused(Ask::Sleep { host: "b".into() });
     assert!(refused.message.contains("is to update it"), "{}", refused.message);
+}
+
+#[test]
+fn an_update_says_for_what_the_drain_of_its_host_waits() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.run_vm("a", "web");
+    bench.begin_by_hand(&Hand { vm: "web", from: "a", to: "b", id: 7, is_held: true });
+    let operation = bench.begin(of(&["a"], UpdateHow::Update));
+    bench.wait_s(5);
+    let now = bench.now(&operation);
+    assert!(now.message.contains("a (1 of 1): its guests leave") && now.message.contains("web is held"), "{now:?}");
+    let shown = bench.begin(update(UpdateRequest { dry_run: true, ..UpdateRequest::default() }));
+    assert!(shown.message.contains(&format!("being updated already, by operation {}", operation.id)), "{shown:?}");
+    bench.end_by_hand(&Hand { vm: "web", from: "a", to: "b", id: 7, is_held: true }, Outcome::Moved);
+    assert_eq!(asked(&mut bench).0, "a");
+    assert!(!bench.now(&operation).message.contains("held"), "{:?}", bench.now(&operation));
+}
+
+#[test]
+fn a_manual_update_says_how_the_guests_come_home() {
+    let mut bench = Bench::new(&["a", "b"]);
+    bench.run_vm("a", "web");
+    let operation = bench.begin(of(&["a", "b"], UpdateHow::Manual));
+    asked(&mut bench);
+    says(&mut bench, UpdateRunState::Running);
+    let message = bench.now(&operation).message;
+    assert!(message.ends_with("skein host resume a --bring-home"), "{message}");
 }

@@ -62,8 +62,8 @@ pub struct RestoreArgs {
 
 /// Have agents obey this store's controllers that obeyed another store's.
 ///
-/// Agents obey only the leader of the latest term that they have heard of. A store that was made or restored on a machine
-/// whose clock was behind has lower terms than the one before, and 'skein cluster status' says above which they have to
+/// Agents obey only the leader of the latest term that they have heard of. A store that was made or restored on a
+/// machine whose clock was behind has lower terms than the one before, and 'skein cluster status' says above which they have to
 /// be. First make sure that no controllers with another store lead the cluster: agents would refuse these from then on.
 /// All controllers that use this store have to be stopped.
 ///
@@ -99,8 +99,8 @@ pub fn raise_terms(args: RaiseTermsArgs) -> anyhow::Result<()> {
         }
     };
     skein_terminal::print(&format!(
-        "terms are above {}\nwhat hosts do now is not known before each has reported or is proven to be off (skein host \
-         list)\n",
+        "terms are above {}\nwhat hosts do now is not known before each has reported or is proven to be off (skein \
+         host list)\n",
         schema.term_base.0
     ))
 }

@@ -7,6 +7,11 @@ use super::run_state::standstill;
 use crate::facts::{MigrationSlots, PathFacts, Presence};
 use crate::problem::ProblemKind;
 
+/// Returns what to do about a host that takes no guest.
+pub fn closed_cure(host: &str) -> String {
+    format!("choose another host; or boot {host}, or if that is not needed any more: skein host resume {host}")
+}
+
 impl Checker<'_> {
     /// Checks what the two agents need: a guest that is free to move, a path, journals and migration slots.
     pub(super) fn agents(&mut self, paths: &[PathFacts]) {
@@ -58,6 +63,10 @@ impl Checker<'_> {
                 let cure = "make room on, or mend, the disk below its state directory; guests that run are not touched";
                 self.blocks(ProblemKind::Journal, what, cure);
             }
+        }
+        if let Some(why) = &target.closed {
+            let what = format!("{} takes no guest: {why}", target.name);
+            self.blocks(ProblemKind::Places, what, closed_cure(&target.name));
         }
         self.slots(source.outgoing, &source.name, "outgoing");
         self.slots(target.incoming, &target.name, "incoming");
@@ -190,6 +199,12 @@ pub(super) mod tests {
         (|w| w.target.incoming.used = 9, K::Places, Warns, &["hostb has 9 of 2 incoming", "queued"]),
         (|w| w.target.incoming = MigrationSlots { limit: 0, used: 0 }, K::Places, Blocks, &["hostb takes no incoming"]),
         (|w| w.source.outgoing = MigrationSlots { limit: 0, used: 1 }, K::Places, Blocks, &["hosta takes no outgoing"]),
+        (
+            |w| w.target.closed = Some("it is to be booted".into()),
+            K::Places,
+            Blocks,
+            &["hostb takes no guest: it is to be booted", "skein host resume hostb"],
+        ),
         (|w| w.target.vms[0].name = "web1".into(), K::NameTaken, Blocks, &["hostb has a guest named web1"]),
         (
             |w| w.target.vms[0] = VmFacts { name: "web1".into(), presence: Presence::Stopped },

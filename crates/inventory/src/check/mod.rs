@@ -25,6 +25,7 @@ mod tests;
 #[cfg(test)]
 mod world;
 
+pub use self::agents::closed_cure;
 use self::checker::Checker;
 pub use self::launch::TargetLaunch;
 pub use self::qemu::QEMU_OLDEST;

@@ -86,6 +86,7 @@ pub(super) fn host(name: &str) -> HostFacts {
         digests: BTreeMap::from([("/boot/vmlinuz".into(), "1".into()), ("/boot/initrd".into(), "2".into())]),
         nics: vec![NicFacts { name: "eth0".into(), speed_bits_per_s: Some(1_000_000_000) }],
         swtpm: Some("0.7.1".into()),
+        closed: None,
     }
 }
 

@@ -66,7 +66,7 @@ impl Default for Config {
 
 impl Config {
     /// Returns how many seconds have to be saved for each second that is sent.
-    fn price(&self) -> f64 {
+    pub fn price(&self) -> f64 {
         16.0 / f64::from(1u32 << self.aggressiveness)
     }
 }
@@ -161,6 +161,8 @@ pub struct Round {
     pub is_relief: bool,
     /// The hosts that were overloaded in the last sample, in any resource.
     pub overloaded: Bits,
+    /// The best of the moves that would relieve a host and save less than they cost, if no move is made.
+    pub unworthy: Option<Move>,
 }
 
 /// Why no decision is possible.
@@ -194,7 +196,7 @@ pub fn decide(config: &Config, view: &View, history: &History) -> Result<Round, 
     if is_relief {
         desk.relieve();
     }
-    Ok(Round { moves: desk.moves, is_relief, overloaded })
+    Ok(Round { moves: desk.moves, is_relief, overloaded, unworthy: desk.unworthy })
 }
 
 /// Makes the hosts overloaded that were overloaded in both of the last two samples, and no others by the last sample.
@@ -290,6 +292,7 @@ struct RoundBuilder<'a> {
     /// Whether nothing else repairs what is broken: cooldowns and the level `place` do not count then.
     is_urgent: bool,
     moves: Vec<Move>,
+    unworthy: Option<Move>,
 }
 
 impl<'a> RoundBuilder<'a> {
@@ -315,6 +318,7 @@ impl<'a> RoundBuilder<'a> {
             has_moved: Bits::default(),
             is_urgent: false,
             moves: Vec::new(),
+            unworthy: None,
         };
         for guest in 0..problem.guests.len() as GuestId {
             desk.put(guest, problem.initial[guest as usize], 1);
@@ -517,7 +521,15 @@ impl<'a> RoundBuilder<'a> {
             let hosts = (0..self.problem.hosts.len() as HostId).filter(|host| any || self.short_of(*host).is_some());
             let mut guests: Vec<GuestId> = hosts.flat_map(|host| self.state.guests_on(host)).copied().collect();
             guests.sort_unstable();
-            let Some(choice) = self.best_shift(&guests, |choice| self.gain_s(choice) > 0.0) else { break };
+            let Some(choice) = self.best_shift(&guests, |choice| self.gain_s(choice) > 0.0) else {
+                let best = self.best_shift(&guests, |_| true).filter(|_| self.moves.is_empty());
+                self.unworthy = best.map(|Choice { guest, to, saves_s, sends_s, .. }| {
+                    let from = self.state.host_of(guest);
+                    let why = self.short_of(from).unwrap_or(MoveReason::Balance);
+                    Move { guest, from, to, why, saves_s, sends_s }
+                });
+                break;
+            };
             let host = self.state.host_of(choice.guest);
             let why = self.short_of(host).unwrap_or(MoveReason::Balance);
             self.carry_out(choice, why);
@@ -605,8 +617,12 @@ mod tests {
     }
 
     fn decided(config: &Config, problem: &Problem, outlooks: &[Vec<Outlook>], sends_s: f64) -> Vec<Move> {
+        round(config, problem, outlooks, sends_s).moves
+    }
+
+    fn round(config: &Config, problem: &Problem, outlooks: &[Vec<Outlook>], sends_s: f64) -> Round {
         let (place_free, sends_s) = (vec![vec![20, 0]; problem.hosts.len()], vec![sends_s; outlooks.len()]);
-        decide(config, &view(problem, &place_free, outlooks, &sends_s), &History::default()).unwrap().moves
+        decide(config, &view(problem, &place_free, outlooks, &sends_s), &History::default()).unwrap()
     }
 
     fn went(moves: &[Move]) -> Vec<(GuestId, HostId)> {
@@ -642,7 +658,13 @@ mod tests {
         assert_eq!(cheap[0].why, MoveReason::Short { resource: 0, free: 5, start: 20 });
         assert!(cheap[0].saves_s > Config::default().price() * cheap[0].sends_s, "{cheap:?}");
         assert_eq!(cheap.len(), 1);
-        assert_eq!(decided(&Config::default(), &problem, &spiky, MONTHS_S), [], "months of sending do not pay");
+        let none = round(&Config::default(), &problem, &spiky, MONTHS_S);
+        assert_eq!(none.moves, [], "months of sending do not pay");
+        // What would have been best is told.
+        let best = none.unworthy.unwrap();
+        assert_eq!((best.guest, best.to, best.why), (cheap[0].guest, cheap[0].to, cheap[0].why));
+        assert!(best.saves_s < Config::default().price() * best.sends_s, "{best:?}");
+        assert_eq!(round(&Config::default(), &problem, &spiky, SMALL_S).unworthy, None);
     }
 
     #[test]

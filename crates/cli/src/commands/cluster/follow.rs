@@ -242,10 +242,12 @@ pub fn end_text(operation: &Operation) -> String {
         }
         OperationState::Done => match &operation.kind {
             OperationKind::Drain { host, .. } => {
+                let has_left = |of: &Move| of.from == *host && of.state == MoveState::Done && of.off.is_none();
+                let home = if operation.moves.iter().any(has_left) { " --bring-home" } else { "" };
                 let host = clean_line(host);
                 format!(
                     "{host} has no guest any more{took}: {made}{message}\n  \
-                     let it take guests again: skein host resume {host}\n"
+                     let it take guests again: skein host resume {host}{home}\n"
                 )
             }
             _ => format!("{what} is done{took}: {made}{message}\n"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use skein_api::cluster::{
-    DrainRequest, FenceRequest, Host, HostPower, HostSettings, HostWatchdog, OperationKind, ResumeRequest, Vm,
+    DrainRequest, FenceRequest, Host, HostMode, HostPower, HostSettings, HostWatchdog, OperationKind, ResumeRequest, Vm,
 };
 use skein_client::{ControllerClient, Settings};
 use skein_units::{about_bytes, duration};
@@ -212,7 +212,7 @@ pub fn drain(
         match output {
             Output::Json => print_json(&operation)?,
             Output::Text => {
-                let forecast = operation.progress.forecast_ms.map(skein_units::duration);
+                let forecast = operation.progress.forecast_ms.filter(|_| goes > 0).map(skein_units::duration);
                 let forecast = forecast.map(|time| format!(", in about {time}")).unwrap_or_default();
                 let (moves, host) = (moves(&operation), clean_line(host));
                 let message = Some(clean_line(&operation.message)).filter(|message| !message.is_empty());
@@ -233,7 +233,12 @@ pub fn resume(
     wait: Wait,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    match client.resume(host, request)? {
+    let calls_off = client.host(host).ok().filter(|of| of.mode == HostMode::Draining).and_then(|of| of.drain);
+    let resumed = client.resume(host, request)?;
+    if let Some(drain) = calls_off.filter(|_| output == Output::Text) {
+        print(&format!("this calls off its drain, operation {}\n", clean_line(&drain)))?;
+    }
+    match resumed {
         Some(operation) => begun(client, operation, wait, output),
         None => {
             match output {

@@ -66,11 +66,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Says what stays broken though no move is made. Empty: nothing, or it is not known.
 fn still_broken(client: &ControllerClient) -> String {
-    let hard = client.complaints().map_or(0, |found| found.iter().filter(|of| of.hard).count());
-    match hard {
-        0 => String::new(),
-        _ => {
-            format!("{} that must not be stay: skein rule check says which, and what to do\n", count(hard, "complaint"))
-        }
+    let found = client.complaints().unwrap_or_default();
+    let (hard, soft): (Vec<_>, Vec<_>) = found.iter().partition(|of| of.hard);
+    let see = "skein rule check says which, and what to do";
+    match (hard.len(), soft.len()) {
+        (0, 0) => String::new(),
+        (0, soft) => format!(
+            "what only costs stays ({}): no move is made for a soft rule alone; {see}\n",
+            count(soft, "complaint")
+        ),
+        (hard, _) => format!("what must not be stays ({}): no move mends that; {see}\n", count(hard, "complaint")),
     }
 }

@@ -15,6 +15,11 @@ use super::screen::print_table;
 use crate::commands::local::EXIT_BLOCKED;
 use crate::commands::text::{clean_line, count, print, print_json, table};
 
+/// What is said of what only costs.
+const SOFT_HELP: &str = "\
+what costs: skein optimize moves a VM if that saves more overload than it costs, and none for a soft rule alone;
+  move the VM yourself (skein migrate VM --to HOST), or make the rule hard
+";
 /// How many bytes a rule has at most.
 const RULE_BYTES_MAX: u64 = 1 << 20;
 
@@ -199,14 +204,29 @@ fn rule_words(rule: &str) -> String {
     if rule.starts_with("rule ") { rule } else { format!("rule {rule}") }
 }
 
-/// Returns what would help: of rules that clash no move does.
-fn help(complaints: &[Complaint]) -> &'static str {
-    let clashing = complaints.iter().filter(|of| !of.clashes.is_empty()).count();
-    match clashing {
-        0 => "skein optimize",
-        _ if clashing == complaints.len() => "to change or remove a rule of those that clash; no move does",
-        _ => "to change or remove a rule of those that clash; for the rest: skein optimize",
-    }
+/// Returns what would help, a line each: of rules that clash no move does, and what only costs may cost less than a
+/// move.
+fn help(complaints: &[Complaint]) -> String {
+    let has = |is_it: fn(&Complaint) -> bool| complaints.iter().any(is_it);
+    let clashes = has(|of| !of.clashes.is_empty());
+    let broken = has(|of| of.hard && of.clashes.is_empty());
+    let costs = has(|of| !of.hard && of.clashes.is_empty());
+    let lines = [
+        (clashes, "rules that clash: no move helps; change or remove a rule of those\n"),
+        (broken, "what is broken: skein optimize moves what can be moved\n"),
+        (costs, SOFT_HELP),
+    ];
+    lines.into_iter().filter(|(is_there, _)| *is_there).map(|(_, line)| line).collect()
+}
+
+/// Counts what is broken and what only costs, as `2 broken, 1 costs`.
+fn counts(complaints: &[Complaint]) -> String {
+    let hard = complaints.iter().filter(|of| of.hard).count();
+    let soft = complaints.len() - hard;
+    let broken = (hard > 0).then(|| format!("{} that must not be", count(hard, "complaint")));
+    let costs = (soft > 0)
+        .then(|| format!("{} that only {}", count(soft, "complaint"), if soft == 1 { "costs" } else { "cost" }));
+    broken.into_iter().chain(costs).collect::<Vec<_>>().join(", ")
 }
 
 fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
@@ -224,9 +244,7 @@ fn check(complaints: &[Complaint], json: bool) -> anyhow::Result<ExitCode> {
         let text = lines.collect::<String>() + &clashes;
         let end = match complaints.len() {
             0 => "nothing is broken\n".to_owned(),
-            all => {
-                format!("{hard} of {} must not be; what would help: {}\n", count(all, "complaint"), help(complaints))
-            }
+            _ => format!("{}\n{}", counts(complaints), help(complaints)),
         };
         print(&(text + &end))?;
     }

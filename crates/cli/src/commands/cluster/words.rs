@@ -61,7 +61,9 @@ pub fn operation_state(state: OperationState) -> &'static str {
 pub fn move_state(kind: &OperationKind, of: &Move) -> &'static str {
     let starts = starts(kind);
     let is_failover = matches!(kind, OperationKind::Failover { .. });
+    let was_called_off = ["somebody called it off", "it was not begun any more"].contains(&of.detail.as_str());
     match of.state {
+        MoveState::Failed | MoveState::Left if was_called_off => "called off",
         _ if of.to.is_none() && starts => "cannot start",
         _ if of.to.is_none() => "stays",
         MoveState::Waiting => "waiting",
@@ -174,7 +176,7 @@ pub fn progress(operation: &Operation) -> String {
     if of.moves_running > 0 {
         words.push(format!("{} under way", of.moves_running));
     }
-    if let Some(left) = of.left_ms.filter(|_| !operation.state.is_over()) {
+    if let Some(left) = of.left_ms.filter(|left| *left > 0 && !operation.state.is_over()) {
         words.push(format!("about {} left", duration(left)));
     }
     if operation.state == OperationState::Running && !operation.message.is_empty() {
