@@ -47,6 +47,7 @@ mod certificates;
 mod controller;
 mod cpu_baseline;
 mod cpu_models;
+mod drain;
 mod fencing_device;
 mod later_terms;
 mod leaving;
