@@ -173,13 +173,6 @@ fn take(world: &mut World, event: Event) {
         }
         Event::Updated { host, id } => update::ended(world, host, &id),
         Event::Boot { host } => update::boot(world, host, |world| agent::switch_off(world, host)),
-        by_people @ (Event::ByHand { .. }
-        | Event::StartHere { .. }
-        | Event::MoveHere { .. }
-        | Event::AskAgain { .. }
-        | Event::BeginByHand { .. }
-        | Event::Dies { .. }
-        | Event::SaysOff { .. }) => hands::take(world, by_people),
         Event::Feed { host, life } => watchdog::feed(world, host, life),
         Event::FeedLate { host, life } => watchdog::feed_late(world, host, life),
         Event::Bite { host, boot, fed } => {
@@ -199,7 +192,7 @@ fn take(world: &mut World, event: Event) {
         Event::People => people(world),
         Event::Restart { node: Some(node), .. } if !world.nodes[node].is_alive => node::start(world, node),
         Event::Restart { host: Some(host), .. } if !world.agents[host].is_up => agent::start(world, host),
-        _ => {}
+        other => hands::take(world, other),
     }
 }
 

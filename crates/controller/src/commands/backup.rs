@@ -63,9 +63,9 @@ pub struct RestoreArgs {
 /// Have agents obey this store's controllers that obeyed another store's.
 ///
 /// Agents obey only the leader of the latest term that they have heard of. A store that was made or restored on a
-/// machine whose clock was behind has lower terms than the one before, and 'skein cluster status' says above which they have to
-/// be. First make sure that no controllers with another store lead the cluster: agents would refuse these from then on.
-/// All controllers that use this store have to be stopped.
+/// machine whose clock was behind has lower terms than the one before, and 'skein cluster status' says above which
+/// they have to be. First make sure that no controllers with another store lead the cluster: agents would refuse these
+/// from then on. All controllers that use this store have to be stopped.
 ///
 /// What the store says of hosts is taken to be old, as after a restore: each has to report, or to be proven to be off
 /// anew, before what it may have is started.
