@@ -154,8 +154,8 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// As [`Conversation::next`]; there is none within `patience`, or within [`CONNECT_TIME`] of an agent whose process
-    /// is stopped.
+    /// As [`Conversation::next`]; there is none within `patience`, or, of an agent whose process is stopped, within the
+    /// time that a connection may take.
     pub fn reply(&mut self, patience: Duration) -> Result<Reply, CallError> {
         let end = Instant::now() + patience;
         loop {
