@@ -99,12 +99,6 @@ fn kinds(probe: &Probe, nic: &str) -> Vec<FindingKind> {
     of.map(|finding| finding.kind).collect()
 }
 
-/// Returns whether there were cores for the measurement.
-fn is_alone(probe: &Probe) -> bool {
-    let all = probe.together.unwrap();
-    [all.sends, all.receives, all.other_sends, all.other_receives].iter().all(|cpu| cpu.host_percent < 90)
-}
-
 /// One of two paths has a switch that drops what both NICs' MTU allows.
 #[test]
 fn a_lying_mtu_is_named_and_rates_are_right() {
@@ -221,7 +215,8 @@ fn a_shared_bottleneck_is_found() {
             assert!(kinds(&probe, "nic0").contains(&FindingKind::CoresBusy), "{:?}", probe.verdict);
             break;
         }
-        assert!(!is_alone(&probe) && Instant::now() < deadline, "{:?}", probe.verdict);
+        // Others had the cores in some part of the probe.
+        assert!(!probe.busy_hosts.is_empty() && Instant::now() < deadline, "{:?}", probe.verdict);
     }
 }
 
