@@ -12,7 +12,7 @@ use skein_sim::{number, sweep};
 const SEEDS: u64 = 5000;
 
 /// Within so many seeds each planted mistake is found.
-const PLANTED_SEEDS: u64 = 5000;
+const PLANTED_SEEDS: u64 = 10_000;
 
 fn settings() -> Settings {
     Settings { power_round_ms: 4_000, stop_within_ms: 20_000, ..Settings::default() }
