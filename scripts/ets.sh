@@ -11,7 +11,7 @@ skein=$(realpath "${1:-target/release/skein}")
 
 # The rate of the wire in Mb/s: the machine is slow.
 rate=16
-if [ -z "${ETS_INSIDE-}" ]; then
+if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
   command -v python3 >/dev/null || { echo "ets: skipped: no python3 for the wire" >&2; exit 3; }
   wire=$(mktemp -d)
   # The wire between the machine's two NICs: takes what one sends at its rate, so that NICs wait as for a real one.
@@ -51,31 +51,23 @@ WIRE
     nics+=" -device virtio-net-pci,netdev=$host,mac=52:54:00:00:00:0$host"
   done
   status=0
-  EMULATED_SECONDS=1200 EMULATED_QEMU=$nics scripts/emulated.sh env ETS_INSIDE=1 "$PWD/$0" "$skein" || status=$?
+  EMULATED_SECONDS=1200 EMULATED_QEMU=$nics scripts/emulated.sh "$PWD/scripts/ets.sh" "$skein" || status=$?
   exit "$status"
 fi
 
-dir=$(mktemp -d)
-cd "$dir"
-"$skein" ca --dir ca init --name shares >/dev/null
-on() { ip netns exec "$@"; }
-number=1
+. scripts/two-hosts.sh
+
+add_hosts
 for host in a b; do
-  "$skein" ca --dir ca issue $host >/dev/null
   nic=$(grep -l "52:54:00:00:00:0$host" /sys/class/net/*/address)
   nic=${nic#/sys/class/net/} nic=${nic%/address}
-  ip netns add $host
   ip link set "$nic" netns $host name nic0
-  ip -n $host link set lo up
-  ip -n $host addr add 10.7.0.$number/24 dev nic0
-  ip -n $host link set nic0 up
-  number=2
 done
+add_address nic0 10.7.0
 queues() { on a tc qdisc show dev nic0 | cut -d ' ' -f 1-4; }
 qos() { on a "$skein" net qos "$@"; }
 # sent KIND - the bytes that the NIC has sent of "migrations" or "others".
 sent() { qos show --json | tr -d ' \n' | grep -o "\"$1_bytes\":[0-9]*" | grep -o '[0-9]*$'; }
-failed=0
 # measure NAME - measures for 8 s how much of each went; sets $own and $others, in kb/s.
 measure() {
   local before=("$(sent migrations)" "$(sent others)") begin end
@@ -87,24 +79,21 @@ measure() {
   others=$(((after[1] - before[1]) * 8000000 / (end - begin)))
   echo "$1: $own kb/s of migrations, $others kb/s of others"
 }
-at_least() { [ "$1" -ge "$2" ] || { echo "FAILED: $1 is less than $2"; failed=1; }; }
+at_least() { [ "$1" -ge "$2" ] || fail "$1 is less than $2"; }
 
 was=$(queues)
 qos apply --share 90 nic0
 qos show
-on a tc qdisc show dev nic0 | grep -q 'qdisc ets' || { echo "FAILED: no ETS"; failed=1; }
+on a tc qdisc show dev nic0 | grep -q 'qdisc ets' || fail "no ETS"
 on b iperf3 -s >/dev/null &
-on b "$skein" agent --tunnels-only --identity ca/hosts/b --listen '[::]:7070' --nic nic0 --allow "$dir/*.t" \
-  >b.log 2>&1 &
 on b socat -u UNIX-LISTEN:to.t OPEN:/dev/null &
-on a "$skein" tunnel --identity ca/hosts/a --to 10.7.0.2:7070 --nic nic0 -L "$dir/from.s=$dir/to.t" >a.log 2>&1 &
-for _ in $(seq 150); do ! grep -q '^ready' a.log || break; sleep 0.2; done
+join_hosts 10.7.0.2 to -- nic0
 on a iperf3 -c 10.7.0.2 -P 8 -t 600 >/dev/null &
 foreign=$!
 sleep 5
 measure 'others alone'
 at_least "$others" $((rate * 850))
-on a socat -u OPEN:/dev/urandom UNIX-CONNECT:from.s &
+on a socat -u OPEN:/dev/urandom UNIX-CONNECT:to.s &
 before=$(sent migrations)
 until [ "$(sent migrations)" -gt $((before + 500000)) ]; do sleep 0.1; done
 sleep 1
@@ -116,6 +105,6 @@ sleep 3
 measure 'migrations alone'
 at_least "$own" $((rate * 850))
 qos remove
-[ "$(queues)" = "$was" ] || { echo "FAILED: other queues than before: $(queues)"; failed=1; }
-for host in a b; do ip netns pids $host | xargs -r kill 2>/dev/null || true; done
+[ "$(queues)" = "$was" ] || fail "other queues than before: $(queues)"
+remove_hosts
 exit "$failed"
