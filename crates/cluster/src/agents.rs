@@ -303,8 +303,8 @@ impl Controller {
             }
             None if let Some(target) = self.moved_to(host, name) => {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
-                let record = VmRecord { host: Some(target), since: now.wall, move_by_hand: None, ..found };
-                self.tables.put(name, record);
+                let state = found.state;
+                self.tables.put(name, found.put_on(&target, state, now.wall));
                 self.epoch += 1;
             }
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),

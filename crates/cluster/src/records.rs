@@ -312,6 +312,13 @@ pub struct VmRecord {
     pub move_by_hand: Option<MoveByHandRecord>,
 }
 
+impl VmRecord {
+    /// Returns the record of a VM that is another host's from now on: what was allowed on its host of before is over.
+    pub(crate) fn put_on(self, host: &str, state: VmRunState, since: UnixMs) -> VmRecord {
+        VmRecord { host: Some(host.to_owned()), state, since, move_by_hand: None, ..self }
+    }
+}
+
 /// A migration that a person was allowed to begin: the guest may be at its target, whether that reports or not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveByHandRecord {

@@ -397,8 +397,7 @@ impl Controller {
         let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(from)) else {
             return;
         };
-        let (host, state, since) = (Some(to.to_owned()), VmRunState::Running, now.wall);
-        let moved = VmRecord { host, state, since, move_by_hand: None, ..found.value.clone() };
+        let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall);
         self.missing.remove(vm);
         self.tables.put(vm, moved);
         // What the host has said of the guest did not count before.
