@@ -165,23 +165,19 @@ impl Bulk {
         Bulk { sent, received, reading, stop, ends: vec![sender, receiver] }
     }
 
-    /// Returns the longest time within `time` in which goodput stays under `least` bytes/s, seen every 100 ms.
-    fn dip(&self, least: f64, time: Duration) -> Duration {
-        let (begin, mut low_since, mut longest) = (Instant::now(), None, Duration::ZERO);
-        let mut before = (Instant::now(), self.received.load(Ordering::Relaxed));
-        while begin.elapsed() < time {
-            thread::sleep(Duration::from_millis(100));
-            let now = (Instant::now(), self.received.load(Ordering::Relaxed));
-            let rate = (now.1 - before.1) as f64 / (now.0 - before.0).as_secs_f64();
-            if rate < least {
-                let since = *low_since.get_or_insert(before.0);
-                longest = longest.max(now.0 - since);
-            } else {
-                low_since = None;
+    /// Waits until goodput is between `least` and `most` bytes/s for a second. How soon that is the bench measures (case
+    /// `cut`). Here others may have the cores for a while.
+    fn wait_for_rate(&self, least: f64, most: f64) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let (since, before) = (Instant::now(), self.received.load(Ordering::Relaxed));
+            thread::sleep(Duration::from_secs(1));
+            let rate = (self.received.load(Ordering::Relaxed) - before) as f64 / since.elapsed().as_secs_f64();
+            if (least..=most).contains(&rate) {
+                return;
             }
-            before = now;
+            assert!(Instant::now() < deadline, "{rate} bytes/s arrive instead of {least} to {most}");
         }
-        longest
     }
 
     /// Ends the stream; every byte has to arrive.
@@ -362,16 +358,14 @@ fn of_too_many_nics_some_are_used_and_the_others_told() {
     bulk.finish();
 }
 
-fn survives(name: &str, cut: Cut, longest_dip: Duration) {
+fn survives(name: &str, cut: Cut) {
     let world = World::new(name, |name| Spec::pairs(name, 2, Some(RATE)));
     world.wait_for_paths(2);
     let bulk = Bulk::start(&world);
-    thread::sleep(Duration::from_secs(1));
+    bulk.wait_for_rate(1.5 * LINK_BYTES_S, f64::INFINITY);
     world.lab.cut("b", 0, cut).unwrap();
-    let dip = bulk.dip(0.9 * 0.95 * LINK_BYTES_S, Duration::from_secs(4));
-    assert!(dip <= longest_dip, "too little arrived for {dip:?}");
+    bulk.wait_for_rate(0.9 * 0.95 * LINK_BYTES_S, 1.1 * LINK_BYTES_S);
     world.lab.heal("b", 0).unwrap();
-    // How soon that is so the bench measures (case `cut`). Here others may have the cores for a while.
     let healed = Instant::now();
     while let shares = world.shares(Duration::from_millis(500))
         && !shares.iter().all(|share| *share > 0.7)
@@ -383,17 +377,17 @@ fn survives(name: &str, cut: Cut, longest_dip: Duration) {
 
 #[test]
 fn a_lost_carrier_costs_a_moment() {
-    survives("tc", Cut::Carrier, Duration::from_millis(1000));
+    survives("tc", Cut::Carrier);
 }
 
 #[test]
 fn a_black_hole_costs_a_moment() {
-    survives("th", Cut::BlackHole, Duration::from_millis(2000));
+    survives("th", Cut::BlackHole);
 }
 
 #[test]
 fn a_one_way_black_hole_costs_a_moment() {
-    survives("to", Cut::BlackHoleToHost, Duration::from_millis(2000));
+    survives("to", Cut::BlackHoleToHost);
 }
 
 #[test]
@@ -407,8 +401,7 @@ fn all_links_dark_cost_that_time() {
     }
     thread::sleep(Duration::from_secs(8));
     (0..2).for_each(|nic| world.lab.heal("a", nic).unwrap());
-    let dip = bulk.dip(0.85 * LINK_BYTES_S, Duration::from_secs(3));
-    assert!(dip <= Duration::from_millis(1500), "nothing arrived for {dip:?} after healing");
+    bulk.wait_for_rate(0.85 * LINK_BYTES_S, f64::INFINITY);
     bulk.finish();
 }
 
