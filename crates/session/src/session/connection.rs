@@ -56,12 +56,22 @@ pub(super) struct SentFrame {
     pub(super) item: QueuedFrame,
 }
 
+/// What the caller does who sends on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// Waits for an [`super::Event::Transmit`].
+    Idle,
+    /// Has that event, and has not asked yet what to send.
+    Woken,
+    /// Sends what it was given last.
+    Busy,
+}
+
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) path: PathId,
     pub(super) kind: ConnectionKind,
-    /// The caller waits for an [`super::Event::Transmit`].
-    pub(super) idle: bool,
+    pub(super) sender: Sender,
     /// Small frames to send; only on control connections.
     pub(super) queued_frames: VecDeque<QueuedFrame>,
     /// Of urgent streams: bytes of frames that are queued or not acknowledged.
@@ -91,7 +101,7 @@ impl Connection {
         Connection {
             path,
             kind,
-            idle: true,
+            sender: Sender::Idle,
             queued_frames: VecDeque::new(),
             urgent_bytes: 0,
             sent: VecDeque::new(),
@@ -112,6 +122,11 @@ impl Connection {
     /// How many it holds, to be sent or acknowledged.
     pub(super) fn frames(&self) -> usize {
         self.queued_frames.len() + self.sent.len()
+    }
+
+    /// Bytes that were sent and are not yet acknowledged.
+    pub(super) fn inflight(&self) -> u64 {
+        self.sent_position - self.acknowledged_position
     }
 
     pub(super) fn is_usable(&self) -> bool {

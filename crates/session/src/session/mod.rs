@@ -32,7 +32,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use self::barred::Barred;
-use self::connection::{Connection, PathState, QueuedFrame};
+use self::connection::{Connection, PathState, QueuedFrame, Sender};
 pub use self::status::{Footprint, PathStatus, Status};
 use crate::address::NicAddress;
 use crate::frame::{Frame, FrameKind, Header, truncated};
@@ -696,7 +696,7 @@ impl Session {
             ConnectionKind::Data => self.poll_data(now, id),
         };
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.idle = transmit.is_none();
+            connection.sender = if transmit.is_some() { Sender::Busy } else { Sender::Idle };
         }
         transmit
     }

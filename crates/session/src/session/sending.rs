@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, PathState, QueuedFrame, SentFrame};
+use super::connection::{Connection, PathState, QueuedFrame, Sender, SentFrame};
 use super::{Event, Session, Transmit};
 use crate::address::encode_addresses;
 use crate::frame::{FrameKind, Header};
@@ -15,6 +15,10 @@ use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 impl Session {
     pub(super) fn poll_data(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
         if !self.may_pull(&self.connections[&id]) {
+            return None;
+        }
+        if self.leaves_turn(id) {
+            self.wake_data();
             return None;
         }
         let path = self.connections[&id].path;
@@ -244,8 +248,27 @@ impl Session {
         paths.filter_map(|(_, state)| state.estimate.rate()).sum()
     }
 
-    /// Wakes the idle data connection whose path is emptiest, if there is bulk to send, and those who wait for room,
-    /// as far as there is some.
+    /// Whether a connection has its share of what may be on the way of its path, and another has not, and waits for bulk
+    /// or is about to ask for some. Otherwise the first would take all of a slow path, though on a bond each has a member
+    /// of its own.
+    fn leaves_turn(&self, id: ConnectionId) -> bool {
+        let own = &self.connections[&id];
+        let of_path = || self.connections.iter().filter(|(_, c)| c.path == own.path && c.kind == ConnectionKind::Data);
+        let share = self.paths[&own.path].estimate.inflight_limit() / of_path().count() as u64;
+        own.inflight() >= share
+            && of_path().any(|(other, c)| c.sender != Sender::Busy && c.inflight() < share && self.has_bulk_for(*other, c))
+    }
+
+    /// Whether a data connection may send some of the bulk that there is.
+    fn has_bulk_for(&self, id: ConnectionId, connection: &Connection) -> bool {
+        let is_for_it = |of| self.streams.get(of).is_none_or(|stream| self.is_for(id, stream.width));
+        connection.kind == ConnectionKind::Data
+            && self.may_pull(connection)
+            && self.turn.iter().any(is_for_it)
+    }
+
+    /// Wakes an idle data connection if there is bulk to send: of the emptiest path that with the least on the way.
+    /// Wakes those who wait for room, too, as far as there is some.
     pub(super) fn wake_data(&mut self) {
         while let Some(next) =
             self.waiting.iter().position(|id| self.streams.get(id).is_none_or(|stream| self.has_room(stream.width)))
@@ -270,11 +293,10 @@ impl Session {
         let best = self
             .connections
             .iter()
-            .filter(|(_, c)| c.idle && c.kind == ConnectionKind::Data && self.may_pull(c))
-            .filter(|(id, _)| {
-                self.turn.iter().any(|of| self.streams.get(of).is_none_or(|stream| self.is_for(**id, stream.width)))
+            .filter(|(id, c)| c.sender == Sender::Idle && self.has_bulk_for(**id, c))
+            .min_by(|(_, a), (_, b)| {
+                fullness(&a.path).total_cmp(&fullness(&b.path)).then_with(|| a.inflight().cmp(&b.inflight()))
             })
-            .min_by(|(_, a), (_, b)| fullness(&a.path).total_cmp(&fullness(&b.path)))
             .map(|(id, _)| *id);
         if let Some(id) = best {
             self.wake(id);
@@ -283,9 +305,9 @@ impl Session {
 
     pub(super) fn wake(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(&id)
-            && connection.idle
+            && connection.sender == Sender::Idle
         {
-            connection.idle = false;
+            connection.sender = Sender::Woken;
             self.events.push_back(Event::Transmit(id));
         }
     }
@@ -426,6 +448,40 @@ mod tests {
             }
             let carried = carries(&mut session);
             assert!(carried[2] && (both || !carried[3]), "{carried:?}");
+        }
+    }
+
+    /// What may be on the way of a slow path is less than a connection's socket takes.
+    #[test]
+    fn connections_of_a_path_have_about_as_much_on_the_way() {
+        let now = Duration::from_secs(1);
+        let mut session = Session::new(now, Role::Dialer, Settings::default());
+        let data = [1, 2].map(ConnectionId);
+        session.connection_up(now, CONTROL, PathId(0), ConnectionKind::Control).unwrap();
+        data.map(|id| session.connection_up(now, id, PathId(0), ConnectionKind::Data).unwrap());
+        let id = session.open("bulk").unwrap();
+        let credit = Frame::Credit { stream: id, offset: 64 << 20 };
+        let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 64 << 20, len: 0 };
+        session.handle_frame(now, CONTROL, &header, credit).unwrap();
+        let mut now = now;
+        for acknowledged in [0, 1, 0, 1, 1, 1, 1, 0].map(|nth| data[nth]) {
+            while session.send_capacity(now, id) > 0 {
+                session.send(now, id, vec![0; 64 << 10].into());
+            }
+            // Each sends on until there is nothing more for it, and again when it is woken.
+            while let Some(event) = session.poll_event() {
+                let Event::Transmit(awake) = event else { continue };
+                while data.contains(&awake) && session.poll_transmit(now, awake).is_some() {}
+            }
+            let inflight = data.map(|id| session.connections[&id].inflight());
+            let (least, most) = (inflight.iter().min().unwrap(), inflight.iter().max().unwrap());
+            let share = session.paths[&PathId(0)].estimate.inflight_limit() / 2;
+            let chunk = CHUNK_BYTES_MIN as u64 * 5 / 4;
+            assert!(*least > 0 && *most < share + chunk, "{inflight:?}, a share: {share}");
+            now += Duration::from_millis(8);
+            let offset = session.connections[&acknowledged].sent_position;
+            let header = Header { kind: FrameKind::Ack, stream: acknowledged.0, offset, len: 0 };
+            session.handle_frame(now, CONTROL, &header, Frame::Ack { connection: acknowledged, offset }).unwrap();
         }
     }
 
