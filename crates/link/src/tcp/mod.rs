@@ -2,6 +2,7 @@
 
 mod dial;
 mod halves;
+mod info;
 mod listeners;
 mod passage;
 mod pending_connection;
