@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{attributes, text, u16_at, u32_at, u64_at};
+use crate::ovs::{self, OvsPort, OvsUplink};
 use crate::source::{Answer, Ask, DriverAsk, Source};
 
 /// A network interface.
@@ -33,7 +34,7 @@ pub struct Nic {
     pub kind: Option<String>,
     /// The index of the bond or bridge that the interface is a port of.
     pub master: Option<u32>,
-    /// The index of the interface below, if this is a VLAN or a tunnel in the same namespace.
+    /// The index of the interface below, if this is a VLAN or a tunnel in the same namespace, or made by Open vSwitch.
     pub lower: Option<u32>,
     /// The speed in Mb/s, if the driver knows it.
     pub speed_mbit: Option<u32>,
@@ -131,12 +132,19 @@ pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
             nic.addresses.push(address);
         }
     }
+    let mut nics: Vec<Nic> = nics.into_values().collect();
+    // Where the interfaces of Open vSwitch lead; where that is not known, nothing is below them.
+    let switch = ovs::read(source, &nics).unwrap_or_default();
+    let ports: Vec<Option<OvsPort>> = nics.iter().map(|nic| switch.port_of(&nics, nic)).collect();
+    for (nic, port) in nics.iter_mut().zip(&ports) {
+        let below = port.as_ref().and_then(OvsPort::only_uplink).and_then(OvsUplink::first_index);
+        nic.lower = below.or(nic.lower);
+    }
     // A veth's driver claims 10 Gb/s whatever the host can do: a figure that is worth less than none.
-    for nic in nics.values_mut().filter(|n| !n.loopback && n.kind.as_deref() != Some("veth")) {
+    for nic in nics.iter_mut().filter(|n| !n.loopback && n.kind.as_deref() != Some("veth")) {
         let settings = source.ask(&Ask::Driver(nic.name.clone(), DriverAsk::Settings)).bytes();
         nic.speed_mbit = settings.and_then(|settings| speed_mbit(&settings));
     }
-    let mut nics: Vec<Nic> = nics.into_values().collect();
     // The kernel gives the speed of a bridge's fastest port, guests' among them (br_ethtool_ops of
     // net/bridge/br_device.c).
     let bridges = |nic: &&Nic| nic.kind.as_deref() == Some("bridge");
@@ -144,6 +152,11 @@ pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
     let speeds: Vec<Option<u32>> = nics.iter().filter(bridges).map(speed).collect();
     for (nic, speed) in nics.iter_mut().filter(|nic| bridges(&&**nic)).zip(speeds) {
         nic.speed_mbit = speed;
+    }
+    let uplinks = ports.iter().map(|port| port.as_ref().and_then(OvsPort::only_uplink));
+    let speeds: Vec<Option<u32>> = uplinks.map(|uplink| uplink.and_then(|uplink| uplink.speed_mbit(&nics))).collect();
+    for (nic, speed) in nics.iter_mut().zip(speeds) {
+        nic.speed_mbit = speed.or(nic.speed_mbit);
     }
     for nic in &mut nics {
         nic.addresses.sort_by_key(|a| a.ip.is_ipv6());
@@ -167,27 +180,31 @@ pub(crate) fn speed_mbit(settings: &[u8]) -> Option<u32> {
 }
 
 /// Bounds how many interfaces upon each other are followed. A bridge on a VLAN on a bond has three.
-const LAYERS_MAX: usize = 8;
+pub(crate) const LAYERS_MAX: usize = 8;
 
 /// Returns the NIC that carries the traffic of `nic` in the end: below VLANs and bridges the bond or hardware; of a
-/// bridge's several ports the fastest that is up. Returns `nic` itself if no NIC is below.
+/// bridge's several ports the fastest that is up; of a bond of Open vSwitch the first member. Returns `nic` itself if no NIC is below.
 pub fn uplink<'a>(nics: &'a [Nic], nic: &'a Nic) -> &'a Nic {
     let mut at = nic;
     for _ in 0..LAYERS_MAX {
-        let below = if at.kind.as_deref() == Some("bridge") {
-            // Guests' ends lead to guests.
-            let is_guests = |port: &Nic| matches!(port.kind.as_deref(), Some("tun" | "veth"));
-            let ports = nics.iter().filter(|port| port.master == Some(at.index) && !is_guests(port));
-            ports.max_by_key(|port| (port.up(), port.speed_mbit))
-        } else {
-            at.lower.and_then(|lower| nics.iter().find(|nic| nic.index == lower))
-        };
-        match below {
+        match below(nics.iter(), at) {
             Some(below) => at = below,
             None => break,
         }
     }
     at
+}
+
+/// Returns the NIC on which another stands.
+pub(crate) fn below<'a>(mut nics: impl Iterator<Item = &'a Nic>, at: &'a Nic) -> Option<&'a Nic> {
+    if at.kind.as_deref() == Some("bridge") {
+        // Guests' ends lead to guests.
+        let is_guests = |port: &Nic| matches!(port.kind.as_deref(), Some("tun" | "veth"));
+        let ports = nics.filter(|port| port.master == Some(at.index) && !is_guests(port));
+        ports.max_by_key(|port| (port.up(), port.speed_mbit))
+    } else {
+        at.lower.and_then(|lower| nics.find(|nic| nic.index == lower))
+    }
 }
 
 /// Holds the size of `struct ifinfomsg`.
