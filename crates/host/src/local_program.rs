@@ -144,11 +144,13 @@ fn errno(error: &io::Error) -> i32 {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
+    use std::process::Command;
     use std::thread;
 
     use nix::sys::socket::{Backlog, accept, bind, listen};
 
     use super::*;
+    use crate::tool::{Tool, run_tool};
 
     /// Answers once as the database would, and returns what was asked.
     fn database(path: &Path, answer: Vec<u8>) -> thread::JoinHandle<Value> {
@@ -203,6 +205,33 @@ mod tests {
         let _silent = UnixListener::bind(&path).unwrap();
         let error = ask_ovs(&path, Duration::from_millis(50)).unwrap_err();
         assert_eq!(errno(&error), libc::ETIMEDOUT);
+    }
+
+    /// Without ovs-vswitchd a bridge is a row of the database and nothing else.
+    #[test]
+    fn a_real_database_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        if !run_tool("ovsdb-tool", &["create", &at("conf.db"), schema], "").is_ok_and(|made| made.status.success()) {
+            println!("skipped: no ovsdb-tool here, or no schema (openvswitch-switch)");
+            return;
+        }
+        let mut server = Command::new("ovsdb-server");
+        server.args([at("conf.db"), "-vconsole:off".into(), format!("--remote=punix:{}", at("db.sock"))]);
+        let _server = Tool::start(server.arg(format!("--unixctl={}", at("control")))).unwrap();
+        let database = format!("--db=unix:{}", at("db.sock"));
+        let bridge = ["--", "add-br", "br0", "--", "add-bond", "br0", "bond0", "eth7", "eth8", "lacp=active"];
+        let words = [&[&*database, "--timeout=60", "--no-wait", "init"], &bridge[..]].concat();
+        // The command waits for the server's socket.
+        let made = run_tool("ovs-vsctl", &words, "").unwrap();
+        assert!(made.status.success(), "{}", made.errors);
+        let said: Value =
+            serde_json::from_str(&ask_ovs(Path::new(&at("db.sock")), Duration::from_secs(60)).unwrap()).unwrap();
+        let rows = |nth: usize| said[nth]["rows"].as_array().unwrap_or_else(|| panic!("{said}"));
+        assert_eq!(rows(0)[0]["name"], "br0");
+        assert!(rows(1).iter().any(|row| row["name"] == "bond0" && row["lacp"] == "active"), "{said}");
+        assert_eq!((rows(2).len(), rows(3).len(), rows(4).len()), (3, 0, 1), "{said}");
     }
 
     #[test]
