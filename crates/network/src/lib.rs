@@ -20,6 +20,7 @@ mod interface;
 mod layers;
 pub mod mac;
 mod nic;
+mod nic_list;
 mod ovs;
 mod qos;
 mod rdma;
@@ -40,7 +41,8 @@ pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
 pub use interface::{Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
-pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
+pub use nic::{Counters, InterfaceAddress, Nic, NicError, uplink};
+pub use nic_list::nics;
 pub use ovs::{OvsBond, OvsBondMode, OvsMember, OvsPort, OvsUplink, questions as ovs_questions};
 pub use qos::{
     AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines, queue,

@@ -141,7 +141,6 @@ impl OvsUplink {
 /// Returns what is asked of Open vSwitch's database: operations of `transact` (RFC 7047, 4.1.3). Options that are not
 /// needed are not asked for, as keys are among them.
 pub fn questions() -> Value {
-    let select = |table: &str, of: Value, columns: &[&str]| json!({"op": "select", "table": table, "where": of, "columns": columns});
     let port = ["_uuid", "name", "interfaces", "tag", "bond_mode", "lacp"];
     let interface = ["_uuid", "name", "type", "ifindex", "link_state", "lacp_current"];
     json!([
@@ -152,6 +151,10 @@ pub fn questions() -> Value {
         select("Interface", json!([["type", "==", "patch"]]), &["_uuid", "options"]),
         select("Port", json!([["lacp", "!=", ["set", []]]]), &["_uuid", "other_config"]),
     ])
+}
+
+fn select(table: &str, of: Value, columns: &[&str]) -> Value {
+    json!({"op": "select", "table": table, "where": of, "columns": columns})
 }
 
 /// What Open vSwitch has.
