@@ -37,6 +37,15 @@ look() {
   if [ -n "${RECORD-}" ]; then echo "recorded $name.json"; base64 -w 200 "$name.json"; echo "recorded"; fi
 }
 
+# agreed N - waits until somebody answers the LACP on N NICs.
+agreed() {
+  for _ in $(seq 100); do
+    [ "$(ovs-vsctl find interface lacp_current=true | grep -c ^name)" != "$1" ] || return 0
+    sleep 0.2
+  done
+  fail "LACP is not answered on $1 NICs"
+}
+
 # The other end of eth0 and eth1: a bond by LACP.
 ip netns add peer
 ip -n peer link add bond0 type bond mode 802.3ad lacp_rate fast miimon 100 xmit_hash_policy layer3+4
@@ -67,15 +76,15 @@ ip -n guest link set guest0 up
 ip link set tap0 addrgenmode none
 ovs-vsctl --timeout=60 add-port br-int tap0 tag=7
 for nic in br-ex mig0 tap0; do ip link set $nic up; done
-for _ in $(seq 100); do ping -c 1 -W 1 10.5.0.2 >/dev/null 2>&1 && break; sleep 0.2; done
-sleep 3
+agreed 2
+ping -c 3 10.5.0.2 >/dev/null || fail 'nothing passes'
 look open-vswitch 'mig0: up, Open vSwitch br-int, VLAN 7, 2 Gb/s, MTU 1500' \
   ' leads to bond0 (bond balance-tcp, LACP with 2 members), by br-int > br-ex' \
   ' leads to bond0 (bond balance-tcp, LACP with 2 members)' ' eth0: up, igb, 1 Gb/s, MTU 1500'
 
 # The other end goes: LACP has nobody any more.
 ip netns del peer
-sleep 6
+agreed 0
 look open-vswitch-alone \
   ' leads to bond0 (bond balance-tcp, LACP that NOBODY ANSWERS: it carries NOTHING), by br-int > br-ex'
 ovs-vsctl --timeout=60 del-br br-int -- del-br br-ex
