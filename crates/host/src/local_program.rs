@@ -222,8 +222,8 @@ mod tests {
         let _server = Tool::start(server.arg(format!("--unixctl={}", at("control")))).unwrap();
         let database = format!("--db=unix:{}", at("db.sock"));
         let bridge = ["--", "add-br", "br0", "--", "add-bond", "br0", "bond0", "eth7", "eth8", "lacp=active"];
-        let words = [&[&*database, "--timeout=60", "--no-wait", "init"], &bridge[..]].concat();
-        // The command waits for the server's socket.
+        let words = [&[&*database, "--retry", "--timeout=60", "--no-wait", "init"], &bridge[..]].concat();
+        // The server may have no socket yet.
         let made = run_tool("ovs-vsctl", &words, "").unwrap();
         assert!(made.status.success(), "{}", made.errors);
         let said: Value =
