@@ -38,8 +38,9 @@ impl Addresses {
                     prefix: address.prefix_len,
                     nic: nic.name.clone(),
                     uplink: (uplink.index != nic.index).then(|| uplink.name.clone()),
-                    // A driver that says 0 does not know either.
-                    speed_mbit: uplink.speed_mbit.or(nic.speed_mbit).filter(|mbit| *mbit > 0),
+                    // A driver that says 0 does not know either. A bond of Open vSwitch may be faster than its first
+                    // member, which is the uplink.
+                    speed_mbit: uplink.speed_mbit.max(nic.speed_mbit).filter(|mbit| *mbit > 0),
                     mtu: nic.mtu,
                 };
                 if is_excluded { told.without_data() } else { told }

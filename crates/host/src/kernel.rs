@@ -1,4 +1,4 @@
-//! Asks this host's kernel about the network.
+//! Asks this host's kernel about the network, and programs that configure it.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -6,7 +6,8 @@ use std::io::{self, Read};
 use skein_network::{Answer, Ask, ENOENT, Source};
 
 use crate::ethtool::Ethtool;
-use crate::netlink::{ask, dump};
+use crate::local_program;
+use crate::netlink::{ask, dump, generic};
 
 /// Bounds the size of a file of `/proc` or `/sys`: `/proc/interrupts` of a host with 256 cores and 2,000 interrupts.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -19,6 +20,9 @@ const QDISC_FIXED_BYTES: usize = 20;
 /// Asks for IEEE 802.1Qaz settings (`linux/dcbnl.h`).
 const DCB_CMD_IEEE_GET: u8 = 21;
 const DCB_ATTR_IFNAME: u16 = 1;
+// `linux/if_team.h`.
+const TEAM_CMD_OPTIONS_GET: u8 = 2;
+const TEAM_ATTR_TEAM_IFINDEX: u16 = 1;
 
 /// This host's kernel, in the network namespace of the thread that made this.
 pub struct Kernel {
@@ -66,6 +70,9 @@ impl Source for Kernel {
                 Some(ethtool) => answer(ethtool.ask(nic, *what).map(Answer::Bytes).map_err(io::Error::from)),
                 None => Answer::Refused(ENOENT),
             },
+            Ask::Team(index) => answer(team(*index).map(Answer::Messages)),
+            Ask::Teamd(team) => local_program::teamd(team),
+            Ask::Ovs => local_program::ovs(),
             Ask::File(path) => answer(read(path).map(Answer::Text)),
             Ask::Directory(path) => answer(names(path).map(Answer::Names)),
             Ask::Link(path) => {
@@ -73,6 +80,14 @@ impl Source for Kernel {
             }
         }
     }
+}
+
+/// Asks the team driver for the options of a team.
+fn team(index: u32) -> io::Result<Vec<Vec<u8>>> {
+    let mut body = Vec::from(8u16.to_ne_bytes());
+    body.extend(TEAM_ATTR_TEAM_IFINDEX.to_ne_bytes());
+    body.extend(index.to_ne_bytes());
+    generic("team", TEAM_CMD_OPTIONS_GET, &body)
 }
 
 fn answer(result: io::Result<Answer>) -> Answer {
@@ -108,6 +123,11 @@ mod tests {
         // Loopback has no Data Center Bridging, and a NIC that is not there even less.
         for nic in ["lo", "no-such-nic"] {
             assert!(matches!(kernel.ask(&Ask::Dcb(nic.into())), Answer::Refused(_)), "{nic}");
+        }
+        // Loopback is no team; most kernels have no team driver at all.
+        assert!(matches!(kernel.ask(&Ask::Team(1)), Answer::Refused(_)));
+        for odd in ["../teamd/x", ".", "no-such-team"] {
+            assert!(matches!(kernel.ask(&Ask::Teamd(odd.into())), Answer::Refused(_)), "{odd}");
         }
         assert!(kernel.ask(&Ask::File("/proc/interrupts".into())).text().unwrap().contains("CPU0"));
         assert!(!kernel.ask(&Ask::Links).messages().is_empty());

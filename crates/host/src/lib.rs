@@ -1,9 +1,9 @@
 //! Reads what a host is: its NICs and their counters ([`nics`]), its cores, disks and memory, the CPU, memory and disk
 //! traffic of a process, and the limits of a process ([`ControlGroups`]). A [`Sampler`] records some of that over time.
 //!
-//! Everything is read at the moment of the call and nothing is cached, so a caller may ask every 250 ms and see NICs
-//! come and go. What belongs to a network namespace is read from the namespace of the calling *thread* (netlink), never
-//! from `/sys`, which shows the namespace of whoever mounted it.
+//! Everything is read at the moment of the call and nothing is cached but the word of Open vSwitch, for some seconds,
+//! so a caller may ask every 250 ms and see NICs come and go. What belongs to a network namespace is read from the
+//! namespace of the calling *thread* (netlink), never from `/sys`, which shows the namespace of whoever mounted it.
 
 mod clock;
 mod control_groups;
@@ -14,6 +14,7 @@ mod ethtool;
 mod file_handle;
 pub mod idle_scheduling;
 mod kernel;
+mod local_program;
 mod memory;
 mod near_cores;
 mod netlink;

@@ -1,4 +1,5 @@
-//! Speaks the little of rtnetlink (RFC 3549, `linux/rtnetlink.h`) that reading a network takes: dumps and questions.
+//! Speaks the little of netlink (RFC 3549, `linux/rtnetlink.h`, `linux/genetlink.h`) that reading a network takes:
+//! dumps and questions.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -8,18 +9,22 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
-use skein_network::attributes::{u16_at, u32_at};
+use skein_network::attributes::{attributes, u16_at, u32_at};
 
 /// Holds the size of the buffer for answers. The kernel splits a dump into messages that fit (at most 32 KiB each).
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Says how often a dump is made when something changes under it. The last dump is taken as it is.
 const DUMP_TRIES: usize = 4;
 const HEADER_BYTES: usize = 16;
+/// Holds the size of `struct genlmsghdr`.
+const GENERIC_HEADER_BYTES: usize = 4;
+/// Bounds the messages of an answer. The options of a team with 8 members are in 10 or so, of 4 KiB each.
+const GENERIC_MESSAGES_MAX: usize = 1000;
 const FLAG_DUMP_INTERRUPTED: u16 = 0x10;
 
 /// Asks for a dump with `request` (the fixed part after the header). Returns every message's payload of type `answer`.
 pub fn dump(request: u16, body: &[u8], answer: u16) -> io::Result<Vec<Vec<u8>>> {
-    let socket = open()?;
+    let socket = open(SockProtocol::NetlinkRoute)?;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut payloads = Vec::new();
     for attempt in 1..=DUMP_TRIES {
@@ -51,10 +56,13 @@ pub fn dump(request: u16, body: &[u8], answer: u16) -> io::Result<Vec<Vec<u8>>> 
 
 /// Asks one question. Returns the answer's payload.
 pub fn ask(request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
-    let socket = open()?;
+    ask_one(&open(SockProtocol::NetlinkRoute)?, request, body)
+}
+
+fn ask_one(socket: &OwnedFd, request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     send(socket.as_raw_fd(), &message(request, libc::NLM_F_REQUEST as u16, 1, body), MsgFlags::empty())?;
     let mut buffer = vec![0; BUFFER_BYTES];
-    let length = receive(&socket, &mut buffer)?;
+    let length = receive(socket, &mut buffer)?;
     match split_message(&buffer[..length]) {
         Some((header, payload, _)) if i32::from(header.kind) == libc::NLMSG_ERROR => Err(refusal(payload)),
         Some((_, payload, _)) => Ok(payload.to_vec()),
@@ -62,9 +70,46 @@ pub fn ask(request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     }
 }
 
-fn open() -> io::Result<OwnedFd> {
+/// Asks a family of generic netlink, whose answer is of several messages. Returns their attributes.
+pub fn generic(family: &str, command: u8, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let socket = open(SockProtocol::NetlinkGeneric)?;
+    let number = family_number(&socket, family)?;
+    let body = [&[command, 1, 0, 0], body].concat();
+    send(socket.as_raw_fd(), &message(number, libc::NLM_F_REQUEST as u16, 2, &body), MsgFlags::empty())?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut payloads = Vec::new();
+    for _ in 0..GENERIC_MESSAGES_MAX {
+        let length = receive(&socket, &mut buffer)?;
+        let mut rest = &buffer[..length];
+        while let Some((header, payload, next)) = split_message(rest) {
+            rest = next;
+            match i32::from(header.kind) {
+                libc::NLMSG_DONE => return Ok(payloads),
+                libc::NLMSG_ERROR => return Err(refusal(payload)),
+                _ if header.kind == number => payloads.extend(payload.get(GENERIC_HEADER_BYTES..).map(<[u8]>::to_vec)),
+                _ => {}
+            }
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EMSGSIZE))
+}
+
+/// Asks for the number that a family of generic netlink has in this kernel.
+fn family_number(socket: &OwnedFd, family: &str) -> io::Result<u16> {
+    let mut body = vec![libc::CTRL_CMD_GETFAMILY as u8, 1, 0, 0];
+    body.extend((4 + family.len() as u16 + 1).to_ne_bytes());
+    body.extend((libc::CTRL_ATTR_FAMILY_NAME as u16).to_ne_bytes());
+    body.extend(family.bytes().chain([0]));
+    let answer = ask_one(socket, libc::GENL_ID_CTRL as u16, &body)?;
+    let number = attributes(answer.get(GENERIC_HEADER_BYTES..).unwrap_or_default())
+        .find(|(kind, _)| i32::from(*kind) == libc::CTRL_ATTR_FAMILY_ID)
+        .and_then(|(_, value)| u16_at(value, 0));
+    number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn open(protocol: SockProtocol) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(2))?;
     Ok(socket)
 }

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::interface::BondBelow;
-use crate::layers::{Bond, BondMode};
+use crate::any_bond::{BondBelow, Spread};
 
 /// Connections of a NIC with several queues: each may land on a queue of its own.
 const OF_QUEUES: u32 = 4;
@@ -100,12 +99,17 @@ pub fn connections(wanted: WantedConnections, paths: &[ConnectionsPath]) -> Vec<
 
 /// Decides for a path by itself.
 fn alone(wanted: WantedConnections, path: &ConnectionsPath) -> PathConnections {
-    let members = path.bond.as_ref().filter(|bond| bond.is_by_ports()).map_or(1, |bond| bond.members);
-    let members = members.clamp(1, OF_BOND_MAX);
+    let members_if = |spread| path.bond.as_ref().filter(|bond| bond.spread() == spread).map_or(1, |bond| bond.members);
+    let members = members_if(Spread::ByPorts).clamp(1, OF_BOND_MAX);
+    let is_by_chance = members_if(Spread::ByChance) > 1;
     let queues = path.queues.into_iter().chain(path.remote_queues).min();
     let (number, mut why) = match (wanted, queues) {
         (WantedConnections::Fixed(number), _) => {
             (u32::from(number).clamp(members, PEER_MAX), "as configured".to_owned())
+        }
+        // The more there are, the less likely it is that a member has none.
+        (WantedConnections::Auto, _) if is_by_chance => {
+            (OF_BOND_MAX, "which of several NICs a connection takes is chance".to_owned())
         }
         // As many over each member.
         (WantedConnections::Auto, Some(queues @ 2..)) => {
@@ -122,44 +126,17 @@ fn alone(wanted: WantedConnections, path: &ConnectionsPath) -> PathConnections {
         }
     };
     if let Some(bond) = &path.bond {
-        why += &format!("; {}", bond_words(bond));
+        why += &format!("; {}", bond.words());
     }
     PathConnections { number, why }
-}
-
-/// Says what a bond gives, or cannot give (Documentation/networking/bonding.rst).
-fn bond_words(bond: &BondBelow) -> String {
-    let BondBelow { name, bond: Bond { mode, hash, .. }, members } = bond;
-    let of = match mode {
-        BondMode::Lacp | BondMode::BalanceXor => format!("{name} ({}, {})", mode.word(), hash.word()),
-        _ => format!("{name} ({})", mode.word()),
-    };
-    if *members < 2 {
-        return format!("{of} has {members} member that sends");
-    }
-    match mode {
-        _ if bond.is_by_ports() => format!("each of the {members} members of {of} carries some"),
-        BondMode::Lacp | BondMode::BalanceXor => format!(
-            "{of} leads all between two hosts over one of its {members} members, at that one's rate: layer3+4 would \
-             use all"
-        ),
-        BondMode::ActiveBackup => format!("{of} uses one of its {members} members at a time, at that one's rate"),
-        BondMode::BalanceTlb | BondMode::BalanceAlb => format!(
-            "{of} leads all that goes to one host over one of its {members} members, at that one's rate: 802.3ad by \
-             layer3+4 would use all"
-        ),
-        BondMode::BalanceRr => {
-            format!("{of} sends packets in turn over its {members} members: they arrive in disorder")
-        }
-        BondMode::Broadcast => format!("{of} sends all over each of its {members} members, at one's rate"),
-        BondMode::Other => format!("{of} has {members} members, and which carries what is not known"),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::BondHash;
+    use crate::any_bond::AnyBond;
+    use crate::layers::{Bond, BondHash, BondMode};
+    use crate::team::{Team, TeamHash, TeamMode};
 
     fn path(queues: Option<u32>, remote_queues: Option<u32>) -> ConnectionsPath {
         ConnectionsPath { queues, remote_queues, bond: None }
@@ -167,7 +144,7 @@ mod tests {
 
     fn bond(mode: BondMode, hash: BondHash, members: u32) -> Option<BondBelow> {
         let bond = Bond { mode, hash, active: None, aggregated: None, partner: None };
-        Some(BondBelow { name: "bond0".into(), bond, members })
+        Some(BondBelow { name: "bond0".into(), bond: AnyBond::Bond(bond), members })
     }
 
     fn words(wanted: WantedConnections, path: ConnectionsPath) -> String {
@@ -213,6 +190,24 @@ mod tests {
             words(one, path),
             "3: as configured; each of the 3 members of bond0 (balance-xor, layer3+4) carries some"
         );
+    }
+
+    #[test]
+    fn where_chance_spreads_connections_there_are_many() {
+        let of = |wanted, queues, members| {
+            let hash = TeamHash::Fields(vec!["l4".into()]);
+            let team = Team { mode: TeamMode::LoadBalance, active: None, hash, runner: None };
+            let bond = Some(BondBelow { name: "team0".into(), bond: AnyBond::Team(team), members });
+            words(wanted, ConnectionsPath { bond, ..path(queues, None) })
+        };
+        assert_eq!(
+            of(WantedConnections::Auto, Some(1), 2),
+            "8: which of several NICs a connection takes is chance; team0 (team, loadbalance by l4) gives each \
+             connection one of its 2 members, and which one cannot be chosen"
+        );
+        assert!(of(WantedConnections::Auto, None, 2).starts_with("8: "));
+        assert!(of(WantedConnections::Auto, Some(1), 1).starts_with("2: a NIC has one queue; team0"));
+        assert!(of(WantedConnections::Fixed(3), Some(8), 2).starts_with("3: as configured"), "as the user knows best");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{text, u32_at};
+use crate::nic::speed_mbit;
 use crate::source::{Ask, DriverAsk, Source};
 
 /// Large receive offload (`ETH_FLAG_LRO` of `linux/ethtool.h`).
@@ -110,7 +111,9 @@ pub(crate) fn read(source: &dyn Source, nic: &str) -> Driver {
     let info = ask(DriverAsk::Info);
     let part =
         |from: usize| info.as_ref().and_then(|info| info.get(from..from + 32)).map(text).filter(|t| !t.is_empty());
-    let duplex = ask(DriverAsk::Settings).and_then(|settings| match settings.get(14)? {
+    // Without a speed nothing is known: a team whose members tell none says that it is half duplex.
+    let settings = ask(DriverAsk::Settings).filter(|settings| speed_mbit(settings).is_some());
+    let duplex = settings.and_then(|settings| match settings.get(14)? {
         0 => Some(Duplex::Half),
         1 => Some(Duplex::Full),
         _ => None,

@@ -8,10 +8,13 @@ use crate::attributes::{attributes, text, u32_at};
 use crate::dcb::{self, Dcb};
 use crate::device::{self, Device};
 use crate::driver::{self, Driver};
-use crate::layers::{self, Bond, BondHash, BondMode, BondPort, Layer};
-use crate::nic::{LINK_FIXED_BYTES, Nic, NicError, nics};
+use crate::layers::{self, BondPort, Layer};
+use crate::nic::{LINK_FIXED_BYTES, Nic, NicError};
+use crate::nic_list::nics;
+use crate::ovs::{self, OvsPort};
 use crate::rdma::{self, RdmaPort};
 use crate::source::{Answer, Ask, Source};
+use crate::team::{self, Team, TeamPort};
 
 // Attributes of `linux/if_link.h` that libc does not have.
 const IFLA_NUM_TX_QUEUES: u16 = 31;
@@ -35,6 +38,14 @@ pub struct Interface {
     pub layer: Option<Layer>,
     /// What its bond says of it.
     pub bond_port: Option<BondPort>,
+    /// What it is, if it is a team.
+    pub team: Option<Team>,
+    /// What its team says of it.
+    pub team_port: Option<TeamPort>,
+    /// What Open vSwitch says of it, if that made it.
+    pub ovs: Option<OvsPort>,
+    /// The reason why what it stands on is not known, if it is not.
+    pub not_known: Option<String>,
     /// What its driver says.
     pub driver: Driver,
     /// Where it is in the host; `None` for an interface that is no hardware.
@@ -67,10 +78,29 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
     let table = device::interrupts(source);
     let rdma = rdma::read(source);
     let qdiscs = crate::qos::roots(source);
+    let switch = ovs::read(source, &nics);
+    let mut team_ports = BTreeMap::new();
+    let mut teams = BTreeMap::new();
+    for nic in nics.iter().filter(|nic| nic.kind.as_deref() == Some("team")) {
+        let read = team::read(source, nic.index, &nic.name);
+        teams.insert(
+            nic.index,
+            read.map(|read| {
+                team_ports.extend(read.ports);
+                read.team
+            }),
+        );
+    }
     let name_of = |index: u32| nics.iter().find(|nic| nic.index == index).map(|nic| nic.name.clone());
     let interfaces = nics.iter().filter(|nic| !nic.loopback).map(|nic| {
         let More { tx_queues, layer, bond_port, bus, device } = more.remove(&nic.index).unwrap_or_default();
         let uplink = crate::nic::uplink(&nics, nic);
+        let is_ovs = nic.kind.as_deref() == Some("openvswitch") && ovs::may_be_ovs(nic);
+        let not_known = match (&switch, teams.get(&nic.index)) {
+            (Err(why), _) if is_ovs => Some(why.to_string()),
+            (_, Some(Err(errno))) => Some(team::refusal(*errno)),
+            _ => None,
+        };
         let dcb = match source.ask(&Ask::Dcb(nic.name.clone())) {
             Answer::Bytes(bytes) => Some(dcb::parse(&bytes)),
             _ => None,
@@ -81,6 +111,10 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
             tx_queues,
             layer,
             bond_port,
+            team: teams.remove(&nic.index).and_then(Result::ok),
+            team_port: team_ports.remove(&nic.index),
+            ovs: switch.as_ref().ok().and_then(|switch| switch.port_of(&nics, nic)),
+            not_known,
             driver: driver::read(source, &nic.name),
             device: bus.zip(device).map(|(bus, name)| device::read(source, &bus, &name, &table)),
             dcb: dcb.filter(|dcb| *dcb != Dcb::default()),
@@ -90,24 +124,6 @@ pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
         }
     });
     Ok(interfaces.collect())
-}
-
-/// A bond that carries the traffic of an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BondBelow {
-    /// The bond's name.
-    pub name: String,
-    /// The bond.
-    pub bond: Bond,
-    /// How many members send.
-    pub members: u32,
-}
-
-impl BondBelow {
-    /// Returns whether a connection's ports decide which member carries the connection.
-    pub fn is_by_ports(&self) -> bool {
-        matches!(self.bond.mode, BondMode::Lacp | BondMode::BalanceXor) && self.bond.hash == BondHash::Layer34
-    }
 }
 
 fn parse(payload: &[u8]) -> Option<(u32, More)> {

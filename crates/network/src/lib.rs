@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod any_bond;
 pub mod attributes;
 mod bond_ports;
 mod carriers;
@@ -19,11 +20,15 @@ mod interface;
 mod layers;
 pub mod mac;
 mod nic;
+mod nic_list;
+mod ovs;
 mod qos;
 mod rdma;
 mod source;
+mod team;
 mod tune;
 
+pub use any_bond::{AnyBond, BondBelow, Spread};
 pub use bond_ports::{member_of, ports_of_member};
 pub use carriers::{bond_below, carriers, cores_of_node, near_cores, nodes, queues};
 pub use connections::{
@@ -34,15 +39,18 @@ pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
 pub use dcb_ends::{DcbEnd, DcbMismatch, NicDcb, compare_dcb, dcb_of};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
-pub use interface::{BondBelow, Interface, read};
+pub use interface::{Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
-pub use nic::{Counters, InterfaceAddress, Nic, NicError, nics, uplink};
+pub use nic::{Counters, InterfaceAddress, Nic, NicError, uplink};
+pub use nic_list::nics;
+pub use ovs::{OvsBond, OvsBondMode, OvsMember, OvsPort, OvsUplink, questions as ovs_questions};
 pub use qos::{
     AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines, queue,
     removal_lines, share_lines, usual_nics,
 };
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
+pub use team::{Team, TeamHash, TeamMode, TeamPort};
 pub use tune::{
     InterruptNow, NicInterrupts, PinnedInterrupt, TuneAction, TunePlan, TuneRecord, TuneStep, nic_interrupts,
     plan_apply, plan_remove, recorded_interrupts,

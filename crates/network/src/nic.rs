@@ -1,13 +1,11 @@
 //! The network interfaces of a host, and what is needed to use them: what is read several times a second.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::{attributes, text, u16_at, u32_at, u64_at};
-use crate::source::{Answer, Ask, DriverAsk, Source};
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +31,7 @@ pub struct Nic {
     pub kind: Option<String>,
     /// The index of the bond or bridge that the interface is a port of.
     pub master: Option<u32>,
-    /// The index of the interface below, if this is a VLAN or a tunnel in the same namespace.
+    /// The index of the interface below, if this is a VLAN or a tunnel in the same namespace, or made by Open vSwitch.
     pub lower: Option<u32>,
     /// The speed in Mb/s, if the driver knows it.
     pub speed_mbit: Option<u32>,
@@ -117,48 +115,6 @@ pub enum NicError {
     Netlink(&'static str, #[source] io::Error),
 }
 
-/// Returns the network interfaces, by index. The call takes two netlink dumps, and an ioctl for each NIC: well below a
-/// millisecond for a few NICs. A NIC that vanishes in between is left out or lacks its speed, which is no error.
-///
-/// # Errors
-/// The kernel refuses or does not answer.
-pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
-    let links = messages(source, &Ask::Links, "interfaces")?;
-    let addresses = messages(source, &Ask::Addresses, "addresses")?;
-    let mut nics: BTreeMap<u32, Nic> = links.iter().filter_map(|l| parse_link(l)).map(|nic| (nic.index, nic)).collect();
-    for (index, address) in addresses.iter().filter_map(|a| parse_address(a)) {
-        if let Some(nic) = nics.get_mut(&index) {
-            nic.addresses.push(address);
-        }
-    }
-    // A veth's driver claims 10 Gb/s whatever the host can do: a figure that is worth less than none.
-    for nic in nics.values_mut().filter(|n| !n.loopback && n.kind.as_deref() != Some("veth")) {
-        let settings = source.ask(&Ask::Driver(nic.name.clone(), DriverAsk::Settings)).bytes();
-        nic.speed_mbit = settings.and_then(|settings| speed_mbit(&settings));
-    }
-    let mut nics: Vec<Nic> = nics.into_values().collect();
-    // The kernel gives the speed of a bridge's fastest port, guests' among them (br_ethtool_ops of
-    // net/bridge/br_device.c).
-    let bridges = |nic: &&Nic| nic.kind.as_deref() == Some("bridge");
-    let speed = |bridge: &Nic| Some(uplink(&nics, bridge)).filter(|below| below.index != bridge.index)?.speed_mbit;
-    let speeds: Vec<Option<u32>> = nics.iter().filter(bridges).map(speed).collect();
-    for (nic, speed) in nics.iter_mut().filter(|nic| bridges(&&**nic)).zip(speeds) {
-        nic.speed_mbit = speed;
-    }
-    for nic in &mut nics {
-        nic.addresses.sort_by_key(|a| a.ip.is_ipv6());
-    }
-    Ok(nics)
-}
-
-fn messages(source: &dyn Source, ask: &Ask, what: &'static str) -> Result<Vec<Vec<u8>>, NicError> {
-    match source.ask(ask) {
-        Answer::Messages(messages) => Ok(messages),
-        Answer::Refused(errno) => Err(NicError::Netlink(what, io::Error::from_raw_os_error(errno))),
-        _ => Err(NicError::Netlink(what, io::ErrorKind::InvalidData.into())),
-    }
-}
-
 /// Returns the speed in `struct ethtool_cmd`, in Mb/s; `None` if the driver does not know.
 pub(crate) fn speed_mbit(settings: &[u8]) -> Option<u32> {
     let speed = u32::from(u16_at(settings, 28)?) << 16 | u32::from(u16_at(settings, 12)?);
@@ -167,27 +123,32 @@ pub(crate) fn speed_mbit(settings: &[u8]) -> Option<u32> {
 }
 
 /// Bounds how many interfaces upon each other are followed. A bridge on a VLAN on a bond has three.
-const LAYERS_MAX: usize = 8;
+pub(crate) const LAYERS_MAX: usize = 8;
 
 /// Returns the NIC that carries the traffic of `nic` in the end: below VLANs and bridges the bond or hardware; of a
-/// bridge's several ports the fastest that is up. Returns `nic` itself if no NIC is below.
+/// bridge's several ports the fastest that is up; of a bond of Open vSwitch the first member. Returns `nic` itself if
+/// no NIC is below.
 pub fn uplink<'a>(nics: &'a [Nic], nic: &'a Nic) -> &'a Nic {
     let mut at = nic;
     for _ in 0..LAYERS_MAX {
-        let below = if at.kind.as_deref() == Some("bridge") {
-            // Guests' ends lead to guests.
-            let is_guests = |port: &Nic| matches!(port.kind.as_deref(), Some("tun" | "veth"));
-            let ports = nics.iter().filter(|port| port.master == Some(at.index) && !is_guests(port));
-            ports.max_by_key(|port| (port.up(), port.speed_mbit))
-        } else {
-            at.lower.and_then(|lower| nics.iter().find(|nic| nic.index == lower))
-        };
-        match below {
+        match below(nics.iter(), at) {
             Some(below) => at = below,
             None => break,
         }
     }
     at
+}
+
+/// Returns the NIC on which another stands.
+pub(crate) fn below<'a>(mut nics: impl Iterator<Item = &'a Nic>, at: &'a Nic) -> Option<&'a Nic> {
+    if at.kind.as_deref() == Some("bridge") {
+        // Guests' ends lead to guests.
+        let is_guests = |port: &Nic| matches!(port.kind.as_deref(), Some("tun" | "veth"));
+        let ports = nics.filter(|port| port.master == Some(at.index) && !is_guests(port));
+        ports.max_by_key(|port| (port.up(), port.speed_mbit))
+    } else {
+        at.lower.and_then(|lower| nics.find(|nic| nic.index == lower))
+    }
 }
 
 /// Holds the size of `struct ifinfomsg`.
@@ -254,7 +215,7 @@ fn parse_counters(value: &[u8]) -> Option<Counters> {
     })
 }
 
-fn parse_address(payload: &[u8]) -> Option<(u32, InterfaceAddress)> {
+pub(crate) fn parse_address(payload: &[u8]) -> Option<(u32, InterfaceAddress)> {
     let family = i32::from(*payload.first()?);
     let prefix_len = *payload.get(1)?;
     let index = u32_at(payload, 4)?;

@@ -24,6 +24,12 @@ pub enum Ask {
     Dcb(String),
     /// What a driver says of an interface, as the command's structure in `linux/ethtool.h`.
     Driver(String, DriverAsk),
+    /// The options of a team, by its index: the payloads of the answer to `TEAM_CMD_OPTIONS_GET`.
+    Team(u32),
+    /// The configuration of the teamd that runs a team, by the team's name: a JSON object (`teamd.conf(5)`).
+    Teamd(String),
+    /// What Open vSwitch's database says to [`ovs_questions`](crate::ovs_questions): a JSON array of results.
+    Ovs,
     /// The text of a small file of `/proc` or `/sys`.
     File(String),
     /// The names in a directory.
@@ -100,6 +106,9 @@ impl fmt::Display for Ask {
             Ask::Filters(index, handle) => write!(f, "filters {index} {handle:x}"),
             Ask::Dcb(nic) => write!(f, "dcb {nic}"),
             Ask::Driver(nic, what) => write!(f, "driver {nic} {}", what.word()),
+            Ask::Team(index) => write!(f, "team {index}"),
+            Ask::Teamd(team) => write!(f, "teamd {team}"),
+            Ask::Ovs => f.write_str("ovs"),
             Ask::File(path) => write!(f, "file {path}"),
             Ask::Directory(path) => write!(f, "directory {path}"),
             Ask::Link(path) => write!(f, "link {path}"),
@@ -115,7 +124,7 @@ pub enum Answer {
     Messages(#[serde(with = "hex_list")] Vec<Vec<u8>>),
     /// A structure.
     Bytes(#[serde(with = "hex")] Vec<u8>),
-    /// A file's text, or where a symbolic link leads.
+    /// A file's text, a program's answer, or where a symbolic link leads.
     Text(String),
     /// The names in a directory, in order.
     Names(Vec<String>),

@@ -2,11 +2,13 @@
 //!
 //! `bond-vlan-bridge.json`: Debian 12's kernel with two emulated Intel NICs (igb) in an 802.3ad bond whose other end
 //! nobody is, a VLAN on that, a bridge on the VLAN with a guest's tap, and a macvlan.
+//! `open-vswitch.json`, `team.json`: the same kernel with Open vSwitch 3.1 and with teamd 1.31 (`scripts/ovs-team.sh`).
 
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use skein_network::{
-    Answer, Ask, BondHash, BondMode, Channels, DcbEnd, Duplex, Interface, Layer, NicDcb, Recording, Source, bond_below,
-    carriers, compare_dcb, dcb_of, near_cores, queues, read,
+    Answer, AnyBond, Ask, BondHash, BondMode, Channels, DcbEnd, Duplex, Interface, Layer, NicDcb, OvsBondMode,
+    Recording, Source, Spread, TeamHash, TeamMode, bond_below, carriers, compare_dcb, dcb_of, near_cores, queues, read,
 };
 
 fn recording() -> Recording {
@@ -225,6 +227,193 @@ fn dcb_of_both_ends_is_compared_with_what_rdma_needs() {
     assert!(found(&unused, &no_rdma).is_empty(), "DCB that does nothing for RDMA");
 }
 
+fn open_vswitch() -> Recording {
+    serde_json::from_str(include_str!("recordings/open-vswitch.json")).unwrap()
+}
+
+fn teams() -> Recording {
+    serde_json::from_str(include_str!("recordings/team.json")).unwrap()
+}
+
+/// A recording in which questions of a kind have another answer.
+struct Edited {
+    of: Recording,
+    question: &'static str,
+    answer: Answer,
+}
+
+impl Source for Edited {
+    fn ask(&self, ask: &Ask) -> Answer {
+        if ask.to_string().starts_with(self.question) { self.answer.clone() } else { self.of.ask(ask) }
+    }
+}
+
+fn names<'a>(interfaces: impl IntoIterator<Item = &'a Interface>) -> Vec<&'a str> {
+    interfaces.into_iter().map(|of| of.nic.name.as_str()).collect()
+}
+
+#[test]
+fn open_vswitch_is_seen_through_to_the_nics_of_its_bond() {
+    let interfaces = read(&open_vswitch()).unwrap();
+    let port = named(&interfaces, "mig0");
+    let of = port.ovs.as_ref().unwrap();
+    assert_eq!((of.bridge.as_str(), of.vlan), ("br-int", Some(7)));
+    let uplink = of.only_uplink().unwrap();
+    assert_eq!((uplink.port.as_str(), uplink.vlan), ("bond0", None));
+    assert_eq!(uplink.bridges, ["br-int", "br-ex"], "by the patch port");
+    let bond = uplink.bond.unwrap();
+    assert_eq!((bond.mode, bond.lacp, bond.fallback), (OvsBondMode::BalanceTcp, true, false));
+    let members: Vec<_> = uplink.members.iter().map(|of| (of.name.as_str(), of.index, of.link, of.answered)).collect();
+    let number = |name: &str| Some(named(&interfaces, name).nic.index);
+    assert_eq!(members, [("eth0", number("eth0"), true, Some(true)), ("eth1", number("eth1"), true, Some(true))]);
+    assert_eq!((port.uplink.as_deref(), port.nic.speed_mbit), (Some("eth0"), Some(2000)));
+    for name in ["mig0", "br-ex"] {
+        assert_eq!(names(carriers(&interfaces, name)), ["eth0", "eth1"], "{name}");
+        assert_eq!(queues(&interfaces, name), Some(2), "{name}");
+        let bond = bond_below(&interfaces, name).unwrap();
+        assert_eq!((bond.name.as_str(), bond.members, bond.spread()), ("bond0", 2, Spread::ByChance), "{name}");
+    }
+    // A guest's end, and the kernel's own interface of the datapath.
+    for name in ["tap0", "ovs-system", "eth0"] {
+        assert_eq!((&named(&interfaces, name).ovs, bond_below(&interfaces, name)), (&None, None), "{name}");
+    }
+}
+
+#[test]
+fn what_stands_on_open_vswitch_goes_over_its_bond() {
+    let mut interfaces = read(&open_vswitch()).unwrap();
+    let mut vlan = named(&interfaces, "br-ex").clone();
+    (vlan.ovs, vlan.nic.lower, vlan.nic.kind) = (None, Some(vlan.nic.index), Some("vlan".into()));
+    (vlan.nic.name, vlan.nic.index, vlan.layer) = ("br-ex.9".into(), 909, Some(Layer::Vlan { id: 9 }));
+    interfaces.push(vlan);
+    assert_eq!(names(carriers(&interfaces, "br-ex.9")), ["eth0", "eth1"]);
+    assert!(matches!(bond_below(&interfaces, "br-ex.9").unwrap().bond, AnyBond::Ovs(_)));
+}
+
+/// What the database says after an edit of what was recorded.
+fn edited(edit: impl Fn(&mut Value)) -> Vec<Interface> {
+    let mut said = serde_json::from_str(&open_vswitch().ask(&Ask::Ovs).text().unwrap()).unwrap();
+    edit(&mut said);
+    let answer = Answer::Text(said.to_string());
+    read(&Edited { of: open_vswitch(), question: "ovs", answer }).unwrap()
+}
+
+fn row<'a>(said: &'a mut Value, table: usize, name: &str) -> &'a mut Value {
+    said[table]["rows"].as_array_mut().unwrap().iter_mut().find(|row| row["name"] == name).unwrap()
+}
+
+#[test]
+fn a_bond_of_open_vswitch_carries_what_its_lacp_lets_it() {
+    let spread = |interfaces: &[Interface]| {
+        let bond = bond_below(interfaces, "mig0").unwrap();
+        (bond.spread(), bond.members, named(interfaces, "mig0").nic.speed_mbit)
+    };
+    let alone = |said: &mut Value| {
+        for nic in ["eth0", "eth1"] {
+            row(said, 2, nic)["lacp_current"] = json!(false);
+        }
+    };
+    assert_eq!(spread(&edited(alone)), (Spread::Nothing, 2, Some(1000)));
+    let half = |said: &mut Value| row(said, 2, "eth1")["lacp_current"] = json!(false);
+    assert_eq!(spread(&edited(half)), (Spread::ByChance, 1, Some(1000)));
+    assert_eq!(names(carriers(&edited(half), "mig0")), ["eth0"]);
+    let with = |mode: Value, lacp: Value| {
+        edited(|said| {
+            (row(said, 1, "bond0")["bond_mode"], row(said, 1, "bond0")["lacp"]) = (mode.clone(), lacp.clone());
+        })
+    };
+    let none = json!(["set", []]);
+    assert_eq!(spread(&with(json!("balance-slb"), none.clone())).0, Spread::OneMember);
+    assert_eq!(spread(&with(json!("balance-tcp"), json!("off"))).0, Spread::Nothing);
+    assert_eq!(spread(&with(none.clone(), none.clone())).0, Spread::OneAtATime, "active-backup is the default");
+    assert_eq!(spread(&with(json!("stable"), none)).0, Spread::Unknown);
+    // The other end speaks no LACP, and the bond is told to go by active-backup then.
+    let fallback = |said: &mut Value| {
+        alone(said);
+        said[4]["rows"][0]["other_config"] = json!(["map", [["lacp-fallback-ab", "true"]]]);
+    };
+    assert_eq!(spread(&edited(fallback)), (Spread::OneAtATime, 2, Some(1000)));
+}
+
+#[test]
+fn of_several_ways_out_of_the_host_none_is_picked() {
+    // eth1 becomes a port of its own.
+    let interfaces = edited(|said| {
+        let of_eth1 = row(said, 2, "eth1")["_uuid"].clone();
+        let bond = row(said, 1, "bond0");
+        bond["interfaces"][1].as_array_mut().unwrap().retain(|uuid| *uuid != of_eth1);
+        let mut port = bond.clone();
+        (port["_uuid"], port["name"], port["interfaces"]) = (json!(["uuid", "new"]), json!("eth1"), of_eth1);
+        said[1]["rows"].as_array_mut().unwrap().push(port);
+        row(said, 0, "br-ex")["ports"][1].as_array_mut().unwrap().push(json!(["uuid", "new"]));
+    });
+    let of = named(&interfaces, "mig0");
+    let ports: Vec<&str> = of.ovs.as_ref().unwrap().uplinks.iter().map(|uplink| uplink.port.as_str()).collect();
+    assert_eq!(ports, ["bond0", "eth1"]);
+    assert_eq!((&of.uplink, of.nic.lower, bond_below(&interfaces, "mig0")), (&None, None, None));
+    assert_eq!(names(carriers(&interfaces, "mig0")), ["mig0"]);
+}
+
+#[test]
+fn what_open_vswitch_does_not_say_is_not_guessed() {
+    let with = |answer: Answer| {
+        let interfaces = read(&Edited { of: open_vswitch(), question: "ovs", answer }).unwrap();
+        let of = named(&interfaces, "mig0").clone();
+        assert_eq!((&of.ovs, of.nic.lower, bond_below(&interfaces, "mig0")), (&None, None, None));
+        assert_eq!(named(&interfaces, "eth0").not_known, None);
+        of.not_known
+    };
+    let refused = with(Answer::Refused(13)).unwrap();
+    assert_eq!(refused, "Open vSwitch did not answer (Permission denied (os error 13))");
+    let not_understood = Some("Open vSwitch's answer is not understood".to_owned());
+    for text in ["", "{}", "[]", r#"[{"rows":[]},{"rows":[]},{"rows":[]},{"rows":[]},{"error":"unknown column"}]"#] {
+        assert_eq!(with(Answer::Text(text.into())), not_understood, "{text}");
+    }
+    // The same name in another network namespace.
+    let elsewhere = edited(|said| row(said, 2, "mig0")["ifindex"] = json!(77));
+    assert_eq!((&named(&elsewhere, "mig0").ovs, &named(&elsewhere, "mig0").nic.lower), (&None, &None));
+}
+
+#[test]
+fn a_team_is_what_the_kernel_and_teamd_say() {
+    let interfaces = read(&teams()).unwrap();
+    let team = |name: &str| named(&interfaces, name).team.clone().unwrap();
+    let hash = TeamHash::Fields(vec!["ip".into(), "l4".into()]);
+    assert_eq!((team("team0").mode, team("team0").runner.as_deref()), (TeamMode::LoadBalance, Some("loadbalance")));
+    assert_eq!((team("team0").hash, team("team0").active), (hash, None));
+    assert_eq!(named(&interfaces, "eth0").port_of.as_deref(), Some("team0"));
+    assert_eq!((names(carriers(&interfaces, "team0")), queues(&interfaces, "team0")), (vec!["eth0", "eth1"], Some(2)));
+    let bond = bond_below(&interfaces, "team0").unwrap();
+    assert_eq!((bond.name.as_str(), bond.members, bond.spread()), ("team0", 2, Spread::ByChance));
+    // One member of the other carries all.
+    let first = named(&interfaces, "d0").nic.index;
+    assert_eq!((team("team1").mode, team("team1").active), (TeamMode::ActiveBackup, Some(first)));
+    let active = ["eth0", "eth1", "d0", "d1"].map(|name| named(&interfaces, name).team_port.unwrap().active);
+    assert_eq!(active, [true, true, true, false]);
+    assert_eq!(names(carriers(&interfaces, "team1")), ["d0"]);
+    let bond = bond_below(&interfaces, "team1").unwrap();
+    assert_eq!((bond.members, bond.spread()), (1, Spread::OneAtATime));
+    assert_eq!(named(&interfaces, "team1").driver.duplex, None, "the driver says half, as its members tell no speed");
+}
+
+#[test]
+fn of_a_team_nothing_is_guessed() {
+    let with = |question, errno| {
+        let answer = Answer::Refused(errno);
+        read(&Edited { of: teams(), question, answer }).unwrap()
+    };
+    // Somebody else than teamd made the program in the kernel.
+    let interfaces = with("teamd ", 2);
+    let team = named(&interfaces, "team0").team.clone().unwrap();
+    assert_eq!((team.runner.as_deref(), team.hash), (None, TeamHash::Unknown));
+    assert_eq!(bond_below(&interfaces, "team0").unwrap().spread(), Spread::Unknown);
+    // A user who may not change the network.
+    let interfaces = with("team ", 1);
+    let of = named(&interfaces, "team0");
+    assert_eq!(of.team, None);
+    assert_eq!(of.not_known.as_deref(), Some("the team driver did not answer (Operation not permitted (os error 1))"));
+}
+
 /// Answers wrongly to one question of many.
 struct Liar {
     of: Recording,
@@ -249,6 +438,7 @@ impl Source for Liar {
 proptest! {
     #[test]
     fn wrong_answers_break_nothing(
+        which in 0_usize..3,
         one_in in 1_u32..60,
         wrong in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..60).prop_map(Answer::Bytes),
@@ -258,6 +448,7 @@ proptest! {
             any::<i32>().prop_map(Answer::Refused),
         ],
     ) {
-        let _ = read(&Liar { of: recording(), wrong, one_in, asked: std::cell::Cell::new(0) });
+        let of = [recording, open_vswitch, teams][which]();
+        let _ = read(&Liar { of, wrong, one_in, asked: std::cell::Cell::new(0) });
     }
 }

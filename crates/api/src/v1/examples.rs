@@ -592,7 +592,34 @@ fn interfaces() -> Vec<Interface> {
     let selectors = ["dscp", "any", "datagram", "ethertype", "stream", "other"];
     let all =
         modes.iter().zip(hashes.iter().cycle()).zip(selectors.iter().cycle()).zip(["full", "half"].iter().cycle());
-    all.map(|(((mode, hash), selector), duplex)| interface(mode, hash, selector, duplex)).collect()
+    let bonds = all.map(|(((mode, hash), selector), duplex)| interface(mode, hash, selector, duplex));
+    bonds.chain(on_teams_and_ovs()).collect()
+}
+
+/// Returns interfaces that are teams, their members, or made by Open vSwitch.
+fn on_teams_and_ovs() -> Vec<Interface> {
+    let bare = || Interface { layer: None, ..interface("other", "other", "other", "full") };
+    let hashes = [json!("none"), json!({ "fields": ["eth", "l4"] }), json!("unknown")];
+    let modes = ["roundrobin", "activebackup", "loadbalance", "broadcast", "random", "other"];
+    let teams = modes.iter().zip(hashes.into_iter().cycle()).map(|(mode, hash)| Interface {
+        team: serde_json::from_value(json!({ "mode": mode, "active": 3, "hash": hash, "runner": "lacp" })).unwrap(),
+        team_port: serde_json::from_value(json!({ "active": true })).unwrap(),
+        not_known: Some("Open vSwitch did not answer (Permission denied)".into()),
+        ..bare()
+    });
+    let ports = ["active-backup", "balance-slb", "balance-tcp", "other"].iter().map(|mode| Interface {
+        ovs: serde_json::from_value(json!({
+            "bridge": "br-int", "vlan": 7,
+            "uplinks": [{
+                "port": "bond0", "bridges": ["br-int", "br-ex"], "vlan": 100,
+                "bond": { "mode": mode, "lacp": true, "fallback": false },
+                "members": [{ "name": "ens1f0", "index": 3, "link": true, "answered": true }],
+            }],
+        }))
+        .unwrap(),
+        ..bare()
+    });
+    teams.chain(ports).collect()
 }
 
 fn interface(mode: &str, hash: &str, selector: &str, duplex: &str) -> Interface {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use skein_host::{Kernel, Nic};
-use skein_network::{Bond, BondHash, BondMode, Duplex, Interface, Layer, Offloads, offloads};
+use skein_network::{
+    Bond, BondBelow, BondHash, BondMode, Duplex, Interface, Layer, Offloads, Spread, bond_below, offloads,
+};
 use skein_units::about_bytes;
 
 use super::finding::{Finding, bad, chain, ok, warn};
@@ -118,8 +120,33 @@ fn judge_interfaces(interfaces: &[Interface]) -> Vec<Finding> {
             let members = interfaces.iter().filter(|port| port.port_of.as_ref() == Some(name)).count();
             findings.extend(judge_bond(name, bond, members));
         }
+        if let Some(why) = &of.not_known {
+            findings.push(warn(
+                "nic",
+                format!("what {name} stands on is not known: {why}"),
+                "run skein doctor as root",
+            ));
+        }
     }
+    findings.extend(judge_teams_and_ovs(interfaces));
     findings
+}
+
+/// Judges teams and bonds of Open vSwitch by what they give to the connections between two hosts.
+fn judge_teams_and_ovs(interfaces: &[Interface]) -> Vec<Finding> {
+    let is_meant = |of: &&Interface| of.team.is_some() || of.ovs.is_some();
+    let below = interfaces.iter().filter(is_meant).filter_map(|of| bond_below(interfaces, &of.nic.name));
+    // Several interfaces of Open vSwitch may lead over one bond.
+    let bonds: BTreeMap<String, BondBelow> = below.map(|bond| (bond.name.clone(), bond)).collect();
+    let own = "give each NIC an address of its own, without a bond: migrations use them all";
+    let judge = |bond: BondBelow| match bond.spread() {
+        Spread::Nothing => Some(warn("bond", bond.words(), "make one link aggregation (LACP) of the switch's ports")),
+        _ if bond.members < 2 => None,
+        Spread::OneMember | Spread::Packets => Some(warn("bond", bond.words(), own)),
+        Spread::OneAtATime | Spread::Copies => Some(ok("bond", bond.words())),
+        _ => None,
+    };
+    bonds.into_values().filter_map(judge).collect()
 }
 
 /// Judges whether all members of a bond can carry what goes between two hosts (Documentation/networking/bonding.rst).
@@ -303,6 +330,33 @@ mod tests {
         let told = told(&interfaces);
         assert!(told.iter().any(|what| what.contains("half duplex")), "{told:?}");
         assert!(told.iter().any(|what| what.contains("(LRO) and is in a bridge")), "{told:?}");
+    }
+
+    #[test]
+    fn teams_and_open_vswitch_are_judged_by_what_they_give() {
+        let read = |text: &str| skein_network::read(&serde_json::from_str::<skein_network::Recording>(text).unwrap());
+        let told = |of: &[Interface]| judge_interfaces(of).into_iter().map(|found| found.what).collect::<Vec<_>>();
+        let mut switch = read(include_str!("../../../../network/tests/recordings/open-vswitch.json")).unwrap();
+        let mut teams = read(include_str!("../../../../network/tests/recordings/team.json")).unwrap();
+        assert!(told(&switch).is_empty() && told(&teams).is_empty(), "{:?} {:?}", told(&switch), told(&teams));
+        for member in switch.iter_mut().filter_map(|of| of.ovs.as_mut()).flat_map(|port| &mut port.uplinks) {
+            member.members.iter_mut().for_each(|member| member.answered = Some(false));
+        }
+        assert_eq!(
+            told(&switch),
+            ["bond0 (Open vSwitch, balance-tcp) carries nothing by what Open vSwitch says, as it has no LACP"],
+            "once, though two interfaces lead over it"
+        );
+        for team in teams.iter_mut().filter_map(|of| of.team.as_mut()) {
+            team.hash = skein_network::TeamHash::None;
+        }
+        assert!(
+            told(&teams)[0].starts_with("team0 (team, loadbalance without a hash) leads all"),
+            "{:?}",
+            told(&teams)
+        );
+        teams[0].not_known = Some("the team driver did not answer".into());
+        assert!(told(&teams)[0].ends_with("is not known: the team driver did not answer"), "{:?}", told(&teams));
     }
 
     #[test]

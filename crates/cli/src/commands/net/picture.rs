@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde::Serialize;
-use skein_network::Interface;
+use skein_network::{Interface, OvsMember, OvsUplink};
 use skein_units::measured::nominal;
 
 use super::carriers::carried_by;
@@ -67,8 +67,24 @@ fn chain(all: &[Interface], of: &Interface, seen: &mut BTreeSet<u32>) -> String 
     if !seen.insert(of.nic.index) {
         return of.nic.name.clone();
     }
+    if let Some(port) = of.ovs.as_ref().filter(|port| !port.uplinks.is_empty()) {
+        let ways: Vec<String> = port.uplinks.iter().map(|uplink| way(all, uplink, &of.nic.name, seen)).collect();
+        return format!("{} > {}", ways.join(" or "), of.nic.name);
+    }
     let below: Vec<String> = carried_by(all, of).map(|below| chain(all, below, seen)).collect();
     if below.is_empty() { of.nic.name.clone() } else { format!("{} > {}", below.join(" + "), of.nic.name) }
+}
+
+/// Returns what carries a way of Open vSwitch out of the host, up to the interface that is named `to`.
+fn way(all: &[Interface], uplink: &OvsUplink, to: &str, seen: &mut BTreeSet<u32>) -> String {
+    let member = |member: &OvsMember| match all.iter().find(|below| Some(below.nic.index) == member.index) {
+        Some(below) => chain(all, below, seen),
+        None => member.name.clone(),
+    };
+    let mut way = vec![uplink.members.iter().map(member).collect::<Vec<_>>().join(" + ")];
+    let bridges = uplink.bridges.iter().rev();
+    way.extend(uplink.bond.iter().map(|_| &uplink.port).chain(bridges).filter(|name| *name != to).cloned());
+    way.join(" > ")
 }
 
 impl Picture {
@@ -196,6 +212,29 @@ mgmt (100 Mb/s)                                ── 192.168.7.0/24 ── mgmt
 this host: bond0, far: in no network of hostb
 "
         );
+    }
+
+    #[test]
+    fn open_vswitch_is_seen_through_to_hardware() {
+        let recording = include_str!("../../../../network/tests/recordings/open-vswitch.json");
+        let mut local = skein_network::read(&serde_json::from_str::<Recording>(recording).unwrap()).unwrap();
+        let of = |local: &[Interface], name: &str| {
+            let of = local.iter().find(|of| of.nic.name == name).unwrap();
+            chain(local, of, &mut BTreeSet::new())
+        };
+        assert_eq!(of(&local, "br-ex"), "eth0 + eth1 > bond0 > br-ex");
+        assert_eq!(of(&local, "mig0"), "eth0 + eth1 > bond0 > br-ex > br-int > mig0");
+        let port = local.iter_mut().find(|of| of.nic.name == "mig0").unwrap().ovs.as_mut().unwrap();
+        let [mut first, mut second] = [0, 1].map(|nth| {
+            let mut uplink = port.uplinks[0].clone();
+            (uplink.bond, uplink.members) = (None, vec![uplink.members[nth].clone()]);
+            uplink
+        });
+        first.bridges.truncate(1);
+        // The kernel does not have a NIC of DPDK.
+        second.members[0] = OvsMember { name: "dpdk0".into(), index: None, ..second.members[0].clone() };
+        port.uplinks = vec![first, second];
+        assert_eq!(of(&local, "mig0"), "eth0 > br-int or dpdk0 > br-ex > br-int > mig0");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use skein_api::{Probe, Reply, Request};
-use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, Recording, mac};
+use skein_network::{BondMode, Dcb, Duplex, Interface, Layer, OvsPort, OvsUplink, Recording, Team, TeamMode, mac};
 use skein_units::measured::nominal;
 
 use super::carriers::{below, carried_by, is_guests_end};
@@ -22,7 +22,8 @@ const ASKED_TIME: Duration = Duration::from_secs(30);
 
 /// Show a host's NICs and what stands on them, with all that decides how fast they are
 ///
-/// Each interface stands above those that carry its traffic: a bridge above its VLAN, a bond above its members. Guests'
+/// Each interface stands above those that carry its traffic: a bridge above its VLAN, a bond or team above its members,
+/// an interface of Open vSwitch above the NICs by which its bridge leads out of the host. Guests'
 /// own ends are counted.
 #[derive(clap::Args)]
 pub struct Args {
@@ -97,7 +98,8 @@ fn shown(interfaces: &[Interface]) -> String {
     let mut text = String::new();
     let mut told = BTreeSet::new();
     let carries_another = |of: &Interface| {
-        of.nic.master.is_some() || interfaces.iter().any(|upper| upper.nic.lower == Some(of.nic.index))
+        of.nic.master.is_some()
+            || interfaces.iter().any(|upper| below(interfaces, upper).any(|under| under.nic.index == of.nic.index))
     };
     let is_hidden = |of: &&Interface| is_guests_end(of) || is_idle(of);
     let tops = interfaces.iter().filter(|of| !carries_another(of) && !is_hidden(of));
@@ -167,10 +169,63 @@ fn kind(of: &Interface) -> Option<String> {
         },
         (Some(Layer::Vlan { id }), _) => format!("VLAN {id}"),
         (Some(Layer::Macvlan { mode }), kind) => format!("{} {}", kind.unwrap_or_default(), clean_line(mode)),
+        (None, Some("team")) => of.team.as_ref().map_or_else(|| "team".into(), team),
+        (None, _) if let Some(port) = &of.ovs => {
+            let vlan = port.vlan.map(|vlan| format!(", VLAN {vlan}")).unwrap_or_default();
+            format!("Open vSwitch {}{vlan}", clean_line(&port.bridge))
+        }
         (None, Some("openvswitch")) => "Open vSwitch".into(),
         (None, Some(kind)) => clean_line(kind),
         (None, None) => clean_line(of.driver.name.as_deref()?),
     })
+}
+
+/// Returns a team's runner or mode, and what its hash goes by.
+fn team(of: &Team) -> String {
+    match of.mode {
+        TeamMode::LoadBalance => format!("team {} by {}", clean_line(of.word()), clean_line(&of.hash.words())),
+        _ => format!("team {}", clean_line(of.word())),
+    }
+}
+
+/// Returns where Open vSwitch leads an interface.
+fn ways(port: &OvsPort) -> String {
+    let ways: Vec<String> = port.uplinks.iter().map(way).collect();
+    match ways.as_slice() {
+        [] => "nowhere out of this host".into(),
+        [one] => one.clone(),
+        several => format!("{}: its flows decide", several.join(", or ")),
+    }
+}
+
+fn way(uplink: &OvsUplink) -> String {
+    let mut words = vec![match &uplink.bond {
+        Some(bond) => format!("{} (bond {}", clean_line(&uplink.port), bond.mode.word()),
+        None => clean_line(&uplink.port),
+    }];
+    if uplink.bond.is_some() {
+        let lacp = match (uplink.is_answered(), uplink.mode_now()) {
+            (Some(true), _) => format!(", LACP with {}", count(uplink.sending().count(), "member")),
+            (Some(false), Some(_)) => ", LACP that NOBODY ANSWERS: as active-backup".into(),
+            (Some(false), None) => ", LACP that NOBODY ANSWERS: it carries NOTHING".into(),
+            (None, None) => ", without LACP: it carries NOTHING".into(),
+            (None, Some(_)) => String::new(),
+        };
+        words.push(format!("{lacp})"));
+    }
+    let unseen = uplink.members.iter().filter(|member| member.index.is_none()).map(|member| clean_line(&member.name));
+    let unseen = unseen.collect::<Vec<_>>().join(", ");
+    if !unseen.is_empty() {
+        words.push(format!(", the kernel does not have {unseen}"));
+    }
+    if let Some(vlan) = uplink.vlan {
+        words.push(format!(", VLAN {vlan}"));
+    }
+    if uplink.bridges.len() > 1 {
+        let bridges = uplink.bridges.iter().map(|name| clean_line(name)).collect::<Vec<_>>().join(" > ");
+        words.push(format!(", by {bridges}"));
+    }
+    words.concat()
 }
 
 fn details(of: &Interface) -> Vec<(&'static str, String)> {
@@ -200,6 +255,13 @@ fn details(of: &Interface) -> Vec<(&'static str, String)> {
         };
         details.push(("in the bond", format!("{state}{link}{failures}")));
     }
+    let in_team = of.team_port.map(|port| if port.active { "active" } else { "waits" }.to_owned());
+    let of_others = [
+        ("in the team", in_team),
+        ("leads to", of.ovs.as_ref().map(ways)),
+        ("NOT KNOWN", of.not_known.as_deref().map(clean_line)),
+    ];
+    details.extend(of_others.into_iter().filter_map(|(name, words)| Some((name, words?))));
     let firmware = driver.firmware.as_ref().map(|version| format!(", firmware {version}")).unwrap_or_default();
     if of.device.is_some() {
         details.push(("driver", driver.name.as_ref().map(|name| format!("{name}{firmware}")).unwrap_or_default()));
@@ -356,6 +418,65 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "'{line}' is not in:\n{text}");
         }
         assert!(!text.contains("ifb0"), "nobody made that: {text}");
+    }
+
+    #[test]
+    fn open_vswitch_and_teams_are_seen_through() {
+        let read = |text: &str| skein_network::read(&serde_json::from_str::<Recording>(text).unwrap()).unwrap();
+        let has = |text: &str, lines: &[&str]| {
+            for line in lines {
+                assert!(text.lines().any(|found| found == *line), "'{line}' is not in:\n{text}");
+            }
+        };
+        let mut switch = read(include_str!("../../../../network/tests/recordings/open-vswitch.json"));
+        let text = shown(&switch);
+        has(
+            &text,
+            &[
+                "br-ex: up, Open vSwitch br-ex, 2 Gb/s, MTU 1500",
+                "    leads to   bond0 (bond balance-tcp, LACP with 2 members)",
+                "  eth0: up, igb, 1 Gb/s, MTU 1500",
+                "mig0: up, Open vSwitch br-int, VLAN 7, 2 Gb/s, MTU 1500",
+                "    leads to   bond0 (bond balance-tcp, LACP with 2 members), by br-int > br-ex",
+                "  eth1 (above)",
+            ],
+        );
+        assert!(!text.contains("tap0") && !text.contains("ovs-system"), "{text}");
+        let port = switch.iter_mut().find(|of| of.nic.name == "mig0").unwrap().ovs.as_mut().unwrap();
+        for member in &mut port.uplinks[0].members {
+            (member.answered, member.index) = (Some(false), None);
+        }
+        let lonely = "bond0 (bond balance-tcp, LACP that NOBODY ANSWERS: it carries NOTHING), the kernel does not have \
+                      eth0, eth1, by br-int > br-ex";
+        assert_eq!(ways(port), lonely);
+        port.uplinks[0].bond.as_mut().unwrap().fallback = true;
+        assert!(ways(port).contains("LACP that NOBODY ANSWERS: as active-backup"), "{}", ways(port));
+        let other = skein_network::OvsUplink {
+            port: "eth5".into(),
+            bond: None,
+            vlan: Some(9),
+            members: vec![],
+            ..port.uplinks[0].clone()
+        };
+        port.uplinks.push(other);
+        assert!(ways(port).ends_with(", or eth5, VLAN 9, by br-int > br-ex: its flows decide"), "{}", ways(port));
+        port.uplinks.clear();
+        assert_eq!(ways(port), "nowhere out of this host");
+
+        let mut teams = read(include_str!("../../../../network/tests/recordings/team.json"));
+        has(
+            &shown(&teams),
+            &[
+                "team0: up, team loadbalance by ip, l4, 2 Gb/s, MTU 1500",
+                "  eth0: up, igb, 1 Gb/s, MTU 1500",
+                "      in the team  active",
+                "team1: up, team activebackup, speed not known, MTU 1500",
+                "      in the team  waits",
+            ],
+        );
+        let team = teams.iter_mut().find(|of| of.nic.name == "team0").unwrap();
+        (team.team, team.not_known) = (None, Some("the team driver did not answer".into()));
+        has(&shown(&teams), &["team0: up, team, 2 Gb/s, MTU 1500", "    NOT KNOWN  the team driver did not answer"]);
     }
 
     #[test]
