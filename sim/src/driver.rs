@@ -106,9 +106,6 @@ impl<A: Applications> World<A> {
             return;
         }
         let room = self.paths[self.conns[conn].path].spec.socket;
-        if self.conns[conn].flows[end].buffered == 0 {
-            self.ends[end].session.has_arrived(id(conn));
-        }
         for _ in 0..1 + self.rng.below(3) {
             if self.conns[conn].flows[end].buffered >= room {
                 break; // goes on when there is room

@@ -64,6 +64,7 @@ fn what_is_planted_is_found() {
         Planted::BegunForgotten,
         Planted::RefusalForgotten,
         Planted::MissingForgotten,
+        Planted::StaleReportCounts,
         Planted::PlanKept,
         Planted::ReplacedAtOnce,
         Planted::AnyErrorTrusted,

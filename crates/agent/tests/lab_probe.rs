@@ -76,8 +76,8 @@ impl World {
         }
     }
 
-    /// Measures until there are so many paths, with rates within 15 % of what they are to be. On a busy machine there may
-    /// be no core for a moment, so that a path is late or slow.
+    /// Measures until there are so many paths, with rates within 15 % of what they are to be. On a busy machine there
+    /// may be no core for a moment, so that a path is late or slow.
     fn probe_with_rates(&self, paths: usize, of_path: impl Fn(&ProbedPath) -> f64) -> Probe {
         let deadline = Instant::now() + 3 * PATIENCE;
         loop {

@@ -165,8 +165,8 @@ impl Bulk {
         Bulk { sent, received, reading, stop, ends: vec![sender, receiver] }
     }
 
-    /// Waits until goodput is between `least` and `most` bytes/s for a second. How soon that is the bench measures (case
-    /// `cut`). Here others may have the cores for a while.
+    /// Waits until goodput is between `least` and `most` bytes/s for a second. How soon that is the bench measures
+    /// (case `cut`). Here others may have the cores for a while.
     fn wait_for_rate(&self, least: f64, most: f64) {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

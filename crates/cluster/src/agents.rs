@@ -4,7 +4,7 @@ use skein_api::cluster::{Contact, VmRunState};
 use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
 use crate::observed::{SessionId, ShownCertificate};
-use crate::records::{HostRecord, VmRecord};
+use crate::records::{HostRecord, MoveByHandRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
 use crate::view::{is_guest, run_state};
@@ -119,6 +119,7 @@ impl Controller {
             CommandPurpose::Offer { operation, index } => self.offered(now, &operation, index, reply),
             CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
+            CommandPurpose::Look { host, asked_ms, proofs } => self.looked(host, asked_ms, proofs, reply),
             CommandPurpose::Relay { asked } => self.relayed(now, asked, reply),
             // What came of it is reported.
             CommandPurpose::Hurry { .. } => {}
@@ -344,8 +345,8 @@ impl Controller {
         }
     }
 
-    /// Notes which guests have not left a host by a migration that a person was allowed to begin: it is over, or was
-    /// not begun. `asked`: those that may begin yet.
+    /// Notes which guests leave a host by a migration that a person began, asked or not. Notes, too, which have not left
+    /// by one that the person was allowed to begin: it is over, or was not begun. `asked`: those that may begin yet.
     fn note_moves_by_hand(&mut self, host: &str, asked: &[MigrationId]) {
         let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
         let is_over = |id: &MigrationId| match observed.migrations.get(id) {
@@ -355,8 +356,23 @@ impl Controller {
         let vms = self.tables.vms_of(host);
         let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));
         let over: Vec<(String, VmRecord)> = over.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
+        // One that began while no controller was asked, or after the backup that the store was restored from.
+        let is_begun = |vm: &str| self.begun_moves().any(|of| of.vm == vm && of.from == host);
+        let leaving = observed.migrations.values().filter(|of| of.role == Role::Source && of.outcome.is_none());
+        let unknown = leaving.filter_map(|of| {
+            let vm = self.tables.vms.get(&of.vm).map(|found| &found.value)?;
+            let is_known = vm.move_by_hand.as_ref().is_some_and(|known| known.migration == of.id);
+            (vm.host.as_deref() == Some(host) && !is_known && !is_begun(&of.vm)).then(|| {
+                let move_by_hand = Some(MoveByHandRecord { to: of.target.clone(), migration: of.id });
+                (of.vm.clone(), VmRecord { move_by_hand, ..vm.clone() })
+            })
+        });
+        let unknown: Vec<(String, VmRecord)> = unknown.collect();
         for (name, vm) in over {
             self.tables.put(&name, VmRecord { move_by_hand: None, ..vm });
+        }
+        for (name, vm) in unknown {
+            self.tables.put(&name, vm);
         }
     }
 
@@ -377,6 +393,8 @@ impl Controller {
             .map(|(name, _)| name.clone())
             // The host to which it is moved while it is off keeps it.
             .filter(|name| !self.begun_off_moves().any(|of| of.vm == *name))
+            // A person moved it to a host that says nothing of it, or is none of the cluster.
+            .filter(|name| self.tables.vms.get(name).is_none_or(|vm| vm.value.move_by_hand.is_none()))
             // It is seen to with the others of that host.
             .filter(|name| !self.tables.vms.get(name).and_then(|vm| vm.value.host.as_deref()).is_some_and(is_off))
             .collect();

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, FenceRequest, HostSettings, MigrateRequest, Move, OperationKind, OperationState,
-    OptimizeRequest, VmSettings,
+    ClusterSettings, Contact, FenceRequest, HostSettings, MigrateRequest, Move, MoveState, OperationKind,
+    OperationState, OptimizeRequest, VmSettings,
 };
 use skein_api::{HoldOptions, MigrateOptions};
 use skein_placement_model::cluster::printable;
@@ -397,6 +397,9 @@ impl Controller {
             };
             return Answer::conflict(message, cure);
         }
+        if let Some(answer) = self.coming_to_removed(host, found.contact) {
+            return answer;
+        }
         if !off.is_empty() && !force {
             let message = format!("'{host}' has VMs that are off: {}", off.join(", "));
             let cure = format!(
@@ -412,6 +415,10 @@ impl Controller {
         for vm in off {
             self.tables.delete::<VmRecord>(&vm);
         }
+        // It is off: what was to come has not.
+        for (name, vm) in self.moved_by_hand_to(host) {
+            self.tables.put(&name, VmRecord { move_by_hand: None, ..vm });
+        }
         let before = self.tables.removed.get(host).map(|found| found.value.certificates.clone()).unwrap_or_default();
         let own = found.replaced.into_iter().chain(found.certificates);
         let mut certificates: Vec<String> = before.into_iter().chain(own).collect();
@@ -424,6 +431,41 @@ impl Controller {
             _ => drop(self.observed.remove(host)),
         }
         Answer::Done
+    }
+
+    /// Refuses to remove a host to which VMs are on their way: nobody would hear of them there.
+    fn coming_to_removed(&self, host: &str, contact: Contact) -> Option<Answer> {
+        let by_operation = self.open_moves().find(|of| of.to.as_deref() == Some(host) && of.state == MoveState::Begun);
+        if let Some(of) = by_operation {
+            let message = format!("'{}' is on its way to '{host}'", of.vm);
+            let operation = self.operation_of(&of.vm).unwrap_or_default();
+            let cure = match contact {
+                Contact::Lost => format!("say that '{host}' is off, if it is: skein host fence {host} --is-off; or "),
+                _ => String::new(),
+            };
+            return Some(Answer::conflict(
+                message,
+                format!("{cure}wait, or cancel: skein operation cancel {operation}"),
+            ));
+        }
+        if contact.is_off() {
+            return None;
+        }
+        let (vm, record) = self.moved_by_hand_to(host).into_iter().next()?;
+        let source = record.host.unwrap_or_default();
+        let message = format!("somebody moves '{vm}' from '{source}' to '{host}'");
+        let cure = match contact {
+            Contact::Online => format!("wait, or call that off: skein migration list, on {source}"),
+            _ => format!("see that '{host}' reports, or say that it is off: skein host fence {host} --is-off"),
+        };
+        Some(Answer::conflict(message, cure))
+    }
+
+    /// Returns the VMs that a person moves to a host, or has moved there without its word yet.
+    fn moved_by_hand_to(&self, host: &str) -> Vec<(String, VmRecord)> {
+        let vms = self.tables.vms.iter().map(|(name, found)| (name, &found.value));
+        let coming = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| of.to == host));
+        coming.map(|(name, vm)| (name.clone(), vm.clone())).collect()
     }
 
     fn set_vm(&mut self, vm: &str, settings: VmSettings, version: Option<u64>) -> Answer {

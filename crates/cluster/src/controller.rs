@@ -8,6 +8,7 @@ use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
 use crate::observed::{SessionId, ShownCertificate};
+use crate::operations::Looks;
 use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::power_policy::PowerPolicy;
@@ -156,6 +157,7 @@ impl Controller {
         self.runs.clear();
         self.missing.clear();
         self.untold.clear();
+        self.looks = Looks::default();
         self.forget_attested();
         self.optimizer = Optimizer::default();
         self.power = PowerPolicy::default();
@@ -301,6 +303,7 @@ impl Controller {
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|host| self.settle_doubts(host));
         self.forget_missing(now);
+        self.look_where_needed(now);
         self.tick_watchdogs(now);
         self.tick_fencing(now);
         self.tick_optimizer(now);

@@ -10,6 +10,7 @@ use skein_units::Rate;
 use crate::answer::{Answer, Asked};
 use crate::later_terms::LaterTerms;
 use crate::observed::{Observed, SessionId};
+use crate::operations::Looks;
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
 use crate::planner::{Excluded, Want};
@@ -62,6 +63,8 @@ pub enum Planted {
     RefusalForgotten,
     /// A VM that no host has at the moment is forgotten at once.
     MissingForgotten,
+    /// What a host reported before another was off counts as said after that.
+    StaleReportCounts,
     /// A VM is started elsewhere without proof that its host is off.
     ProofForgotten,
     /// A power-off is ordered before the decision is written.
@@ -234,6 +237,9 @@ pub(crate) enum CommandPurpose {
     Hurry { migration: MigrationId },
     /// To have a host take guests again that did not go to sleep.
     Reopen,
+    /// To hear what a host has, now that another is off: asked when, by the clock that never jumps, and after how many
+    /// proofs that hosts are off.
+    Look { host: String, asked_ms: u64, proofs: u64 },
 }
 
 /// Something that somebody asked of a migration, and that its source's agent answers.
@@ -394,6 +400,8 @@ pub struct Controller {
     /// Guests that run on a host by its word, while the host whose they are says that they run there, too: the host,
     /// and the guest.
     pub(crate) untold: BTreeSet<(String, String)>,
+    /// What agents answered that were asked what their hosts have.
+    pub(crate) looks: Looks,
     /// The hosts whose agents were refused lately: when last, and why.
     pub(crate) refused: BTreeMap<String, (UnixMs, String)>,
     /// The highest terms that agents have heard of.
@@ -440,6 +448,7 @@ impl Controller {
             hurried: BTreeMap::new(),
             missing: BTreeMap::new(),
             untold: BTreeSet::new(),
+            looks: Looks::default(),
             refused: BTreeMap::new(),
             later: LaterTerms::default(),
             rounds: VecDeque::new(),

@@ -184,8 +184,6 @@ fn pump(
         Patience::Try => BATCHES_MAX,
         Patience::Wait => usize::MAX,
     };
-    // What the kernel has on its way is asked once: later the session itself has given more.
-    let mut has_arrived = writer.has_arrived();
     for _ in 0..batches {
         let over = {
             let mut state = live.lock();
@@ -195,12 +193,7 @@ fn pump(
                 Some(why) => batch.push(message(Session::bye(0, why))),
                 // This comes before the check for something to send: other threads may find that first each time.
                 None if writer.key_is_used_up() => return Ok(SendProgress::KeyUsedUp),
-                None => {
-                    if std::mem::take(&mut has_arrived) {
-                        state.core.has_arrived(id);
-                    }
-                    poll(live, &mut state.core, id, &mut batch);
-                }
+                None => poll(live, &mut state.core, id, &mut batch),
             }
             live.dispatch(&mut state);
             over.is_some()

@@ -346,12 +346,6 @@ pub trait Writer: Send {
     /// last words.
     fn flush(&mut self, patience: Patience) -> Result<bool, LinkEnd>;
 
-    /// Returns whether all that was sent has arrived at the peer's host, whether or not the peer has read it. A link that
-    /// cannot tell says no.
-    fn has_arrived(&self) -> bool {
-        false
-    }
-
     /// Returns whether the connection's key has protected enough. Then close the connection and dial another.
     fn key_is_used_up(&self) -> bool {
         false

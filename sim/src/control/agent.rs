@@ -273,6 +273,7 @@ fn obey(
             let id = world.number();
             migrate(world, host, (request_id, id), &vm, &to)
         }
+        Request::VmList => Reply::Vms { vms: world.agents[host].views().into_values().collect() },
         Request::MigrationCancel { id } => {
             let found = u64::from_str_radix(&id, 16).ok();
             let Some(flight) = found.and_then(|id| world.migrations.get_mut(&id)) else {

@@ -15,6 +15,7 @@ impl Controller {
     /// Notes that a host is off, as somebody has made sure of. Its guests are started elsewhere, if that is set.
     pub(crate) fn proven_off(&mut self, now: Now, host: &str, by: &str) -> Option<Operation> {
         self.set_contact(now, host, Contact::Off);
+        self.looks.note_off(host);
         self.heard_since_restore(host);
         self.forget_said(host, "the host is proven to be off");
         self.look_at_untold(now);
@@ -22,7 +23,9 @@ impl Controller {
             return None;
         }
         let kind = OperationKind::Failover { host: host.to_owned() };
-        Some(self.begin_operation(now, kind, OperationState::Planning, by))
+        let failover = self.begin_operation(now, kind, OperationState::Planning, by);
+        self.look_where_needed(now);
+        Some(failover)
     }
 
     /// Returns whether the guests of a host are being started elsewhere.
@@ -31,54 +34,73 @@ impl Controller {
         self.open_operations().any(|found| of_host(&found.kind))
     }
 
-    /// Returns the VMs whose guests ended with a host: those that it had, and that no other host has, or is to get.
+    /// Returns the VMs whose guests ended with a host, or may have: those that it had, and that no other host has. Where
+    /// a migration to another host was under way, it is not known yet.
     pub(crate) fn lost_guests(&self, host: &str) -> Vec<String> {
         let is_wanted = |vm: &String| self.tables.vms.get(vm).is_some_and(|vm| !vm.value.stop_asked);
         let here = self.guests_on(host).into_iter().filter(is_wanted);
-        here.filter(|vm| !self.is_elsewhere(host, vm)).collect()
+        here.filter(|vm| !self.has_come_elsewhere(host, vm)).collect()
     }
 
-    /// Returns whether a host that is not the dead one has a VM, in whatever state, or may have: a migration to it was
-    /// begun, and it has not reported since that it does not.
+    /// Returns whether a host that is not the dead one has a VM, in whatever state, or may get it.
     pub(super) fn is_elsewhere(&self, dead: &str, vm: &str) -> bool {
-        let other = |(name, observed): (&String, &crate::observed::Observed)| {
-            name != dead && observed.vms.get(vm).is_some_and(|vm| vm.state != VmState::Stopped)
-        };
-        let to = self.begun_moves().filter(|of| of.vm == vm && of.from == dead);
-        let may_have = |of: &Move| of.to.as_deref().is_some_and(|to| self.session_of(to).is_none());
+        self.has_come_elsewhere(dead, vm) || self.may_get(dead, vm).next().is_some()
+    }
+
+    /// Returns whether a host that is not the dead one has a VM for sure.
+    pub(super) fn has_come_elsewhere(&self, dead: &str, vm: &str) -> bool {
         // Where it is being started it will be, or be given back.
         let is_claimed = self.claimed_by(vm).is_some_and(|claimed| claimed != dead);
-        is_claimed || self.observed.iter().any(other) || to.into_iter().any(may_have)
+        is_claimed || self.said_elsewhere(dead, vm).any(|(_, state)| !is_on_its_way(state))
+    }
+
+    /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration to
+    /// them was begun, and they have not said since that they do not have it.
+    pub(super) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
+        let saying = self.said_elsewhere(dead, vm).filter(|(_, state)| is_on_its_way(*state)).map(|(host, _)| host);
+        let begun = self.begun_moves().filter(move |of| of.vm == vm && of.from == dead);
+        let targets = begun.filter_map(|of| of.to.as_deref());
+        let targets = targets.filter(move |to| self.may_be_on(to) && !self.has_not_since(to, dead, vm));
+        saying.chain(targets)
+    }
+
+    /// Returns the hosts but the dead one that say that they have a VM that is not off there, and its state there.
+    fn said_elsewhere<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = (&'a str, VmState)> {
+        let others = self.observed.iter().filter(move |(name, _)| name.as_str() != dead);
+        let said = others.filter_map(move |(name, observed)| Some((name.as_str(), observed.vms.get(vm)?.state)));
+        said.filter(|(_, state)| *state != VmState::Stopped)
+    }
+
+    /// Returns whether a host of the cluster is not known to be off. One that was removed had nothing on its way there.
+    fn may_be_on(&self, host: &str) -> bool {
+        self.tables.hosts.get(host).is_some_and(|host| matches!(host.value.contact, Contact::Online | Contact::Lost))
     }
 
     /// Returns the hosts that may have a VM which is a dead host's by the records: they may be on, and nobody knows
     /// what they run.
     ///
     /// A host that reported while it lived had its VMs then. Of a dead host that has not, nobody knows where its VMs
-    /// went while no controller looked: each other host has to report. A VM that its host said to have no more may be
-    /// on any host that does not report now, and one that a person was allowed to move, on that migration's target.
+    /// went while no controller looked: each other host is asked once the dead one is off. A VM that its host said to
+    /// have no more may be on any host that was not, and one that a person was allowed to move, on that migration's
+    /// target.
     pub(super) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
         let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
         let is_missing = self.missing.contains_key(vm);
         let move_by_hand = self.tables.vms.get(vm).and_then(|found| found.value.move_by_hand.as_ref());
         let target = move_by_hand.map(|of| of.to.as_str());
-        let is_known = |host: &str| match is_missing || target == Some(host) {
-            true => self.reporting(host).is_some(),
-            false => has_reported(dead) || has_reported(host),
+        let is_known = |host: &str| match is_missing || target == Some(host) || !has_reported(dead) {
+            true => self.has_not_since(host, dead, vm),
+            false => true,
         };
-        let may_be_on = |contact: Contact| matches!(contact, Contact::Online | Contact::Lost);
-        let others = self
-            .tables
-            .hosts
-            .iter()
-            .filter(|(name, host)| name.as_str() != dead && may_be_on(host.value.contact) && !is_known(name));
+        let hosts = self.tables.hosts.keys();
+        let others = hosts.filter(|name| name.as_str() != dead && self.may_be_on(name) && !is_known(name));
         let outside = target.filter(|target| !self.tables.hosts.contains_key(*target));
-        others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
+        others.cloned().chain(outside.map(str::to_owned)).collect()
     }
 
     /// Returns whether a VM ended with its dead host: it can be nowhere else.
     pub(super) fn ended_with(&self, now: Now, dead: &str, vm: &str) -> bool {
-        !self.is_fresh_missing(now, vm) && self.unheard(dead, vm).is_empty()
+        !self.is_fresh_missing(now, vm) && self.unheard(dead, vm).is_empty() && self.may_get(dead, vm).next().is_none()
     }
 
     /// Returns whether a VM's host has just said that it has the VM no more: the host that has got it may be about to
@@ -94,8 +116,10 @@ impl Controller {
 
     /// Says for what guests of a dead host wait. `None`: for nothing that anybody can mend.
     pub(super) fn unheard_words(&self, dead: &str, vms: &[String]) -> Option<String> {
-        let unheard: BTreeSet<String> = vms.iter().flat_map(|vm| self.unheard(dead, vm)).collect();
-        let first = unheard.first()?;
+        let unheard = vms.iter().flat_map(|vm| self.unheard(dead, vm));
+        // One that reports is asked, and answers in a moment.
+        let unheard: BTreeSet<String> = unheard.filter(|host| self.reporting(host).is_none()).collect();
+        let Some(first) = unheard.first() else { return self.on_their_way_words(dead, vms) };
         let names = unheard.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let proof = match self.tables.hosts.contains_key(first) {
             true => format!("say that it is off (skein host fence {first} --is-off)"),
@@ -105,6 +129,17 @@ impl Controller {
             "while no controller looked somebody may have moved them to {names}, which has not reported since: see \
              that it reports, or {proof}"
         ))
+    }
+
+    /// Says of guests of a dead host to which hosts they were on their way.
+    fn on_their_way_words(&self, dead: &str, vms: &[String]) -> Option<String> {
+        let mut on_their_way = vms.iter().filter_map(|vm| Some((vm, self.may_get(dead, vm).next()?)));
+        let (vm, to) = on_their_way.next()?;
+        let what = match self.reporting(to) {
+            Some(_) => format!("it is not settled there yet (skein vm list, on {to})"),
+            None => format!("see that {to} reports, or say that it is off, too: skein host fence {to} --is-off"),
+        };
+        Some(format!("{vm} was on its way to {to} when {dead} died: {what}"))
     }
 
     /// Returns whether another host has a migration in doubt that only this host, or its end, can settle.
@@ -137,7 +172,7 @@ impl Controller {
 
     /// Says why a VM that waits for its start is not to be started any more.
     pub(super) fn is_not_lost(&self, of: &Move) -> Option<String> {
-        if !self.is_lost(of) || self.is_elsewhere(&of.from, &of.vm) {
+        if !self.is_lost(of) || self.has_come_elsewhere(&of.from, &of.vm) {
             return Some("it is not lost any more".to_owned());
         }
         (!self.is_off(&of.from)).then(|| format!("{} is not off any more", of.from))
@@ -193,6 +228,11 @@ impl Controller {
             }
         }
     }
+}
+
+/// Returns whether a guest is not a host's yet that says so of it, or not any more.
+fn is_on_its_way(state: VmState) -> bool {
+    matches!(state, VmState::Incoming | VmState::Handover | VmState::InDoubt | VmState::Moved)
 }
 
 /// Returns whether what two hosts say of a name is of the same VM, which one of them had before: it has the same disks.

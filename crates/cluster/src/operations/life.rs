@@ -107,10 +107,17 @@ impl Controller {
         let host = record.host.as_deref().unwrap_or_default();
         let contact = self.tables.hosts.get(host).map(|found| found.value.contact);
         if let Some(silent) = self.unheard(host, vm).first().filter(|_| self.missing.contains_key(vm)) {
+            if !self.tables.hosts.contains_key(silent) {
+                let message = format!("somebody moved '{vm}' to '{silent}', which is no host of this cluster");
+                return Some(Answer::conflict(
+                    message,
+                    format!("have the cluster forget it first: skein vm delete {vm}"),
+                ));
+            }
             let message = format!("'{host}' has '{vm}' no more: it may be on '{silent}', which does not report");
             return Some(Answer::conflict(message, silent_cure(silent)));
         }
-        if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
+        if is_guest(record.state) && contact.is_some_and(|contact| !contact.is_off()) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
         }
@@ -243,9 +250,22 @@ impl Controller {
         Answer::Operation(Box::new(operation))
     }
 
-    /// Forgets a VM that is off.
+    /// Returns whether a person may have moved a VM to a host that is none of the cluster, and its host has it no more.
+    fn has_left_cluster(&self, vm: &str, record: &VmRecord) -> bool {
+        let target = record.move_by_hand.as_ref().map(|of| &of.to);
+        let is_off = record.host.as_deref().is_some_and(|host| self.is_off(host));
+        target.is_some_and(|target| !self.tables.hosts.contains_key(target)) && (is_off || self.is_long_missing(vm))
+    }
+
+    /// Forgets a VM that is off, or that has left the cluster.
     pub(crate) fn delete_vm(&mut self, now: Now, vm: &str, by: &str) -> Answer {
         let Some(record) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return no_vm(vm) };
+        if self.has_left_cluster(vm, &record) && self.operation_of(vm).is_none() {
+            self.missing.remove(vm);
+            self.tables.delete::<VmRecord>(vm);
+            self.epoch += 1;
+            return Answer::Done;
+        }
         if let Some(refusal) = self.not_off(vm) {
             return refusal;
         }
@@ -286,6 +306,10 @@ impl Controller {
                 OperationState::Done,
                 &format!("{host} is off, and it ended with it"),
             );
+        }
+        if is_stop && contact.is_none() && !host.is_empty() {
+            let why = format!("{host} is no host of this cluster any more: stop it there, or skein vm delete {vm}");
+            return self.end_command(now, operation, OperationState::Failed, &why);
         }
         if !is_stop && contact.is_none() {
             self.tables.delete::<VmRecord>(&vm);

@@ -13,6 +13,7 @@
 //! | `sleep`, `wake` | a host that is not needed is shut down, and is switched on again |
 //! | `update`, `update_check` | hosts are updated one after the other; whether they can be |
 //! | `failover` | guests of a host that died |
+//! | `look` | what other hosts have of its VMs, asked once it is off |
 //! | `start` | VMs are started, each on one host and once |
 //! | `start_by_hand`, `move_by_hand` | whether a person may start a VM on a host, or move a guest |
 //! | `life` | VMs are created, stopped, deleted |
@@ -29,6 +30,7 @@ mod failover;
 mod fence;
 mod left;
 mod life;
+mod look;
 mod move_by_hand;
 mod moves;
 mod off;
@@ -42,5 +44,6 @@ mod update;
 mod update_check;
 mod wake;
 
+pub(crate) use look::Looks;
 pub(crate) use record::{Pending, is_held};
 pub(crate) use start::keeps_state;

@@ -41,6 +41,10 @@ impl Controller {
             Some(home) => return Err(self.of_another(home, vm, host)),
             None => return Err((true, format!("no host has '{vm}' yet"), "ask again in a moment".into())),
         }
+        if self.tables.removed.contains_key(to) && !self.tables.hosts.contains_key(to) {
+            let message = format!("'{to}' was removed from the cluster, which would not know of '{vm}' there");
+            return Err((false, message, format!("choose another host, or have '{to}' join again: skein join")));
+        }
         if self.tables.hosts.contains_key(to) && self.reporting(to).is_none() {
             let message = format!("'{to}' does not report to the controllers: it may be switched off, with its guests");
             return Err((true, message, format!("see that '{to}' reports (skein host list), or choose another host")));

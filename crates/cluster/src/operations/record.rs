@@ -93,7 +93,7 @@ impl Controller {
     }
 
     /// Returns the moves of guests that are under way.
-    pub(super) fn begun_moves(&self) -> impl Iterator<Item = &Move> {
+    pub(crate) fn begun_moves(&self) -> impl Iterator<Item = &Move> {
         self.open_moves().filter(|of| of.off.is_none() && of.state == MoveState::Begun)
     }
 

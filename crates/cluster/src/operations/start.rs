@@ -131,8 +131,11 @@ impl Controller {
         if self.observed.values().any(|observed| has_starting(observed.vms.get(vm))) {
             return Startable::NotYet;
         }
-        if self.is_elsewhere(home, vm) {
+        if self.has_come_elsewhere(home, vm) {
             return Startable::No("another host has it".into());
+        }
+        if self.may_get(home, vm).next().is_some() {
+            return Startable::NotYet;
         }
         let others = self.observed.values().flat_map(|observed| observed.migrations.values());
         if others.into_iter().any(|of: &Migration| of.vm == vm && of.outcome.is_none()) {

@@ -74,6 +74,8 @@ pub struct Bench {
     boots: BTreeMap<String, u32>,
     /// The hosts whose agents do not know how a VM that is off is moved.
     pub older: BTreeSet<String>,
+    /// The hosts whose agents do not answer what their hosts have.
+    pub mute: BTreeSet<String>,
     /// What came of requests to forget that have an id.
     forgotten: BTreeMap<String, Reply>,
     /// What each agent was last acknowledged: what it says of that, which report, and the voters if they were named.
@@ -104,6 +106,7 @@ impl Bench {
             releases: BTreeMap::new(),
             boots: BTreeMap::new(),
             older: BTreeSet::new(),
+            mute: BTreeSet::new(),
             forgotten: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
         };
@@ -156,6 +159,13 @@ impl Bench {
             }
             Output::Command { session, command, request_id, request, .. } => {
                 let host = self.sessions[&session].clone();
+                if *request == Request::VmList {
+                    if self.mute.contains(&host) {
+                        return None;
+                    }
+                    let vms = self.vms.get(&host).into_iter().flat_map(BTreeMap::values).cloned().collect();
+                    return Some(Input::AgentReply { session, command, reply: Box::new(Reply::Vms { vms }) });
+                }
                 self.sent.push(Sent { host, command, request_id, request: *request });
             }
             Output::Power { job, host, action, .. } => self.powers.push((job, host, action)),

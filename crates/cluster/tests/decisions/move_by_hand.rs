@@ -176,3 +176,112 @@ fn what_is_not_the_hosts_or_goes_where_nobody_reports_is_not_moved() {
     let (passes, words) = refused(&mut bench, to("beta", "web", "alpha", 7));
     assert!(passes && words.contains("'beta' has not reported"), "{words}");
 }
+
+/// The target is cut off, and its last reports are on their way yet: they do not count.
+#[test]
+fn a_report_from_before_the_proof_is_no_word_of_the_target() {
+    for runs in [false, true] {
+        let mut bench = allowed();
+        bench.disconnect("beta");
+        bench.wait_s(12);
+        bench.mute.insert("gamma".into());
+        let failover = bench.begin(is_off("beta"));
+        bench.wait_s(60);
+        assert!(bench.sent.is_empty() && !bench.now(&failover).state.is_over(), "{:?}", bench.sent);
+        if runs {
+            bench.set_vm("gamma", "web", VmState::Running);
+        }
+        bench.mute.clear();
+        bench.disconnect("gamma");
+        bench.connect("gamma");
+        bench.wait_s(3);
+        bench.obey_all();
+        bench.wait_s(3);
+        assert!(bench.now(&failover).state.is_over());
+        assert_eq!(bench.has("gamma") == ["web"], runs || bench.has("alpha").is_empty());
+    }
+}
+
+/// So it is if the leader was never asked: no controller was there, or the store was restored from a backup since.
+#[test]
+fn what_a_source_says_of_a_migration_is_written_down() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.begin_by_hand(&HAND);
+    bench.change_leader();
+    ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+    lose_both(&mut bench);
+    let failover = bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    let words = bench.now(&failover).message;
+    assert!(bench.sent.is_empty() && words.contains("gamma"), "{words} {:?}", bench.sent);
+    bench.ask(is_off("gamma"));
+    bench.wait_s(3);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_on_its_way_when_its_host_died_starts_once_the_target_has_dropped_it() {
+    let mut bench = allowed();
+    bench.begin_by_hand(&HAND);
+    bench.set_vm("gamma", "web", VmState::Incoming);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    let failover = bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    let words = bench.now(&failover).message;
+    assert!(bench.sent.is_empty() && words.contains("on its way to gamma"), "{words} {:?}", bench.sent);
+    bench.end_vm("gamma", "web");
+    bench.wait_s(3);
+    bench.obey_all();
+    bench.wait_s(3);
+    assert!(bench.now(&failover).state.is_over());
+    assert_eq!(bench.has("alpha").len() + bench.has("gamma").len(), 1);
+}
+
+#[test]
+fn nobody_moves_a_guest_to_a_removed_host_and_none_is_removed_that_gets_one() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma", "delta"]);
+    bench.run_vm("beta", "web");
+    let remove = |host: &str| Ask::RemoveHost { host: host.into(), force: true };
+    assert_eq!(bench.ask(remove("delta")), Answer::Done);
+    let refused = bench.refused(to("beta", "web", "delta", 5));
+    assert!(refused.message.contains("was removed from the cluster"), "{refused:?}");
+
+    assert_eq!(bench.ask(to("beta", "web", "gamma", HAND.id)), Answer::Done);
+    bench.begin_by_hand(&HAND);
+    let refused = bench.refused(remove("gamma"));
+    assert!(refused.message.contains("somebody moves 'web' from 'beta' to 'gamma'"), "{refused:?}");
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+    let refused = bench.refused(remove("gamma"));
+    assert!(refused.cure.contains("skein host fence gamma --is-off"), "{refused:?}");
+    // A host that is off has not got it.
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench.ask(is_off("gamma"));
+    assert_eq!(bench.ask(remove("gamma")), Answer::Done);
+    bench.begin(is_off("beta"));
+    bench.wait_s(3);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_guest_that_left_the_cluster_is_forgotten_only_by_a_person() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    let hand = Hand { to: "omega", ..HAND };
+    assert_eq!(bench.ask(to("beta", "web", "omega", hand.id)), Answer::Done);
+    let moved = Migration { outcome: Some(Outcome::Moved), ..hand.migration() };
+    let report = HostReport { sequence: 2, migrations: vec![moved], ..HostReport::default() };
+    bench.tell("beta", report);
+    bench.end_vm("beta", "web");
+    bench.wait_s(600);
+    assert!(bench.controller.vm("web").is_some(), "it may run on omega");
+    let start = Ask::StartByHand { host: "alpha".into(), vm: "web".into(), is_here: false };
+    bench.refused(start);
+    assert_eq!(bench.ask(Ask::DeleteVm { vm: "web".into() }), Answer::Done);
+    assert!(bench.controller.vm("web").is_none());
+}

@@ -15,7 +15,6 @@ use nix::sys::socket::{MsgFlags, SetSockOpt, recv, send, sockopt};
 use nix::{libc, setsockopt_impl};
 use socket2::SockRef;
 
-use super::info;
 use crate::link::{BufferSource, LinkEnd, Message, Position, Reader, Shutdown, Writer};
 use crate::pieces::{Patience, flags, send_pieces};
 use crate::tls_record::{Seal, Unseal, cut_off};
@@ -251,10 +250,6 @@ impl Writer for PlainWriter {
         }
         Ok(true)
     }
-
-    fn has_arrived(&self) -> bool {
-        self.unsent.is_empty() && info::has_arrived(&self.shared.socket)
-    }
 }
 
 /// The sending half of a connection under TLS.
@@ -292,10 +287,6 @@ impl Writer for TlsWriter {
             }
         }
         Ok(true)
-    }
-
-    fn has_arrived(&self) -> bool {
-        self.unsent.is_empty() && info::has_arrived(&self.shared.socket)
     }
 
     fn key_is_used_up(&self) -> bool {

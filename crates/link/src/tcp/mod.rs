@@ -2,7 +2,6 @@
 
 mod dial;
 mod halves;
-mod info;
 mod listeners;
 mod passage;
 mod pending_connection;

@@ -10,10 +10,11 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use nix::libc;
+use nix::sys::socket::{GetSockOpt, sockopt};
 use socket2::SockRef;
 
 use super::dial::dial;
-use super::info;
 use crate::link::{Dial, LinkError, PacketProbe};
 
 /// Says how often the kernel is asked. The first repetition comes after 200 ms at the earliest (TCP_RTO_MIN of
@@ -27,6 +28,32 @@ const REPEATED_MAX: u32 = 3;
 /// smaller MTU drops the segment before it leaves the host. Three attempts have passed by then, and four round trips
 /// beside.
 const REPEATED_TIME: Duration = Duration::from_millis(1200);
+
+nix::getsockopt_impl!(GetInfo, libc::IPPROTO_TCP, libc::TCP_INFO, TcpInfo, sockopt::GetStruct<TcpInfo>);
+
+/// The option that asks for a [`TcpInfo`].
+#[derive(Clone, Copy)]
+struct GetInfo;
+
+/// The kernel's facts of a connection: the beginning of `struct tcp_info` of `linux/tcp.h`, as of Linux 4.6 and later.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TcpInfo {
+    _state_to_received_mss: [u32; 6],
+    /// The segments on the way.
+    unacked: u32,
+    _sacked_to_receive_threshold: [u32; 10],
+    /// The round trip time, in microseconds.
+    rtt_us: u32,
+    _deviation_to_receive_space: [u32; 7],
+    total_retrans: u32,
+    _pacing_to_segments: [u64; 4],
+    _segments: [u32; 2],
+    /// The bytes that never left. A NIC may drop what it is given, and say so.
+    notsent_bytes: u32,
+    /// The least round trip time, in microseconds.
+    least_rtt_us: u32,
+}
 
 /// Dials, and finds whether one full segment comes back. What follows the segment would arrive, and confuse the count
 /// of repetitions. `probe` makes the segment, of no more bytes than it is asked for.
@@ -65,10 +92,10 @@ fn send_probe(socket: &TcpStream, probe: &[u8], patience: Duration) -> io::Resul
             Err(error) => return Err(error),
         }
         if received >= probe.len() {
-            let round_trip = Duration::from_micros(info::of(socket)?.least_rtt_us.into()).min(begun.elapsed());
+            let round_trip = Duration::from_micros(GetInfo.get(socket)?.least_rtt_us.into()).min(begun.elapsed());
             return Ok(PacketProbe::Whole { round_trip });
         }
-        let info = info::of(socket)?;
+        let info = GetInfo.get(socket)?;
         let given = REPEATED_TIME + 4 * Duration::from_micros(info.rtt_us.into());
         let is_repeated = info.total_retrans >= REPEATED_MAX || begun.elapsed() >= given.min(patience);
         if (info.unacked > 0 || info.notsent_bytes > 0) && is_repeated {
@@ -106,6 +133,26 @@ mod tests {
         };
         drop(answering.join().unwrap());
         result
+    }
+
+    #[test]
+    fn the_structure_is_the_kernels() {
+        let at = [
+            std::mem::offset_of!(TcpInfo, unacked),
+            std::mem::offset_of!(TcpInfo, rtt_us),
+            std::mem::offset_of!(TcpInfo, total_retrans),
+            std::mem::offset_of!(TcpInfo, notsent_bytes),
+            std::mem::offset_of!(TcpInfo, least_rtt_us),
+        ];
+        assert_eq!((at, size_of::<TcpInfo>()), ([24, 68, 100, 144, 148], 152));
+        assert_eq!(
+            at[..3],
+            [
+                std::mem::offset_of!(libc::tcp_info, tcpi_unacked),
+                std::mem::offset_of!(libc::tcp_info, tcpi_rtt),
+                std::mem::offset_of!(libc::tcp_info, tcpi_total_retrans),
+            ]
+        );
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::frame::HEADER_BYTES;
-use crate::limits::QUEUE_BYTES_MAX;
 use crate::path::{PathEstimate, SendStamp};
 use crate::ranges::Ranges;
 use crate::stream::Chunk;
@@ -73,8 +72,6 @@ pub(super) struct Connection {
     pub(super) path: PathId,
     pub(super) kind: ConnectionKind,
     pub(super) sender: Sender,
-    /// Data connections: since when what is on the way of the path keeps this one from sending.
-    pub(super) held_back_since: Option<Duration>,
     /// Small frames to send; only on control connections.
     pub(super) queued_frames: VecDeque<QueuedFrame>,
     /// Of urgent streams: bytes of frames that are queued or not acknowledged.
@@ -82,8 +79,6 @@ pub(super) struct Connection {
     pub(super) sent: VecDeque<SentFrame>,
     pub(super) sent_position: u64,
     pub(super) acknowledged_position: u64,
-    /// Up to this byte all is known to have arrived at the peer's host, where the peer may not have read it yet.
-    pub(super) arrived_position: u64,
     /// When the peer last acknowledged something or, where nothing was on the way, a frame was sent.
     pub(super) progress_at: Duration,
     /// Up to this byte every frame has arrived.
@@ -107,13 +102,11 @@ impl Connection {
             path,
             kind,
             sender: Sender::Idle,
-            held_back_since: None,
             queued_frames: VecDeque::new(),
             urgent_bytes: 0,
             sent: VecDeque::new(),
             sent_position: 0,
             acknowledged_position: 0,
-            arrived_position: 0,
             progress_at: now,
             received_position: 0,
             received_ahead: Ranges::default(),
@@ -131,14 +124,9 @@ impl Connection {
         self.queued_frames.len() + self.sent.len()
     }
 
-    /// Bytes that may still be on their way to the peer's host.
-    pub(super) fn on_link(&self) -> u64 {
-        self.sent_position - self.acknowledged_position.max(self.arrived_position)
-    }
-
-    /// Bytes at the peer's host that the peer has not acknowledged.
-    pub(super) fn unread(&self) -> u64 {
-        self.arrived_position.saturating_sub(self.acknowledged_position)
+    /// Bytes that were sent and are not yet acknowledged.
+    pub(super) fn inflight(&self) -> u64 {
+        self.sent_position - self.acknowledged_position
     }
 
     pub(super) fn is_usable(&self) -> bool {
@@ -149,8 +137,6 @@ impl Connection {
 #[derive(Debug)]
 pub(super) struct PathState {
     pub(super) estimate: PathEstimate,
-    /// Bytes at the peer's host that the peer has not acknowledged: the sum of the path's data connections.
-    pub(super) unread: u64,
     pub(super) up_at: Duration,
     pub(super) control: Option<ConnectionId>,
     pub(super) probed_at: Duration,
@@ -165,7 +151,6 @@ impl PathState {
     pub(super) fn new(now: Duration) -> PathState {
         PathState {
             estimate: PathEstimate::new(now),
-            unread: 0,
             up_at: now,
             control: None,
             probed_at: now,
@@ -174,18 +159,5 @@ impl PathState {
             sent_bytes: 0,
             received_bytes: 0,
         }
-    }
-
-    /// Bytes that may still be on their way to the peer's host.
-    pub(super) fn on_link(&self) -> u64 {
-        self.estimate.inflight().saturating_sub(self.unread)
-    }
-
-    /// How many bytes more may be on the way. What has arrived does not count at first: acknowledgements are late where
-    /// the peer's threads wait for cores, or their own way is full, and the link would run empty meanwhile.
-    pub(super) fn room(&self) -> u64 {
-        let limit = self.estimate.inflight_limit();
-        let unacknowledged = (limit + QUEUE_BYTES_MAX).saturating_sub(self.estimate.inflight());
-        limit.saturating_sub(self.on_link()).min(unacknowledged)
     }
 }

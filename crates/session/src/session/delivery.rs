@@ -76,9 +76,7 @@ impl Session {
         if offset <= connection.acknowledged_position {
             return Ok(());
         }
-        let unread = connection.unread();
         connection.acknowledged_position = offset;
-        let read = unread - connection.unread();
         connection.progress_at = now;
         let arrived = connection.sent.iter().take_while(|sent| sent.end <= offset).count();
         let arrived: Vec<SentFrame> = connection.sent.drain(..arrived).collect();
@@ -93,9 +91,6 @@ impl Session {
         if let (Some(stamp), Some(state)) = (stamp, self.paths.get_mut(&path)) {
             let bytes = arrived.iter().map(|sent| sent.bytes).sum();
             state.estimate.acknowledged(now, bytes, &stamp);
-        }
-        if let Some(state) = self.paths.get_mut(&path) {
-            state.unread -= read;
         }
         for sent in arrived {
             match sent.item {

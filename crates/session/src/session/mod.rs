@@ -11,8 +11,8 @@
 //! what it has already. Nothing is freed on a promise.
 //!
 //! How data stays balanced: connections *pull*. Whichever can send takes the next chunk of the next
-//! stream in turn, as long as its path has room ([`crate::path::PathEstimate::inflight_limit`]), of which the path's
-//! connections have a share each. Streams give only what there is room for.
+//! stream in turn, as long as its path has room ([`crate::path::PathEstimate::inflight_limit`]). Streams give only what
+//! there is room for.
 //!
 //! How small streams stay quick: each path has a control connection that never carries bulk. Frames
 //! other than bulk, and the bytes of streams that send little, go over the control connections of two
@@ -519,7 +519,6 @@ impl Session {
         if let Some(state) = self.paths.get_mut(&path) {
             state.unacknowledged -= connection.unacknowledged;
             if !was_control {
-                state.unread -= connection.unread();
                 state.estimate.lost(connection.sent.iter().map(|s| s.bytes).sum());
             }
             if was_control {
@@ -702,25 +701,9 @@ impl Session {
         transmit
     }
 
-    /// Notes, before a data connection is polled again, that all that was sent on it has arrived at the peer's host. That
-    /// counts where the connection waits for room.
-    pub fn has_arrived(&mut self, id: ConnectionId) {
-        let connection = self.connections.get_mut(&id).filter(|connection| connection.held_back_since.is_some());
-        let Some(connection) = connection else { return };
-        let before = connection.unread();
-        connection.arrived_position = connection.sent_position;
-        let Some(state) = self.paths.get_mut(&connection.path) else { return };
-        state.unread += connection.unread() - before;
-        self.wake_data();
-    }
-
-    /// When to poll a connection again though no event says so.
+    /// When to poll a control connection again though no event says so.
     pub fn transmit_at(&self, id: ConnectionId) -> Option<Duration> {
-        let connection = self.connections.get(&id)?;
-        match connection.kind {
-            ConnectionKind::Control => self.paths.get(&connection.path)?.acknowledge_at,
-            // What keeps the connection from sending may have arrived.
-            ConnectionKind::Data => Some(connection.held_back_since? + QUEUE_TIME_MAX),
-        }
+        let path = self.connections.get(&id).filter(|c| c.kind == ConnectionKind::Control)?.path;
+        self.paths.get(&path)?.acknowledge_at
     }
 }

@@ -14,10 +14,6 @@ use crate::{ConnectionId, ConnectionKind, PathId, StreamId};
 
 impl Session {
     pub(super) fn poll_data(&mut self, now: Duration, id: ConnectionId) -> Option<Transmit> {
-        let own = &self.connections[&id];
-        let has_bulk = !self.turn.is_empty() || !self.waiting.is_empty();
-        let is_held_back = has_bulk && own.on_link() > 0 && self.paths[&own.path].room() == 0;
-        self.connections.get_mut(&id)?.held_back_since = is_held_back.then_some(now);
         if !self.may_pull(&self.connections[&id]) {
             return None;
         }
@@ -177,8 +173,10 @@ impl Session {
         }
         let state = &self.paths[&connection.path];
         let probe_due = self.now.saturating_sub(state.probed_at) >= PATH_REMEASURE_PERIOD;
+        let inflight = state.estimate.inflight();
         let is_meant = || self.streams.values().any(|stream| stream.width == Width::Only(connection.path));
-        state.room() > 0 && (!self.is_spare(state) || (probe_due && state.estimate.inflight() == 0) || is_meant())
+        inflight < state.estimate.inflight_limit()
+            && (!self.is_spare(state) || (probe_due && inflight == 0) || is_meant())
     }
 
     /// A slow path that adds next to nothing to the others.
@@ -228,7 +226,8 @@ impl Session {
                 c.path == path && c.kind == ConnectionKind::Data && self.may_pull(c) && self.is_for(*id, width)
             })
         };
-        let room: u64 = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| path.room()).sum();
+        let estimates = self.paths.iter().filter(|(id, _)| pulls(**id)).map(|(_, path)| &path.estimate);
+        let room: u64 = estimates.map(|path| path.inflight_limit().saturating_sub(path.inflight())).sum();
         // What is for one path waits for that path, and takes nobody else's room.
         let competes = |stream: &&Stream| !matches!(stream.width, Width::Only(_)) || stream.width == width;
         let turn = self.turn.iter().filter_map(|id| self.streams.get(id)).filter(competes);
@@ -256,9 +255,9 @@ impl Session {
         let own = &self.connections[&id];
         let of_path = || self.connections.iter().filter(|(_, c)| c.path == own.path && c.kind == ConnectionKind::Data);
         let share = self.paths[&own.path].estimate.inflight_limit() / of_path().count() as u64;
-        own.on_link() >= share
+        own.inflight() >= share
             && of_path()
-                .any(|(other, c)| c.sender != Sender::Busy && c.on_link() < share && self.has_bulk_for(*other, c))
+                .any(|(other, c)| c.sender != Sender::Busy && c.inflight() < share && self.has_bulk_for(*other, c))
     }
 
     /// Whether a data connection may send some of the bulk that there is.
@@ -287,15 +286,15 @@ impl Session {
             return;
         }
         let fullness = |path: &PathId| {
-            let state = &self.paths[path];
-            state.on_link() as f64 / state.estimate.inflight_limit() as f64
+            let estimate = &self.paths[path].estimate;
+            estimate.inflight() as f64 / estimate.inflight_limit() as f64
         };
         let best = self
             .connections
             .iter()
             .filter(|(id, c)| c.sender == Sender::Idle && self.has_bulk_for(**id, c))
             .min_by(|(_, a), (_, b)| {
-                fullness(&a.path).total_cmp(&fullness(&b.path)).then_with(|| a.on_link().cmp(&b.on_link()))
+                fullness(&a.path).total_cmp(&fullness(&b.path)).then_with(|| a.inflight().cmp(&b.inflight()))
             })
             .map(|(id, _)| *id);
         if let Some(id) = best {
@@ -458,7 +457,7 @@ mod tests {
         let mut session = Session::new(now, Role::Dialer, Settings::default());
         let data = [1, 2].map(ConnectionId);
         session.connection_up(now, CONTROL, PathId(0), ConnectionKind::Control).unwrap();
-        data.iter().for_each(|id| session.connection_up(now, *id, PathId(0), ConnectionKind::Data).unwrap());
+        data.map(|id| session.connection_up(now, id, PathId(0), ConnectionKind::Data).unwrap());
         let id = session.open("bulk").unwrap();
         let credit = Frame::Credit { stream: id, offset: 64 << 20 };
         let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 64 << 20, len: 0 };
@@ -473,7 +472,7 @@ mod tests {
                 let Event::Transmit(awake) = event else { continue };
                 while data.contains(&awake) && session.poll_transmit(now, awake).is_some() {}
             }
-            let inflight = data.map(|id| session.connections[&id].on_link());
+            let inflight = data.map(|id| session.connections[&id].inflight());
             let (least, most) = (inflight.iter().min().unwrap(), inflight.iter().max().unwrap());
             let share = session.paths[&PathId(0)].estimate.inflight_limit() / 2;
             let chunk = CHUNK_BYTES_MIN as u64 * 5 / 4;
@@ -483,46 +482,6 @@ mod tests {
             let header = Header { kind: FrameKind::Ack, stream: acknowledged.0, offset, len: 0 };
             session.handle_frame(now, CONTROL, &header, Frame::Ack { connection: acknowledged, offset }).unwrap();
         }
-    }
-
-    /// The peer's acknowledgement is late, and its kernel has all.
-    #[test]
-    fn what_has_arrived_leaves_room_for_more() {
-        let now = Duration::from_secs(1);
-        let mut session = Session::new(now, Role::Dialer, Settings::default());
-        session.connection_up(now, CONTROL, PathId(0), ConnectionKind::Control).unwrap();
-        session.connection_up(now, DATA, PathId(0), ConnectionKind::Data).unwrap();
-        let id = session.open("bulk").unwrap();
-        let credit = Frame::Credit { stream: id, offset: 64 << 20 };
-        let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 64 << 20, len: 0 };
-        session.handle_frame(now, CONTROL, &header, credit).unwrap();
-        let send = |session: &mut Session| {
-            let before = session.connections[&DATA].sent_position;
-            loop {
-                while session.send_capacity(now, id) > 0 {
-                    session.send(now, id, vec![0; 64 << 10].into());
-                }
-                if session.poll_transmit(now, DATA).is_none() {
-                    return session.connections[&DATA].sent_position - before;
-                }
-            }
-        };
-        assert!(send(&mut session) >= INFLIGHT_INITIAL);
-        assert_eq!(send(&mut session), 0);
-        assert_eq!(session.transmit_at(DATA), Some(now + QUEUE_TIME_MAX), "it is looked whether all has arrived");
-        session.has_arrived(DATA);
-        assert!(send(&mut session) >= INFLIGHT_INITIAL);
-        // What is kept until it is acknowledged has a bound all the same.
-        let more: u64 = (0..1000).map(|_| (session.has_arrived(DATA), send(&mut session)).1).sum();
-        assert!(more <= QUEUE_BYTES_MAX, "{more}");
-        exchange(&mut session, now);
-        assert_eq!((session.paths[&PathId(0)].unread, session.paths[&PathId(0)].on_link()), (0, 0));
-        session.has_arrived(DATA);
-        send(&mut session);
-        session.has_arrived(DATA);
-        assert!(session.paths[&PathId(0)].unread > 0);
-        session.connection_down(now, DATA, ConnectionEnd::Failed);
-        assert_eq!(session.paths[&PathId(0)].unread, 0);
     }
 
     /// A stream that is for one path waits for that path, and leaves the others to other streams.

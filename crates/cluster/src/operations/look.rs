@@ -1,0 +1,93 @@
+//! What hosts have of a dead host's VMs, by what their agents answer: a report may have been on its way since before the
+//! host died, when its guests could still leave it. So an agent is asked, once the host is off.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use skein_api::{Reply, Request, VmState};
+
+use super::record::starts;
+use crate::state::{CommandPurpose, Controller, Planted};
+use crate::time::Now;
+
+/// After how long a host is asked again, in milliseconds.
+const AGAIN_MS: u64 = 1000;
+
+/// What a host's agent answered.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// When the agent was asked, by the clock that never jumps.
+    asked_ms: u64,
+    /// How many hosts had been proven off by then.
+    proofs: u64,
+    /// The VMs that the host has, but those that are off.
+    vms: BTreeSet<String>,
+}
+
+/// What hosts' agents answered last in this term, and which hosts were proven off in what order.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    answered: BTreeMap<String, Look>,
+    /// How many hosts were proven off in this term.
+    proofs: u64,
+    /// Which proof was each host's. One that is off and not here was off before this controller led.
+    off: BTreeMap<String, u64>,
+}
+
+impl Looks {
+    /// Notes that a host is proven to be off.
+    pub(crate) fn note_off(&mut self, host: &str) {
+        self.proofs += 1;
+        self.off.insert(host.to_owned(), self.proofs);
+    }
+}
+
+impl Controller {
+    /// Returns whether a host does not have a VM whose host is off, nor gets it any more: its agent was asked since.
+    /// Where the VM's host is not off, a host's last report counts.
+    pub(super) fn has_not_since(&self, host: &str, dead: &str, vm: &str) -> bool {
+        if !self.is_off(dead) || self.has(Planted::StaleReportCounts) {
+            return self.reporting(host).is_some();
+        }
+        let proof = self.looks.off.get(dead).copied().unwrap_or(0);
+        let look = self.looks.answered.get(host);
+        look.is_some_and(|look| look.proofs >= proof && !look.vms.contains(vm))
+    }
+
+    /// Asks agents what their hosts have, if VMs of hosts that are off wait for that.
+    pub(crate) fn look_where_needed(&mut self, now: Now) {
+        let left = self.open_operations().filter(|found| starts(&found.kind));
+        let left: BTreeSet<String> = left.flat_map(|found| self.left_to_start(found)).collect();
+        let wanted = left.iter().chain(self.missing.keys());
+        let of_dead = wanted.filter_map(|vm| {
+            let home = self.tables.vms.get(vm)?.value.host.as_deref()?;
+            self.is_off(home).then_some((home, vm.as_str()))
+        });
+        let mut hosts: BTreeSet<String> = BTreeSet::new();
+        for (dead, vm) in of_dead {
+            hosts.extend(self.unheard(dead, vm));
+            hosts.extend(self.may_get(dead, vm).map(str::to_owned));
+        }
+        for host in hosts {
+            let proofs = self.looks.proofs;
+            let last = self.looks.answered.get(&host);
+            let is_recent = last.is_some_and(|look| look.proofs == proofs && now.ms_since(look.asked_ms) < AGAIN_MS);
+            let asks = |purpose: &CommandPurpose| match purpose {
+                CommandPurpose::Look { host: of, proofs: at, .. } => *of == host && *at == proofs,
+                _ => false,
+            };
+            let is_asked = self.commands.values().any(|command| asks(&command.purpose));
+            if let Some(session) = self.session_of(&host).filter(|_| !is_recent && !is_asked) {
+                let purpose = CommandPurpose::Look { host, asked_ms: now.mono_ms, proofs };
+                self.send(session, purpose, None, Request::VmList);
+            }
+        }
+    }
+
+    /// Takes an agent's answer over.
+    pub(crate) fn looked(&mut self, host: String, asked_ms: u64, proofs: u64, reply: Reply) {
+        let Reply::Vms { vms } = reply else { return };
+        let there = vms.into_iter().filter(|vm| vm.state != VmState::Stopped || vm.reserved.is_some());
+        let vms = there.map(|vm| vm.name).collect();
+        self.looks.answered.insert(host, Look { asked_ms, proofs, vms });
+    }
+}
