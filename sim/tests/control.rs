@@ -64,7 +64,6 @@ fn what_is_planted_is_found() {
         Planted::BegunForgotten,
         Planted::RefusalForgotten,
         Planted::MissingForgotten,
-        Planted::StaleReportCounts,
         Planted::PlanKept,
         Planted::ReplacedAtOnce,
         Planted::AnyErrorTrusted,

@@ -305,6 +305,7 @@ impl Controller {
             None if let Some(target) = self.moved_to(host, name) => {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
                 let state = found.state;
+                self.missing.remove(name);
                 self.tables.put(name, found.put_on(&target, state, now.wall));
                 self.epoch += 1;
             }
@@ -358,7 +359,13 @@ impl Controller {
         let over: Vec<(String, VmRecord)> = over.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
         // One that began while no controller was asked, or after the backup that the store was restored from.
         let is_begun = |vm: &str| self.begun_moves().any(|of| of.vm == vm && of.from == host);
-        let leaving = observed.migrations.values().filter(|of| of.role == Role::Source && of.outcome.is_none());
+        // One that went to a host outside the cluster is known by its source alone.
+        let has_left = |of: &Migration| {
+            let is_outside = !self.tables.hosts.contains_key(&of.target) && !observed.vms.contains_key(&of.vm);
+            of.outcome == Some(Outcome::Moved) && is_outside
+        };
+        let leaving = observed.migrations.values();
+        let leaving = leaving.filter(|of| of.role == Role::Source && (of.outcome.is_none() || has_left(of)));
         let unknown = leaving.filter_map(|of| {
             let vm = self.tables.vms.get(&of.vm).map(|found| &found.value)?;
             let is_known = vm.move_by_hand.as_ref().is_some_and(|known| known.migration == of.id);
@@ -374,6 +381,21 @@ impl Controller {
         for (name, vm) in unknown {
             self.tables.put(&name, vm);
         }
+    }
+
+    /// Returns whether a person moves a VM to a host that is none of the cluster.
+    fn goes_outside(&self, vm: &VmRecord) -> bool {
+        vm.move_by_hand.as_ref().is_some_and(|of| !self.tables.hosts.contains_key(&of.to))
+    }
+
+    /// Looks again at VMs that their hosts have no more: the host to which one went may have died before it said so.
+    pub(crate) fn look_at_missing(&mut self, now: Now) {
+        let homes = self.missing.keys().filter_map(|vm| {
+            let home = self.tables.vms.get(vm)?.value.host.clone()?;
+            (self.has_not(&home, vm) && self.moved_to(&home, vm).is_some()).then(|| (home, vm.clone()))
+        });
+        let homes: Vec<(String, String)> = homes.collect();
+        homes.iter().for_each(|(home, vm)| self.note_gone(now, home, vm));
     }
 
     /// Returns a VM that is a host's which has not had it yet.
@@ -393,8 +415,8 @@ impl Controller {
             .map(|(name, _)| name.clone())
             // The host to which it is moved while it is off keeps it.
             .filter(|name| !self.begun_off_moves().any(|of| of.vm == *name))
-            // A person moved it to a host that says nothing of it, or is none of the cluster.
-            .filter(|name| self.tables.vms.get(name).is_none_or(|vm| vm.value.move_by_hand.is_none()))
+            // A person moved it to a host that is none of the cluster.
+            .filter(|name| !self.tables.vms.get(name).is_some_and(|vm| self.goes_outside(&vm.value)))
             // It is seen to with the others of that host.
             .filter(|name| !self.tables.vms.get(name).and_then(|vm| vm.value.host.as_deref()).is_some_and(is_off))
             .collect();

@@ -6,11 +6,12 @@ use skein_api::cluster::{
     ClusterSettings, Contact, FenceRequest, HostSettings, MigrateRequest, Move, MoveState, OperationKind,
     OperationState, OptimizeRequest, VmSettings,
 };
-use skein_api::{HoldOptions, MigrateOptions};
+use skein_api::{HoldOptions, MigrateOptions, VmState};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
+use crate::operations::{is_on_its_way, silent_cure};
 use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::questions::broken_by;
@@ -397,7 +398,9 @@ impl Controller {
             };
             return Answer::conflict(message, cure);
         }
-        if let Some(answer) = self.coming_to_removed(host, found.contact) {
+        let refusal =
+            self.coming_to_removed(host, found.contact).or_else(|| self.awaited_of_removed(host, found.contact));
+        if let Some(answer) = refusal {
             return answer;
         }
         if !off.is_empty() && !force {
@@ -451,14 +454,61 @@ impl Controller {
         if contact.is_off() {
             return None;
         }
+        let observed = self.observed.get(host);
+        let arriving = observed.into_iter().flat_map(|observed| observed.vms.values());
+        let mut arriving = arriving.filter(|vm| is_on_its_way(vm.state) && vm.state != VmState::Moved);
+        if let Some(vm) = arriving.next() {
+            let message = format!("'{}' is on its way to '{host}'", vm.name);
+            let cure = match contact {
+                Contact::Online => format!("wait, or call that off on its source: skein migration cancel {}", vm.name),
+                _ => silent_cure(host),
+            };
+            return Some(Answer::conflict(message, cure));
+        }
         let (vm, record) = self.moved_by_hand_to(host).into_iter().next()?;
         let source = record.host.unwrap_or_default();
         let message = format!("somebody moves '{vm}' from '{source}' to '{host}'");
         let cure = match contact {
-            Contact::Online => format!("wait, or call that off: skein migration list, on {source}"),
-            _ => format!("see that '{host}' reports, or say that it is off: skein host fence {host} --is-off"),
+            Contact::Online => format!("wait, or call that off on {source}: skein migration cancel {vm}"),
+            _ => silent_cure(host),
         };
         Some(Answer::conflict(message, cure))
+    }
+
+    /// Refuses to remove a host whose word is waited for, or whose guests may be on one whose word is: with the host what
+    /// is known would go, and a guest may be started a second time.
+    fn awaited_of_removed(&self, host: &str, contact: Contact) -> Option<Answer> {
+        let waits_for = |dead: &str, vm: &str| {
+            let unheard = self.unheard(dead, vm).into_iter();
+            unheard.chain(self.may_get(dead, vm).map(str::to_owned)).collect::<BTreeSet<String>>()
+        };
+        if contact.is_off() {
+            for vm in self.vms_on(host) {
+                let Some(silent) = waits_for(host, &vm).into_iter().next() else { continue };
+                let message =
+                    format!("'{vm}' of '{host}' may be on '{silent}', which has not said since that it is not");
+                let cure = match self.tables.hosts.contains_key(&silent) {
+                    true => silent_cure(&silent),
+                    false => format!("have the cluster forget it first: skein vm delete {vm}"),
+                };
+                return Some(Answer::conflict(message, cure));
+            }
+            return None;
+        }
+        if contact != Contact::Lost {
+            return None;
+        }
+        let off = self.tables.hosts.keys().filter(|dead| self.is_off(dead));
+        let of_dead = off.flat_map(|dead| self.guests_on(dead).into_iter().map(move |vm| (dead, vm)));
+        let mut awaited = of_dead.filter(|(dead, vm)| waits_for(dead, vm).contains(host)).map(|(_, vm)| vm);
+        let vm = awaited.next().or_else(|| self.missing.keys().next().cloned());
+        let is_unheard = self.unheard_since_restore().contains(&host);
+        let what = match vm {
+            Some(vm) => format!("'{vm}' may be on '{host}', which does not report"),
+            None if is_unheard => format!("'{host}' was not heard of since the cluster was restored from a backup"),
+            None => return None,
+        };
+        Some(Answer::conflict(what, silent_cure(host)))
     }
 
     /// Returns the VMs that a person moves to a host, or has moved there without its word yet.

@@ -302,6 +302,7 @@ impl Controller {
         let off = self.tables.hosts.iter().filter(|(_, host)| host.value.contact.is_off());
         let off: Vec<String> = off.map(|(name, _)| name.clone()).collect();
         off.iter().for_each(|host| self.settle_doubts(host));
+        self.look_at_missing(now);
         self.forget_missing(now);
         self.look_where_needed(now);
         self.tick_watchdogs(now);

@@ -63,8 +63,6 @@ pub enum Planted {
     RefusalForgotten,
     /// A VM that no host has at the moment is forgotten at once.
     MissingForgotten,
-    /// What a host reported before another was off counts as said after that.
-    StaleReportCounts,
     /// A VM is started elsewhere without proof that its host is off.
     ProofForgotten,
     /// A power-off is ordered before the decision is written.

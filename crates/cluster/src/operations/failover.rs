@@ -7,6 +7,7 @@ use skein_api::cluster::{Contact, Move, Operation, OperationKind, OperationState
 use skein_api::{Migration, Request, Role, VmState, VmView};
 use skein_inventory::definition::Definition;
 
+use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
 use crate::view::is_guest;
@@ -56,11 +57,11 @@ impl Controller {
 
     /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration to
     /// them was begun, and they have not said since that they do not have it.
-    pub(super) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
         let saying = self.said_elsewhere(dead, vm).filter(|(_, state)| is_on_its_way(*state)).map(|(host, _)| host);
         let begun = self.begun_moves().filter(move |of| of.vm == vm && of.from == dead);
         let targets = begun.filter_map(|of| of.to.as_deref());
-        let targets = targets.filter(move |to| self.may_be_on(to) && !self.has_not_since(to, dead, vm));
+        let targets = targets.filter(move |to| self.is_not_off(to) && !self.has_not_since(to, dead, vm));
         saying.chain(targets)
     }
 
@@ -72,8 +73,8 @@ impl Controller {
     }
 
     /// Returns whether a host of the cluster is not known to be off. One that was removed had nothing on its way there.
-    fn may_be_on(&self, host: &str) -> bool {
-        self.tables.hosts.get(host).is_some_and(|host| matches!(host.value.contact, Contact::Online | Contact::Lost))
+    pub(super) fn is_not_off(&self, host: &str) -> bool {
+        self.tables.hosts.get(host).is_some_and(|host| !host.value.contact.is_off())
     }
 
     /// Returns the hosts that may have a VM which is a dead host's by the records: they may be on, and nobody knows
@@ -83,7 +84,7 @@ impl Controller {
     /// went while no controller looked: each other host is asked once the dead one is off. A VM that its host said to
     /// have no more may be on any host that was not, and one that a person was allowed to move, on that migration's
     /// target.
-    pub(super) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
+    pub(crate) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
         let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
         let is_missing = self.missing.contains_key(vm);
         let move_by_hand = self.tables.vms.get(vm).and_then(|found| found.value.move_by_hand.as_ref());
@@ -92,10 +93,16 @@ impl Controller {
             true => self.has_not_since(host, dead, vm),
             false => true,
         };
-        let hosts = self.tables.hosts.keys();
-        let others = hosts.filter(|name| name.as_str() != dead && self.may_be_on(name) && !is_known(name));
+        let has_run = |host: &HostRecord| matches!(host.contact, Contact::Online | Contact::Lost);
+        let may_be_on = |name: &str, host: &HostRecord| match target == Some(name) {
+            // It may have joined anew since.
+            true => !host.contact.is_off(),
+            false => has_run(host),
+        };
+        let hosts = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead);
+        let others = hosts.filter(|(name, host)| may_be_on(name, &host.value) && !is_known(name));
         let outside = target.filter(|target| !self.tables.hosts.contains_key(*target));
-        others.cloned().chain(outside.map(str::to_owned)).collect()
+        others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
     }
 
     /// Returns whether a VM ended with its dead host: it can be nowhere else.
@@ -123,7 +130,7 @@ impl Controller {
         let names = unheard.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let proof = match self.tables.hosts.contains_key(first) {
             true => format!("say that it is off (skein host fence {first} --is-off)"),
-            false => format!("delete the VM if {first}, which is no host of this cluster, has it"),
+            false => format!("delete the VM if {first}, which is no host of this cluster, has it or had it last"),
         };
         Some(format!(
             "while no controller looked somebody may have moved them to {names}, which has not reported since: see \
@@ -179,7 +186,7 @@ impl Controller {
     }
 
     /// Returns whether a host is proven to be off.
-    pub(super) fn is_off(&self, host: &str) -> bool {
+    pub(crate) fn is_off(&self, host: &str) -> bool {
         self.tables.hosts.get(host).is_some_and(|host| host.value.contact.is_off())
     }
 
@@ -231,7 +238,7 @@ impl Controller {
 }
 
 /// Returns whether a guest is not a host's yet that says so of it, or not any more.
-fn is_on_its_way(state: VmState) -> bool {
+pub(crate) fn is_on_its_way(state: VmState) -> bool {
     matches!(state, VmState::Incoming | VmState::Handover | VmState::InDoubt | VmState::Moved)
 }
 

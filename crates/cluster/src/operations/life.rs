@@ -117,7 +117,7 @@ impl Controller {
             let message = format!("'{host}' has '{vm}' no more: it may be on '{silent}', which does not report");
             return Some(Answer::conflict(message, silent_cure(silent)));
         }
-        if is_guest(record.state) && contact.is_some_and(|contact| !contact.is_off()) {
+        if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
         }
@@ -250,8 +250,12 @@ impl Controller {
         Answer::Operation(Box::new(operation))
     }
 
-    /// Returns whether a person may have moved a VM to a host that is none of the cluster, and its host has it no more.
+    /// Returns whether a VM is on a host that is none of the cluster, or a person may have moved it to one and its host
+    /// has it no more.
     fn has_left_cluster(&self, vm: &str, record: &VmRecord) -> bool {
+        if record.host.as_ref().is_some_and(|host| !self.tables.hosts.contains_key(host)) {
+            return true;
+        }
         let target = record.move_by_hand.as_ref().map(|of| &of.to);
         let is_off = record.host.as_deref().is_some_and(|host| self.is_off(host));
         target.is_some_and(|target| !self.tables.hosts.contains_key(target)) && (is_off || self.is_long_missing(vm))
@@ -416,7 +420,7 @@ fn is_silent(contact: Contact) -> bool {
 }
 
 /// Says what to do about a host of which nothing is heard.
-fn silent_cure(host: &str) -> String {
+pub(crate) fn silent_cure(host: &str) -> String {
     format!(
         "see that '{host}' is on and reaches the controllers, or say that it is off: skein host fence {host} --is-off"
     )

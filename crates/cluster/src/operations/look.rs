@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use skein_api::{Reply, Request, VmState};
 
 use super::record::starts;
-use crate::state::{CommandPurpose, Controller, Planted};
+use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
 
 /// After how long a host is asked again, in milliseconds.
@@ -45,7 +45,7 @@ impl Controller {
     /// Returns whether a host does not have a VM whose host is off, nor gets it any more: its agent was asked since.
     /// Where the VM's host is not off, a host's last report counts.
     pub(super) fn has_not_since(&self, host: &str, dead: &str, vm: &str) -> bool {
-        if !self.is_off(dead) || self.has(Planted::StaleReportCounts) {
+        if !self.is_off(dead) {
             return self.reporting(host).is_some();
         }
         let proof = self.looks.off.get(dead).copied().unwrap_or(0);
@@ -67,6 +67,11 @@ impl Controller {
             hosts.extend(self.unheard(dead, vm));
             hosts.extend(self.may_get(dead, vm).map(str::to_owned));
         }
+        // Their ends hang on it, too.
+        let moves = self.begun_moves().filter(|of| self.is_off(&of.from));
+        let moves = moves.filter_map(|of| Some((of, of.to.as_deref()?)));
+        let open = moves.filter(|(of, to)| !self.has_not_since(to, &of.from, &of.vm)).map(|(_, to)| to.to_owned());
+        hosts.extend(open);
         for host in hosts {
             let proofs = self.looks.proofs;
             let last = self.looks.answered.get(&host);

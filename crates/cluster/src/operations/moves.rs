@@ -323,7 +323,7 @@ impl Controller {
     pub(crate) fn look_at_begun(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
-        if self.tables.hosts.get(&of.from).is_some_and(|host| host.value.contact.is_off()) {
+        if self.tables.hosts.get(&of.from).is_none_or(|host| host.value.contact.is_off()) {
             return self.settle_source_off(now, &mut operation.moves[index], &to);
         }
         let is_target_off = self.is_off(&to);
@@ -440,10 +440,10 @@ impl Controller {
     /// Settles a move whose source is off: the guest has arrived, or ended with its host. A target that still has a
     /// part in the migration, or does not report, is waited for.
     fn settle_source_off(&self, now: Now, of: &mut Move, to: &str) {
-        let Some(target) = self.reporting(to) else { return };
-        match target.vms.get(&of.vm) {
+        match self.reporting(to).and_then(|target| target.vms.get(&of.vm)) {
             Some(vm) if vm.migration.is_some() => {}
             Some(vm) if vm.state == VmState::Running => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
+            _ if self.is_not_off(to) && !self.has_not_since(to, &of.from, &of.vm) => {}
             _ => end(now, of, MoveState::Left, format!("{} is off", of.from)),
         }
     }

@@ -1,6 +1,6 @@
 //! An agent asks whether a person may move a guest from its host.
 
-use skein_api::cluster::FenceRequest;
+use skein_api::cluster::{FenceRequest, MigrateRequest};
 use skein_api::{HostReport, Migration, MigrationId, Outcome, Request, Role, VmState, VmView};
 use skein_cluster::{Answer, Ask, RefusedKind};
 
@@ -284,4 +284,62 @@ fn a_guest_that_left_the_cluster_is_forgotten_only_by_a_person() {
     bench.refused(start);
     assert_eq!(bench.ask(Ask::DeleteVm { vm: "web".into() }), Answer::Done);
     assert!(bench.controller.vm("web").is_none());
+}
+
+/// Has an operation move the guest, and both hosts be cut off before it has come.
+fn commanded() -> Bench {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let request = MigrateRequest { to: Some("gamma".into()), ..MigrateRequest::default() };
+    bench.begin(Ask::Migrate { vm: "web".into(), request });
+    bench.begin_commanded(HAND.id);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench
+}
+
+#[test]
+fn a_move_of_an_operation_ends_by_words_from_after_the_proof_too() {
+    for is_off_too in [false, true] {
+        let mut bench = commanded();
+        bench.mute.insert("gamma".into());
+        bench.begin(is_off("beta"));
+        bench.wait_s(60);
+        assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+        bench.mute.clear();
+        bench.disconnect("gamma");
+        if is_off_too {
+            bench.wait_s(12);
+            bench.ask(is_off("gamma"));
+        } else {
+            bench.set_vm("gamma", "web", VmState::Running);
+            bench.connect("gamma");
+        }
+        bench.wait_s(5);
+        bench.obey_all();
+        bench.wait_s(3);
+        assert_eq!(bench.has("alpha") == ["web"], is_off_too);
+        assert!(bench.controller.vm("web").unwrap().operation.is_none(), "the move is over");
+    }
+}
+
+#[test]
+fn no_host_is_removed_whose_guests_or_word_are_waited_for() {
+    let remove = |host: &str| Ask::RemoveHost { host: host.into(), force: true };
+    let mut bench = allowed();
+    bench.begin_by_hand(&HAND);
+    lose_both(&mut bench);
+    bench.begin(is_off("beta"));
+    bench.wait_s(12);
+    for host in ["beta", "gamma"] {
+        let refused = bench.refused(remove(host));
+        assert!(refused.cure.contains("skein host fence gamma --is-off"), "{refused:?}");
+    }
+    bench.ask(is_off("gamma"));
+    bench.wait_s(3);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+    bench.wait_s(3);
+    assert_eq!(bench.ask(remove("gamma")), Answer::Done);
+    assert_eq!(bench.ask(remove("beta")), Answer::Done);
 }
