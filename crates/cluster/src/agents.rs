@@ -346,8 +346,9 @@ impl Controller {
         }
     }
 
-    /// Notes which guests leave a host by a migration that a person began, asked or not. Notes, too, which have not left
-    /// by one that the person was allowed to begin: it is over, or was not begun. `asked`: those that may begin yet.
+    /// Notes which guests leave a host by a migration that a person began, asked or not. Notes, too, which have not
+    /// left by one that the person was allowed to begin: it is over, or was not begun. `asked`: those that may begin
+    /// yet.
     fn note_moves_by_hand(&mut self, host: &str, asked: &[MigrationId]) {
         let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
         let is_over = |id: &MigrationId| match observed.migrations.get(id) {

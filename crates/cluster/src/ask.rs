@@ -10,8 +10,7 @@ use skein_api::{HoldOptions, MigrateOptions, VmState};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
-use crate::answer::{Answer, Ask, Asked, RefusedKind};
-use crate::operations::{is_on_its_way, silent_cure};
+use crate::answer::{Answer, Ask, Asked, RefusedKind, silent_cure};
 use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::questions::broken_by;
@@ -19,7 +18,7 @@ use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, VmReco
 use crate::rules;
 use crate::state::{Controller, PlanPurpose};
 use crate::time::Now;
-use crate::view::is_guest;
+use crate::view::{is_guest, is_on_its_way};
 use crate::{error_chain, fencing_device};
 
 /// See [`Config::aggressiveness`](skein_placement::policy::dynamic::Config::aggressiveness).
@@ -475,8 +474,8 @@ impl Controller {
         Some(Answer::conflict(message, cure))
     }
 
-    /// Refuses to remove a host whose word is waited for, or whose guests may be on one whose word is: with the host what
-    /// is known would go, and a guest may be started a second time.
+    /// Refuses to remove a host whose word is waited for, or whose guests may be on one whose word is. With the host
+    /// what is known would go, and a guest may be started a second time.
     fn awaited_of_removed(&self, host: &str, contact: Contact) -> Option<Answer> {
         let waits_for = |dead: &str, vm: &str| {
             let unheard = self.unheard(dead, vm).into_iter();

@@ -7,8 +7,8 @@ use skein_api::cluster::{ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
+use crate::looks::Looks;
 use crate::observed::{SessionId, ShownCertificate};
-use crate::operations::Looks;
 use crate::optimizer::Optimizer;
 use crate::planner::{PlanError, Planned};
 use crate::power_policy::PowerPolicy;

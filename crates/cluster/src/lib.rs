@@ -24,6 +24,7 @@
 //! | `rules`, `questions` | rules, and what is asked of them |
 //! | `optimize`, `optimizer` | rounds of optimisation, and what they go by |
 //! | `records`, `tables` | what the store holds |
+//! | `looks` | what hosts have, as their agents answered that were asked |
 //! | `watchdog` | hosts that are proven to be off as their watchdog has reset them |
 //! | `view` | hosts and VMs as the API shows them |
 //!
@@ -52,6 +53,7 @@ mod fencing_device;
 mod later_terms;
 mod leaving;
 mod live;
+mod looks;
 mod observed;
 mod operations;
 mod optimize;

@@ -9,8 +9,8 @@ use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
 use crate::later_terms::LaterTerms;
+use crate::looks::Looks;
 use crate::observed::{Observed, SessionId};
-use crate::operations::Looks;
 use crate::optimizer::Optimizer;
 use crate::pace::Pace;
 use crate::planner::{Excluded, Want};

@@ -325,3 +325,8 @@ fn is_told_of(state: VmRunState) -> bool {
 pub(crate) fn above(after: &str) -> (std::ops::Bound<String>, std::ops::Bound<String>) {
     (std::ops::Bound::Excluded(after.to_owned()), std::ops::Bound::Unbounded)
 }
+
+/// Returns whether a guest is not a host's yet that says so of it, or not any more.
+pub(crate) fn is_on_its_way(state: VmState) -> bool {
+    matches!(state, VmState::Incoming | VmState::Handover | VmState::InDoubt | VmState::Moved)
+}

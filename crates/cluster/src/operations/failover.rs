@@ -10,7 +10,7 @@ use skein_inventory::definition::Definition;
 use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
-use crate::view::is_guest;
+use crate::view::{is_guest, is_on_its_way};
 
 impl Controller {
     /// Notes that a host is off, as somebody has made sure of. Its guests are started elsewhere, if that is set.
@@ -35,8 +35,8 @@ impl Controller {
         self.open_operations().any(|found| of_host(&found.kind))
     }
 
-    /// Returns the VMs whose guests ended with a host, or may have: those that it had, and that no other host has. Where
-    /// a migration to another host was under way, it is not known yet.
+    /// Returns the VMs whose guests ended with a host, or may have: those that it had, and that no other host has.
+    /// Where a migration to another host was under way, it is not known yet.
     pub(crate) fn lost_guests(&self, host: &str) -> Vec<String> {
         let is_wanted = |vm: &String| self.tables.vms.get(vm).is_some_and(|vm| !vm.value.stop_asked);
         let here = self.guests_on(host).into_iter().filter(is_wanted);
@@ -55,8 +55,8 @@ impl Controller {
         is_claimed || self.said_elsewhere(dead, vm).any(|(_, state)| !is_on_its_way(state))
     }
 
-    /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration to
-    /// them was begun, and they have not said since that they do not have it.
+    /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration
+    /// to them was begun, and they have not said since that they do not have it.
     pub(crate) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
         let saying = self.said_elsewhere(dead, vm).filter(|(_, state)| is_on_its_way(*state)).map(|(host, _)| host);
         let begun = self.begun_moves().filter(move |of| of.vm == vm && of.from == dead);
@@ -235,11 +235,6 @@ impl Controller {
             }
         }
     }
-}
-
-/// Returns whether a guest is not a host's yet that says so of it, or not any more.
-pub(crate) fn is_on_its_way(state: VmState) -> bool {
-    matches!(state, VmState::Incoming | VmState::Handover | VmState::InDoubt | VmState::Moved)
 }
 
 /// Returns whether what two hosts say of a name is of the same VM, which one of them had before: it has the same disks.

@@ -11,7 +11,7 @@ use skein_api::{Reply, Request, STOP_TIMEOUT_RANGE_S, VmState, VmView};
 use skein_inventory::definition::Definition;
 
 use super::record::is_owner;
-use crate::answer::{Answer, RefusedKind};
+use crate::answer::{Answer, RefusedKind, silent_cure};
 use crate::ask::{no_host, no_vm};
 use crate::planner::{Excluded, Want};
 use crate::records::VmRecord;
@@ -417,13 +417,6 @@ impl Controller {
 /// Returns whether nothing is heard of a host.
 fn is_silent(contact: Contact) -> bool {
     matches!(contact, Contact::Lost | Contact::Joined)
-}
-
-/// Says what to do about a host of which nothing is heard.
-pub(crate) fn silent_cure(host: &str) -> String {
-    format!(
-        "see that '{host}' is on and reaches the controllers, or say that it is off: skein host fence {host} --is-off"
-    )
 }
 
 /// Returns whether an operation is one command to a host, and has no moves.

@@ -1,45 +1,17 @@
-//! What hosts have of a dead host's VMs, by what their agents answer: a report may have been on its way since before the
-//! host died, when its guests could still leave it. So an agent is asked, once the host is off.
+//! What hosts have of a dead host's VMs, by what their agents answer: a report may have been on its way since before
+//! the host died, when its guests could still leave it. So an agent is asked, once the host is off.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use skein_api::{Reply, Request, VmState};
 
 use super::record::starts;
+use crate::looks::Look;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
 
 /// After how long a host is asked again, in milliseconds.
 const AGAIN_MS: u64 = 1000;
-
-/// What a host's agent answered.
-#[derive(Debug)]
-pub(crate) struct Look {
-    /// When the agent was asked, by the clock that never jumps.
-    asked_ms: u64,
-    /// How many hosts had been proven off by then.
-    proofs: u64,
-    /// The VMs that the host has, but those that are off.
-    vms: BTreeSet<String>,
-}
-
-/// What hosts' agents answered last in this term, and which hosts were proven off in what order.
-#[derive(Debug, Default)]
-pub(crate) struct Looks {
-    answered: BTreeMap<String, Look>,
-    /// How many hosts were proven off in this term.
-    proofs: u64,
-    /// Which proof was each host's. One that is off and not here was off before this controller led.
-    off: BTreeMap<String, u64>,
-}
-
-impl Looks {
-    /// Notes that a host is proven to be off.
-    pub(crate) fn note_off(&mut self, host: &str) {
-        self.proofs += 1;
-        self.off.insert(host.to_owned(), self.proofs);
-    }
-}
 
 impl Controller {
     /// Returns whether a host does not have a VM whose host is off, nor gets it any more: its agent was asked since.

@@ -44,8 +44,5 @@ mod update;
 mod update_check;
 mod wake;
 
-pub(crate) use failover::is_on_its_way;
-pub(crate) use life::silent_cure;
-pub(crate) use look::Looks;
 pub(crate) use record::{Pending, is_held};
 pub(crate) use start::keeps_state;

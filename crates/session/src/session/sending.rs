@@ -248,9 +248,9 @@ impl Session {
         paths.filter_map(|(_, state)| state.estimate.rate()).sum()
     }
 
-    /// Whether a connection has its share of what may be on the way of its path, and another has not, and waits for bulk
-    /// or is about to ask for some. Otherwise the first would take all of a slow path, though on a bond each has a member
-    /// of its own.
+    /// Whether a connection has its share of what may be on the way of its path, and another has not, and waits for
+    /// bulk or is about to ask for some. Otherwise the first would take all of a slow path, though on a bond each has a
+    /// member of its own.
     fn leaves_turn(&self, id: ConnectionId) -> bool {
         let own = &self.connections[&id];
         let of_path = || self.connections.iter().filter(|(_, c)| c.path == own.path && c.kind == ConnectionKind::Data);
@@ -457,7 +457,7 @@ mod tests {
         let mut session = Session::new(now, Role::Dialer, Settings::default());
         let data = [1, 2].map(ConnectionId);
         session.connection_up(now, CONTROL, PathId(0), ConnectionKind::Control).unwrap();
-        data.map(|id| session.connection_up(now, id, PathId(0), ConnectionKind::Data).unwrap());
+        data.iter().for_each(|id| session.connection_up(now, *id, PathId(0), ConnectionKind::Data).unwrap());
         let id = session.open("bulk").unwrap();
         let credit = Frame::Credit { stream: id, offset: 64 << 20 };
         let header = Header { kind: FrameKind::Credit, stream: id.0, offset: 64 << 20, len: 0 };
