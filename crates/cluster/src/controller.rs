@@ -163,7 +163,7 @@ impl Controller {
         self.power = PowerPolicy::default();
         self.limits_told.clear();
         self.hurried.clear();
-        self.numbers = 0;
+        // Numbers go on: an answer to what was asked in this term is no answer to what is asked in a later one.
     }
 
     /// Drops what waits to be done, and tells those who wait for an answer.
