@@ -473,7 +473,8 @@ impl Controller {
         let (host, state) = match is_failover {
             // It is lost with its host, as before.
             true if self.is_off(&home) => (from, VmRunState::Running),
-            true => (from, VmRunState::Stopped),
+            // It is back, and may have forgotten the VM meanwhile, as it was started elsewhere.
+            true => (from.filter(|from| !self.has_not(from, &vm)).or(there), VmRunState::Stopped),
             // The host that it left for this has forgotten it.
             false => (there.or(from.filter(|from| !self.has_not(from, &vm))), VmRunState::Stopped),
         };
