@@ -34,6 +34,10 @@ impl Controller {
             let home = self.tables.vms.get(vm)?.value.host.as_deref()?;
             self.is_off(home).then_some((home, vm.as_str()))
         });
+        // Before a host that is off is removed it has to be known where its VMs are.
+        let off = self.tables.hosts.keys().map(String::as_str).filter(|host| self.is_off(host));
+        let of_off = off.flat_map(|dead| self.tables.vms_of(dead).map(move |(vm, _)| (dead, vm)));
+        let of_dead = of_dead.chain(of_off);
         let mut hosts: BTreeSet<String> = BTreeSet::new();
         for (dead, vm) in of_dead {
             hosts.extend(self.unheard(dead, vm));

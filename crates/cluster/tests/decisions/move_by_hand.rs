@@ -343,3 +343,17 @@ fn no_host_is_removed_whose_guests_or_word_are_waited_for() {
     assert_eq!(bench.ask(remove("gamma")), Answer::Done);
     assert_eq!(bench.ask(remove("beta")), Answer::Done);
 }
+
+/// The controller was started again after the host died, and never heard the host.
+#[test]
+fn a_host_that_died_before_the_leader_began_can_be_removed() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.set_vm("beta", "web", VmState::Stopped);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench.ask(is_off("beta"));
+    bench.change_leader();
+    bench.connect("alpha");
+    bench.wait_s(3);
+    assert_eq!(bench.ask(Ask::RemoveHost { host: "beta".into(), force: true }), Answer::Done);
+}
