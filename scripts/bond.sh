@@ -13,7 +13,7 @@ skein=$(realpath "${1:-target/release/skein}")
 . scripts/two-hosts.sh
 
 # Each member's rate in Mb/s: the machine is slow. The bytes that are sent in each direction.
-rate=${BOND_MBIT:-16} bytes=${BOND_BYTES:-64000000}
+rate=16 bytes=64000000
 head -c "$bytes" /dev/urandom >data
 sent() { on "$1" cat "/sys/class/net/$2/statistics/tx_bytes"; }
 declare -A lacp=([802.3ad]='lacp_rate fast')

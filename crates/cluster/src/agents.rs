@@ -357,7 +357,7 @@ impl Controller {
         };
         let vms = self.tables.vms_of(host);
         let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));
-        let over: Vec<(String, VmRecord)> = over.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
+        let over = over.map(|(name, vm)| (name.to_owned(), VmRecord { move_by_hand: None, ..vm.clone() }));
         // One that began while no controller was asked, or after the backup that the store was restored from.
         let is_begun = |vm: &str| self.begun_moves().any(|of| of.vm == vm && of.from == host);
         // One that went to a host outside the cluster is known by its source alone.
@@ -375,17 +375,14 @@ impl Controller {
                 (of.vm.clone(), VmRecord { move_by_hand, ..vm.clone() })
             })
         });
-        let unknown: Vec<(String, VmRecord)> = unknown.collect();
-        for (name, vm) in over {
-            self.tables.put(&name, VmRecord { move_by_hand: None, ..vm });
-        }
-        for (name, vm) in unknown {
+        let changed: Vec<(String, VmRecord)> = over.chain(unknown).collect();
+        for (name, vm) in changed {
             self.tables.put(&name, vm);
         }
     }
 
     /// Returns whether a person moves a VM to a host that is none of the cluster.
-    fn goes_outside(&self, vm: &VmRecord) -> bool {
+    pub(crate) fn goes_outside(&self, vm: &VmRecord) -> bool {
         vm.move_by_hand.as_ref().is_some_and(|of| !self.tables.hosts.contains_key(&of.to))
     }
 

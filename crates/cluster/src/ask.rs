@@ -477,13 +477,9 @@ impl Controller {
     /// Refuses to remove a host whose word is waited for, or whose guests may be on one whose word is. With the host
     /// what is known would go, and a guest may be started a second time.
     fn awaited_of_removed(&self, host: &str, contact: Contact) -> Option<Answer> {
-        let waits_for = |dead: &str, vm: &str| {
-            let unheard = self.unheard(dead, vm).into_iter();
-            unheard.chain(self.may_get(dead, vm).map(str::to_owned)).collect::<BTreeSet<String>>()
-        };
         if contact.is_off() {
             for vm in self.vms_on(host) {
-                let Some(silent) = waits_for(host, &vm).into_iter().next() else { continue };
+                let Some(silent) = self.awaited(host, &vm).pop_first() else { continue };
                 let message =
                     format!("'{vm}' of '{host}' may be on '{silent}', which has not said since that it is not");
                 let cure = match self.tables.hosts.contains_key(&silent) {
@@ -499,7 +495,7 @@ impl Controller {
         }
         let off = self.tables.hosts.keys().filter(|dead| self.is_off(dead));
         let of_dead = off.flat_map(|dead| self.guests_on(dead).into_iter().map(move |vm| (dead, vm)));
-        let mut awaited = of_dead.filter(|(dead, vm)| waits_for(dead, vm).contains(host)).map(|(_, vm)| vm);
+        let mut awaited = of_dead.filter(|(dead, vm)| self.awaited(dead, vm).contains(host)).map(|(_, vm)| vm);
         let vm = awaited.next().or_else(|| self.missing.keys().next().cloned());
         let is_unheard = self.unheard_since_restore().contains(&host);
         let what = match vm {

@@ -10,7 +10,7 @@ use crate::device::{self, Device};
 use crate::driver::{self, Driver};
 use crate::layers::{self, BondPort, Layer};
 use crate::nic::{LINK_FIXED_BYTES, Nic, NicError};
-use crate::nic_list::nics;
+use crate::nic_list::nics_and_switch;
 use crate::ovs::{self, OvsPort};
 use crate::rdma::{self, RdmaPort};
 use crate::source::{Answer, Ask, Source};
@@ -73,12 +73,11 @@ struct More {
 /// # Errors
 /// The kernel refuses, or does not answer.
 pub fn read(source: &dyn Source) -> Result<Vec<Interface>, NicError> {
-    let nics = nics(source)?;
+    let (nics, switch) = nics_and_switch(source)?;
     let mut more: BTreeMap<u32, More> = source.ask(&Ask::Links).messages().iter().filter_map(|l| parse(l)).collect();
     let table = device::interrupts(source);
     let rdma = rdma::read(source);
     let qdiscs = crate::qos::roots(source);
-    let switch = ovs::read(source, &nics);
     let mut team_ports = BTreeMap::new();
     let mut teams = BTreeMap::new();
     for nic in nics.iter().filter(|nic| nic.kind.as_deref() == Some("team")) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use crate::nic::{Nic, NicError, parse_address, parse_link, speed_mbit, uplink};
-use crate::ovs::{self, OvsPort, OvsUplink};
+use crate::ovs::{self, OvsError, OvsPort, OvsUplink, Switch};
 use crate::source::{Answer, Ask, DriverAsk, Source};
 
 /// Returns the network interfaces, by index. The call takes two netlink dumps, and an ioctl for each NIC: well below a
@@ -13,6 +13,11 @@ use crate::source::{Answer, Ask, DriverAsk, Source};
 /// # Errors
 /// The kernel refuses or does not answer.
 pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
+    nics_and_switch(source).map(|(nics, _)| nics)
+}
+
+/// Returns the same, and what Open vSwitch said.
+pub(crate) fn nics_and_switch(source: &dyn Source) -> Result<(Vec<Nic>, Result<Switch, OvsError>), NicError> {
     let links = messages(source, &Ask::Links, "interfaces")?;
     let addresses = messages(source, &Ask::Addresses, "addresses")?;
     let mut nics: BTreeMap<u32, Nic> = links.iter().filter_map(|l| parse_link(l)).map(|nic| (nic.index, nic)).collect();
@@ -23,8 +28,9 @@ pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
     }
     let mut nics: Vec<Nic> = nics.into_values().collect();
     // Where the interfaces of Open vSwitch lead; where that is not known, nothing is below them.
-    let switch = ovs::read(source, &nics).unwrap_or_default();
-    let ports: Vec<Option<OvsPort>> = nics.iter().map(|nic| switch.port_of(&nics, nic)).collect();
+    let switch = ovs::read(source, &nics);
+    let port_of = |nic: &Nic| switch.as_ref().ok().and_then(|switch| switch.port_of(&nics, nic));
+    let ports: Vec<Option<OvsPort>> = nics.iter().map(port_of).collect();
     for (nic, port) in nics.iter_mut().zip(&ports) {
         let below = port.as_ref().and_then(OvsPort::only_uplink).and_then(OvsUplink::first_index);
         nic.lower = below.or(nic.lower);
@@ -50,7 +56,7 @@ pub fn nics(source: &dyn Source) -> Result<Vec<Nic>, NicError> {
     for nic in &mut nics {
         nic.addresses.sort_by_key(|a| a.ip.is_ipv6());
     }
-    Ok(nics)
+    Ok((nics, switch))
 }
 
 fn messages(source: &dyn Source, ask: &Ask, what: &'static str) -> Result<Vec<Vec<u8>>, NicError> {

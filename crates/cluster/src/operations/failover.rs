@@ -57,7 +57,7 @@ impl Controller {
 
     /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration
     /// to them was begun, and they have not said since that they do not have it.
-    pub(crate) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
+    pub(super) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
         let saying = self.said_elsewhere(dead, vm).filter(|(_, state)| is_on_its_way(*state)).map(|(host, _)| host);
         let begun = self.begun_moves().filter(move |of| of.vm == vm && of.from == dead);
         let targets = begun.filter_map(|of| of.to.as_deref());
@@ -84,20 +84,17 @@ impl Controller {
     /// went while no controller looked: each other host is asked once the dead one is off. A VM that its host said to
     /// have no more may be on any host that was not, and one that a person was allowed to move, on that migration's
     /// target.
-    pub(crate) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
+    pub(super) fn unheard(&self, dead: &str, vm: &str) -> Vec<String> {
         let has_reported = |host: &str| self.observed.get(host).is_some_and(|observed| observed.has_reported);
         let is_missing = self.missing.contains_key(vm);
         let move_by_hand = self.tables.vms.get(vm).and_then(|found| found.value.move_by_hand.as_ref());
         let target = move_by_hand.map(|of| of.to.as_str());
-        let is_known = |host: &str| match is_missing || target == Some(host) || !has_reported(dead) {
-            true => self.has_not_since(host, dead, vm),
-            false => true,
-        };
-        let has_run = |host: &HostRecord| matches!(host.contact, Contact::Online | Contact::Lost);
-        let may_be_on = |name: &str, host: &HostRecord| match target == Some(name) {
-            // It may have joined anew since.
-            true => !host.contact.is_off(),
-            false => has_run(host),
+        let is_asked = |host: &str| is_missing || target == Some(host) || !has_reported(dead);
+        let is_known = |host: &str| !is_asked(host) || self.has_not_since(host, dead, vm);
+        let may_be_on = |name: &str, host: &HostRecord| match host.contact {
+            Contact::Online | Contact::Lost => true,
+            // The target may have joined anew since.
+            contact => target == Some(name) && !contact.is_off(),
         };
         let hosts = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead);
         let others = hosts.filter(|(name, host)| may_be_on(name, &host.value) && !is_known(name));
@@ -105,9 +102,14 @@ impl Controller {
         others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
     }
 
+    /// Returns the hosts that may have a dead host's VM or get it yet: their word is waited for.
+    pub(crate) fn awaited(&self, dead: &str, vm: &str) -> BTreeSet<String> {
+        self.unheard(dead, vm).into_iter().chain(self.may_get(dead, vm).map(str::to_owned)).collect()
+    }
+
     /// Returns whether a VM ended with its dead host: it can be nowhere else.
     pub(super) fn ended_with(&self, now: Now, dead: &str, vm: &str) -> bool {
-        !self.is_fresh_missing(now, vm) && self.unheard(dead, vm).is_empty() && self.may_get(dead, vm).next().is_none()
+        !self.is_fresh_missing(now, vm) && self.awaited(dead, vm).is_empty()
     }
 
     /// Returns whether a VM's host has just said that it has the VM no more: the host that has got it may be about to

@@ -256,9 +256,8 @@ impl Controller {
         if record.host.as_ref().is_some_and(|host| !self.tables.hosts.contains_key(host)) {
             return true;
         }
-        let target = record.move_by_hand.as_ref().map(|of| &of.to);
         let is_off = record.host.as_deref().is_some_and(|host| self.is_off(host));
-        target.is_some_and(|target| !self.tables.hosts.contains_key(target)) && (is_off || self.is_long_missing(vm))
+        self.goes_outside(record) && (is_off || self.is_long_missing(vm))
     }
 
     /// Forgets a VM that is off, or that has left the cluster.

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use skein_api::{Reply, Request, VmState};
 
-use super::record::starts;
 use crate::looks::Look;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
@@ -25,25 +24,13 @@ impl Controller {
         look.is_some_and(|look| look.proofs >= proof && !look.vms.contains(vm))
     }
 
-    /// Asks agents what their hosts have, if VMs of hosts that are off wait for that.
+    /// Asks agents what their hosts have, if it hangs on that where VMs of hosts that are off are.
     pub(crate) fn look_where_needed(&mut self, now: Now) {
-        let left = self.open_operations().filter(|found| starts(&found.kind));
-        let left: BTreeSet<String> = left.flat_map(|found| self.left_to_start(found)).collect();
-        let wanted = left.iter().chain(self.missing.keys());
-        let of_dead = wanted.filter_map(|vm| {
-            let home = self.tables.vms.get(vm)?.value.host.as_deref()?;
-            self.is_off(home).then_some((home, vm.as_str()))
-        });
-        // Before a host that is off is removed it has to be known where its VMs are.
-        let off = self.tables.hosts.keys().map(String::as_str).filter(|host| self.is_off(host));
+        // All VMs count: before a host that is off is removed it has to be known where they are.
+        let off = self.tables.hosts.keys().filter(|host| self.is_off(host));
         let of_off = off.flat_map(|dead| self.tables.vms_of(dead).map(move |(vm, _)| (dead, vm)));
-        let of_dead = of_dead.chain(of_off);
-        let mut hosts: BTreeSet<String> = BTreeSet::new();
-        for (dead, vm) in of_dead {
-            hosts.extend(self.unheard(dead, vm));
-            hosts.extend(self.may_get(dead, vm).map(str::to_owned));
-        }
-        // Their ends hang on it, too.
+        let mut hosts: BTreeSet<String> = of_off.flat_map(|(dead, vm)| self.awaited(dead, vm)).collect();
+        // The ends of moves hang on it, too.
         let moves = self.begun_moves().filter(|of| self.is_off(&of.from));
         let moves = moves.filter_map(|of| Some((of, of.to.as_deref()?)));
         let open = moves.filter(|(of, to)| !self.has_not_since(to, &of.from, &of.vm)).map(|(_, to)| to.to_owned());

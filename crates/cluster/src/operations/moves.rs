@@ -323,7 +323,7 @@ impl Controller {
     pub(crate) fn look_at_begun(&mut self, now: Now, operation: &mut Operation, index: usize) {
         let of = operation.moves[index].clone();
         let Some(to) = of.to.clone() else { return };
-        if self.tables.hosts.get(&of.from).is_none_or(|host| host.value.contact.is_off()) {
+        if !self.is_not_off(&of.from) {
             return self.settle_source_off(now, &mut operation.moves[index], &to);
         }
         let is_target_off = self.is_off(&to);
