@@ -3,7 +3,7 @@
 use skein_api::cluster::{Contact, VmRunState};
 use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
-use crate::observed::{SessionId, ShownCertificate};
+use crate::observed::{Observed, SessionId, ShownCertificate};
 use crate::records::{HostRecord, MoveByHandRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
@@ -317,13 +317,7 @@ impl Controller {
     /// Returns the host to which a VM went by the word of the host that had it, if that other host does not report: it
     /// may have the VM.
     fn moved_to(&self, host: &str, vm: &str) -> Option<String> {
-        let moves = self
-            .observed
-            .get(host)?
-            .migrations
-            .values()
-            .filter(|of| of.vm == vm && of.role == Role::Source && of.outcome == Some(Outcome::Moved));
-        let last = moves.max_by(|one, other| one.begun.cmp(&other.begun))?;
+        let last = last_departure(self.observed.get(host)?, vm)?;
         let target = Some(last.target.clone()).filter(|target| target != host)?;
         (self.tables.hosts.contains_key(&target) && self.reporting(&target).is_none()).then_some(target)
     }
@@ -363,7 +357,7 @@ impl Controller {
         // One that went to a host outside the cluster is known by its source alone.
         let has_left = |of: &Migration| {
             let is_outside = !self.tables.hosts.contains_key(&of.target) && !observed.vms.contains_key(&of.vm);
-            of.outcome == Some(Outcome::Moved) && is_outside
+            is_outside && last_departure(observed, &of.vm).is_some_and(|last| last.id == of.id)
         };
         let leaving = observed.migrations.values();
         let leaving = leaving.filter(|of| of.role == Role::Source && (of.outcome.is_none() || has_left(of)));
@@ -456,6 +450,12 @@ impl Controller {
         let observed = self.observed.get(host).filter(|observed| observed.session.is_some())?;
         observed.vms.get(vm).filter(|vm| vm.reserved.is_none()).and_then(|vm| run_state(vm.state))
     }
+}
+
+/// Returns the last migration by which a VM left a host, by that host's word.
+fn last_departure<'a>(observed: &'a Observed, vm: &str) -> Option<&'a Migration> {
+    let has_left = |of: &&Migration| of.vm == vm && of.role == Role::Source && of.outcome == Some(Outcome::Moved);
+    observed.migrations.values().filter(has_left).max_by(|one, other| one.begun.cmp(&other.begun))
 }
 
 /// Returns whether the source of a migration says that the guest has not left it.

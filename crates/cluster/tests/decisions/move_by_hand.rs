@@ -344,6 +344,29 @@ fn no_host_is_removed_whose_guests_or_word_are_waited_for() {
     assert_eq!(bench.ask(remove("beta")), Answer::Done);
 }
 
+/// The last of several migrations counts, however often the source tells of all.
+#[test]
+fn a_guest_that_left_the_cluster_twice_is_where_it_went_last() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    bench.wait_s(1);
+    let left = |id: u64, to: &'static str, begun: &str| {
+        let migration = Hand { to, id, ..HAND }.migration();
+        Migration { outcome: Some(Outcome::Moved), begun: begun.into(), ..migration }
+    };
+    let migrations = vec![left(9, "omega", "2026-11-25T12:00:00.000Z"), left(8, "psi", "2026-11-25T13:00:00.000Z")];
+    bench.end_vm("beta", "web");
+    bench.tell("beta", HostReport { sequence: 2, migrations, ..HostReport::default() });
+    let target = |bench: &Bench| {
+        let stored = bench.backup()["vm/web"].clone();
+        serde_json::from_slice::<serde_json::Value>(&stored).unwrap()["move_by_hand"]["to"].clone()
+    };
+    for _ in 0..3 {
+        assert_eq!(target(&bench), "psi");
+        bench.wait_s(1);
+    }
+}
+
 /// The controller was started again after the host died, and never heard the host.
 #[test]
 fn a_host_that_died_before_the_leader_began_can_be_removed() {
