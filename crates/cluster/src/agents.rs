@@ -89,7 +89,7 @@ impl Controller {
         let is_news = is_news || report.watchdog.is_some();
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
-        let moves_asked = report.moves_asked.clone();
+        let (led, moves_asked) = (report.led, report.moves_asked.clone());
         let was_closed = observed.closed().is_some();
         let changed = observed.report(report, now.mono_ms);
         // What was planned does not know whether the host takes guests now.
@@ -103,7 +103,9 @@ impl Controller {
             }
             self.note_watchdog(&host);
             self.note_vms(now, &host, (!is_first).then_some(changed));
-            self.note_moves_by_hand(&host, &moves_asked);
+            // An earlier leader may have allowed a migration after an older report was made.
+            let is_of_term = led.is_some() && led == self.term();
+            self.note_moves_by_hand(&host, is_of_term.then_some(&moves_asked[..]));
             self.note_forgotten(&host, &forgotten);
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
@@ -342,12 +344,12 @@ impl Controller {
 
     /// Notes which guests leave a host by a migration that a person began, asked or not. Notes, too, which have not
     /// left by one that the person was allowed to begin: it is over, or was not begun. `asked`: those that may begin
-    /// yet.
-    fn note_moves_by_hand(&mut self, host: &str, asked: &[MigrationId]) {
+    /// yet. `None`: not known.
+    fn note_moves_by_hand(&mut self, host: &str, asked: Option<&[MigrationId]>) {
         let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
         let is_over = |id: &MigrationId| match observed.migrations.get(id) {
             Some(migration) => has_stayed(migration),
-            None => !asked.contains(id),
+            None => asked.is_some_and(|asked| !asked.contains(id)),
         };
         let vms = self.tables.vms_of(host);
         let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));

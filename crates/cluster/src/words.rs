@@ -20,6 +20,11 @@ pub(crate) fn open_words(host: &str) -> String {
     format!("boot {host}; or, if it is neither booted nor switched off any more: skein host resume {host}")
 }
 
+/// Says that a host is to stay empty, and what to do about that.
+pub(crate) fn not_active_words(host: &str) -> (String, String) {
+    (format!("'{host}' takes no guests: it is in maintenance, or being drained"), format!("skein host resume {host}"))
+}
+
 /// Returns `1 VM stays` or `3 VMs stay`.
 pub(crate) fn vms_words(number: usize, one: &str, more: &str) -> String {
     match number {

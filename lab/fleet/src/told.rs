@@ -40,6 +40,7 @@ impl Told {
             migrations: changed(&self.migrations, &migrations),
             contacts: (self.sequence == 1).then(BTreeMap::new),
             moves_asked: Vec::new(),
+            led: None,
             // Simulated hosts have no watchdog.
             heard: None,
             watchdog: None,

@@ -6,7 +6,7 @@ use skein_api::{
     CheckResult, FailureReason, Hello, HostLoad, HostReport, Migration, MigrationId, MigrationPhase, Outcome, Problem,
     ProblemKind, Refusal, Reply, Request, Role, Severity, SourcePhase, ToAgent, ToController, VmOrigin,
 };
-use skein_cluster::VmRecord;
+use skein_cluster::{Planted, VmRecord};
 
 use super::by_hand;
 use super::event::{Event, Session};
@@ -202,7 +202,7 @@ fn report(world: &mut World, host: usize, session: u64) {
     report.vms_gone = sent.vms.keys().filter(|name| !views.contains_key(*name)).cloned().collect();
     let changed = agent.migrations.iter().filter(|(id, migration)| sent.migrations.get(*id) != Some(migration));
     report.migrations = changed.map(|(_, migration)| migration.clone()).collect();
-    report.moves_asked = asked;
+    (report.moves_asked, report.led) = (asked, sent.led);
     (sent.vms, sent.migrations) = (views, agent.migrations.clone());
     world.send_to_controller(session, ToController::Report(Box::new(report)));
 }
@@ -229,15 +229,17 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         ToAgent::Leads { term } => {
             let agent = &mut world.agents[host];
             agent.highest = agent.highest.max(term);
+            world.check.knows(host, term);
             agent.sent.get_mut(&session).expect("it is open").led = Some(term);
         }
         ToAgent::Command { command, term, request_id, request } => {
             let highest = world.agents[host].highest;
-            if term < highest {
+            if term < highest && !world.has(Planted::DeposedObeyed) {
                 world.check.stats.deposed += 1;
                 return world.send_to_controller(session, ToController::Deposed { command, highest });
             }
             world.agents[host].highest = term;
+            world.check.obeyed(world.now, host, term);
             if let Some(reply) = obey(world, host, (session, command), request_id, *request) {
                 world.send_to_controller(session, ToController::Reply { command, reply: Box::new(reply) });
             }
@@ -484,28 +486,50 @@ pub fn migrate(world: &mut World, host: usize, (request_id, id): (Option<String>
         world.check.executed(world.now, name);
     }
     world.say(|| format!("migration {id} of {vm} to {to} begins"));
-    world.agents[target].incoming.insert(vm.to_owned(), guest.ram_mb);
-    let source = world.agents[host].name.clone();
-    let stage = Some(MigrationPhase::Source(SourcePhase::Precopy));
-    let migration = |role| Migration { stage, ..Migration::new(MigrationId(id), vm, role, &source, to) };
-    world.agents[target].migrations.insert(id, migration(Role::Target));
+    let migration = migration(id, vm, Role::Source, (&world.agents[host].name, to));
     let agent = &mut world.agents[host];
-    agent.migrations.insert(id, migration(Role::Source));
+    agent.migrations.insert(id, migration);
     agent.guests.get_mut(vm).expect("it is here").migration = Some(id);
     if let Some(name) = &request_id {
         agent.requests.insert(name.clone(), id);
     }
     let name = request_id.clone().unwrap_or_default();
-    world.migrations.insert(id, Flight { name, vm: vm.to_owned(), from: host, to: target, called_off: None });
+    world
+        .migrations
+        .insert(id, Flight { name, vm: vm.to_owned(), from: host, to: target, called_off: None, is_queued: true });
     world.check.flights(&world.migrations);
     let ms = if world.rng.percent(10) { world.rng.between(3000, 12_000) } else { world.rng.between(200, 2500) };
     world.after(ms, Event::Migrated { id });
-    report_all(world, target);
+    if !by_hand::is_lost_in_turn(world, id) {
+        reaches_target(world, id);
+    }
     Reply::Migration(Box::new(world.agents[host].migrations[&id].clone()))
+}
+
+fn migration(id: u64, vm: &str, role: Role, (from, to): (&str, &str)) -> Migration {
+    let stage = Some(MigrationPhase::Source(SourcePhase::Precopy));
+    Migration { stage, ..Migration::new(MigrationId(id), vm, role, from, to) }
+}
+
+/// Has a migration's target take part, once its turn has come at the source.
+pub(super) fn reaches_target(world: &mut World, id: u64) {
+    let Some(flight) = world.migrations.get_mut(&id) else { return };
+    flight.is_queued = false;
+    let (vm, from, to) = (flight.vm.clone(), flight.from, flight.to);
+    let names = (&*world.agents[from].name, &*world.agents[to].name);
+    let migration = migration(id, &vm, Role::Target, names);
+    let there = &mut world.agents[to];
+    there.migrations.insert(id, migration);
+    there.incoming.insert(vm.clone(), world.guests[&vm]);
+    report_all(world, to);
 }
 
 /// Brings a migration to its end.
 pub fn migrated(world: &mut World, id: u64) {
+    let is_queued = |flight: &Flight| flight.is_queued && flight.called_off.is_none();
+    if world.migrations.get(&id).is_some_and(is_queued) {
+        return world.after(500, Event::Migrated { id });
+    }
     let Some(flight) = world.migrations.remove(&id) else { return };
     // What cannot be settled without the other agent waits for it.
     if !world.agents[flight.from].is_up || !world.agents[flight.to].is_up {

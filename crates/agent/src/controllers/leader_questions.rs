@@ -194,6 +194,11 @@ impl LeaderQuestions {
         content.error.is_some() || !content.latest.addresses.is_empty()
     }
 
+    /// Returns whether no controller is known: the file that names them was never read, and there is no connection.
+    fn is_nobody_named(&self) -> bool {
+        self.file.refreshed().latest.addresses.is_empty() && self.state.lock().contacts().is_empty()
+    }
+
     /// Takes a VM for a start, for a migration, or for being forgotten.
     ///
     /// # Errors
@@ -219,11 +224,15 @@ impl LeaderQuestions {
         Ok(turn)
     }
 
-    /// Returns the migrations that may begin, or have begun and are not among those that a report has seen.
-    pub(super) fn moves_asked(&self, seen: impl Fn(MigrationId) -> bool) -> Vec<MigrationId> {
+    /// Returns the migrations that may begin, or have begun and were not seen yet.
+    pub(super) fn moves_asked(&self) -> Vec<MigrationId> {
+        self.state.lock().moves.iter().copied().collect()
+    }
+
+    /// Notes that migrations were seen: what is told of them is what is seen of them.
+    pub(super) fn note_seen(&self, migrations: &[MigrationId]) {
         let mut state = self.state.lock();
-        state.moves.retain(|migration| !seen(*migration));
-        state.moves.iter().copied().collect()
+        state.moves.retain(|migration| !migrations.contains(migration));
     }
 
     /// Has a connection woken when there is a question.
@@ -257,7 +266,11 @@ impl LeaderQuestions {
     /// It may not be done, or nobody says that it may.
     pub(crate) fn allow(&self, what: ByHand, is_without: bool) -> Result<(), Refusal> {
         let (nobody_says, made_sure) = what.unanswered();
-        match self.ask(what, is_without) {
+        let answer = match is_without && self.is_nobody_named() {
+            true => Err(NotAllowed::Unanswered),
+            false => self.ask(what, is_without),
+        };
+        match answer {
             Ok(()) => Ok(()),
             Err(NotAllowed::Refused(why)) => Err(why),
             Err(NotAllowed::Unanswered | NotAllowed::NotTaken(_)) if is_without => {

@@ -358,14 +358,19 @@ impl Serving<'_> {
                 self.reply(reply)?;
                 continue;
             }
+            // Read before what is seen: once another connection has told of one, only what is seen has it.
+            let asked = self.context.questions.moves_asked();
             let (version, snapshot) = self.context.observer.latest();
             let now = Instant::now();
             if version == self.seen && now < self.due {
                 return self.ask_starts(now);
             }
             let mut report = self.told.report(&snapshot, now);
-            // Read after what is seen: a migration that began since is among those that were asked for.
-            report.moves_asked = self.context.questions.moves_asked(|of| snapshot.migrations.contains_key(&of));
+            let (seen, unseen): (Vec<_>, Vec<_>) =
+                asked.into_iter().partition(|migration| snapshot.migrations.contains_key(migration));
+            self.context.questions.note_seen(&seen);
+            report.moves_asked = unseen;
+            report.led = self.led;
             report.heard = self.context.acknowledged.last();
             report.watchdog = self.told.new_watchdog(self.context.acknowledged.watchdog());
             self.sent.note(report.sequence, now_ms());

@@ -55,6 +55,7 @@ impl Told {
             migrations: changed(&self.migrations, &host.migrations).cloned().collect(),
             contacts: Some(&host.contacts).filter(|contacts| self.contacts.as_ref() != Some(contacts)).cloned(),
             moves_asked: Vec::new(),
+            led: None,
             heard: None,
             watchdog: None,
         };

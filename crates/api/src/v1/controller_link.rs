@@ -144,6 +144,10 @@ pub struct HostReport {
     /// One that is neither here nor known was not begun, and will not be.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moves_asked: Vec<MigrationId>,
+    /// The term in which the controller leads that is told this, if it had said so when the report was made: what other
+    /// leaders had allowed by then is among what the report tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub led: Option<Term>,
     /// Whether there is contact with each of the other hosts that this host keeps contact with, if that changed: those
     /// of its migrations, mostly. Of a host that is not named nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -726,6 +726,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         migrations: vec![migration()],
         contacts: Some([("hostb".into(), true), ("hostc".into(), false)].into()),
         moves_asked: vec![MigrationId(8)],
+        led: Some(Term(3)),
         heard: Some(HeardEcho { term: Term(3), number: 7, voters: 2 }),
         watchdog: Some(WatchdogState {
             armed: Some(ArmedWatchdog {

@@ -18,7 +18,7 @@ use crate::records::VmRecord;
 use crate::state::{CommandPurpose, Controller, PlanBasis, PlanPurpose};
 use crate::time::Now;
 use crate::view::is_guest;
-use crate::words::refusal_words;
+use crate::words::{not_active_words, refusal_words};
 
 /// How much longer than it may take a stop waits for a host that does not report, in seconds.
 const SILENT_S: u64 = 60;
@@ -136,8 +136,8 @@ impl Controller {
             return Some(Answer::conflict(format!("'{on}' sleeps"), format!("skein host wake {on}")));
         }
         if host.mode != HostMode::Active {
-            let message = format!("'{on}' takes no guests: it is in maintenance, or being drained");
-            return Some(Answer::conflict(message, format!("skein host resume {on}")));
+            let (message, cure) = not_active_words(on);
+            return Some(Answer::conflict(message, cure));
         }
         if host.contact != Contact::Online {
             let cure = "choose another host, or see that its agent runs";

@@ -6,11 +6,13 @@
 //! guest's host says that the guest has stayed, or another host has it.
 
 use skein_api::MigrationId;
+use skein_api::cluster::HostMode;
 
 use super::start_by_hand::{Against, refused_by_hand};
 use crate::answer::Answer;
 use crate::records::{MoveByHandRecord, VmRecord};
 use crate::state::{Controller, Planted};
+use crate::words::not_active_words;
 
 impl Controller {
     /// Answers whether a guest may be moved from a host whose agent asks.
@@ -45,7 +47,12 @@ impl Controller {
             let message = format!("'{to}' was removed from the cluster, which would not know of '{vm}' there");
             return Err((false, message, format!("choose another host, or have '{to}' join again: skein join")));
         }
-        if self.tables.hosts.contains_key(to) && self.reporting(to).is_none() {
+        let mode = self.tables.hosts.get(to).map(|found| found.value.mode);
+        if mode.is_some_and(|mode| mode != HostMode::Active) {
+            let (message, cure) = not_active_words(to);
+            return Err((false, message, cure));
+        }
+        if mode.is_some() && self.reporting(to).is_none() {
             let message = format!("'{to}' does not report to the controllers: it may be switched off, with its guests");
             return Err((true, message, format!("see that '{to}' reports (skein host list), or choose another host")));
         }

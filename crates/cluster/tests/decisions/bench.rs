@@ -251,12 +251,18 @@ impl Bench {
         let (there, gone): (Vec<&&str>, Vec<&&str>) = vms.iter().partition(|vm| here.contains_key(**vm));
         let vms = there.into_iter().map(|vm| here[*vm].clone()).collect();
         let vms_gone = gone.into_iter().map(|vm| (*vm).to_owned()).collect();
-        let report = HostReport { sequence: 2, vms, vms_gone, migrations, ..HostReport::default() };
+        let led = Some(self.term());
+        let report = HostReport { sequence: 2, vms, vms_gone, migrations, led, ..HostReport::default() };
         self.input(Input::AgentReport { session, report: Box::new(report) });
     }
 
     /// Has a host's agent report this.
     pub fn tell(&mut self, host: &str, report: HostReport) {
+        self.tell_as(host, HostReport { led: Some(self.term()), ..report });
+    }
+
+    /// Has a host's agent report this, made when the agent had heard that leader.
+    pub fn tell_as(&mut self, host: &str, report: HostReport) {
         let session = self.session(host).expect("it is connected");
         self.input(Input::AgentReport { session, report: Box::new(report) });
     }
@@ -546,6 +552,16 @@ impl Bench {
         self.input(Input::Following { tables });
         before(self);
         self.term += 1;
+        let (term, tables) = (Term(self.term), self.stored());
+        self.input(Input::Elected { term, tables });
+        self.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
+    }
+
+    /// Has the same controller lead once more, after another did.
+    pub fn lead_again(&mut self) {
+        let tables = self.stored();
+        self.input(Input::Following { tables });
+        self.term += 2;
         let (term, tables) = (Term(self.term), self.stored());
         self.input(Input::Elected { term, tables });
         self.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });

@@ -1,7 +1,7 @@
 //! An agent asks whether a person may move a guest from its host.
 
 use skein_api::cluster::{FenceRequest, MigrateRequest};
-use skein_api::{HostReport, Migration, MigrationId, Outcome, Request, Role, VmState, VmView};
+use skein_api::{HostReport, Migration, MigrationId, Outcome, Request, Role, Term, VmState, VmView};
 use skein_cluster::{Answer, Ask, RefusedKind};
 
 use crate::bench::{Bench, Hand};
@@ -379,4 +379,30 @@ fn a_host_that_died_before_the_leader_began_can_be_removed() {
     bench.connect("alpha");
     bench.wait_s(3);
     assert_eq!(bench.ask(Ask::RemoveHost { host: "beta".into(), force: true }), Answer::Done);
+}
+
+#[test]
+fn nobody_moves_a_guest_to_a_host_that_is_to_stay_empty() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.drain("gamma");
+    let refused = bench.refused(to("beta", "web", "gamma", HAND.id));
+    assert!(refused.message.contains("in maintenance") && refused.cure == "skein host resume gamma", "{refused:?}");
+}
+
+/// A report that was made before its host heard the leader says nothing of what an earlier leader allowed.
+#[test]
+fn a_report_of_before_the_leader_ends_no_move_that_was_allowed() {
+    for led in [None, Some(Term(1)), Some(Term(2))] {
+        let mut bench = allowed();
+        bench.change_leader();
+        ["alpha", "gamma"].iter().for_each(|host| bench.connect(host));
+        // A connection's first report is made before the leader has said so.
+        bench.connect("beta");
+        bench.tell_as("beta", HostReport { sequence: 2, led, ..HostReport::default() });
+        lose_both(&mut bench);
+        bench.begin(is_off("beta"));
+        bench.wait_s(60);
+        assert_eq!(bench.sent.is_empty(), led != Some(Term(2)), "{led:?}");
+    }
 }
