@@ -490,15 +490,17 @@ impl Controller {
             }
             return None;
         }
-        if contact != Contact::Lost {
-            return None;
-        }
         let off = self.tables.hosts.keys().filter(|dead| self.is_off(dead));
         let of_dead = off.flat_map(|dead| self.guests_on(dead).into_iter().map(move |vm| (dead, vm)));
-        let mut awaited = of_dead.filter(|(dead, vm)| self.awaited(dead, vm).contains(host)).map(|(_, vm)| vm);
-        let vm = awaited.next().or_else(|| self.missing.keys().next().cloned());
+        let awaited = of_dead.filter(|(dead, vm)| self.awaited(dead, vm).contains(host)).map(|(_, vm)| vm).next();
+        let is_silent = self.reporting(host).is_none();
         let is_unheard = self.unheard_since_restore().contains(&host);
-        let what = match vm {
+        let missing = self.missing.keys().next().filter(|_| is_silent && contact != Contact::Joined);
+        let what = match awaited.or_else(|| missing.cloned()) {
+            Some(vm) if !is_silent => {
+                let message = format!("'{vm}' may be on '{host}', which is being asked");
+                return Some(Answer::conflict(message, "ask again in a moment"));
+            }
             Some(vm) => format!("'{vm}' may be on '{host}', which does not report"),
             None if is_unheard => format!("'{host}' was not heard of since the cluster was restored from a backup"),
             None => return None,

@@ -158,6 +158,7 @@ impl Controller {
         self.missing.clear();
         self.untold.clear();
         self.looks = Looks::default();
+        self.observed.values_mut().for_each(|observed| observed.has_reported = false);
         self.forget_attested();
         self.optimizer = Optimizer::default();
         self.power = PowerPolicy::default();

@@ -54,7 +54,7 @@ pub struct Observed {
     pub heard_ms: Option<u64>,
     /// Whether the connection's first report has come: then what is here is whole.
     pub is_whole: bool,
-    /// Whether a report has come since this controller began.
+    /// Whether a report has come since this controller began to lead.
     pub has_reported: bool,
     /// What the host is.
     pub facts: Option<HostFacts>,
@@ -129,8 +129,9 @@ impl Observed {
             self.vms.clear();
             self.migrations.clear();
             self.watchdog = None;
-            (self.is_whole, self.has_reported) = (true, true);
+            self.is_whole = true;
         }
+        self.has_reported = true;
         for name in report.vms_gone {
             self.vms.remove(&name);
             self.vm_loads.remove(&name);

@@ -113,6 +113,10 @@ pub enum Planted {
     StartByHandUnanswered,
     /// An agent moves a guest for a person though no controller has answered.
     MoveByHandUnanswered,
+    /// A host's last report counts as its word of a dead host's guests, though the report is of before the proof.
+    StaleReportTrusted,
+    /// An agent obeys a leader though it has heard of a later one.
+    DeposedObeyed,
 }
 
 impl Default for Settings {

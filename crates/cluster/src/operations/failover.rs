@@ -7,6 +7,7 @@ use skein_api::cluster::{Contact, Move, Operation, OperationKind, OperationState
 use skein_api::{Migration, Request, Role, VmState, VmView};
 use skein_inventory::definition::Definition;
 
+use crate::answer::silent_cure;
 use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
@@ -52,13 +53,15 @@ impl Controller {
     pub(super) fn has_come_elsewhere(&self, dead: &str, vm: &str) -> bool {
         // Where it is being started it will be, or be given back.
         let is_claimed = self.claimed_by(vm).is_some_and(|claimed| claimed != dead);
-        is_claimed || self.said_elsewhere(dead, vm).any(|(_, state)| !is_on_its_way(state))
+        is_claimed || self.said_elsewhere(dead, vm).any(|(host, state)| self.is_there(host, state))
     }
 
-    /// Returns the hosts that may get a VM of a dead host yet: they say that it is on its way to them, or a migration
-    /// to them was begun, and they have not said since that they do not have it.
+    /// Returns the hosts that may have a VM of a dead host or get it yet: they say that it is on its way to them, they
+    /// had it when they last said anything, or a migration to them was begun, and they have not said since that they do
+    /// not have it.
     pub(super) fn may_get<'a>(&'a self, dead: &'a str, vm: &'a str) -> impl Iterator<Item = &'a str> {
-        let saying = self.said_elsewhere(dead, vm).filter(|(_, state)| is_on_its_way(*state)).map(|(host, _)| host);
+        let said = self.said_elsewhere(dead, vm);
+        let saying = said.filter(|(host, state)| !self.is_there(host, *state)).map(|(host, _)| host);
         let begun = self.begun_moves().filter(move |of| of.vm == vm && of.from == dead);
         let targets = begun.filter_map(|of| of.to.as_deref());
         let targets = targets.filter(move |to| self.is_not_off(to) && !self.has_not_since(to, dead, vm));
@@ -70,6 +73,11 @@ impl Controller {
         let others = self.observed.iter().filter(move |(name, _)| name.as_str() != dead);
         let said = others.filter_map(move |(name, observed)| Some((name.as_str(), observed.vms.get(vm)?.state)));
         said.filter(|(_, state)| *state != VmState::Stopped)
+    }
+
+    /// Returns whether a host that says so has a VM for sure. The VM may have left a silent host since.
+    fn is_there(&self, host: &str, state: VmState) -> bool {
+        !is_on_its_way(state) && self.reporting(host).is_some()
     }
 
     /// Returns whether a host of the cluster is not known to be off. One that was removed had nothing on its way there.
@@ -144,11 +152,15 @@ impl Controller {
     fn on_their_way_words(&self, dead: &str, vms: &[String]) -> Option<String> {
         let mut on_their_way = vms.iter().filter_map(|vm| Some((vm, self.may_get(dead, vm).next()?)));
         let (vm, to) = on_their_way.next()?;
-        let what = match self.reporting(to) {
-            Some(_) => format!("it is not settled there yet (skein vm list, on {to})"),
-            None => format!("see that {to} reports, or say that it is off, too: skein host fence {to} --is-off"),
-        };
-        Some(format!("{vm} was on its way to {to} when {dead} died: {what}"))
+        Some(match self.reporting(to) {
+            Some(_) if self.is_off(dead) => {
+                format!(
+                    "{vm} was on its way to {to} when {dead} died: it is not settled there yet (skein vm list, on {to})"
+                )
+            }
+            Some(_) => format!("{vm} is on its way to {to}"),
+            None => format!("{vm} may be on {to}, to which it was on its way, or which had it: {}", silent_cure(to)),
+        })
     }
 
     /// Returns whether another host has a migration in doubt that only this host, or its end, can settle.

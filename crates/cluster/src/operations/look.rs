@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use skein_api::{Reply, Request, VmState};
 
 use crate::looks::Look;
-use crate::state::{CommandPurpose, Controller};
+use crate::state::{CommandPurpose, Controller, Planted};
 use crate::time::Now;
 
 /// After how long a host is asked again, in milliseconds.
@@ -16,7 +16,7 @@ impl Controller {
     /// Returns whether a host does not have a VM whose host is off, nor gets it any more: its agent was asked since.
     /// Where the VM's host is not off, a host's last report counts.
     pub(super) fn has_not_since(&self, host: &str, dead: &str, vm: &str) -> bool {
-        if !self.is_off(dead) {
+        if !self.is_off(dead) || self.has(Planted::StaleReportTrusted) {
             return self.reporting(host).is_some();
         }
         let proof = self.looks.off.get(dead).copied().unwrap_or(0);

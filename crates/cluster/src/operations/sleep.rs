@@ -357,6 +357,7 @@ impl Controller {
         let (contact, contact_since, guests_stay_away) = (Contact::Asleep, now.wall, drain.is_some());
         let record = HostRecord { contact, contact_since, mode, drain, guests_stay_away, power, ..found };
         self.set_mode(host, record);
+        self.looks.note_off(host);
         self.forget_said(host, "the host sleeps");
         self.end_change(now, operation, OperationState::Done, "it sleeps".into());
     }

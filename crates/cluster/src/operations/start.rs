@@ -103,7 +103,9 @@ impl Controller {
             _ => {
                 let waits =
                     left.iter().any(|vm| self.startable(vm) == Startable::NotYet || self.is_fresh_missing(now, vm));
-                (self.restore_words().filter(|_| waits), waits)
+                let words =
+                    || left.iter().find_map(|vm| self.unheard_words(self.home_of(vm)?, std::slice::from_ref(vm)));
+                (self.restore_words().filter(|_| waits).or_else(|| words().filter(|_| waits)), waits)
             }
         };
         (words.map(|words| format!("{START_WAITS}: {words}")).unwrap_or_default(), waits)

@@ -220,3 +220,67 @@ fn a_start_is_asked_for_no_more_once_its_guest_runs_on_the_host_that_is_back() {
     assert!(bench.sent.is_empty(), "{:?}", bench.sent);
     assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("beta"));
 }
+
+/// What a silent host last said is old: the guest may have left it since.
+#[test]
+fn a_guest_that_a_silent_host_had_waits_for_that_hosts_word() {
+    for (has_it, is_asked_to_start) in [(false, false), (true, false), (false, true)] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("gamma", "web");
+        // It leaves, and its host is cut off before it says so.
+        bench.disconnect("gamma");
+        bench.run_vm("beta", "web");
+        assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("beta"));
+        bench.wait_s(12);
+        lose(&mut bench, "beta");
+        let operation = bench.begin(is_off("beta"));
+        bench.wait_s(60);
+        let words = bench.now(&operation).message;
+        assert!(bench.sent.is_empty() && words.contains("see that 'gamma' is on"), "{words} {:?}", bench.sent);
+        if is_asked_to_start {
+            bench.begin(Ask::Cancel { operation: operation.id });
+            let operation = bench.begin(start("web"));
+            bench.wait_s(3);
+            let words = bench.now(&operation).message;
+            assert!(bench.sent.is_empty() && words.contains("see that 'gamma' is on"), "{words} {:?}", bench.sent);
+        }
+        if !has_it {
+            bench.end_vm("gamma", "web");
+        }
+        bench.connect("gamma");
+        bench.wait_s(3);
+        assert_eq!(bench.sent.iter().any(|sent| matches!(sent.request, Request::VmStart { .. })), !has_it);
+    }
+}
+
+/// A report of an earlier term says nothing of where a host's guests went since.
+#[test]
+fn what_a_host_said_before_another_led_does_not_count() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.disconnect("beta");
+    bench.disconnect("gamma");
+    bench.lead_again();
+    bench.wait_s(30);
+    let failover = bench.begin(is_off("beta"));
+    bench.wait_s(30);
+    let words = bench.now(&failover).message;
+    assert!(bench.sent.is_empty() && words.contains("moved them to gamma"), "{words} {:?}", bench.sent);
+}
+
+#[test]
+fn a_host_that_is_asked_for_its_word_is_not_removed_before_it_is_there() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.change_leader();
+    bench.mute.insert("gamma".into());
+    ["alpha", "gamma"].iter().for_each(|host| bench.connect(host));
+    bench.wait_s(12);
+    bench.begin(is_off("beta"));
+    let remove = || Ask::RemoveHost { host: "gamma".into(), force: true };
+    assert!(bench.refused(remove()).message.contains("'web' may be on 'gamma'"));
+    // It falls silent, and is not lost yet.
+    bench.disconnect("gamma");
+    assert!(bench.refused(remove()).cure.contains("skein host fence gamma --is-off"));
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+}
