@@ -89,6 +89,8 @@ fn what_is_planted_is_found() {
         Planted::StartByHandUnanswered,
         Planted::AnyMoveByHand,
         Planted::MoveByHandUnanswered,
+        Planted::StaleReportTrusted,
+        Planted::DeposedObeyed,
     ];
     let only = std::env::var("SKEIN_PLANTED").ok();
     for planted in plants.into_iter().filter(|of| only.as_ref().is_none_or(|only| *only == format!("{of:?}"))) {

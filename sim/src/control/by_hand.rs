@@ -18,6 +18,11 @@ const LAST_MS: Ms = 35_000;
 /// When people have moved the last guest by themselves: a host may die of it before all is calm.
 const LAST_MOVE_MS: Ms = 15_000;
 
+/// Until when hosts begin to lose the controllers one after the other: what follows comes before all is calm.
+const LAST_LOST_MS: Ms = 15_000;
+/// How often the hosts of a migration do.
+const LOST_PERCENT: u64 = 20;
+
 /// Chooses when somebody starts some VM on some host, and when somebody moves a guest to some host.
 pub fn schedule(world: &mut World) {
     let hosts = world.agents.len() as u64;
@@ -109,7 +114,7 @@ pub fn send(world: &mut World, host: usize, life: u64, ask: u64) {
             Wanted::Start { .. } => Planted::StartByHandUnanswered,
             Wanted::Move { .. } => Planted::MoveByHandUnanswered,
         };
-        if !question.is_put_off && has(world, planted) {
+        if !question.is_put_off && world.has(planted) {
             return allow(world, host, ask);
         }
         world.agents[host].questions.remove(&ask);
@@ -125,10 +130,6 @@ pub fn send(world: &mut World, host: usize, life: u64, ask: u64) {
         world.send_to_controller(session, line);
     }
     world.after(RESEND_MS, Event::AskAgain { host, life, ask });
-}
-
-fn has(world: &World, planted: Planted) -> bool {
-    world.nodes.iter().any(|node| node.settings.planted == Some(planted))
 }
 
 /// Takes an answer. An error: whether it may pass.
@@ -169,6 +170,18 @@ pub fn lose_both(world: &mut World, (from, to): (usize, usize), ms: Ms) {
         world.part(node, to);
     }
     world.after(ms, Event::Dies { host: from });
+}
+
+/// Returns whether the hosts of a migration that was just asked for lose the controllers one after the other: until
+/// then the migration waits at its source.
+pub fn is_lost_in_turn(world: &mut World, id: u64) -> bool {
+    let is_late = world.is_calm || world.now > LAST_LOST_MS;
+    let Some(rng) = world.hand_rng.as_mut().filter(|_| !is_late) else { return false };
+    let ms = rng.percent(LOST_PERCENT).then(|| rng.between(100, 900));
+    if let Some(ms) = ms {
+        world.after(ms, Event::LosesSource { id });
+    }
+    ms.is_some()
 }
 
 /// Somebody starts a new guest by hand, on its host.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use skein_api::Term;
 use skein_api::cluster::{
     ClusterSettings, Contact, HostMode, MoveState, Operation, OperationKind, VmRunState, VmSettings,
 };
@@ -100,6 +101,8 @@ pub struct Checker {
     /// How often a host was told to shut itself down.
     shutdowns: BTreeMap<String, u32>,
     terms: Vec<u64>,
+    /// The greatest term that a host's agent has heard of.
+    known: BTreeMap<usize, Term>,
     pub operations: BTreeSet<String>,
     /// When a controller last heard of a host.
     heard: BTreeMap<(usize, usize), Ms>,
@@ -122,6 +125,21 @@ pub struct Checker {
 impl Checker {
     pub fn broken(&mut self, now: Ms, what: String) {
         self.failure.get_or_insert_with(|| format!("at {now} ms: {what}"));
+    }
+
+    /// Notes that a host's agent has heard of a leader.
+    pub fn knows(&mut self, host: usize, term: Term) {
+        let known = self.known.entry(host).or_default();
+        *known = term.max(*known);
+    }
+
+    /// Checks that a host's agent obeys no leader of before one that it has heard of.
+    pub fn obeyed(&mut self, now: Ms, host: usize, term: Term) {
+        let known = self.known.get(&host).copied().unwrap_or_default();
+        if term < known {
+            self.broken(now, format!("host {host} obeys the leader of term {term}, and knows of term {known}"));
+        }
+        self.knows(host, term);
     }
 
     pub fn elected(&mut self, term: u64) {

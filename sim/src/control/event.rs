@@ -53,6 +53,10 @@ pub enum Event {
     StartHere { host: usize, vm: String },
     /// Somebody moves a guest by hand to a host.
     MoveHere { to: usize, vm: String },
+    /// The source of a migration that waits there loses the controllers.
+    LosesSource { id: u64 },
+    /// So does the target, at about the time when the source counts as lost. The guest goes, and the source dies.
+    LosesTarget { id: u64 },
     /// A host dies.
     Dies { host: usize },
     /// Somebody says that a host is off.
@@ -83,6 +87,8 @@ pub enum Event {
     Outfit,
     /// A host that was cut off is reached again.
     Rejoin { host: usize },
+    /// A controller is paused for so long.
+    Pause { node: usize, ms: Ms },
     /// Something goes wrong, or is mended.
     Fault,
     /// Somebody asks for something.

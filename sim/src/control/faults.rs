@@ -1,6 +1,7 @@
 //! Crashes, pauses, partitions, and a store that does not answer.
 
 use super::event::Event;
+use super::host::Ms;
 use super::world::World;
 use super::{agent, node, power};
 
@@ -9,12 +10,23 @@ const FAULTS_MAX: u64 = 8;
 /// When the last fault comes, in milliseconds.
 pub const CALM_MS: u64 = 30_000;
 
+/// After what time another controller leads than one that is paused.
+const ELECTED_MS: Ms = 6000;
+/// How long before its pause a controller is heard late.
+const PAUSED_IN_MS: Ms = 1000;
+
 /// Chooses when things go wrong.
 pub fn schedule(world: &mut World) {
     for _ in 0..world.rng.below(FAULTS_MAX + 1) {
         let ms = world.rng.between(1500, CALM_MS);
         world.after(ms, Event::Fault);
     }
+}
+
+/// Pauses a controller.
+pub fn pause(world: &mut World, node: usize, ms: Ms) {
+    world.say(|| format!("c{node} is paused for {ms} ms"));
+    world.nodes[node].paused_until = world.now + ms;
 }
 
 /// Lets something go wrong.
@@ -30,10 +42,13 @@ pub fn inject(world: &mut World) {
             node::kill(world, node);
             world.after(ms, Event::Restart { node: Some(node), host: None });
         }
-        1 => {
-            world.say(|| format!("c{node} is paused for {ms} ms"));
-            world.nodes[node].paused_until = world.now + ms;
+        1 if ms > ELECTED_MS => {
+            // What it says until it is paused arrives once another leads.
+            world.say(|| format!("c{node} is heard late, and paused in {PAUSED_IN_MS} ms"));
+            world.delay_lines_of(node, PAUSED_IN_MS + ms);
+            world.after(PAUSED_IN_MS, Event::Pause { node, ms });
         }
+        1 => pause(world, node, ms),
         2 => {
             world.say(|| format!("c{node} and host {host} are parted"));
             world.part(node, host);

@@ -22,6 +22,8 @@ pub fn take(world: &mut World, event: Event) {
         Event::MoveHere { to, vm } => by_hand::want_move(world, to, &vm),
         Event::AskAgain { host, life, ask } => by_hand::send(world, host, life, ask),
         Event::BeginByHand { host, life, ask } => begin(world, host, life, ask),
+        Event::LosesSource { id } => lose_source(world, id),
+        Event::LosesTarget { id } => lose_target(world, id),
         Event::Dies { host } => dies(world, host),
         Event::SaysOff { host } => says_off(world, host),
         _ => {}
@@ -45,6 +47,33 @@ fn begin(world: &mut World, host: usize, life: u64, ask: u64) {
             }
             agent::report_all(world, host);
         }
+    }
+}
+
+/// Has the source of a migration that waits there lose the controllers.
+fn lose_source(world: &mut World, id: u64) {
+    let Some(from) = world.migrations.get(&id).map(|flight| flight.from) else { return };
+    world.say(|| format!("host {from}, the source of {id}, is cut off"));
+    (0..world.nodes.len()).for_each(|node| world.part(node, from));
+    let ms = world.hand_rng.as_mut().map_or(0, |rng| rng.between(9_000, 11_000));
+    world.after(ms, Event::LosesTarget { id });
+}
+
+/// Has a migration begin as its target loses the controllers, which do not notice; the source dies once the guest has
+/// gone, and somebody says so at once.
+fn lose_target(world: &mut World, id: u64) {
+    let Some((from, to)) = world.migrations.get(&id).map(|flight| (flight.from, flight.to)) else { return };
+    if world.is_calm {
+        return agent::reaches_target(world, id);
+    }
+    world.say(|| format!("host {to}, the target of {id}, is cut off"));
+    world.part_unnoticed(to);
+    agent::reaches_target(world, id);
+    world.after(10, Event::Migrated { id });
+    let ms = world.hand_rng.as_mut().map_or(0, |rng| rng.between(11, 300));
+    world.after(ms, Event::Dies { host: from });
+    for said in 1..4 {
+        world.after(ms + 500 * said, Event::SaysOff { host: from });
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Flight {
     pub from: usize,
     pub to: usize,
     pub called_off: Option<FailureReason>,
+    /// It waits at its source, and the target has not heard of it.
+    pub is_queued: bool,
 }
 
 /// What a person wants.

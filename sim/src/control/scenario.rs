@@ -189,6 +189,7 @@ fn take(world: &mut World, event: Event) {
         Event::Outfit => power::outfit(world),
         Event::Rejoin { host } => world.cut.retain(|(of, _)| *of != host),
         Event::Fault if !world.is_calm => faults::inject(world),
+        Event::Pause { node, ms } if !world.is_calm => faults::pause(world, node, ms),
         Event::People => people(world),
         Event::Restart { node: Some(node), .. } if !world.nodes[node].is_alive => node::start(world, node),
         Event::Restart { host: Some(host), .. } if !world.agents[host].is_up => agent::start(world, host),

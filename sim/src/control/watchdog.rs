@@ -9,7 +9,7 @@ use skein_cluster::{Change, HostRecord, Planted};
 use skein_watchdog::Feeder;
 
 use super::event::Event;
-use super::host::{Ms, Node};
+use super::host::Ms;
 use super::timer::{TIMEOUT_MS, TIMES, Watchdog};
 use super::world::World;
 
@@ -63,10 +63,6 @@ pub fn start(world: &mut World, host: usize) {
     }
 }
 
-fn has(world: &World, planted: Planted) -> bool {
-    world.nodes.iter().any(|node: &Node| node.settings.planted == Some(planted))
-}
-
 /// Feeds, if the agent may; asks the others, if it is time.
 pub fn feed(world: &mut World, host: usize, life: u64) {
     if world.agents[host].life != life || !world.agents[host].is_up {
@@ -74,7 +70,7 @@ pub fn feed(world: &mut World, host: usize, life: u64) {
     }
     world.after(TIMES.period_ms, Event::Feed { host, life });
     let now = world.now;
-    let is_fed_on = has(world, Planted::FedOn);
+    let is_fed_on = world.has(Planted::FedOn);
     let Some(watchdog) = &mut world.agents[host].watchdog else { return };
     let feeds = watchdog.feeder.feeds(now) || (watchdog.armed.is_some() && is_fed_on);
     let round = watchdog.feeder.ask(now);
@@ -168,7 +164,7 @@ fn send(world: &mut World, (from, to): (usize, usize), event: Event) {
 /// An agent is asked whether it has a leader.
 pub fn asked(world: &mut World, from: usize, to: usize, life: u64, round: u64) {
     let now = world.now;
-    let is_ignored = has(world, Planted::LeaderOfOthersIgnored);
+    let is_ignored = world.has(Planted::LeaderOfOthersIgnored);
     let Some(watchdog) = world.agents[to].watchdog.as_ref().filter(|_| world.agents[to].is_up) else { return };
     let has_leader = watchdog.feeder.has_leader(now) && !is_ignored;
     send(world, (to, from), Event::PeerSays { from: to, to: from, life, round, has_leader });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use skein_api::cluster::{Operation, OperationKind};
 use skein_api::{Refusal, ToAgent, ToController};
-use skein_cluster::{Answer, Now, Refused, RefusedKind};
+use skein_cluster::{Answer, Now, Planted, Refused, RefusedKind};
 use skein_store::{Entry, MemoryStore, Outcome, Prepared, Range, Revision, StoreError, Transaction};
 
 use super::check::Checker;
@@ -99,6 +99,11 @@ impl World {
         }
     }
 
+    /// Returns whether a mistake is made on purpose.
+    pub fn has(&self, planted: Planted) -> bool {
+        self.nodes.iter().any(|node| node.settings.planted == Some(planted))
+    }
+
     pub fn clock(&self) -> Now {
         Now { wall: skein_api::cluster::UnixMs(EPOCH_MS + self.now), mono_ms: self.now, utc_offset_s: 0 }
     }
@@ -164,6 +169,25 @@ impl World {
         let is_between = |of: &Session| of.open && of.node == node && of.host == host;
         let sessions: Vec<u64> = self.sessions.iter().filter(|(_, of)| is_between(of)).map(|(id, _)| *id).collect();
         sessions.into_iter().for_each(|session| self.break_session(session));
+    }
+
+    /// Cuts a host off from all controllers. Those do not notice for seconds.
+    pub fn part_unnoticed(&mut self, host: usize) {
+        self.cut.extend((0..self.nodes.len()).map(|node| (host, node)));
+        let open = self.sessions.iter_mut().filter(|(_, of)| of.open && of.host == host);
+        let ended: Vec<u64> = open.map(|(id, of)| (*id, of.open = false).0).collect();
+        for session in ended {
+            for at_node in [false, true] {
+                let delay = self.rng.between(1000, 6000);
+                self.after(delay, Event::Broken { session, at_node });
+            }
+        }
+    }
+
+    /// Has what a controller says from now on arrive so much later.
+    pub fn delay_lines_of(&mut self, node: usize, ms: Ms) {
+        let at = self.now + ms;
+        self.sessions.values_mut().filter(|of| of.node == node).for_each(|of| of.last_ms[0] = of.last_ms[0].max(at));
     }
 
     /// Ends a session; both ends notice, each in its time.
