@@ -18,6 +18,7 @@ impl Controller {
         }
         // Its agent of before may have been refused: the host has joined anew since.
         self.refused.remove(&host);
+        self.forget_handshakes(&host);
         if let Some(before) = self.session_of(&host) {
             self.drop_session(before);
             let why = "the host's agent has connected anew".to_owned();

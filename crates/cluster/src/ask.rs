@@ -151,7 +151,11 @@ impl Controller {
             return self.switch_off(now, host, by);
         }
         match found.value.contact {
-            Contact::Lost | Contact::Joined => {}
+            Contact::Lost | Contact::Joined => {
+                if let Some(answer) = self.answers(now, host) {
+                    return answer;
+                }
+            }
             Contact::Online => return self.still_reports(now, host),
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
@@ -188,6 +192,7 @@ impl Controller {
         let host = found.host.as_deref().unwrap_or_default();
         if self.tables.hosts.get(host).is_some_and(|of| of.value.contact == Contact::Lost) {
             let cure = format!("if {host} is off: skein host fence {host} --is-off, and '{vm}' starts elsewhere");
+            let cure = self.unless_answering(host, cure);
             return Some(Answer::conflict(format!("'{vm}' is on '{host}', which does not report"), cure));
         }
         if self.is_long_missing(vm) {
@@ -393,7 +398,10 @@ impl Controller {
             let message = format!("'{host}' has VMs that {run}: {}", names.join(", "));
             let cure = match found.contact {
                 Contact::Online => format!("move them away first: skein host drain {host}"),
-                _ => format!("see that it is on, or say that it is off: skein host fence {host} --is-off"),
+                _ => self.unless_answering(
+                    host,
+                    format!("see that it is on, or say that it is off: skein host fence {host} --is-off"),
+                ),
             };
             return Answer::conflict(message, cure);
         }
@@ -442,7 +450,10 @@ impl Controller {
             let message = format!("'{}' is on its way to '{host}'", of.vm);
             let operation = self.operation_of(&of.vm).unwrap_or_default();
             let cure = match contact {
-                Contact::Lost => format!("say that '{host}' is off, if it is: skein host fence {host} --is-off; or "),
+                Contact::Lost => {
+                    let off = format!("say that '{host}' is off, if it is: skein host fence {host} --is-off");
+                    self.unless_answering(host, off) + "; or "
+                }
                 _ => String::new(),
             };
             return Some(Answer::conflict(
@@ -460,7 +471,7 @@ impl Controller {
             let message = format!("'{}' is on its way to '{host}'", vm.name);
             let cure = match contact {
                 Contact::Online => format!("wait, or call that off on its source: skein migration cancel {}", vm.name),
-                _ => silent_cure(host),
+                _ => self.unless_answering(host, silent_cure(host)),
             };
             return Some(Answer::conflict(message, cure));
         }
@@ -469,7 +480,7 @@ impl Controller {
         let message = format!("somebody moves '{vm}' from '{source}' to '{host}'");
         let cure = match contact {
             Contact::Online => format!("wait, or call that off on {source}: skein migration cancel {vm}"),
-            _ => silent_cure(host),
+            _ => self.unless_answering(host, silent_cure(host)),
         };
         Some(Answer::conflict(message, cure))
     }
@@ -483,7 +494,7 @@ impl Controller {
                 let message =
                     format!("'{vm}' of '{host}' may be on '{silent}', which has not said since that it is not");
                 let cure = match self.tables.hosts.contains_key(&silent) {
-                    true => silent_cure(&silent),
+                    true => self.unless_answering(&silent, silent_cure(&silent)),
                     false => format!("have the cluster forget it first: skein vm delete {vm}"),
                 };
                 return Some(Answer::conflict(message, cure));
@@ -505,7 +516,7 @@ impl Controller {
             None if is_unheard => format!("'{host}' was not heard of since the cluster was restored from a backup"),
             None => return None,
         };
-        Some(Answer::conflict(what, silent_cure(host)))
+        Some(Answer::conflict(what, self.unless_answering(host, silent_cure(host))))
     }
 
     /// Returns the VMs that a person moves to a host, or has moved there without its word yet.

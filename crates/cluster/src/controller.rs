@@ -7,6 +7,7 @@ use skein_api::cluster::{ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
 use crate::answer::{Answer, Asked};
+use crate::handshakes::HandshakeFailure;
 use crate::looks::Looks;
 use crate::observed::{SessionId, ShownCertificate};
 use crate::optimizer::Optimizer;
@@ -49,6 +50,9 @@ pub enum Input {
     AgentReply { session: SessionId, command: u64, reply: Box<Reply> },
     /// An agent knows of a later leader.
     AgentDeposed { session: SessionId, highest: Term },
+    /// A TLS handshake came to nothing that began at this address. `host`: whom a certificate of the cluster's CA
+    /// names. Nobody has proven to be that host.
+    HandshakeFailed { address: IpAddr, host: Option<String>, failure: HandshakeFailure },
     /// A connection is over.
     AgentDown { session: SessionId },
     /// Somebody asks for something.
@@ -89,6 +93,10 @@ impl Controller {
             Input::AgentReport { session, report } => is_news = self.agent_report(now, session, *report),
             Input::AgentReply { session, command, reply } => self.agent_reply(now, session, command, *reply),
             Input::AgentDeposed { session, highest } => self.agent_deposed(now, session, highest),
+            Input::HandshakeFailed { address, host, failure } => {
+                self.handshake_failed(now, address, host, failure);
+                is_news = false;
+            }
             Input::AgentDown { session } => self.agent_down(session),
             Input::Asked(asked) => self.asked(now, *asked),
             Input::Power { job, result } => self.powered(now, job, result),

@@ -73,15 +73,21 @@ impl Controller {
             Contact::Joined => ("has joined, and its agent was never seen", format!("start the agent of '{host}'")),
             Contact::Lost => (
                 "does not report: no guest can be moved off it",
-                format!(
-                    "see that it is on and reaches the controllers; if it is off, say so, and its guests start \
-                     elsewhere: {fence}"
+                self.unless_answering(
+                    host,
+                    format!(
+                        "see that it is on and reaches the controllers; if it is off, say so, and its guests start \
+                         elsewhere: {fence}"
+                    ),
                 ),
             ),
             Contact::Asleep => ("sleeps: nothing runs on it", format!("wake it: skein host wake {host}")),
             Contact::Off if self.fails_over(host) => ("is off: its guests are being started elsewhere", String::new()),
             Contact::Off if self.lost_guests(host).is_empty() => ("is off: nothing runs on it", String::new()),
-            Contact::Off => ("is off, and its guests with it", format!("start them elsewhere: {fence}")),
+            Contact::Off => {
+                let again = self.unless_answering(host, format!("start them elsewhere: {fence}"));
+                ("is off, and its guests with it", again)
+            }
         };
         Some(Answer::conflict(format!("'{host}' {what}"), cure))
     }

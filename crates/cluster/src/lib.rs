@@ -12,6 +12,7 @@
 //! | `audit`, `refusals` | what of that is written to the audit log, and for how long |
 //! | `fencing_device` | whether what is set of a fencing device can be right |
 //! | `agents`, `observed` | what agents say, and what of it is kept |
+//! | `handshakes`, `answering` | hosts that answer, though no connection with their agents comes about |
 //! | `certificates`, `releases` | which certificates of hosts are taken; agents of different releases |
 //! | `operations` | migrations, drains, power-offs, failovers, which take a while |
 //! | `planner`, `live`, `skeleton` | which guest goes where, and in which order: placement on the live cluster |
@@ -42,6 +43,7 @@
 mod access;
 mod agents;
 mod answer;
+mod answering;
 mod ask;
 mod audit;
 mod certificates;
@@ -50,6 +52,7 @@ mod cpu_baseline;
 mod cpu_models;
 mod drain;
 mod fencing_device;
+mod handshakes;
 mod later_terms;
 mod leaving;
 mod live;
@@ -85,6 +88,7 @@ mod words;
 
 pub use answer::{Answer, Ask, Asked, MigrationAsk, Refused, RefusedKind};
 pub use controller::{CHANGES_MAX, Input};
+pub use handshakes::HandshakeFailure;
 pub use leaving::Leaving;
 pub use observed::{SessionId, ShownCertificate};
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want};

@@ -79,10 +79,12 @@ impl Controller {
     pub(crate) fn restore_words(&self) -> Option<String> {
         let unheard = self.unheard_since_restore();
         let first = unheard.first()?;
+        let off = format!("see that it reports, or say that it is off (skein host fence {first} --is-off)");
         Some(format!(
             "the cluster was restored from a backup, and VMs may have been given to {} since, of which nothing was \
-             heard: see that it reports, or say that it is off (skein host fence {first} --is-off)",
-            unheard.join(", ")
+             heard: {}",
+            unheard.join(", "),
+            self.unless_answering(first, off)
         ))
     }
 

@@ -8,6 +8,7 @@ use skein_api::{MigrationId, Refusal, Request, Term};
 use skein_units::Rate;
 
 use crate::answer::{Answer, Asked};
+use crate::handshakes::Handshakes;
 use crate::later_terms::LaterTerms;
 use crate::looks::Looks;
 use crate::observed::{Observed, SessionId};
@@ -406,6 +407,8 @@ pub struct Controller {
     pub(crate) looks: Looks,
     /// The hosts whose agents were refused lately: when last, and why.
     pub(crate) refused: BTreeMap<String, (UnixMs, String)>,
+    /// Handshakes of agents that came to nothing.
+    pub(crate) handshakes: Handshakes,
     /// The highest terms that agents have heard of.
     pub(crate) later: LaterTerms,
     /// The last acknowledgements: their numbers, and when they were made, by the clock that never jumps.
@@ -452,6 +455,7 @@ impl Controller {
             untold: BTreeSet::new(),
             looks: Looks::default(),
             refused: BTreeMap::new(),
+            handshakes: Handshakes::default(),
             later: LaterTerms::default(),
             rounds: VecDeque::new(),
             rounds_count: 0,

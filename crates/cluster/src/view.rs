@@ -90,11 +90,13 @@ impl Controller {
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
+            last_load: observed.filter(|_| *contact == Contact::Lost).and_then(|observed| observed.load),
             vms_running: if contact.is_off() { 0 } else { self.count_guests(name) },
             incoming,
             outgoing,
             migrations: self.host_migrations(name),
             note: match contact {
+                _ if let Some(words) = self.answers_words(name) => words,
                 Contact::Joined => "its agent has not reported yet".into(),
                 Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
                 Contact::Off => "it is proven to be off".into(),
@@ -255,6 +257,11 @@ impl Controller {
         let mut found = Vec::new();
         for (name, host) in &self.tables.hosts {
             match host.value.contact {
+                // Why so is told below.
+                Contact::Joined if self.is_answering(name) => {}
+                Contact::Lost if self.is_answering(name) => {
+                    found.extend(self.fencing_told(name).map(|told| format!("host '{name}' does not report: {told}")));
+                }
                 Contact::Lost => {
                     let fencing = self.fencing_told(name).map(|told| format!("; {told}")).unwrap_or_default();
                     found.push(format!(
@@ -269,10 +276,9 @@ impl Controller {
                         let how_many = vms_words(left.len(), "ended with it and runs", "ended with it and run");
                         let why = self.last_failover(name).map(|why| format!("; {why}")).unwrap_or_default();
                         let names = left.join(", ");
-                        found.push(format!(
-                            "'{name}' is off: {how_many} nowhere: {names}{why}; see to that, and ask again (skein host \
-                             fence {name} --is-off)"
-                        ));
+                        let again = format!("see to that, and ask again (skein host fence {name} --is-off)");
+                        let again = self.unless_answering(name, again);
+                        found.push(format!("'{name}' is off: {how_many} nowhere: {names}{why}; {again}"));
                     }
                 }
                 // One that is not active takes none, and whoever has it so knows.
@@ -302,6 +308,7 @@ impl Controller {
         let doubt = self.tables.vms.iter().filter(|(_, vm)| vm.value.state == VmRunState::InDoubt);
         found.extend(doubt.map(|(name, _)| format!("'{name}' is in doubt: see skein migration resolve --help")));
         found.extend(self.update_attention());
+        found.extend(self.answering_attention());
         found.extend(self.certificate_attention());
         found.extend(self.refused_attention());
         found.extend(self.later.attention(|host| self.session_of(host).is_some(), self.wall));

@@ -11,6 +11,7 @@
 //! | `driver` | the core with its threads: store, election, plans |
 //! | `fencing` | what switches hosts off, and says whether they have power |
 //! | `server` | the port: TLS, agents and HTTP told apart |
+//! | `handshakes` | TLS on that port, and why a handshake came to nothing |
 //! | `agent_link` | a connection with an agent |
 //! | `http` | the REST API and its OpenAPI document |
 //! | `config`, `found` | the configuration; how a cluster begins |
@@ -33,6 +34,7 @@ pub mod config;
 pub mod driver;
 pub mod fencing;
 pub mod found;
+pub mod handshakes;
 pub mod http;
 mod limits;
 pub mod server;

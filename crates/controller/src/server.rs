@@ -9,17 +9,17 @@ use hyper::{Request, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
-use rustls::ServerConfig;
+use skein_cluster::Input;
 use skein_identity::{CONTROLLER_ALPN, CaFingerprint, ClusterPeer, cluster_peer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
 use crate::agent_link::{self, AgentPeer, LinkSettings};
 use crate::driver::Driver;
+use crate::handshakes::{Failed, PortTls};
 use crate::http::Peer;
 use crate::limits::{ConnectionLimits, Connections, Counted};
 use crate::signer::Signer;
@@ -28,8 +28,6 @@ use crate::timed_io::TimedIo;
 /// The port unless another is named.
 pub const DEFAULT_PORT: u16 = 7443;
 
-/// How long a handshake may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long the head of a request may take, and how long a connection may be idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may read nothing of what it is sent.
@@ -64,7 +62,7 @@ impl Default for ServerSettings {
 struct Port {
     driver: Arc<Driver>,
     router: axum::Router,
-    tls: TlsAcceptor,
+    tls: PortTls,
     link: LinkSettings,
     stall: Duration,
 }
@@ -74,7 +72,7 @@ pub async fn serve(
     listener: TcpListener,
     driver: Arc<Driver>,
     router: axum::Router,
-    tls: Arc<ServerConfig>,
+    tls: PortTls,
     signer: Arc<Signer>,
     settings: ServerSettings,
     stop: impl Future<Output = ()>,
@@ -82,7 +80,7 @@ pub async fn serve(
     let connections = Connections::new(settings.connections);
     let link = LinkSettings { report_period: settings.report_period, signer };
     let graceful = GracefulShutdown::new();
-    let port = Arc::new(Port { driver, router, tls: tls.into(), link, stall: settings.stall });
+    let port = Arc::new(Port { driver, router, tls, link, stall: settings.stall });
     // All tasks end with this set.
     let mut tasks = tokio::task::JoinSet::new();
     tokio::pin!(stop);
@@ -124,10 +122,12 @@ async fn serve_connection(
     // Without these a connection is slower, or known to be dead later.
     let _ = socket.set_nodelay(true);
     let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&keep_alive);
-    let stream = match timeout(HANDSHAKE_WITHIN, port.tls.accept(socket)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return debug!("{from} does not come to an agreement: {error}"),
-        Err(_) => return debug!("{from} takes too long for a handshake"),
+    let address = from.ip().to_canonical();
+    let stream = match port.tls.accept(socket, address).await {
+        Ok(stream) => stream,
+        Err(Failed { host, failure }) => {
+            return port.driver.shared().input(Input::HandshakeFailed { address, host, failure });
+        }
     };
     let (_, tls) = stream.get_ref();
     let certificates = tls.peer_certificates().unwrap_or_default();

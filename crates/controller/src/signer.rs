@@ -187,6 +187,17 @@ impl Signer {
                 day(own.not_after)
             ));
         }
+        if jiff::Timestamp::try_from(now).is_ok_and(|now| now < own.not_before) {
+            let shown = |time: jiff::Timestamp| time.strftime("%F %H:%M UTC").to_string();
+            let clock = jiff::Timestamp::try_from(now).map_or_else(|_| "no date".to_owned(), shown);
+            found.push(format!(
+                "the certificate of the controller '{}' begins on {}, and this machine's clock says {clock}, so hosts \
+                 refuse it: set the clock if it is wrong; else start skein-controller again, with the CA's key, which \
+                 replaces the certificate",
+                identity.name(),
+                shown(own.not_before)
+            ));
+        }
         let roots = identity.roots().iter().filter_map(|root| CertificateInfo::parse(root).ok());
         let last = roots.map(|root| root.not_after).max();
         let cut_short = jiff::Timestamp::try_from(now + self.valid_for).ok();

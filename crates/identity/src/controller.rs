@@ -13,6 +13,7 @@ use crate::error::IdentityError;
 use crate::files::{self, Existing, WriteError};
 use crate::identity::Identity;
 use crate::parts::{self, Owner, Parts, pem_of};
+use crate::refused::TellRefused;
 use crate::shown::{RenewalError, Shown, ShownCertificate};
 use crate::tls;
 
@@ -56,7 +57,7 @@ impl ControllerIdentity {
 
     fn of_parts(dir: &Path, parts: Parts) -> Result<Self, IdentityError> {
         let shown = Shown::of(&parts).map(ShownCertificate::new).map_err(|error| parts.refused(dir, error))?;
-        let server = tls::controller_server(&parts, &shown).map_err(|error| parts.refused(dir, error))?;
+        let server = tls::controller_server(&parts, &shown, None).map_err(|error| parts.refused(dir, error))?;
         Ok(Self { parts, dir: dir.to_owned(), shown, server: Arc::new(server) })
     }
 
@@ -131,6 +132,18 @@ impl ControllerIdentity {
 /// is.
 pub fn controller_server_config(identity: &ControllerIdentity) -> Arc<ServerConfig> {
     identity.server.clone()
+}
+
+/// As [`controller_server_config`]. `tell` hears of clients' certificates that are refused.
+///
+/// # Errors
+/// TLS does not take the identity.
+pub fn telling_controller_server_config(
+    identity: &ControllerIdentity,
+    tell: TellRefused,
+) -> Result<Arc<ServerConfig>, IdentityError> {
+    let config = tls::controller_server(&identity.parts, &identity.shown, Some(tell));
+    config.map(Arc::new).map_err(|error| identity.parts.refused(&identity.dir, error))
 }
 
 /// Returns the configuration for a host's connections to controllers, with the ciphers that the identity allows. Dial

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
 /// Returns a sentence that says what went wrong with a TLS connection, and what to do.
@@ -78,13 +79,20 @@ pub fn explain_io(error: &io::Error) -> String {
 fn certificate(why: &CertificateError) -> String {
     use CertificateError::*;
     match why {
-        Expired | ExpiredContext { .. } => {
+        Expired => {
             "the peer's certificate has expired: renew it with `skein ca renew HOST` (or is this host's clock ahead?)"
                 .into()
         }
-        NotValidYet | NotValidYetContext { .. } => {
-            "the peer's certificate is not valid yet: is this host's clock behind?".into()
-        }
+        ExpiredContext { not_after, .. } => format!(
+            "the peer's certificate has expired: it ended on {}: renew it with `skein ca renew HOST` (or is this \
+             host's clock ahead?)",
+            utc(*not_after)
+        ),
+        NotValidYet => "the peer's certificate is not valid yet: is this host's clock behind?".into(),
+        NotValidYetContext { not_before, .. } => format!(
+            "the peer's certificate is not valid yet: it begins on {}: is this host's clock behind?",
+            utc(*not_before)
+        ),
         UnknownIssuer | BadSignature => {
             "the peer is not of this cluster: its certificate is signed by another CA".into()
         }
@@ -97,6 +105,13 @@ fn certificate(why: &CertificateError) -> String {
         Other(why) => format!("the peer is refused: {}", why.0),
         other => format!("the peer's certificate is refused: {other}"),
     }
+}
+
+/// Returns a time in words.
+fn utc(time: UnixTime) -> String {
+    let seconds = i64::try_from(time.as_secs()).ok();
+    let time = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| "a time that is no date".to_owned(), |time| time.strftime("%F %H:%M UTC").to_string())
 }
 
 /// Explains why the peer refused something of this end.

@@ -31,6 +31,7 @@ mod names;
 mod parts;
 mod peer;
 mod pin;
+mod refused;
 mod request;
 mod shown;
 mod tls;
@@ -41,6 +42,7 @@ pub use certificate::{CertificateInfo, ParseError, parse_pem};
 pub use cipher::{AllowedCiphers, CipherPolicy, CipherSpeeds, RecordCipher, UnknownPolicy, record_cipher};
 pub use controller::{
     ControllerIdentity, controller_client_config, controller_server_config, other_controller_client_config,
+    telling_controller_server_config,
 };
 pub use error::{IdentityError, KeyError};
 pub use explain::{explain, explain_controller, explain_io};
@@ -51,6 +53,7 @@ pub use names::{BadName, ControllerNames};
 pub use parts::pem_of as certificate_pem;
 pub use peer::{ClusterPeer, PeerError, check_controller, check_peer, cluster_peer, peer_name};
 pub use pin::{CaFingerprint, NoFingerprint, PinError, pinned_ca, pinned_client_config};
+pub use refused::{RefusedCertificate, TellRefused};
 pub use request::{IdentityRequest, RequestError, SigningRequest};
 pub use rustls::pki_types::CertificateDer;
 pub use shown::RenewalError;

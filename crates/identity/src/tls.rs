@@ -12,6 +12,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use crate::CONTROLLER_ALPN;
 use crate::cipher::AllowedCiphers;
 use crate::parts::Parts;
+use crate::refused::{TellRefused, TellingVerifier};
 use crate::shown::ShownCertificate;
 use crate::verify::{root_store, verifier_error};
 
@@ -78,13 +79,22 @@ pub(crate) fn other_controller_client(
     client(Arc::new(default_provider()), root_store(&parts.roots)?, shown, Vec::new())
 }
 
-/// Returns the configuration for what a controller accepts. Clients may show a certificate.
-pub(crate) fn controller_server(parts: &Parts, shown: &Arc<ShownCertificate>) -> Result<ServerConfig, rustls::Error> {
+/// Returns the configuration for what a controller accepts. Clients may show a certificate, and `tell` hears of those
+/// that are refused.
+pub(crate) fn controller_server(
+    parts: &Parts,
+    shown: &Arc<ShownCertificate>,
+    tell: Option<TellRefused>,
+) -> Result<ServerConfig, rustls::Error> {
     let provider = Arc::new(default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(root_store(&parts.roots)?, provider.clone())
         .allow_unauthenticated()
         .build()
         .map_err(verifier_error)?;
+    let verifier = match tell {
+        Some(tell) => Arc::new(TellingVerifier { inner: verifier, tell }),
+        None => verifier,
+    };
     let mut server = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(verifier)

@@ -186,7 +186,9 @@ fn controllers_of_other_clusters_and_expired_ones_stay_out() {
     let past = Validity { not_before: now - 9 * hour, not_after: now - hour };
     let expired = ours.issue_controller(&names(), past).unwrap();
     let refused = agent_dials(&hosta, controller_server_config(&expired));
-    assert!(explain_controller(&refused.client_error.unwrap()).contains("has expired"));
+    let text = explain_controller(&refused.client_error.unwrap());
+    let ended = expired.info().not_after.strftime("it ended on %F %H:%M UTC").to_string();
+    assert!(text.contains("has expired") && text.contains(&ended), "{text}");
     let dir = tempfile::tempdir().unwrap();
     expired.save(dir.path()).unwrap();
     assert!(matches!(ControllerIdentity::load(dir.path()), Err(IdentityError::ControllerExpired { .. })));

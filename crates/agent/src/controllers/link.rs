@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
-use rustls::ClientConfig;
+use rustls::{AlertDescription, ClientConfig};
 use skein_api::{API_VERSION, Hello, HostReport, LineError, Refusal, Term, ToAgent, ToController, Welcome, parse_line};
 use skein_inventory::{HostAddress, printable};
 use tracing::{debug, info, warn};
@@ -142,7 +142,14 @@ impl Link {
                 info!(controller = %self.address, "connects anew: {}", error_chain(&LinkError::Renewed));
                 continue;
             }
-            let words = printable(error_chain(&error), WORDS_BYTES_MAX);
+            let reason = error_chain(&error);
+            let words = match &error {
+                LinkError::Tls(rustls::Error::AlertReceived(AlertDescription::CertificateExpired)) => {
+                    format!("{reason} ({})", context.renewal.dates(SystemTime::now()))
+                }
+                _ => reason.clone(),
+            };
+            let words = printable(words, WORDS_BYTES_MAX);
             let stands = match &error {
                 LinkError::Refused(message, cure) => {
                     Contact::Refuses(Refusal { message: message.clone(), cure: cure.clone() })
@@ -151,9 +158,9 @@ impl Link {
             };
             context.questions.note(&contact, stands);
             // The same reason again and again is worth one line.
-            if told.as_ref() != Some(&words) {
+            if told.as_ref() != Some(&reason) {
                 warn!(controller = %self.address, "no contact: {words}");
-                told = Some(words);
+                told = Some(reason);
             }
             if begun.elapsed() > context.times.redial_max {
                 (pause, told) = (context.times.redial_first, None);

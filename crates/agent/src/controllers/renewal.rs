@@ -40,6 +40,18 @@ impl Renewal {
         self.renewals.load(Ordering::SeqCst)
     }
 
+    /// Says from when until when the certificate is valid, and what this host's clock says.
+    pub(crate) fn dates(&self, now: SystemTime) -> String {
+        let info = self.identity.info();
+        let words = |time: jiff::Timestamp| time.strftime("%F %H:%M UTC").to_string();
+        let now = jiff::Timestamp::try_from(now).map_or_else(|_| "no date".to_owned(), words);
+        format!(
+            "it is valid from {} to {}, and this host's clock says {now}",
+            words(info.not_before),
+            words(info.not_after)
+        )
+    }
+
     /// Returns whether the leader is to be asked now. It is not asked again for a while then, whatever becomes of it.
     pub(crate) fn wants(&self) -> bool {
         let mut state = self.state.lock();

@@ -37,6 +37,10 @@ pub struct Host {
     pub ram_bytes: Option<u64>,
     /// How busy the host is; `None`: the host does not report.
     pub load: Option<HostLoad>,
+    /// How busy a host that is lost was when it last reported; `None`: it is not lost, or this controller has not heard
+    /// of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_load: Option<HostLoad>,
     /// How many guests run on the host.
     pub vms_running: u32,
     /// The migrations to the host that are under way.

@@ -136,7 +136,8 @@ Examples:
     ///
     /// Without a device, with --is-off: make sure that the host is off (its power switch, its management controller)
     /// and that it stays off until it is to run again. If it is not off, its guests run twice, and write to the same
-    /// disks.
+    /// disks. This is refused while its agent tries to connect, and for half a minute after that: see `skein host
+    /// show`.
     #[command(after_help = format!("\
 Examples:
   skein host fence hosta                     its fencing device switches it off

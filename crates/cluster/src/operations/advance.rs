@@ -72,8 +72,8 @@ impl Controller {
                 true
             }
             Contact::Lost if operation.state == OperationState::Planning => {
-                let message =
-                    format!("{host} does not report: the drain waits; if it is off: skein host fence {host} --is-off");
+                let cure = self.unless_answering(host, format!("if it is off: skein host fence {host} --is-off"));
+                let message = format!("{host} does not report: the drain waits; {cure}");
                 // What is written again and again is read again and again.
                 if message != operation.message {
                     self.save_operation(now, Operation { message, ..operation.clone() });

@@ -142,9 +142,9 @@ impl Controller {
             true => format!("say that it is off (skein host fence {first} --is-off)"),
             false => format!("delete the VM if {first}, which is no host of this cluster, has it or had it last"),
         };
+        let cure = self.unless_answering(first, format!("see that it reports, or {proof}"));
         Some(format!(
-            "while no controller looked somebody may have moved them to {names}, which has not reported since: see \
-             that it reports, or {proof}"
+            "while no controller looked somebody may have moved them to {names}, which has not reported since: {cure}"
         ))
     }
 
@@ -159,7 +159,10 @@ impl Controller {
                 )
             }
             Some(_) => format!("{vm} is on its way to {to}"),
-            None => format!("{vm} may be on {to}, to which it was on its way, or which had it: {}", silent_cure(to)),
+            None => {
+                let cure = self.unless_answering(to, silent_cure(to));
+                format!("{vm} may be on {to}, to which it was on its way, or which had it: {cure}")
+            }
         })
     }
 

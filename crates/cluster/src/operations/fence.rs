@@ -11,7 +11,7 @@
 //! host's.
 
 use skein_api::cluster::{
-    Contact, Fencing, FencingDevice, Operation, OperationKind, OperationState, PowerReading, PowerState,
+    Contact, Fencing, FencingDevice, Operation, OperationKind, OperationState, PowerReading, PowerState, UnixMs,
 };
 
 use crate::answer::{Answer, Asked};
@@ -50,6 +50,7 @@ impl Controller {
         let Some(found) = self.tables.hosts.get(host) else { return no_host(host) };
         let say_so = format!("make sure that it is off, and say so: skein host fence {host} --is-off");
         if found.value.settings.fencing.is_none() {
+            let say_so = self.unless_answering(host, say_so);
             let cure = format!("{say_so}; or name its device: skein host fencing set {host} --help");
             return Answer::conflict(format!("'{host}' has no fencing device that the controller knows"), cure);
         }
@@ -71,6 +72,9 @@ impl Controller {
         let kind = OperationKind::Fence { host: host.to_owned(), automatic: by == NOBODY };
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
         operation.fencing = Some(Fencing::default());
+        // The clock may have been set back since the host was lost: then it is known all the same that this came later.
+        let lost_since = self.tables.hosts.get(host).map_or(UnixMs(0), |found| found.value.contact_since);
+        operation.created = operation.created.max(lost_since);
         self.keep_operation(now, operation.clone());
         operation
     }
@@ -414,7 +418,8 @@ fn is_fencing_of(operation: &Operation, host: &str) -> bool {
 fn is_due_again(now: Now, last: &Operation) -> bool {
     let is_spent = last.fencing.as_ref().is_some_and(|fencing| fencing.attempts >= ATTEMPTS_MAX);
     let ended = last.ended.unwrap_or(last.created);
-    !last.cancelled && (!is_spent || now.wall.0.saturating_sub(ended.0) >= AGAIN_MS)
+    let again = UnixMs(ended.0.saturating_add(AGAIN_MS));
+    !last.cancelled && (!is_spent || now.is_over(again, AGAIN_MS))
 }
 
 /// Returns how long a device has for a power-off.

@@ -177,7 +177,9 @@ impl Controller {
 
     fn advance_stop(&mut self, now: Now, operation: Operation, host: &str) {
         let reports = self.reporting(host).is_some() && self.silent_ms(now, host) < SILENT_MS;
-        let is_late = operation.power.as_ref().and_then(|power| power.until).is_some_and(|until| now.wall >= until);
+        let until = operation.power.as_ref().and_then(|power| power.until);
+        // While a host is being shut down it is never lost: a clock that is set back must not make that longer.
+        let is_late = until.is_some_and(|until| now.is_over(until, self.settings.stop_within_ms));
         let purpose = CommandPurpose::Operate { operation: operation.id.clone() };
         let Some(run) = self.power_run(&operation.id) else { return };
         if is_late {

@@ -99,7 +99,7 @@ impl Controller {
                     "see that '{home}' reports; if it is off, say so, and the guest starts elsewhere: skein host fence \
                      {home} --is-off"
                 );
-                (false, message, cure)
+                (false, message, self.unless_answering(home, cure))
             }
             Some(contact) if contact.is_off() => {
                 let fails_over = self.fails_over(home);
@@ -132,7 +132,8 @@ impl Controller {
             "the cluster was restored from a backup, and '{vm}' may run on {}, of which nothing was heard since",
             unheard.join(", ")
         );
-        Some((false, message, format!("see that it reports, or say that it is off: skein host fence {first} --is-off")))
+        let cure = format!("see that it reports, or say that it is off: skein host fence {first} --is-off");
+        Some((false, message, self.unless_answering(first, cure)))
     }
 }
 

@@ -122,7 +122,7 @@ impl Controller {
     fn wait_for_turn(&mut self, now: Now, mut operation: Operation, host: &str, why: &str, wait_s: u64) {
         let update = operation.update.get_or_insert_default();
         let until = *update.waits_until.get_or_insert(now.in_ms(wait_s * 1000));
-        if now.wall >= until {
+        if now.is_over(until, wait_s * 1000) {
             let message =
                 format!("{host} was not begun: {why}; once that is over, ask again for the hosts that are left");
             return self.end_update(now, operation, OperationState::Failed, message);
@@ -227,7 +227,7 @@ impl Controller {
         if operation.state == OperationState::Cancelling && (is_manual || silent_ms > self.host_lease_ms()) {
             return self.fail_host(now, operation, index, "the update was called off");
         }
-        if of.until.is_some_and(|until| now.wall >= until) {
+        if of.until.is_some_and(|until| now.is_over(until, terms.wait_s * 1000)) {
             let why = match silent_ms < SILENT_MS {
                 true => format!("it was not done in {} s: {}", terms.wait_s, of.detail),
                 false => format!("it did not report again in {} s: see its console", terms.wait_s),

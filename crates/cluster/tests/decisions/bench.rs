@@ -666,7 +666,7 @@ fn device(host: &str) -> FencingDevice {
 }
 
 /// Returns where a host's agent listens: no two hosts of a test begin with the same letter.
-fn address_of(host: &str) -> String {
+pub fn address_of(host: &str) -> String {
     format!("192.0.2.{}:7070", host.as_bytes()[0])
 }
 

@@ -150,3 +150,17 @@ fn loads_alone_advance_nothing_until_time_goes_on() {
     bench.wait_s(1);
     assert_eq!(bench.sent.len(), 4, "by then the others are begun");
 }
+
+#[test]
+fn of_a_host_that_is_lost_its_last_load_is_shown() {
+    let mut bench = with_guests(1);
+    tell(&mut bench, Some(100_000_000_000), 15_000, 4);
+    let loads = |bench: &Bench| {
+        let host = bench.host("alpha");
+        [host.load, host.last_load].map(|load| load.map(|load| load.cpu_millicores))
+    };
+    assert_eq!(loads(&bench), [Some(15_000), None]);
+    bench.disconnect("alpha");
+    bench.wait_s(11);
+    assert_eq!(loads(&bench), [None, Some(15_000)]);
+}

@@ -11,10 +11,11 @@ use skein_cluster::{CLUSTER_KEY, Settings};
 use skein_controller::config::{Config, DEFAULT_CONFIG};
 use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, Member, boot_clock};
 use skein_controller::fencing::RealDevices;
+use skein_controller::handshakes::PortTls;
 use skein_controller::http::router;
 use skein_controller::server::{ServerSettings, serve};
 use skein_controller::signer::Signer;
-use skein_identity::{ClusterCa, controller_server_config};
+use skein_identity::ClusterCa;
 use skein_store::{Key, Store, read_one};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,7 +74,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         tokio::spawn(async move { renews.keep_renewed(&renewed).await });
         tell_systemd(NotifyState::Ready);
         info!("ready on {}", config.listen);
-        serve(listener, driver.clone(), router, controller_server_config(&identity), signer, server, stop).await;
+        serve(listener, driver.clone(), router, PortTls::new(&identity)?, signer, server, stop).await;
         tell_systemd(NotifyState::Stopping);
         anyhow::Ok(why.borrow().clone())
     });

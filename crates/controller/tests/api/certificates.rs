@@ -116,6 +116,34 @@ async fn a_controller_without_the_key_renews_nothing_and_says_so() {
     controller.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_whose_certificate_is_refused_is_told_with_both_times_and_is_not_said_to_be_off() {
+    let cluster = TestCluster::new();
+    let controller = cluster.start("c1").await;
+    let admin = cluster.client(&controller, "admin");
+    let agent = cluster.agent("alpha", &[&controller]);
+    host(&admin, "alpha").await;
+    drop(agent);
+    // As if the controller's clock were five hours behind that by which this was signed.
+    let now = SystemTime::now();
+    let ahead = Validity { not_before: now + 5 * HOUR, not_after: now + 500 * HOUR };
+    let _agent =
+        FakeAgent::start_as(&cluster.ca.issue("alpha", ahead).unwrap(), &cluster.world, vec![controller.address]);
+    until("the host is lost, and answers", async || {
+        let found: Host = get(&admin, "/api/v1/hosts/alpha").await;
+        let is_told = found.note.contains("refused as not valid yet") && found.note.contains("clock says");
+        (found.contact == Contact::Lost && is_told).then_some(())
+    })
+    .await;
+    let status: ClusterStatus = get(&admin, "/api/v1/cluster").await;
+    let told = |words: &str| status.attention.iter().any(|line| line.contains(words));
+    assert!(told("host 'alpha' does not report, and is not off") && !told("--is-off"), "{:?}", status.attention);
+    let refused = send(&admin, Method::POST, "/api/v1/hosts/alpha/fence", r#"{"is_off":true}"#).await;
+    let problem: ProblemDetails = refused.json().unwrap();
+    assert!(refused.status == 409 && problem.detail.contains("'alpha' is not off"), "{problem:?}");
+    controller.stop().await;
+}
+
 #[test]
 fn what_of_certificates_needs_a_person_is_told_by_the_controller() {
     let ca = ClusterCa::create("lab").unwrap();
@@ -128,6 +156,9 @@ fn what_of_certificates_needs_a_person_is_told_by_the_controller() {
     assert!(told(&without, 250)[0].contains("the certificate of the controller 'c1' ends on"));
     let with = Signer::new(Some(ca), days(365));
     assert!(told(&with, 250).is_empty());
+    // The clock was ahead when the controller was started, and was set right since.
+    let back = with.attention(&own, SystemTime::now() - days(40));
+    assert!(back.len() == 1 && back[0].contains("so hosts refuse it: set the clock"), "{back:?}");
     // Then a certificate would last for less than a year.
     let late = told(&with, 3652 - 300);
     assert!(late.len() == 1 && late[0].contains("the cluster's CA ends on"), "{late:?}");

@@ -10,10 +10,11 @@ use skein_api::cluster::{Operation, StoreKind, Token, UnixMs};
 use skein_cluster::{ClusterRecord, Settings, TokenRecord};
 use skein_controller::client::{Answered, Client};
 use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, MIGRATIONS, Member, boot_clock, wall};
+use skein_controller::handshakes::PortTls;
 use skein_controller::http::{router, sha256_hex};
 use skein_controller::server::{ServerSettings, serve};
 use skein_controller::signer::Signer;
-use skein_identity::{ClusterCa, ControllerIdentity, ControllerNames, Validity, controller_server_config};
+use skein_identity::{ClusterCa, ControllerIdentity, ControllerNames, Validity};
 use skein_store::election::TermBase;
 use skein_store::schema::open_schema;
 use skein_store::{Key, Operation as Put, Store, Transaction, Value};
@@ -99,7 +100,7 @@ impl TestCluster {
         let signer = Arc::new(Signer::new(ca, self.valid_for));
         let router = router(driver.clone(), signer.clone(), identity.clone());
         let (stop, stopped) = oneshot::channel::<()>();
-        let tls = controller_server_config(&identity);
+        let tls = PortTls::new(&identity).unwrap();
         let serving = serve(listener, driver.clone(), router, tls, signer, server, async {
             let _ = stopped.await;
         });

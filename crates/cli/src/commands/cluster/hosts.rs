@@ -66,16 +66,22 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
 }
 
 fn cpu(host: &Host) -> String {
-    let used = host.load.zip(host.cpus).filter(|(_, cpus)| *cpus > 0);
+    let used = host.load.or(host.last_load).zip(host.cpus).filter(|(_, cpus)| *cpus > 0);
     let used = used.map(|(load, cpus)| format!("{} % of ", load.cpu_millicores / 10 / u64::from(cpus)));
-    host.cpus.map(|cpus| used.unwrap_or_default() + &cpus.to_string()).unwrap_or_default()
+    host.cpus.map(|cpus| used.unwrap_or_default() + &cpus.to_string() + last(host)).unwrap_or_default()
 }
 
-/// Returns how much RAM is free. Of a host that does not report nobody knows.
+/// Returns how much RAM is free. Of a host that does not report it is what was free when it last did.
 fn ram(host: &Host) -> String {
-    let free = host.load.zip(host.ram_bytes);
-    let free = free.map(|(load, all)| format!("{} of {}", about_bytes(load.ram_available_bytes), about_bytes(all)));
+    let free = host.load.or(host.last_load).zip(host.ram_bytes);
+    let free = free
+        .map(|(load, all)| format!("{} of {}{}", about_bytes(load.ram_available_bytes), about_bytes(all), last(host)));
     free.unwrap_or_else(|| "-".to_owned())
+}
+
+/// Marks what a host that does not report said last.
+fn last(host: &Host) -> &'static str {
+    if host.load.is_none() && host.last_load.is_some() { " (last known)" } else { "" }
 }
 
 /// Shows a host, and its VMs.
