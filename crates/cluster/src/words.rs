@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use jiff::Timestamp;
 use skein_api::Refusal;
 use skein_api::cluster::UnixMs;
 
@@ -47,18 +48,8 @@ pub fn error_chain(error: &dyn Error) -> String {
 
 /// Returns a time in words, by the minute.
 pub(crate) fn utc_words(at: UnixMs) -> String {
-    let minutes = at.0 / 60_000;
-    let (days, of_day) = (minutes / 1440, minutes % 1440);
-    // Years begin in March here, so that a leap day is a year's last; 146 097 days are 400 years.
-    let since_march = days + 719_468;
-    let (era, of_era) = (since_march / 146_097, since_march % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", of_day / 60, of_day % 60)
+    let time = i64::try_from(at.0).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| "no date".to_owned(), |time| time.strftime("%F %H:%M UTC").to_string())
 }
 
 #[cfg(test)]
@@ -68,11 +59,7 @@ mod tests {
     #[test]
     fn a_time_is_told_by_the_minute() {
         let told = |seconds: u64| utc_words(UnixMs(seconds * 1000 + 999));
-        assert_eq!(told(0), "1970-01-01 00:00 UTC");
-        assert_eq!(told(951_782_399), "2000-02-28 23:59 UTC");
-        assert_eq!(told(951_782_400), "2000-02-29 00:00 UTC");
-        assert_eq!(told(1_772_323_200), "2026-03-01 00:00 UTC");
         assert_eq!(told(1_795_851_045), "2026-11-28 07:30 UTC");
-        assert_eq!(told(4_107_542_400), "2100-03-01 00:00 UTC");
+        assert_eq!(utc_words(UnixMs(u64::MAX)), "no date");
     }
 }
