@@ -7,7 +7,7 @@ use crate::observed::{Observed, SessionId, ShownCertificate};
 use crate::records::{HostRecord, MoveByHandRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
-use crate::view::{is_guest, run_state};
+use crate::view::{is_guest, is_on_its_way, run_state};
 
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
@@ -122,6 +122,7 @@ impl Controller {
             CommandPurpose::Offer { operation, index } => self.offered(now, &operation, index, reply),
             CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
+            CommandPurpose::Withdraw { operation, index } => self.withdrawn(now, &operation, index, reply),
             CommandPurpose::Look { host, asked_ms, proofs } => self.looked(host, asked_ms, proofs, reply),
             CommandPurpose::Relay { asked } => self.relayed(now, asked, reply),
             // What came of it is reported.
@@ -311,6 +312,7 @@ impl Controller {
                 self.missing.remove(name);
                 self.tables.put(name, found.put_on(&target, state, now.wall));
                 self.epoch += 1;
+                self.fail_over_late(now, &target);
             }
             None if self.has(Planted::MissingForgotten) => self.tables.delete::<VmRecord>(name),
             None => drop(self.missing.entry(name.to_owned()).or_insert(now.mono_ms)),
@@ -349,7 +351,7 @@ impl Controller {
     fn note_moves_by_hand(&mut self, host: &str, asked: Option<&[MigrationId]>) {
         let Some(observed) = self.observed.get(host).filter(|observed| observed.is_whole) else { return };
         let is_over = |id: &MigrationId| match observed.migrations.get(id) {
-            Some(migration) => has_stayed(migration),
+            Some(migration) => has_stayed(migration) || has_come_back(observed, migration),
             None => asked.is_some_and(|asked| !asked.contains(id)),
         };
         let vms = self.tables.vms_of(host);
@@ -455,10 +457,19 @@ impl Controller {
     }
 }
 
-/// Returns the last migration by which a VM left a host, by that host's word.
+/// Returns the migration by which a VM left a host, by that host's word, unless the VM has come back since.
 fn last_departure<'a>(observed: &'a Observed, vm: &str) -> Option<&'a Migration> {
-    let has_left = |of: &&Migration| of.vm == vm && of.role == Role::Source && of.outcome == Some(Outcome::Moved);
-    observed.migrations.values().filter(has_left).max_by(|one, other| one.begun.cmp(&other.begun))
+    let has_moved = |of: &&Migration| of.vm == vm && of.outcome == Some(Outcome::Moved);
+    let last = observed.migrations.values().filter(has_moved).max_by(|one, other| one.begun.cmp(&other.begun));
+    last.filter(|of| of.role == Role::Source)
+}
+
+/// Returns whether a VM that left a host by a migration is there again.
+fn has_come_back(observed: &Observed, migration: &Migration) -> bool {
+    let there = observed.vms.get(&migration.vm).filter(|vm| !is_on_its_way(vm.state));
+    migration.role == Role::Source
+        && migration.outcome == Some(Outcome::Moved)
+        && there.is_some_and(|vm| vm.migration != Some(migration.id))
 }
 
 /// Returns whether the source of a migration says that the guest has not left it.

@@ -410,6 +410,10 @@ impl Controller {
         if let Some(answer) = refusal {
             return answer;
         }
+        if let Some(vm) = off.first().filter(|_| !found.contact.is_off() && self.reporting(host).is_none()) {
+            let message = format!("'{vm}' was off on '{host}' when that last reported, and may run since");
+            return Answer::conflict(message, self.unless_answering(host, silent_cure(host)));
+        }
         if !off.is_empty() && !force {
             let message = format!("'{host}' has VMs that are off: {}", off.join(", "));
             let cure = format!(

@@ -226,6 +226,8 @@ pub(crate) enum CommandPurpose {
     Offer { operation: String, index: usize },
     /// To call a move off.
     CallOff { operation: String, index: usize },
+    /// To call off what was asked for, for a move of which no migration is known, and to hear which was begun.
+    Withdraw { operation: String, index: usize },
     /// To settle a migration in doubt whose other host is off.
     Settle { host: String, migration: MigrationId },
     /// To do what an operation is for that has no moves.

@@ -223,6 +223,7 @@ impl Host {
                 Ok(id) if self.call_off(id, FailureReason::Cancelled) => Reply::Done,
                 _ => refused("no such migration is under way"),
             },
+            Request::MigrationWithdraw { id } => self.withdraw(&id),
             Request::VmStart { from, .. } => {
                 let vm = match from {
                     VmOrigin::Definition { file, .. } => file.trim_end_matches(".toml").to_owned(),
@@ -316,6 +317,14 @@ impl Host {
         let after_ms = SETUP_MS + copy_ms * 7 / 10 + self.dice.below(copy_ms as usize * 8 / 10) as u64;
         self.wishes.push(Wish::Copies { migration: id, after_ms });
         Reply::Migration(Box::new(migration))
+    }
+
+    /// Calls off what was asked for under a name. Nothing that was asked for is still on its way here.
+    fn withdraw(&mut self, name: &str) -> Reply {
+        let Some(id) = self.asked.get(name).copied() else { return Reply::Done };
+        self.call_off(id, FailureReason::Cancelled);
+        let of = self.migrations.get(&id);
+        of.map_or_else(|| refused("it was long ago"), |of| Reply::Migration(Box::new(of.clone())))
     }
 
     /// Goes on with a migration whose copy is done: the guest is handed over, or it fails.

@@ -276,14 +276,11 @@ fn obey(
             migrate(world, host, (request_id, id), &vm, &to)
         }
         Request::VmList => Reply::Vms { vms: world.agents[host].views().into_values().collect() },
-        Request::MigrationCancel { id } => {
-            let found = u64::from_str_radix(&id, 16).ok();
-            let Some(flight) = found.and_then(|id| world.migrations.get_mut(&id)) else {
-                return Some(refused("no such migration is under way"));
-            };
-            flight.called_off = Some(FailureReason::Cancelled);
-            Reply::Done
-        }
+        Request::MigrationCancel { id } => match u64::from_str_radix(&id, 16) {
+            Ok(id) if call_off(world, id) => Reply::Done,
+            _ => refused("no such migration is under way"),
+        },
+        Request::MigrationWithdraw { id } => withdraw(world, host, id),
         Request::VmStart { from, .. } => {
             let (vm, is_defined) = match &from {
                 VmOrigin::Definition { file, .. } => (file.trim_end_matches(".toml"), false),
@@ -450,9 +447,27 @@ fn stop_vm(world: &mut World, host: usize, vm: &str, force: bool) -> Reply {
 }
 
 /// Begins a migration, which gets this id.
+fn call_off(world: &mut World, id: u64) -> bool {
+    let flight = world.migrations.get_mut(&id);
+    flight.map(|flight| flight.called_off = Some(FailureReason::Cancelled)).is_some()
+}
+
+/// Calls off what was asked for under a name, under which nothing is begun any more.
+fn withdraw(world: &mut World, host: usize, name: String) -> Reply {
+    let Some(id) = world.agents[host].requests.get(&name).copied() else {
+        world.agents[host].withdrawn.insert(name);
+        return Reply::Done;
+    };
+    call_off(world, id);
+    Reply::Migration(Box::new(world.agents[host].migrations[&id].clone()))
+}
+
 pub fn migrate(world: &mut World, host: usize, (request_id, id): (Option<String>, u64), vm: &str, to: &str) -> Reply {
     if let Some(known) = request_id.as_ref().and_then(|name| world.agents[host].requests.get(name)) {
         return Reply::Migration(Box::new(world.agents[host].migrations[known].clone()));
+    }
+    if request_id.as_ref().is_some_and(|name| world.agents[host].withdrawn.contains(name)) {
+        return refused("it was called off before it came");
     }
     let Some(target) = world.agents.iter().position(|agent| agent.name == to) else { return refused("no such host") };
     let Some(guest) = world.agents[host].guests.get(vm).filter(|guest| guest.runs).cloned() else {

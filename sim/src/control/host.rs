@@ -111,6 +111,8 @@ pub struct Agent {
     pub questions: BTreeMap<u64, Question>,
     /// What the agent has on its disk: requests that it knows, migrations, the highest term.
     pub requests: BTreeMap<String, u64>,
+    /// The names under which no migration is begun any more.
+    pub withdrawn: BTreeSet<String>,
     /// What came of named starts.
     pub starts: BTreeMap<String, Start>,
     pub migrations: BTreeMap<u64, Migration>,
@@ -149,6 +151,7 @@ impl Agent {
             starting: BTreeMap::new(),
             questions: BTreeMap::new(),
             requests: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             starts: BTreeMap::new(),
             migrations: BTreeMap::new(),
             highest: Term(0),

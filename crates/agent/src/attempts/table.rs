@@ -1,5 +1,6 @@
 //! Keeps the requests of the last day, and has the thread that begins their next attempts.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -28,6 +29,8 @@ use crate::random::random;
 const KEEP_TIME: SignedDuration = SignedDuration::from_hours(24);
 /// Bounds the remembered requests: of those that are over the oldest is forgotten first.
 const KEPT_MAX: usize = 1024;
+/// Bounds the request ids that are remembered under which nothing is begun any more.
+const WITHDRAWN_MAX: usize = 1024;
 /// Bounds the attempts that are checked and begun at once, beside those that clients wait for.
 const BEGINNING_MAX: usize = 8;
 /// Bounds a check and a begin: another host is asked for 20 s at most, and may be slow to be found.
@@ -102,6 +105,9 @@ impl Entry {
 struct Table {
     entries: Vec<Entry>,
     last_key: u64,
+    /// The request ids under which nothing is begun any more, the last last. Who asked under an earlier one has asked an
+    /// earlier agent, or long ago.
+    withdrawn: VecDeque<String>,
 }
 
 impl Table {
@@ -116,6 +122,18 @@ impl Table {
         let key = RequestKey(self.last_key);
         self.entries.push(Entry { key, request_id, asked_at, attempts, guest, placement: None, is_unsaved: false });
         key
+    }
+
+    fn withdraw(&mut self, request_id: &str) {
+        if !self.is_withdrawn(request_id) {
+            self.withdrawn.push_back(request_id.to_owned());
+            let excess = self.withdrawn.len().saturating_sub(WITHDRAWN_MAX);
+            self.withdrawn.drain(..excess);
+        }
+    }
+
+    fn is_withdrawn(&self, request_id: &str) -> bool {
+        self.withdrawn.iter().any(|of| of == request_id)
     }
 
     fn get(&self, key: RequestKey) -> Option<&Entry> {
@@ -204,6 +222,9 @@ impl<S: Starter> AttemptTable<S> {
             {
                 return Ok(begun);
             }
+            if request_id.is_some_and(|request_id| table.is_withdrawn(request_id)) {
+                return Err(withdrawn().into());
+            }
             let now = Timestamp::now();
             table.forget(now).iter().for_each(|request| shared.store.remove(request));
             if table.entries.len() >= KEPT_MAX {
@@ -257,12 +278,32 @@ impl<S: Starter> AttemptTable<S> {
             CancelStep::Nothing => {}
             CancelStep::TooLate => return Ok(false),
         }
-        saved.map(|()| true).map_err(|error| Refusal {
-            message: format!("the migration is called off, but that cannot be written down: {error}"),
-            cure: "make room on the file system of the agent's state, before the agent is started again: it would go \
-                   on with what it was asked for"
-                .into(),
-        })
+        saved.map(|()| true).map_err(|error| unsaved(&error))
+    }
+
+    /// Calls off the request of this id, also one that comes later or is being checked: nothing is begun under the id
+    /// any more. Returns the newest migration that was begun under the id. `None`: none was.
+    ///
+    /// # Errors
+    ///
+    /// The request is still being checked, and what comes of it is not known; or as [`AttemptTable::cancel`].
+    pub(crate) fn withdraw(&self, request_id: &str) -> Result<Option<MigrationId>, Refusal> {
+        let shared = &self.shared;
+        let mut table = shared.table.lock();
+        table.withdraw(request_id);
+        shared.look_after(&mut table, Instant::now());
+        let Some(entry) = table.entries.iter_mut().find(|entry| entry.request_id.as_deref() == Some(request_id)) else {
+            return Ok(None);
+        };
+        let step = entry.attempts.cancel();
+        let saved = shared.save(entry);
+        shared.changed.notify_all();
+        if let CancelStep::CallOff(id) = step {
+            shared.starter.call_off(id);
+        }
+        saved.map_err(|error| unsaved(&error))?;
+        shared.wait_until_checked(&mut table, request_id)?;
+        Ok(table.of_request(request_id).and_then(|entry| entry.attempts.newest()))
     }
 
     /// Returns the newest migration of the request that once began this migration.
@@ -307,6 +348,19 @@ impl<S: Starter> Drop for AttemptTable<S> {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn unsaved(error: &io::Error) -> Refusal {
+    Refusal {
+        message: format!("the migration is called off, but that cannot be written down: {error}"),
+        cure: "make room on the file system of the agent's state, before the agent is started again: it would go on \
+               with what it was asked for"
+            .into(),
+    }
+}
+
+fn withdrawn() -> Refusal {
+    Refusal { message: "this request was called off before it came".into(), cure: "ask under another id".into() }
 }
 
 fn too_many() -> Refusal {
@@ -409,6 +463,21 @@ impl<S: Starter> Shared<S> {
         }
     }
 
+    /// Waits until the first attempt of the request of this id has begun, or was refused.
+    fn wait_until_checked(
+        &self,
+        table: &mut parking_lot::MutexGuard<'_, Table>,
+        request_id: &str,
+    ) -> Result<(), Refusal> {
+        let is_beginning =
+            |table: &mut Table| table.of_request(request_id).is_some_and(|entry| entry.attempts.newest().is_none());
+        if self.changed.wait_while_for(table, is_beginning, BEGIN_TIME).timed_out() {
+            let message = "the same request was made before, and is still being checked".into();
+            return Err(Refusal { message, cure: "ask again".into() });
+        }
+        Ok(())
+    }
+
     /// Returns the request of this id, once its first attempt has begun; `None`: there is none.
     fn begun_before(
         &self,
@@ -416,12 +485,7 @@ impl<S: Starter> Shared<S> {
         request_id: &str,
         asked: &AskedMigration,
     ) -> Result<Option<Begun>, NotBegun> {
-        let is_beginning =
-            |table: &mut Table| table.of_request(request_id).is_some_and(|entry| entry.attempts.newest().is_none());
-        if self.changed.wait_while_for(table, is_beginning, BEGIN_TIME).timed_out() {
-            let message = "the same request was made before, and is still being checked".into();
-            return Err(Refusal { message, cure: "ask again".into() }.into());
-        }
+        self.wait_until_checked(table, request_id)?;
         let Some(entry) = table.of_request(request_id) else { return Ok(None) };
         let before = entry.attempts.asked();
         if before != asked {
@@ -761,6 +825,36 @@ mod tests {
         let over = |standing| matches!(standing, Some(Standing::Over(_, AttemptsEnd::Refused(_))));
         world.wait("the end", || over(world.table.standing(first.key)));
         assert_eq!((world.begun(), world.starter.state.lock().checks), (1, 1));
+    }
+
+    #[test]
+    fn nothing_is_begun_under_a_request_id_that_was_withdrawn() {
+        let world = World::new();
+        assert_eq!(world.table.withdraw("a name"), Ok(None));
+        assert!(matches!(world.table.begin(asked(1), Some("a name")), Err(NotBegun::Refused(_))));
+        assert_eq!(world.begun(), 0);
+
+        // One that is being checked is called off as soon as it has begun.
+        world.starter.state.lock().check_time = Duration::from_millis(200);
+        let checked = thread::scope(|scope| {
+            let begun = scope.spawn(|| world.table.begin(asked(3), Some("checked")).unwrap().migration);
+            world.wait("the check", || world.starter.state.lock().checks == 1);
+            let withdrawn = world.table.withdraw("checked").unwrap();
+            let begun = begun.join().unwrap();
+            assert_eq!(withdrawn, Some(begun));
+            begun
+        });
+        world.wait("the word", || world.starter.state.lock().called_off == [checked]);
+
+        // Between two attempts no other is begun.
+        world.starter.state.lock().check_time = Duration::ZERO;
+        let paused = world.begin(3, Some("paused"));
+        world.fail(paused.migration);
+        world.wait("the pause", || world.table.standing(paused.key) == Some(Standing::Between(paused.migration)));
+        assert_eq!(world.table.withdraw("paused"), Ok(Some(paused.migration)));
+        let over = Standing::Over(paused.migration, AttemptsEnd::Migration);
+        assert_eq!(world.table.standing(paused.key), Some(over));
+        assert_eq!(world.begun(), 2);
     }
 
     #[test]

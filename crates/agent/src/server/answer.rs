@@ -59,6 +59,7 @@ impl RequestServer {
             Request::MigrationShow { id } => self.migration_show(&id),
             Request::MigrationWatch { id } => self.migration_watch(&id, say),
             Request::MigrationCancel { id } => self.migration_cancel(&id),
+            Request::MigrationWithdraw { id } => self.migration_withdraw(&id),
             Request::MigrationLimit { id, rate_bits_per_s } => self.migration_limit(&id, rate_bits_per_s),
             Request::HostLimit { rate_bits_per_s, for_s } => {
                 let limit = rate_bits_per_s.and_then(Rate::of_bits_per_s);

@@ -75,14 +75,26 @@ impl RequestServer {
             let cure = newest.map_or_else(String::new, |newest| format!("its newest attempt is migration {newest}"));
             return Err(Box::new(refusal(format!("migration {} is over", migration.id), &cure)));
         }
-        let is_settled = || self.view(id).is_ok_and(|migration| migration.outcome.is_some());
-        wait_until(CANCEL_TIME, is_settled);
-        let now = self.view(id)?;
+        let now = self.settled(id)?;
         if now.outcome.is_none() && now.why.is_none() {
             let cure = "it cannot be called off any more; follow it with `skein migration watch`";
             return Err(Box::new(refusal("the guest is the target's already", cure)));
         }
         Ok(Reply::Migration(Box::new(now)))
+    }
+
+    /// Waits for a while until a migration that is called off is over, and returns how it stands.
+    fn settled(&self, id: MigrationId) -> Answered<Migration> {
+        wait_until(CANCEL_TIME, || self.view(id).is_ok_and(|migration| migration.outcome.is_some()));
+        self.view(id)
+    }
+
+    /// Calls off what was asked for under a request id, and begins nothing under that id any more.
+    pub(super) fn migration_withdraw(&self, request_id: &str) -> Answered<Reply> {
+        match self.attempts.withdraw(request_id).map_err(Box::new)? {
+            Some(newest) => Ok(Reply::Migration(Box::new(self.settled(newest)?))),
+            None => Ok(Reply::Done),
+        }
     }
 
     /// Limits how fast a migration sends. The next attempt of its request has the limit that the request has.

@@ -107,6 +107,7 @@ impl Request {
             | Request::VmForget { name }
             | Request::VmOffer { name } => vm(name),
             Request::VmReserve { reservation, offer: _ } => request_id(reservation),
+            Request::MigrationWithdraw { id } => request_id(id),
             Request::VmRelease { name, reservation, keep: _ } => {
                 vm(name)?;
                 request_id(reservation)

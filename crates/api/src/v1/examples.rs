@@ -62,6 +62,7 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationShow { id: "0123".into() },
         Request::MigrationWatch { id: name() },
         Request::MigrationCancel { id: name() },
+        Request::MigrationWithdraw { id: "1795687159798-000028.0.1".into() },
         Request::MigrationLimit { id: name(), rate_bits_per_s: Some(1_000_000_000) },
         Request::MigrationLimit { id: name(), rate_bits_per_s: None },
         Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },

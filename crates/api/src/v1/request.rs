@@ -183,6 +183,13 @@ pub enum Request {
         /// The migration, as in `MigrationShow`.
         id: String,
     },
+    /// Call off what was asked for under a request id: nothing is begun under that id any more. →
+    /// [`Reply::Migration`](super::Reply::Migration), the last that was begun under that id; or
+    /// [`Reply::Done`](super::Reply::Done): none was, and none will be. An error says nothing: it is to be asked again.
+    MigrationWithdraw {
+        /// The request id.
+        id: String,
+    },
     /// Limit how fast a migration sends from now on. → [`Reply::Migration`](super::Reply::Migration)
     MigrationLimit {
         /// The migration, as in `MigrationShow`.

@@ -200,7 +200,9 @@ impl Controller {
         let leaving = guests.iter().filter_map(|vm| self.waited_for(vm)).filter(|of| is_held(of));
         let leaving = leaving.map(|of| {
             let vm = self.tables.vms.get(&of.vm).map(|found| &found.value);
-            (of.source.clone(), of.id, self.refusal(vm, Some(&of.target)).is_none())
+            // One that does not report may be switched off, with its guests.
+            let switches = self.refusal(vm, Some(&of.target)).is_none() && self.reporting(&of.target).is_some();
+            (of.source.clone(), of.id, switches)
         });
         let comes = self.waited_for_to(host);
         let all: Vec<(String, MigrationId, bool)> =

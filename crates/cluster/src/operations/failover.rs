@@ -12,6 +12,7 @@ use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
 use crate::view::{is_guest, is_on_its_way};
+use crate::words::NOBODY;
 
 impl Controller {
     /// Notes that a host is off, as somebody has made sure of. Its guests are started elsewhere, if that is set.
@@ -21,6 +22,11 @@ impl Controller {
         self.heard_since_restore(host);
         self.forget_said(host, "the host is proven to be off");
         self.look_at_untold(now);
+        self.begin_failover(now, host, by)
+    }
+
+    /// Starts the guests of a host elsewhere that is proven to be off, if that is set and there are any.
+    fn begin_failover(&mut self, now: Now, host: &str, by: &str) -> Option<Operation> {
         if !self.tables.settings.value.failover.restart || self.lost_guests(host).is_empty() {
             return None;
         }
@@ -28,6 +34,14 @@ impl Controller {
         let failover = self.begin_operation(now, kind, OperationState::Planning, by);
         self.look_where_needed(now);
         Some(failover)
+    }
+
+    /// Starts a guest elsewhere of which is told late that it went to a host, which is proven to be off.
+    pub(crate) fn fail_over_late(&mut self, now: Now, host: &str) {
+        let is_dead = self.tables.hosts.get(host).is_some_and(|found| found.value.contact == Contact::Off);
+        if is_dead && !self.fails_over(host) {
+            self.begin_failover(now, host, NOBODY);
+        }
     }
 
     /// Returns whether the guests of a host are being started elsewhere.
@@ -99,13 +113,16 @@ impl Controller {
         let target = move_by_hand.map(|of| of.to.as_str());
         let is_asked = |host: &str| is_missing || target == Some(host) || !has_reported(dead);
         let is_known = |host: &str| !is_asked(host) || self.has_not_since(host, dead, vm);
+        // It may have been given anything since the backup.
+        let is_of_backup = |host: &HostRecord| host.is_unheard_since_restore;
         let may_be_on = |name: &str, host: &HostRecord| match host.contact {
             Contact::Online | Contact::Lost => true,
             // The target may have joined anew since.
             contact => target == Some(name) && !contact.is_off(),
         };
         let hosts = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead);
-        let others = hosts.filter(|(name, host)| may_be_on(name, &host.value) && !is_known(name));
+        let others =
+            hosts.filter(|(name, host)| is_of_backup(&host.value) || may_be_on(name, &host.value) && !is_known(name));
         let outside = target.filter(|target| !self.tables.hosts.contains_key(*target));
         others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
     }

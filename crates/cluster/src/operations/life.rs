@@ -301,7 +301,14 @@ impl Controller {
         };
         let host = record.host.clone().unwrap_or_default();
         let contact = self.tables.hosts.get(&host).map(|found| found.value.contact);
-        if is_stop && contact.is_some_and(Contact::is_off) {
+        if contact.is_some_and(Contact::is_off) && !is_stop {
+            let why = format!("{host} is off, and would still know it: delete it when {host} is back");
+            return self.end_command(now, operation, OperationState::Failed, &why);
+        }
+        if let Some(silent) = contact.filter(|of| of.is_off()).and_then(|_| self.awaited(&host, &vm).pop_first()) {
+            return self.wait_for_host(now, operation, &silent);
+        }
+        if contact.is_some_and(Contact::is_off) {
             self.tables.put(&vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..record });
             return self.end_command(
                 now,

@@ -21,6 +21,8 @@ pub(super) const DEADLINE_OVER: &str = "its deadline ran out";
 const WAITS: &str = "it waits until ";
 /// How many of these are told.
 const WAITS_TOLD_MAX: usize = 3;
+/// How often an agent is asked to call off what it was asked for, in milliseconds.
+const WITHDRAW_MS: u64 = 1000;
 /// The migrations at once that an agent allows whose facts are not known.
 const SLOTS_UNKNOWN: u32 = 2;
 /// What a core moves of guests' memory in a second at least, QEMU, TLS and compression together.
@@ -232,6 +234,49 @@ impl Controller {
         }
     }
 
+    /// Asks the source's agent to call off what it was asked for, and which migration came of that: it may be checking
+    /// yet, or about to begin again. What it says of the guest meanwhile settles nothing.
+    fn withdraw(&mut self, now: Now, operation: &mut Operation, index: usize) {
+        let of = &mut operation.moves[index];
+        let Some(session) = self.reporting(&of.from).and_then(|source| source.session) else { return };
+        let purpose = CommandPurpose::Withdraw { operation: operation.id.clone(), index };
+        if !self.is_asked(&purpose) && !of.not_before.is_some_and(|time| now.is_before(time)) {
+            of.not_before = Some(now.in_ms(WITHDRAW_MS));
+            let id = request_name(&operation.id, index, of.attempts);
+            self.send(session, purpose, None, Request::MigrationWithdraw { id });
+        }
+    }
+
+    /// Takes the answer to that.
+    pub(crate) fn withdrawn(&mut self, now: Now, id: &str, index: usize, reply: Reply) {
+        let Some(mut operation) = self.operation(id) else { return };
+        let Some(of) = operation.moves.get_mut(index) else { return };
+        if of.state != MoveState::Begun || of.migration.is_some() {
+            return;
+        }
+        match reply {
+            Reply::Migration(migration) => self.note_begun(of, *migration),
+            Reply::Done => {
+                self.settle_unknown(now, of);
+                let off = of.to.clone().filter(|to| self.is_off(to));
+                if let Some(to) = off.filter(|_| of.state == MoveState::Left) {
+                    fail(now, of, format!("{to} is off"));
+                }
+                self.epoch += u64::from(of.state.is_over());
+            }
+            // This says nothing.
+            _ => return,
+        }
+        self.save_operation(now, operation);
+    }
+
+    fn note_begun(&mut self, of: &mut Move, migration: Migration) {
+        of.migration = Some(migration.id);
+        if let Some(observed) = self.observed.get_mut(&of.from) {
+            observed.migrations.insert(migration.id, migration);
+        }
+    }
+
     // ---- what becomes of them ----
 
     /// Takes the answer to the request for a migration.
@@ -247,12 +292,7 @@ impl Controller {
             return self.save_operation(now, operation);
         }
         match reply {
-            Reply::Migration(migration) => {
-                of.migration = Some(migration.id);
-                if let Some(observed) = self.observed.get_mut(&of.from) {
-                    observed.migrations.insert(migration.id, *migration);
-                }
-            }
+            Reply::Migration(migration) => self.note_begun(of, *migration),
             Reply::Check(check) => {
                 let blocks = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
                 let words: Vec<String> = blocks.map(|problem| problem.what.clone()).collect();
@@ -335,11 +375,8 @@ impl Controller {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
             let is_asked = self.is_asked(&purpose);
             if operation.state == OperationState::Cancelling || is_target_off {
-                let own = &mut operation.moves[index];
-                self.settle_unknown(now, own, is_asked);
-                if is_target_off && own.state == MoveState::Left {
-                    fail(now, own, format!("{to} is off"));
-                    self.epoch += 1;
+                if !is_asked {
+                    self.withdraw(now, operation, index);
                 }
             } else if !is_asked && !self.has(Planted::BegunForgotten) {
                 // An agent that was asked before answers with the same migration.
@@ -400,16 +437,17 @@ impl Controller {
         let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall);
         self.missing.remove(vm);
         self.tables.put(vm, moved);
+        self.fail_over_late(now, to);
         // What the host has said of the guest did not count before.
         if let Some(there) = self.reporting(to).and_then(|observed| observed.vms.get(vm)).cloned() {
             self.note_vm(now, to, &there);
         }
     }
 
-    /// Settles a move that is called off and whose migration is not known: the agent was perhaps never asked. It obeys
-    /// no command of an earlier leader any more, so that what is reported now is all there is.
-    fn settle_unknown(&self, now: Now, of: &mut Move, is_asked: bool) {
-        let Some(source) = self.reporting(&of.from).filter(|_| !is_asked) else { return };
+    /// Settles a move that is called off and whose migration is not known: the agent says that it has begun none, or
+    /// remembers none, and will begin none. What is reported now is all there is.
+    fn settle_unknown(&self, now: Now, of: &mut Move) {
+        let Some(source) = self.reporting(&of.from) else { return };
         if let Some(vm) = source.vms.get(&of.vm).filter(|vm| vm.state != VmState::Moved) {
             return match vm.migration {
                 Some(id) => of.migration = Some(id),

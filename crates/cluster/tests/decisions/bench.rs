@@ -216,6 +216,22 @@ impl Bench {
         }
     }
 
+    /// Connects a host's agent, which reports all that it has, and these migrations.
+    pub fn connect_with(&mut self, host: &str, migrations: Vec<Migration>) {
+        self.connect(host);
+        self.tell(host, HostReport { sequence: 2, migrations, ..HostReport::default() });
+    }
+
+    /// Has a host have a VM no more, without a report.
+    pub fn lose_vm(&mut self, host: &str, vm: &str) -> VmView {
+        self.vms.get_mut(host).and_then(|vms| vms.remove(vm)).expect("it is there")
+    }
+
+    /// Has hosts tell no more of migrations that somebody began.
+    pub fn forget_hands(&mut self) {
+        self.hands.clear();
+    }
+
     /// Connects a host's agent, which reports nothing yet.
     fn greet(&mut self, host: &str) -> SessionId {
         let session = self.number();
@@ -423,6 +439,10 @@ impl Bench {
                 if let Some(hand) = hand {
                     self.end_by_hand(&hand, if is_switch { Outcome::Moved } else { Outcome::CalledOff });
                 }
+            }
+            // It was never asked for.
+            Request::MigrationWithdraw { .. } => {
+                self.input(Input::AgentReply { session, command, reply: Box::new(Reply::Done) });
             }
             Request::VmStart { from, .. } => {
                 let vm = match from {

@@ -170,7 +170,12 @@ fn an_evacuation_does_not_wait_for_holds() {
     bench.wait_s(1);
     assert_eq!(bench.now(&begun).state, OperationState::Done);
     assert_eq!(bench.has("alpha"), ["web"]);
-    // To a host that takes no guests: it is called off, and moved elsewhere.
+    // To a host that takes no guests, or is silent: it is called off, and moved elsewhere.
+    let mut bench = self::bench(&HELD);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench.begin(evacuate("alpha"));
+    assert!(matches!(&bench.sent[0].request, Request::MigrationCancel { .. }), "{:?}", bench.sent);
     let mut bench = self::bench(&HELD);
     bench.drain("beta");
     let begun = bench.begin(evacuate("alpha"));

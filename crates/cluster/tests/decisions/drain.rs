@@ -239,6 +239,8 @@ fn a_drain_that_was_called_off_tells_the_truth_of_each_guest_after_a_restart() {
             bench.tell("alpha", HostReport { sequence: 3, migrations: vec![ended], ..HostReport::default() });
         }
         bench.wait_s(3);
+        // The agents remember nothing of what was asked for.
+        bench.obey_all();
         let over = bench.now(&begun);
         assert_eq!(over.state, OperationState::Cancelled, "{over:?}");
         for of in &over.moves {

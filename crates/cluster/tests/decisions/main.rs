@@ -4,6 +4,7 @@ mod attention;
 mod audit;
 mod bench;
 mod by_hand;
+mod called_off;
 mod certificates;
 mod clashes;
 mod clock;

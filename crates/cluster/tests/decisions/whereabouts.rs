@@ -1,8 +1,8 @@
 //! Where a guest is that the controller has not seen: nothing is started that may run there.
 
 use skein_api::cluster::{
-    Contact, FenceRequest, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, VmRunState,
-    VmSettings,
+    Contact, FenceRequest, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, StopVmRequest,
+    VmRunState, VmSettings,
 };
 use skein_api::{HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, VmState};
 use skein_cluster::{Answer, Ask, explained};
@@ -283,4 +283,135 @@ fn a_host_that_is_asked_for_its_word_is_not_removed_before_it_is_there() {
     bench.disconnect("gamma");
     assert!(bench.refused(remove()).cure.contains("skein host fence gamma --is-off"));
     assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+}
+
+fn moved(id: u64, role: Role, (from, to): (&str, &str), begun: &str) -> Migration {
+    let begun = format!("2026-11-25T{begun}:00:00.000Z");
+    Migration { outcome: Some(Outcome::Moved), begun, ..Migration::new(MigrationId(id), "web", role, from, to) }
+}
+
+#[test]
+fn a_guest_that_left_the_cluster_and_came_back_is_waited_for_no_more() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    let to_spare = moved(7, Role::Source, ("beta", "spare"), "12");
+    let view = bench.lose_vm("beta", "web");
+    let vms_gone = vec!["web".into()];
+    bench.tell("beta", HostReport { sequence: 2, vms_gone, migrations: vec![to_spare], ..HostReport::default() });
+    bench.wait_s(120);
+    assert_eq!(bench.controller.vm("web").unwrap().state, VmRunState::Lost);
+    bench.set_vm("beta", "web", view.state);
+    let migrations = vec![moved(8, Role::Target, ("spare", "beta"), "13")];
+    bench.tell("beta", HostReport { sequence: 3, migrations, ..HostReport::default() });
+    lose(&mut bench, "beta");
+    bench.begin(is_off("beta"));
+    bench.wait_s(3);
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_vm_that_came_back_and_was_forgotten_is_on_no_host_that_had_it_between() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let there = moved(7, Role::Source, ("beta", "gamma"), "12");
+    let back = moved(8, Role::Target, ("gamma", "beta"), "13");
+    bench.tell("beta", HostReport { sequence: 2, migrations: vec![there, back], ..HostReport::default() });
+    lose(&mut bench, "gamma");
+    bench.lose_vm("beta", "web");
+    let (vms_gone, vms_forgotten) = (vec!["web".into()], vec!["web".into()]);
+    bench.tell("beta", HostReport { sequence: 3, vms_gone, vms_forgotten, ..HostReport::default() });
+    assert!(bench.controller.vm("web").is_none());
+    assert_eq!(bench.ask(is_off("gamma")), Answer::Done, "it had nothing");
+}
+
+#[test]
+fn a_guest_of_which_is_told_late_that_it_went_to_a_dead_host_starts_elsewhere() {
+    for is_commanded in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("beta", "web");
+        match is_commanded {
+            false => bench.begin_by_hand(&HAND),
+            true => {
+                let request = MigrateRequest { to: Some("gamma".into()), ..MigrateRequest::default() };
+                bench.begin(Ask::Migrate { vm: "web".into(), request });
+                bench.begin_commanded(HAND.id);
+            }
+        }
+        lose(&mut bench, "beta");
+        lose(&mut bench, "gamma");
+        bench.ask(is_off("gamma"));
+        bench.forget_hands();
+        bench.lose_vm("beta", "web");
+        bench.connect_with("beta", vec![moved(HAND.id, Role::Source, ("beta", "gamma"), "12")]);
+        bench.wait_s(3);
+        bench.sent.retain(|sent| matches!(sent.request, Request::VmStart { .. }));
+        bench.obey_all();
+        assert_eq!(bench.has("alpha").len() + bench.has("beta").len(), 1, "{is_commanded}");
+    }
+}
+
+#[test]
+fn a_silent_host_whose_vms_were_off_is_not_removed_by_force() {
+    let mut bench = Bench::new(&["alpha", "gamma"]);
+    bench.set_vm("gamma", "web", VmState::Stopped);
+    // Somebody starts the VM there, and the host falls silent.
+    assert_eq!(bench.ask(Ask::StartByHand { host: "gamma".into(), vm: "web".into(), is_here: true }), Answer::Done);
+    bench.disconnect("gamma");
+    let remove = || Ask::RemoveHost { host: "gamma".into(), force: true };
+    for seconds in [0, 12] {
+        bench.wait_s(seconds);
+        assert!(bench.refused(remove()).cure.contains("skein host fence gamma --is-off"));
+    }
+    bench.ask(is_off("gamma"));
+    assert_eq!(bench.ask(remove()), Answer::Done);
+}
+
+#[test]
+fn a_deletion_ends_when_its_host_is_off() {
+    let mut bench = Bench::new(&["alpha", "gamma"]);
+    bench.set_vm("gamma", "web", VmState::Stopped);
+    let deletion = bench.begin(Ask::DeleteVm { vm: "web".into() });
+    lose(&mut bench, "gamma");
+    bench.ask(is_off("gamma"));
+    bench.wait_s(1);
+    let deletion = bench.now(&deletion);
+    assert!(deletion.state == OperationState::Failed && deletion.message.contains("gamma is off"), "{deletion:?}");
+}
+
+/// Whether it ended with its host is not known.
+#[test]
+fn a_stop_of_a_guest_that_may_have_gone_says_so() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let stop = StopVmRequest { timeout_s: 60, force: false };
+    let stop = bench.begin(Ask::StopVm { vm: "web".into(), request: stop });
+    bench.begin_by_hand(&HAND);
+    bench.disconnect("beta");
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+    bench.ask(is_off("beta"));
+    bench.wait_s(2);
+    let words = bench.now(&stop).message;
+    assert!(words.contains("waits for gamma"), "{words}");
+}
+
+#[test]
+fn a_failover_after_a_restore_waits_for_each_host() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let backup = bench.backup();
+    // It has gone since, and is said to be its former host's by the backup.
+    bench.set_vm("gamma", "web", VmState::Running);
+    bench.restore(backup);
+    ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+    lose(&mut bench, "beta");
+    let failover = bench.begin(is_off("beta"));
+    bench.wait_s(60);
+    let words = bench.now(&failover).message;
+    assert!(bench.sent.is_empty() && words.contains("gamma"), "{words} {:?}", bench.sent);
+    bench.connect("gamma");
+    bench.wait_s(3);
+    assert!(bench.sent.iter().all(|sent| !matches!(sent.request, Request::VmStart { .. })));
+    assert!(bench.now(&failover).state.is_over());
 }

@@ -166,6 +166,10 @@ impl World {
             }
             _ => {}
         }
+        if let Request::MigrationWithdraw { id } = &request {
+            let before = state.asked.get(id).map(|id| Reply::Migration(Box::new(state.migrations[id].clone())));
+            return Ok(before.unwrap_or(Reply::Done));
+        }
         let Request::Migrate { vm, to, detach: true, .. } = request else { return refused("not here") };
         let Some(name) = id else { return refused("it has no name") };
         if let Some(before) = state.asked.get(&name) {
