@@ -1,13 +1,14 @@
 //! Asks this host's kernel about the network, and programs that configure it.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
+use std::path::Path;
 
-use skein_network::{Answer, Ask, ENOENT, Source};
+use skein_network::{Answer, Ask, ENOENT, EtsHost, IeeeEts, Source, dcb_question, dcb_set_answer};
 
 use crate::ethtool::Ethtool;
 use crate::local_program;
-use crate::netlink::{ask, dump, generic};
+use crate::netlink::{ask, ask_within, dump, generic};
 
 /// Bounds the size of a file of `/proc` or `/sys`: `/proc/interrupts` of a host with 256 cores and 2,000 interrupts.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -17,9 +18,8 @@ const LINK_FIXED_BYTES: usize = 16;
 const ADDRESS_FIXED_BYTES: usize = 8;
 /// Holds the size of `struct tcmsg`.
 const QDISC_FIXED_BYTES: usize = 20;
-/// Asks for IEEE 802.1Qaz settings (`linux/dcbnl.h`).
-const DCB_CMD_IEEE_GET: u8 = 21;
-const DCB_ATTR_IFNAME: u16 = 1;
+/// Says how long a driver may take to set ETS. Some reset the NIC for that.
+const ETS_SECONDS: i64 = 30;
 // `linux/if_team.h`.
 const TEAM_CMD_OPTIONS_GET: u8 = 2;
 const TEAM_ATTR_TEAM_IFINDEX: u16 = 1;
@@ -59,13 +59,7 @@ impl Source for Kernel {
                 body[12..16].copy_from_slice(&handle.to_ne_bytes());
                 answer(dump(libc::RTM_GETTFILTER, &body, libc::RTM_NEWTFILTER).map(Answer::Messages))
             }
-            Ask::Dcb(nic) => {
-                let mut body = vec![0, DCB_CMD_IEEE_GET, 0, 0];
-                body.extend((4 + nic.len() as u16 + 1).to_ne_bytes());
-                body.extend(DCB_ATTR_IFNAME.to_ne_bytes());
-                body.extend(nic.bytes().chain([0]));
-                answer(ask(libc::RTM_GETDCB, &body).map(Answer::Bytes))
-            }
+            Ask::Dcb(nic) => answer(ask(libc::RTM_GETDCB, &dcb_question(nic)).map(Answer::Bytes)),
             Ask::Driver(nic, what) => match &self.ethtool {
                 Some(ethtool) => answer(ethtool.ask(nic, *what).map(Answer::Bytes).map_err(io::Error::from)),
                 None => Answer::Refused(ENOENT),
@@ -78,6 +72,30 @@ impl Source for Kernel {
             Ask::Link(path) => {
                 answer(fs::read_link(path).map(|target| Answer::Text(target.to_string_lossy().into_owned())))
             }
+        }
+    }
+}
+
+impl EtsHost for Kernel {
+    fn set_ets(&self, nic: &str, ets: &IeeeEts) -> io::Result<()> {
+        let answer = ask_within(libc::RTM_SETDCB, &ets.setting(nic), ETS_SECONDS)?;
+        let said = dcb_set_answer(&answer).ok_or(io::ErrorKind::InvalidData)?;
+        said.map_err(io::Error::from_raw_os_error)
+    }
+
+    fn keep(&self, path: &str, text: &str) -> io::Result<()> {
+        Path::new(path).parent().map_or(Ok(()), fs::create_dir_all)?;
+        let new = format!("{path}.new");
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    }
+
+    fn forget(&self, path: &str) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 }
@@ -124,6 +142,8 @@ mod tests {
         for nic in ["lo", "no-such-nic"] {
             assert!(matches!(kernel.ask(&Ask::Dcb(nic.into())), Answer::Refused(_)), "{nic}");
         }
+        let ets = serde_json::from_str(&format!("\"{}\"", "00".repeat(59))).unwrap();
+        assert!(kernel.set_ets("lo", &ets).unwrap_err().raw_os_error().is_some(), "nor can it be given any");
         // Loopback is no team; most kernels have no team driver at all.
         assert!(matches!(kernel.ask(&Ask::Team(1)), Answer::Refused(_)));
         for odd in ["../teamd/x", ".", "no-such-team"] {

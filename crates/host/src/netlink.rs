@@ -59,6 +59,13 @@ pub fn ask(request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     ask_one(&open(SockProtocol::NetlinkRoute)?, request, body)
 }
 
+/// Asks for something whose answer may take some seconds. Returns the answer's payload.
+pub fn ask_within(request: u16, body: &[u8], seconds: i64) -> io::Result<Vec<u8>> {
+    let socket = open(SockProtocol::NetlinkRoute)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(seconds))?;
+    ask_one(&socket, request, body)
+}
+
 fn ask_one(socket: &OwnedFd, request: u16, body: &[u8]) -> io::Result<Vec<u8>> {
     send(socket.as_raw_fd(), &message(request, libc::NLM_F_REQUEST as u16, 1, body), MsgFlags::empty())?;
     let mut buffer = vec![0; BUFFER_BYTES];

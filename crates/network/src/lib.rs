@@ -16,12 +16,17 @@ mod dcb;
 mod dcb_ends;
 mod device;
 mod driver;
+#[cfg(test)]
+mod ets_fake;
+mod ets_steps;
+mod ieee_ets;
 mod interface;
 mod layers;
 pub mod mac;
 mod nic;
 mod nic_list;
 mod ovs;
+mod own_ets;
 mod qos;
 mod rdma;
 mod source;
@@ -39,14 +44,17 @@ pub use dcb::{Application, Dcb, Dcbx, Ets, Pfc, Selector};
 pub use dcb_ends::{DcbEnd, DcbMismatch, NicDcb, compare_dcb, dcb_of};
 pub use device::{Device, Interrupt};
 pub use driver::{Channels, Driver, Duplex, Offloads, Rings, offloads};
+pub use ets_steps::{EtsError, EtsHost, EtsUndone, make_ets, undo_ets};
+pub use ieee_ets::{IeeeEts, asking as dcb_question, set_answer as dcb_set_answer};
 pub use interface::{Interface, read};
 pub use layers::{Bond, BondHash, BondMode, BondPort, Layer};
 pub use nic::{Counters, InterfaceAddress, Nic, NicError, uplink};
 pub use nic_list::nics;
 pub use ovs::{OvsBond, OvsBondMode, OvsMember, OvsPort, OvsUplink, questions as ovs_questions};
+pub use own_ets::{EtsPhase, EtsRecord, NoOwnEts, OwnEts, own_ets, plan_own_ets};
 pub use qos::{
-    AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines, queue,
-    removal_lines, share_lines, usual_nics,
+    AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines,
+    has_queues as has_share_queues, queue, removal_lines, share_lines, usual_nics,
 };
 pub use rdma::RdmaPort;
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attributes::{attributes, text, u32_at, u64_at};
 use crate::nic::Nic;
+use crate::own_ets::{EtsRecord, OwnEts, own_ets};
 use crate::source::{Ask, Source};
 
 /// The major number of Skein's root queueing discipline, in hexadecimal digits as `tc` has them.
@@ -57,9 +58,12 @@ const SMALL_IPV4: [(u16, u16); 2] = [(0x20, 0xffe0), (0x40, 0xffc0)];
 const SMALL_IPV6: [(u16, u16); 3] = [(0x10, 0xfff0), (0x20, 0xffe0), (0x40, 0xffc0)];
 /// Queueing disciplines that take turns by flow and let flows go first that send little, the best first.
 pub const FLOW_QUEUES: [&str; 4] = ["fq_codel", "sfq", "fq", "cake"];
-/// How many bytes a class may send before the other's turn, for each per cent of its share. The smaller share still has
-/// a packet of 1500 bytes.
+/// How many bytes a class of HTB may send before the other's turn, for each per cent of its share. The smaller share
+/// still has a packet of 1500 bytes.
 const QUANTUM_BYTES_PER_CENT: u64 = 1536;
+/// The same of ETS, which saves up a class's turns until they are enough for a packet. Turns are short, because a class
+/// whose queue is empty for a moment waits for the other's turn: with 1536 bytes migrations had 70 % instead of 90.
+const ETS_BYTES_PER_CENT: u64 = 154;
 /// What Ethernet adds to a packet on the wire beside its header: preamble, checksum, gap (IEEE 802.3).
 const OVERHEAD_BYTES: u32 = 24;
 /// The smallest packet with that.
@@ -82,6 +86,8 @@ pub struct ShareSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduler {
+    /// Enhanced Transmission Selection by the NIC itself (dcb-ets(8)).
+    Nic,
     /// Enhanced Transmission Selection in software: turns by share, as fast as the NIC takes packets (tc-ets(8)).
     Ets,
     /// Token buckets below a rate: where ETS is missing, or where the bottleneck is behind the NIC (tc-htb(8)).
@@ -106,6 +112,8 @@ pub enum NicQueue {
         /// Its name.
         kind: String,
     },
+    /// The NIC's own ETS had a share, and somebody else has changed the settings since, or Skein's record of it.
+    ForeignEts,
 }
 
 /// A share as the kernel has it.
@@ -117,18 +125,20 @@ pub struct AppliedShare {
     pub percent: u8,
     /// The rate of both together, in bits per second; `None`: what the NIC takes.
     pub rate_bps: Option<u64>,
-    /// The mark by which [`Scheduler::Ets`] knows migrations' packets: their priority. `None`: it goes by the other.
+    /// The mark by which [`Scheduler::Nic`] and [`Scheduler::Ets`] know migrations' packets: their priority. `None`:
+    /// it goes by the other.
     pub priority: Option<u8>,
     /// The mark by which [`Scheduler::Htb`] knows them: their code point.
     pub dscp: Option<u8>,
     /// Whether small packets of others go before their bulk ([`Scheduler::Htb`]).
     pub small_first: bool,
-    /// What takes turns by flow within both parts; `None`: each part is first in, first out.
+    /// What takes turns by flow within both parts; `None`: each part is first in, first out, or has what the kernel
+    /// has for each of the NIC's queues ([`Scheduler::Nic`]).
     pub flow_queue: Option<String>,
-    /// The bytes that migrations have sent since then.
-    pub migrations_bytes: u64,
+    /// The bytes that migrations have sent since then. `None`: nobody counts them ([`Scheduler::Nic`]).
+    pub migrations_bytes: Option<u64>,
     /// The bytes that all others have sent since then.
-    pub others_bytes: u64,
+    pub others_bytes: Option<u64>,
 }
 
 /// A queueing discipline or a class, as the kernel tells of it.
@@ -143,13 +153,42 @@ pub(crate) struct Node {
 
 /// Returns what decides the order in which a NIC sends. `None`: nothing does.
 pub fn queue(source: &dyn Source, nic: &Nic) -> Option<NicQueue> {
-    let root = roots(source).remove(&nic.index)?;
-    let kind = root.kind.clone();
-    Some(match root.handle >> 16 {
-        0 => NicQueue::Default { kind },
-        HANDLE => share(source, nic, &root).map_or(NicQueue::Incomplete, NicQueue::Share),
-        _ => NicQueue::Foreign { kind },
-    })
+    let in_kernel = roots(source).remove(&nic.index).map(|root| {
+        let kind = root.kind.clone();
+        match root.handle >> 16 {
+            0 => NicQueue::Default { kind },
+            HANDLE => share(source, nic, &root).map_or(NicQueue::Incomplete, NicQueue::Share),
+            _ => NicQueue::Foreign { kind },
+        }
+    });
+    match (own_ets(source, nic), in_kernel) {
+        (OwnEts::None, in_kernel) => in_kernel,
+        (_, Some(NicQueue::Foreign { kind })) => Some(NicQueue::Foreign { kind }),
+        // One was to take the place of the other.
+        (_, Some(NicQueue::Share(_) | NicQueue::Incomplete)) => Some(NicQueue::Incomplete),
+        (OwnEts::Share(record), _) => Some(NicQueue::Share(share_of_nic(&record))),
+        (OwnEts::Incomplete(_) | OwnEts::Untold(_), _) => Some(NicQueue::Incomplete),
+        (OwnEts::Foreign(_) | OwnEts::Unreadable, _) => Some(NicQueue::ForeignEts),
+    }
+}
+
+/// Returns whether the kernel's queues of a NIC have a share, whole or not.
+pub fn has_queues(source: &dyn Source, nic: &Nic) -> bool {
+    roots(source).get(&nic.index).is_some_and(|root| root.handle >> 16 == HANDLE)
+}
+
+fn share_of_nic(record: &EtsRecord) -> AppliedShare {
+    AppliedShare {
+        scheduler: Scheduler::Nic,
+        percent: record.percent,
+        rate_bps: None,
+        priority: Some(record.priority),
+        dscp: None,
+        small_first: false,
+        flow_queue: None,
+        migrations_bytes: None,
+        others_bytes: None,
+    }
 }
 
 /// Returns the queueing discipline at the root of each interface, by the interface's index.
@@ -211,8 +250,8 @@ fn share(source: &dyn Source, nic: &Nic, root: &Node) -> Option<AppliedShare> {
         dscp,
         small_first,
         flow_queue: flow_queue(source, nic, &leaves(is_divided)),
-        migrations_bytes: migrations.sent_bytes,
-        others_bytes: others.sent_bytes,
+        migrations_bytes: Some(migrations.sent_bytes),
+        others_bytes: Some(others.sent_bytes),
     })
 }
 
@@ -328,12 +367,13 @@ fn leaves(is_divided: bool) -> [u32; 2] {
 pub fn share_lines(nic: &str, settings: ShareSettings, scheduler: Scheduler, rate_bps: u64) -> String {
     let ShareSettings { percent, priority, dscp } = settings;
     let percent = u64::from(percent);
-    let quantum = |percent: u64| percent * QUANTUM_BYTES_PER_CENT;
     let lines = match scheduler {
+        // The NIC is set by its driver, not by tc.
+        Scheduler::Nic => return String::new(),
         Scheduler::Ets => {
             let bands: String =
                 (0..PRIORITIES).map(|of| if of == usize::from(priority) { " 0" } else { " 1" }).collect();
-            let (own, rest) = (quantum(percent), quantum(100 - percent));
+            let (own, rest) = (percent * ETS_BYTES_PER_CENT, (100 - percent) * ETS_BYTES_PER_CENT);
             vec![format!("qdisc add dev {nic} root handle {HANDLE:x}: ets bands 2 quanta {own} {rest} priomap{bands}")]
         }
         Scheduler::Htb => {
@@ -345,7 +385,7 @@ pub fn share_lines(nic: &str, settings: ShareSettings, scheduler: Scheduler, rat
                     "class add dev {nic} parent {HANDLE:x}:{parent} classid {HANDLE:x}:{minor:x} htb rate \
                      {part_bps}bit ceil {rate_bps}bit prio {turn} quantum {quantum} burst {burst} cburst {burst} \
                      overhead {OVERHEAD_BYTES} mpu {SMALLEST_BYTES} linklayer ethernet",
-                    quantum = quantum(percent),
+                    quantum = percent * QUANTUM_BYTES_PER_CENT,
                 )
             };
             // What matches is at its place in the packet (RFC 791, RFC 8200), whatever carries that.
@@ -408,7 +448,7 @@ mod tests {
         let lines = share_lines("eth0", SETTINGS, Scheduler::Ets, 0);
         assert_eq!(
             lines,
-            "qdisc add dev eth0 root handle 5ce1: ets bands 2 quanta 138240 15360 priomap 1 1 1 1 1 0 1 1 1 1 1 \
+            "qdisc add dev eth0 root handle 5ce1: ets bands 2 quanta 13860 1540 priomap 1 1 1 1 1 0 1 1 1 1 1 \
              1 1 1 1 1\n"
         );
         assert_eq!(

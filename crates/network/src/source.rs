@@ -200,7 +200,7 @@ impl Source for Recorder<'_> {
 }
 
 /// Bytes as hexadecimal digits, so that a recording can be looked at.
-mod hex {
+pub(crate) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     pub fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {

@@ -11,8 +11,9 @@ use serde::Serialize;
 use skein_agent::TrafficClass;
 use skein_host::{Kernel, Nic, run_tool};
 use skein_network::{
-    AppliedShare, Ask, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, Source, flow_lines, nics,
-    queue, removal_lines, share_lines, usual_nics,
+    AppliedShare, Ask, EtsError, EtsUndone, FLOW_QUEUES, NicQueue, OwnEts, SHARE_RATE_BPS_MAX, Scheduler,
+    ShareSettings, Source, flow_lines, has_share_queues, make_ets, nics, queue, removal_lines, share_lines, undo_ets,
+    usual_nics,
 };
 use skein_units::{Rate, about_bytes};
 
@@ -33,10 +34,12 @@ Examples:
   skein net qos remove                     # the kernel's own queues again
 
 A NIC's queues that somebody else configured (tc, a distribution's network manager) are left alone, and that is said. A
-share is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. Within each
-part flows take turns (fq_codel, sfq, fq or cake, as the kernel has them). With HTB small packets of others go before
-their bulk, so that what acknowledges the opposite direction does not wait. It takes tc (iproute2). The packets of
-migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
+share is made by the NIC itself, where it has ETS (dcb-ets(8)), its driver is known to go by priorities (i40e, ixgbe;
+ice with --own-ets), and nobody else has DCB in hand: it may pause for a second or so while that is set. Else the share
+is made of the kernel's ETS (tc-ets(8)), or of HTB where the kernel has no ETS or --rate is given. 'apply' says why it
+was not the NIC. Within each part of the kernel's, flows take turns (fq_codel, sfq, fq or cake, as the kernel has them).
+With HTB small packets of others go before their bulk, so that what acknowledges the opposite direction does not wait.
+It takes tc (iproute2). The packets of migrations are known by their marks: --priority and --dscp of 'skein agent'.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -71,6 +74,12 @@ struct Apply {
     /// What leaves each NIC at most, such as 950Mbit/s: where the bottleneck is behind it
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
+    /// Have the NIC make the share by its own ETS or fail, even if its interface goes down and up for that
+    #[arg(long, conflicts_with_all = ["rate", "no_own_ets"])]
+    own_ets: bool,
+    /// Leave the NIC's own ETS alone
+    #[arg(long)]
+    no_own_ets: bool,
     /// The agents' --priority
     #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.priority,
           value_parser = clap::value_parser!(u8).range(0..=6))]
@@ -132,8 +141,11 @@ fn apply(kernel: &Kernel, all: &[Nic], wanted: &Apply) -> anyhow::Result<()> {
     let refusals: Vec<String> = chosen.iter().filter_map(|nic| refusal(kernel, nic)).collect();
     ensure!(refusals.is_empty(), "nothing was changed: {}", refusals.join("; "));
     for nic in chosen {
-        let share = apply_to(kernel, nic, wanted)?;
+        let (share, not_used) = apply_to(kernel, nic, wanted)?;
         print(&format!("{}: {}\n", nic.name, share_words(&share)))?;
+        if let Some(why) = not_used {
+            print(&format!("  not by the NIC's own ETS: {why}\n"))?;
+        }
     }
     Ok(())
 }
@@ -157,6 +169,10 @@ fn refusal(kernel: &Kernel, nic: &Nic) -> Option<String> {
     let name = &nic.name;
     match queue(kernel, nic) {
         Some(NicQueue::Foreign { kind }) => Some(foreign_words(name, &kind)),
+        Some(NicQueue::ForeignEts) => Some(format!(
+            "somebody else has set the ETS (DCB) of {name} since a share was made: skein net qos remove {name} leaves \
+             that as it is, and forgets the share"
+        )),
         // A bond, bridge or VLAN: its packets wait in the NICs below.
         Some(NicQueue::Default { kind }) if kind == "noqueue" && nic.kind.as_deref() != Some("veth") => {
             Some(format!("{name} has no queue: name the NICs below it (skein net show)"))
@@ -165,7 +181,8 @@ fn refusal(kernel: &Kernel, nic: &Nic) -> Option<String> {
     }
 }
 
-fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<AppliedShare> {
+/// Returns the share that is made now, and why the NIC does not make it itself.
+fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<(AppliedShare, Option<String>)> {
     let settings = ShareSettings { percent: wanted.share, priority: wanted.priority, dscp: wanted.dscp };
     let stood = match queue(kernel, nic) {
         Some(NicQueue::Share(share)) => Some(share),
@@ -173,17 +190,22 @@ fn apply_to(kernel: &Kernel, nic: &Nic, wanted: &Apply) -> anyhow::Result<Applie
     };
     let make = |scheduler, rate_bps| {
         remove_from(kernel, nic)?;
-        let made = make_share(kernel, nic, settings, scheduler, rate_bps);
+        let made = make_share(kernel, nic, settings, scheduler, rate_bps, wanted.own_ets);
         match (made, queue(kernel, nic)) {
             (Ok(()), Some(NicQueue::Share(share))) if share.percent == wanted.share => Ok(share),
+            // The NIC is as before already, or what is in it is told.
+            (Err(error), _) if scheduler == Scheduler::Nic => Err(error),
             (made, found) => {
                 // What was made of it goes again.
-                remove_from(kernel, nic)?;
-                Err(made.err().unwrap_or_else(|| anyhow::anyhow!("tc made something else: {found:?}")))
+                let error = made.err().unwrap_or_else(|| anyhow::anyhow!("tc made something else: {found:?}"));
+                match remove_from(kernel, nic) {
+                    Ok(_) => Err(error),
+                    Err(stays) => Err(stays.context(format!("{error:#}"))),
+                }
             }
         }
     };
-    let made = make_either(nic, wanted, make);
+    let made = make_best(nic, wanted, make);
     made.map_err(|error| error.context(what_is_left(kernel, nic, stood.as_ref())))
 }
 
@@ -194,7 +216,11 @@ fn make_share(
     settings: ShareSettings,
     scheduler: Scheduler,
     rate_bps: u64,
+    may_go_down: bool,
 ) -> anyhow::Result<()> {
+    if scheduler == Scheduler::Nic {
+        return Ok(make_ets(kernel, nic, settings.percent, settings.priority, may_go_down)?);
+    }
     batch(&share_lines(&nic.name, settings, scheduler, rate_bps))?;
     let usual = kernel.ask(&Ask::File("/proc/sys/net/core/default_qdisc".into())).text().unwrap_or_default();
     let usual = FLOW_QUEUES.into_iter().filter(|kind| *kind == usual.trim());
@@ -212,16 +238,24 @@ fn is_unknown(error: &anyhow::Error) -> bool {
     error.to_string().contains("qdisc kind is unknown")
 }
 
+/// Returns whether a NIC does not make a share itself, and is as before.
+fn is_not_used(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(EtsError::NotUsed(_)))
+}
+
 /// Puts the share back that stood. Returns what is left in words.
 fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>) -> String {
     let name = &nic.name;
+    if matches!(queue(kernel, nic), Some(NicQueue::Incomplete | NicQueue::ForeignEts)) {
+        return format!("{name}: the new share is INCOMPLETE: skein net qos remove {name}");
+    }
     let Some(stood) = stood else { return format!("{name}: no share was made, and none is there") };
     if matches!(queue(kernel, nic), Some(NicQueue::Share(_))) {
         return format!("{name}: nothing was changed, the share of {} % stands", stood.percent);
     }
     let (priority, dscp) = (stood.priority.unwrap_or_default(), stood.dscp.unwrap_or_default());
     let settings = ShareSettings { percent: stood.percent, priority, dscp };
-    let again = make_share(kernel, nic, settings, stood.scheduler, stood.rate_bps.unwrap_or_default());
+    let again = make_share(kernel, nic, settings, stood.scheduler, stood.rate_bps.unwrap_or_default(), true);
     match again.map(|()| queue(kernel, nic)) {
         Ok(Some(NicQueue::Share(_))) => {
             format!("{name}: the new share was not made; the one of {} % from before is there again", stood.percent)
@@ -230,16 +264,24 @@ fn what_is_left(kernel: &Kernel, nic: &Nic, stood: Option<&AppliedShare>) -> Str
     }
 }
 
-/// Makes a share of ETS or, where the kernel has none or a rate is wanted, of HTB.
-fn make_either(
+/// Makes a share by the NIC itself, of the kernel's ETS or, where there is neither or a rate is wanted, of HTB. Returns
+/// why the NIC does not make it, too.
+fn make_best(
     nic: &Nic,
     wanted: &Apply,
     make: impl Fn(Scheduler, u64) -> anyhow::Result<AppliedShare>,
-) -> anyhow::Result<AppliedShare> {
+) -> anyhow::Result<(AppliedShare, Option<String>)> {
+    let mut not_used = None;
+    if wanted.rate.is_none() && !wanted.no_own_ets {
+        match make(Scheduler::Nic, 0) {
+            Err(error) if is_not_used(&error) && !wanted.own_ets => not_used = Some(error.to_string()),
+            made => return Ok((made?, None)),
+        }
+    }
     if wanted.rate.is_none() {
         match make(Scheduler::Ets, 0) {
             Err(error) if is_unknown(&error) => {}
-            made => return made,
+            made => return Ok((made?, not_used)),
         }
     }
     let told = nic.speed_mbit.map(|speed| u64::from(speed) * 1_000_000);
@@ -247,36 +289,47 @@ fn make_either(
         format!("the kernel has no ETS, and {} does not tell its speed: give it (--rate 1Gbit/s)", nic.name)
     })?;
     ensure!(wanted.dscp > 0, "with HTB the packets of migrations are known by a code point: --dscp 1 to 63");
-    make(Scheduler::Htb, rate_bps)
+    Ok((make(Scheduler::Htb, rate_bps)?, not_used))
 }
 
 fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> {
     let chosen = if names.is_empty() { all.iter().collect() } else { named(all, names)? };
+    let has_record = |nic: &Nic| !matches!(skein_network::own_ets(kernel, nic), OwnEts::None);
     let foreign = |nic: &&Nic| match queue(kernel, nic) {
-        Some(NicQueue::Foreign { kind }) => Some(foreign_words(&nic.name, &kind)),
+        Some(NicQueue::Foreign { kind }) if !has_record(nic) => Some(foreign_words(&nic.name, &kind)),
         _ => None,
     };
     let foreign: Vec<String> = chosen.iter().filter_map(foreign).collect();
     ensure!(names.is_empty() || foreign.is_empty(), "nothing was changed: {}", foreign.join("; "));
-    let mut removed = Vec::new();
+    let (mut removed, mut left) = (Vec::new(), Vec::new());
     for nic in chosen {
-        if remove_from(kernel, nic)? {
-            removed.push(nic.name.as_str());
+        match remove_from(kernel, nic)? {
+            EtsUndone::Nothing => {}
+            EtsUndone::Share => removed.push(nic.name.as_str()),
+            EtsUndone::LeftAlone => left.push(nic.name.as_str()),
         }
     }
-    match removed.is_empty() {
-        true => print("no NIC had a share\n"),
-        false => print(&format!("{}: the kernel's own queues again\n", removed.join(", "))),
+    if !left.is_empty() {
+        let names = left.join(", ");
+        print(&format!(
+            "{names}: somebody else has set the ETS (DCB) since: left alone, and the share is forgotten\n"
+        ))?;
+    }
+    match (removed.is_empty(), left.is_empty()) {
+        (true, true) => print("no NIC had a share\n"),
+        (true, false) => Ok(()),
+        (false, _) => print(&format!("{}: as before the share\n", removed.join(", "))),
     }
 }
 
-/// Removes Skein's share from a NIC. Returns whether there was one.
-fn remove_from(kernel: &Kernel, nic: &Nic) -> anyhow::Result<bool> {
-    let is_ours = matches!(queue(kernel, nic), Some(NicQueue::Share(_) | NicQueue::Incomplete));
-    if is_ours {
-        batch(&removal_lines(&nic.name))?;
+/// Removes Skein's share from a NIC, in the kernel's queues and in the NIC itself.
+fn remove_from(kernel: &Kernel, nic: &Nic) -> anyhow::Result<EtsUndone> {
+    let undone = undo_ets(kernel, nic)?;
+    if !has_share_queues(kernel, nic) {
+        return Ok(undone);
     }
-    Ok(is_ours)
+    batch(&removal_lines(&nic.name))?;
+    Ok(if undone == EtsUndone::LeftAlone { undone } else { EtsUndone::Share })
 }
 
 fn batch(lines: &str) -> anyhow::Result<()> {
@@ -316,6 +369,7 @@ fn show(kernel: &Kernel, all: &[Nic], json: bool) -> anyhow::Result<()> {
             Some(NicQueue::Share(share)) => share_words(share),
             Some(NicQueue::Incomplete) => "INCOMPLETE: skein net qos apply again, or remove".to_owned(),
             Some(NicQueue::Foreign { kind }) => format!("{kind}, which somebody else configured"),
+            Some(NicQueue::ForeignEts) => "ETS (DCB) that somebody else has set since a share was made".to_owned(),
             Some(NicQueue::Default { kind }) => format!("no share ({kind}, the kernel's own)"),
             None => "no share".to_owned(),
         };
@@ -326,6 +380,7 @@ fn show(kernel: &Kernel, all: &[Nic], json: bool) -> anyhow::Result<()> {
 
 fn share_words(share: &AppliedShare) -> String {
     let by = match share.scheduler {
+        Scheduler::Nic => "the NIC's own ets".to_owned(),
         Scheduler::Ets => "ets".to_owned(),
         Scheduler::Htb => match share.rate_bps.and_then(Rate::of_bits_per_s) {
             Some(rate) => format!("htb, {rate} in all"),
@@ -337,17 +392,19 @@ fn share_words(share: &AppliedShare) -> String {
         (None, Some(dscp)) => format!(", by the code point {dscp} (DSCP)"),
         (None, None) => String::new(),
     };
-    let turns = match &share.flow_queue {
-        Some(kind) => format!(", turns by flow ({kind})"),
-        None => ", first in first out".to_owned(),
+    let turns = match (&share.flow_queue, share.scheduler) {
+        (Some(kind), _) => format!(", turns by flow ({kind})"),
+        (None, Scheduler::Nic) => String::new(),
+        (None, _) => ", first in first out".to_owned(),
     };
     let small = if share.small_first { ", small packets of others first" } else { "" };
-    format!(
-        "at least {} % for migrations ({by}{marks}{turns}{small}); sent since: {} of migrations, {} of others",
-        share.percent,
-        about_bytes(share.migrations_bytes),
-        about_bytes(share.others_bytes)
-    )
+    let sent = match (share.migrations_bytes, share.others_bytes) {
+        (Some(migrations), Some(others)) => {
+            format!("; sent since: {} of migrations, {} of others", about_bytes(migrations), about_bytes(others))
+        }
+        _ => String::new(),
+    };
+    format!("at least {} % for migrations ({by}{marks}{turns}{small}){sent}", share.percent)
 }
 
 #[cfg(test)]
