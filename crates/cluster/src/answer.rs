@@ -200,10 +200,3 @@ impl Answer {
         }
     }
 }
-
-/// Says what to do about a host of which nothing is heard.
-pub(crate) fn silent_cure(host: &str) -> String {
-    format!(
-        "see that '{host}' is on and reaches the controllers, or say that it is off: skein host fence {host} --is-off"
-    )
-}

@@ -81,6 +81,15 @@ impl Controller {
         }
     }
 
+    /// Says what to do about a host of which nothing is heard.
+    pub(crate) fn silent_cure(&self, host: &str) -> String {
+        let cure = format!(
+            "see that '{host}' is on and reaches the controllers, or say that it is off: skein host fence {host} \
+             --is-off"
+        );
+        self.unless_answering(host, cure)
+    }
+
     /// Refuses a person's word that a host is off that answers.
     pub(crate) fn answers(&self, now: Now, host: &str) -> Option<Answer> {
         let tried = self.tried(host)?;

@@ -10,7 +10,7 @@ use skein_api::{HoldOptions, MigrateOptions, VmState};
 use skein_placement_model::cluster::printable;
 use skein_units::RatePlan;
 
-use crate::answer::{Answer, Ask, Asked, RefusedKind, silent_cure};
+use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::planner::Want;
 use crate::power::wrong_hours;
 use crate::questions::broken_by;
@@ -412,7 +412,7 @@ impl Controller {
         }
         if let Some(vm) = off.first().filter(|_| !found.contact.is_off() && self.reporting(host).is_none()) {
             let message = format!("'{vm}' was off on '{host}' when that last reported, and may run since");
-            return Answer::conflict(message, self.unless_answering(host, silent_cure(host)));
+            return Answer::conflict(message, self.silent_cure(host));
         }
         if !off.is_empty() && !force {
             let message = format!("'{host}' has VMs that are off: {}", off.join(", "));
@@ -475,7 +475,7 @@ impl Controller {
             let message = format!("'{}' is on its way to '{host}'", vm.name);
             let cure = match contact {
                 Contact::Online => format!("wait, or call that off on its source: skein migration cancel {}", vm.name),
-                _ => self.unless_answering(host, silent_cure(host)),
+                _ => self.silent_cure(host),
             };
             return Some(Answer::conflict(message, cure));
         }
@@ -484,7 +484,7 @@ impl Controller {
         let message = format!("somebody moves '{vm}' from '{source}' to '{host}'");
         let cure = match contact {
             Contact::Online => format!("wait, or call that off on {source}: skein migration cancel {vm}"),
-            _ => self.unless_answering(host, silent_cure(host)),
+            _ => self.silent_cure(host),
         };
         Some(Answer::conflict(message, cure))
     }
@@ -498,7 +498,7 @@ impl Controller {
                 let message =
                     format!("'{vm}' of '{host}' may be on '{silent}', which has not said since that it is not");
                 let cure = match self.tables.hosts.contains_key(&silent) {
-                    true => self.unless_answering(&silent, silent_cure(&silent)),
+                    true => self.silent_cure(&silent),
                     false => format!("have the cluster forget it first: skein vm delete {vm}"),
                 };
                 return Some(Answer::conflict(message, cure));
@@ -520,7 +520,7 @@ impl Controller {
             None if is_unheard => format!("'{host}' was not heard of since the cluster was restored from a backup"),
             None => return None,
         };
-        Some(Answer::conflict(what, self.unless_answering(host, silent_cure(host))))
+        Some(Answer::conflict(what, self.silent_cure(host)))
     }
 
     /// Returns the VMs that a person moves to a host, or has moved there without its word yet.

@@ -105,8 +105,8 @@ impl Entry {
 struct Table {
     entries: Vec<Entry>,
     last_key: u64,
-    /// The request ids under which nothing is begun any more, the last last. Who asked under an earlier one has asked an
-    /// earlier agent, or long ago.
+    /// The request ids under which nothing is begun any more, the newest last. What was asked for under an older one
+    /// was asked of an earlier agent, or long ago.
     withdrawn: VecDeque<String>,
 }
 

@@ -7,7 +7,6 @@ use skein_api::cluster::{Contact, Move, Operation, OperationKind, OperationState
 use skein_api::{Migration, Request, Role, VmState, VmView};
 use skein_inventory::definition::Definition;
 
-use crate::answer::silent_cure;
 use crate::records::HostRecord;
 use crate::state::{CommandPurpose, Controller};
 use crate::time::Now;
@@ -177,7 +176,7 @@ impl Controller {
             }
             Some(_) => format!("{vm} is on its way to {to}"),
             None => {
-                let cure = self.unless_answering(to, silent_cure(to));
+                let cure = self.silent_cure(to);
                 format!("{vm} may be on {to}, to which it was on its way, or which had it: {cure}")
             }
         })

@@ -11,7 +11,7 @@ use skein_api::{Reply, Request, STOP_TIMEOUT_RANGE_S, VmState, VmView};
 use skein_inventory::definition::Definition;
 
 use super::record::is_owner;
-use crate::answer::{Answer, RefusedKind, silent_cure};
+use crate::answer::{Answer, RefusedKind};
 use crate::ask::{no_host, no_vm};
 use crate::planner::{Excluded, Want};
 use crate::records::VmRecord;
@@ -115,7 +115,7 @@ impl Controller {
                 ));
             }
             let message = format!("'{host}' has '{vm}' no more: it may be on '{silent}', which does not report");
-            return Some(Answer::conflict(message, self.unless_answering(silent, silent_cure(silent))));
+            return Some(Answer::conflict(message, self.silent_cure(silent)));
         }
         if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
@@ -123,7 +123,7 @@ impl Controller {
         }
         if contact.is_some_and(is_silent) {
             let message = format!("'{vm}' is of '{host}', which does not report: it may have been started there");
-            return Some(Answer::conflict(message, self.unless_answering(host, silent_cure(host))));
+            return Some(Answer::conflict(message, self.silent_cure(host)));
         }
         let why = self.unstartable(vm)?;
         Some(Answer::conflict(format!("'{vm}' is not known to be off: {why}"), "see skein vm list on the hosts"))
@@ -241,7 +241,7 @@ impl Controller {
         let host = record.host.as_deref().unwrap_or_default();
         if self.tables.hosts.get(host).is_some_and(|found| is_silent(found.value.contact)) {
             let message = format!("'{vm}' cannot be stopped: its host '{host}' does not report");
-            return Answer::conflict(message, self.unless_answering(host, silent_cure(host)));
+            return Answer::conflict(message, self.silent_cure(host));
         }
         let StopVmRequest { timeout_s, force } = *request;
         let kind = OperationKind::Stop { vm: vm.to_owned(), timeout_s, force };
@@ -360,11 +360,10 @@ impl Controller {
         let patience_ms = (timeout_s + SILENT_S) * 1000 + self.host_lease_ms();
         if now.wall.0.saturating_sub(operation.created.0) > patience_ms {
             let why = format!("{host} does not report any more, and whether that was done is not known");
-            let why = format!("{why}: {}", self.unless_answering(host, silent_cure(host)));
+            let why = format!("{why}: {}", self.silent_cure(host));
             return self.end_command(now, operation, OperationState::Failed, &why);
         }
-        let message =
-            format!("waits for {host}, which does not report: {}", self.unless_answering(host, silent_cure(host)));
+        let message = format!("waits for {host}, which does not report: {}", self.silent_cure(host));
         if operation.message != message {
             operation.message = message;
             self.save_operation(now, operation);
