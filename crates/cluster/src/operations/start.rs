@@ -480,8 +480,9 @@ impl Controller {
             // The host that it left for this has forgotten it.
             false => (there.or(from.filter(|from| !self.has_not(from, &vm))), VmRunState::Stopped),
         };
-        // Only the cluster knows a VM that no host has, also if a report that is still on its way says otherwise.
-        let is_claimed = host.is_none();
+        // Only the cluster knows a VM that no host has, also if a report that is still on its way says otherwise. So it
+        // does if the dead host never had the VM, as is seen once that host is back.
+        let is_claimed = host.is_none() || state == VmRunState::Running;
         self.tables.put(&vm, VmRecord { host, state, since: now.wall, is_claimed, ..found });
         self.epoch += 1;
         if is_failover && !self.is_off(&home) {

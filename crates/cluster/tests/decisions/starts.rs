@@ -360,3 +360,20 @@ fn a_guest_that_ended_at_once_is_off() {
     bench.reply(Reply::Done);
     assert_eq!(settled(&mut bench, &begun), (VmRunState::Stopped, None));
 }
+
+#[test]
+fn a_vm_that_its_dead_host_never_had_and_another_refused_stays_with_the_cluster() {
+    let (mut bench, ..) = starting();
+    bench.sent.clear();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    bench.connect("beta");
+    bench.begin(is_off("alpha"));
+    bench.not_started("no such disk");
+    bench.connect("alpha");
+    // Once its host is back the VM is started from what the cluster knows.
+    bench.wait_s(120);
+    bench.obey_all();
+    assert_eq!(bench.controller.vm("web").expect("it is known").state, VmRunState::Running);
+    assert_eq!(bench.has("alpha").len() + bench.has("beta").len(), 1);
+}
