@@ -1,4 +1,4 @@
-//! Reads attributes of netlink messages (RFC 3549, `linux/netlink.h`).
+//! Reads and writes attributes of netlink messages (RFC 3549, `linux/netlink.h`).
 
 /// Returns the attributes (type, value) in `bytes`, up to the first that does not fit.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
@@ -10,6 +10,14 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })
+}
+
+/// Returns an attribute, padded to four bytes.
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }
 
 /// Returns the native-endian `u16` at `offset`.
@@ -38,13 +46,8 @@ mod tests {
 
     #[test]
     fn attributes_are_padded_to_four_bytes() {
-        let mut bytes = Vec::new();
-        for (kind, value) in [(3u16, &b"eth0\0"[..]), (0x8004, &[1, 2, 3, 4])] {
-            bytes.extend((4 + value.len() as u16).to_ne_bytes());
-            bytes.extend(kind.to_ne_bytes());
-            bytes.extend(value);
-            bytes.resize(bytes.len().next_multiple_of(4), 0);
-        }
+        let bytes = [attribute(3, b"eth0\0"), attribute(0x8004, &[1, 2, 3, 4])].concat();
+        assert_eq!(bytes.len(), 20);
         let read: Vec<_> = attributes(&bytes).collect();
         assert_eq!(read, [(3, &b"eth0\0"[..]), (4, &[1, 2, 3, 4][..])]);
     }

@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::attributes::{attributes, u16_at, u64_at};
 
-const DCB_ATTR_IEEE: u16 = 13;
-const DCB_ATTR_DCBX: u16 = 14;
-const DCB_ATTR_IEEE_ETS: u16 = 1;
+pub(crate) const DCB_ATTR_IEEE: u16 = 13;
+pub(crate) const DCB_ATTR_DCBX: u16 = 14;
+pub(crate) const DCB_ATTR_IEEE_ETS: u16 = 1;
 const DCB_ATTR_IEEE_PFC: u16 = 2;
 const DCB_ATTR_IEEE_APP_TABLE: u16 = 3;
 const DCB_ATTR_IEEE_APP: u16 = 1;
 /// Holds the size of `struct dcbmsg`.
-const DCB_FIXED_BYTES: usize = 4;
+pub(crate) const DCB_FIXED_BYTES: usize = 4;
 /// How a traffic class is served: enhanced transmission selection.
-const IEEE_8021QAZ_TSA_ETS: u8 = 2;
+pub(crate) const IEEE_8021QAZ_TSA_ETS: u8 = 2;
 
 /// A NIC's settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,13 +167,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
+    use crate::attributes::attribute;
 
     #[test]
     fn a_nics_settings_are_read() {

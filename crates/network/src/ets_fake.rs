@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::attributes::attribute;
 use crate::ieee_ets::IeeeEts;
 use crate::nic::Nic;
 use crate::own_ets::{EtsRecord, NoOwnEts, OwnEts, own_ets, plan_own_ets};
@@ -34,13 +35,6 @@ pub(crate) fn host() -> Host {
         file(TX1, "0\n"),
     ];
     Host { files: files.into(), driver: "i40e", ets, paused: 0, entries: vec![(1, 3, 0x8906)], dcbx: Some(0x01 | 0x08) }
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let mut bytes = [(4 + value.len() as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
 }
 
 impl Source for Host {

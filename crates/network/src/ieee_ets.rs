@@ -6,7 +6,8 @@ use std::fmt;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::attributes::attributes;
+use crate::attributes::{attribute, attributes};
+use crate::dcb::{DCB_ATTR_DCBX, DCB_ATTR_IEEE, DCB_ATTR_IEEE_ETS, DCB_FIXED_BYTES, IEEE_8021QAZ_TSA_ETS};
 use crate::source::hex;
 
 /// Holds the size of `struct ieee_ets`.
@@ -20,18 +21,12 @@ const CLASSES_AT: usize = 1;
 const SHARES_AT: usize = 3;
 const ALGORITHMS_AT: usize = 19;
 const CLASS_OF_AT: usize = 27;
-/// How a traffic class is served: strictly by priority, or by its share.
+/// How a traffic class is served: strictly by priority.
 const TSA_STRICT: u8 = 0;
-const TSA_ETS: u8 = 2;
 /// Sets IEEE 802.1Qaz settings, and asks for them.
 const DCB_CMD_IEEE_SET: u8 = 20;
 const DCB_CMD_IEEE_GET: u8 = 21;
 const DCB_ATTR_IFNAME: u16 = 1;
-const DCB_ATTR_IEEE: u16 = 13;
-const DCB_ATTR_DCBX: u16 = 14;
-const DCB_ATTR_IEEE_ETS: u16 = 1;
-/// Holds the size of `struct dcbmsg`.
-const DCB_FIXED_BYTES: usize = 4;
 
 /// The settings of a NIC, byte for byte as its driver told them or is to have them.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +75,16 @@ impl IeeeEts {
         let mut bytes = self.0;
         bytes[WILLING_AT] = 0;
         bytes[SHARES_AT..][..CLASSES].copy_from_slice(&[100 - percent, percent, 0, 0, 0, 0, 0, 0]);
-        bytes[ALGORITHMS_AT..][..CLASSES].copy_from_slice(&[TSA_ETS, TSA_ETS, 0, 0, 0, 0, 0, 0]);
+        bytes[ALGORITHMS_AT..][..CLASSES].copy_from_slice(&[
+            IEEE_8021QAZ_TSA_ETS,
+            IEEE_8021QAZ_TSA_ETS,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]);
         let class_of: [u8; CLASSES] = std::array::from_fn(|of| u8::from(of == usize::from(priority)));
         bytes[CLASS_OF_AT..][..CLASSES].copy_from_slice(&class_of);
         IeeeEts(bytes)
@@ -95,11 +99,8 @@ impl IeeeEts {
 
     /// Returns the body of a message of type `RTM_SETDCB` that gives a NIC these settings.
     pub fn setting(&self, nic: &str) -> Vec<u8> {
-        let mut ieee = Vec::new();
-        add(&mut ieee, DCB_ATTR_IEEE_ETS, &self.0);
-        let mut body = dcb_question(DCB_CMD_IEEE_SET, nic);
-        add(&mut body, DCB_ATTR_IEEE, &ieee);
-        body
+        let ieee = attribute(DCB_ATTR_IEEE, &attribute(DCB_ATTR_IEEE_ETS, &self.0));
+        [dcb_question(DCB_CMD_IEEE_SET, nic), ieee].concat()
     }
 }
 
@@ -170,17 +171,7 @@ pub fn set_answer(payload: &[u8]) -> Option<Result<(), i32>> {
 
 /// Returns a `struct dcbmsg` and the NIC's name.
 fn dcb_question(command: u8, nic: &str) -> Vec<u8> {
-    let mut body = vec![0, command, 0, 0];
-    add(&mut body, DCB_ATTR_IFNAME, &[nic.as_bytes(), &[0]].concat());
-    body
-}
-
-/// Adds an attribute, padded to four bytes.
-fn add(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    body.extend((4 + value.len() as u16).to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
-    body.resize(body.len().next_multiple_of(4), 0);
+    [vec![0, command, 0, 0], attribute(DCB_ATTR_IFNAME, &[nic.as_bytes(), &[0]].concat())].concat()
 }
 
 #[cfg(test)]
