@@ -112,16 +112,16 @@ impl Controller {
         let target = move_by_hand.map(|of| of.to.as_str());
         let is_asked = |host: &str| is_missing || target == Some(host) || !has_reported(dead);
         let is_known = |host: &str| !is_asked(host) || self.has_not_since(host, dead, vm);
-        // It may have been given anything since the backup.
-        let is_of_backup = |host: &HostRecord| host.is_unheard_since_restore;
         let may_be_on = |name: &str, host: &HostRecord| match host.contact {
             Contact::Online | Contact::Lost => true,
             // The target may have joined anew since.
             contact => target == Some(name) && !contact.is_off(),
         };
         let hosts = self.tables.hosts.iter().filter(|(name, _)| name.as_str() != dead);
-        let others =
-            hosts.filter(|(name, host)| is_of_backup(&host.value) || may_be_on(name, &host.value) && !is_known(name));
+        let others = hosts.filter(|(name, host)| {
+            // A host of which nothing was heard since a restore may have been given anything since the backup.
+            host.value.is_unheard_since_restore || may_be_on(name, &host.value) && !is_known(name)
+        });
         let outside = target.filter(|target| !self.tables.hosts.contains_key(*target));
         others.map(|(name, _)| name.clone()).chain(outside.map(str::to_owned)).collect()
     }

@@ -301,21 +301,17 @@ impl Controller {
         };
         let host = record.host.clone().unwrap_or_default();
         let contact = self.tables.hosts.get(&host).map(|found| found.value.contact);
-        if contact.is_some_and(Contact::is_off) && !is_stop {
-            let why = format!("{host} is off, and would still know it: delete it when {host} is back");
-            return self.end_command(now, operation, OperationState::Failed, &why);
-        }
-        if let Some(silent) = contact.filter(|of| of.is_off()).and_then(|_| self.awaited(&host, &vm).pop_first()) {
-            return self.wait_for_host(now, operation, &silent);
-        }
         if contact.is_some_and(Contact::is_off) {
+            if !is_stop {
+                let why = format!("{host} is off, and would still know it: delete it when {host} is back");
+                return self.end_command(now, operation, OperationState::Failed, &why);
+            }
+            if let Some(silent) = self.awaited(&host, &vm).pop_first() {
+                return self.wait_for_host(now, operation, &silent);
+            }
             self.tables.put(&vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..record });
-            return self.end_command(
-                now,
-                operation,
-                OperationState::Done,
-                &format!("{host} is off, and it ended with it"),
-            );
+            let words = format!("{host} is off, and it ended with it");
+            return self.end_command(now, operation, OperationState::Done, &words);
         }
         if is_stop && contact.is_none() && !host.is_empty() {
             let why = format!("{host} is no host of this cluster any more: stop it there, or skein vm delete {vm}");

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{DrainRequest, FencingDevice, Host, HostSettings, Operation, UnixMs};
+use skein_api::cluster::{DrainRequest, FenceRequest, FencingDevice, Host, HostSettings, Operation, UnixMs};
 use skein_api::{
     FailureReason, HeardEcho, Hello, HoldView, HostFacts, HostReport, Migration, MigrationId, MigrationSlots, Outcome,
     Refusal, Reply, Request, Role, Term, VmOrigin, VmState, VmView,
@@ -664,6 +664,11 @@ impl Bench {
     pub fn host(&self, name: &str) -> Host {
         self.controller.host(name).expect("it is a host")
     }
+}
+
+/// A person says that a host is off.
+pub fn is_off(host: &str) -> Ask {
+    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
 }
 
 pub fn drain(host: &str) -> Ask {

@@ -1,12 +1,12 @@
 //! Moves that are called off while nobody knows which migration came of them.
 
-use skein_api::cluster::{FenceRequest, MigrateRequest, Operation, OperationState};
+use skein_api::cluster::{MigrateRequest, Operation, OperationState};
 use skein_api::{
     Attempt, FailureReason, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, VmState,
 };
 use skein_cluster::Ask;
 
-use crate::bench::{Bench, Sent};
+use crate::bench::{Bench, Sent, is_off};
 
 /// Returns three hosts, and a migration of an operation that was asked for.
 fn asked() -> (Bench, Operation) {
@@ -69,7 +69,7 @@ fn what_an_agent_checks_yet_is_withdrawn_before_the_move_is_over() {
             bench.disconnect("beta");
             bench.disconnect("gamma");
             bench.wait_s(12);
-            bench.begin(Ask::Fence { host: "beta".into(), request: FenceRequest { is_off: true } });
+            bench.begin(is_off("beta"));
             bench.wait_s(60);
             assert!(bench.sent.is_empty(), "{:?}", bench.sent);
             bench.set_vm("gamma", "web", VmState::Running);

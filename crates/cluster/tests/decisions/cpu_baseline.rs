@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use skein_api::cluster::{CreateVmRequest, FenceRequest, HostSettings, StartVmRequest, VmRunState};
+use skein_api::cluster::{CreateVmRequest, HostSettings, StartVmRequest, VmRunState};
 use skein_api::{Accel, AccelFacts, CpuModel, HostReport, QemuFacts, QemuVersion, Request, VmOrigin, VmState};
 use skein_cluster::Ask;
 
-use crate::bench::{Bench, facts};
+use crate::bench::{Bench, facts, is_off};
 
 const FILE: &str = "name = 'web'\nmemory = '1 GiB'\ncpus = 2\ncpu = 'baseline,-svm'\n";
 const OLD: &[(&str, u32)] = &[("Nehalem-v1", 40), ("Haswell-v4", 70)];
@@ -105,7 +105,7 @@ fn a_guest_of_a_dead_host_starts_with_a_model_too() {
     bench.set_vm_file("alpha", "web", VmState::Running, FILE);
     bench.disconnect("alpha");
     bench.wait_s(15);
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     bench.wait_s(1);
     assert_eq!((bench.sent[0].host.as_str(), started_with(&bench).as_deref()), ("beta", Some("Haswell-v4")));
     bench.obey_all();

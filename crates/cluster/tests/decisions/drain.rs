@@ -1,10 +1,10 @@
 //! Drains, and the way home.
 
-use skein_api::cluster::{FenceRequest, HostMode, MigrateRequest, MoveState, Operation, OperationState, ResumeRequest};
+use skein_api::cluster::{HostMode, MigrateRequest, MoveState, Operation, OperationState, ResumeRequest};
 use skein_api::{HostReport, Migration, Outcome, Refusal, Reply, Request, VmState};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, Hand, Sent, drain, preview};
+use crate::bench::{Bench, Hand, Sent, drain, is_off, preview};
 
 fn resume(host: &str) -> Ask {
     Ask::Resume { host: host.into(), request: ResumeRequest { bring_home: true } }
@@ -50,7 +50,7 @@ fn a_host_that_does_not_report_is_not_drained() {
         assert!(refused.message.contains("'alpha' does not report"), "{refused:?}");
         assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
     }
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     assert!(bench.refused(drain("alpha")).message.contains("its guests are being started elsewhere"));
     bench.obey_all();
     assert_eq!(bench.has("beta"), ["web"]);
@@ -65,7 +65,7 @@ fn a_drain_waits_for_a_host_that_is_lost_and_ends_with_one_that_is_off() {
     bench.disconnect("alpha");
     bench.wait_s(12);
     assert!(!bench.now(&begun).state.is_over());
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     bench.sent.retain(|sent| sent.host == "beta");
     bench.obey_all();
     bench.wait_s(1);

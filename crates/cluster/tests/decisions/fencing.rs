@@ -6,7 +6,7 @@ use skein_api::cluster::{
 };
 use skein_cluster::{Answer, Ask, PowerAction, PowerResult};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, is_off};
 
 /// When a host is switched off that says nothing: its lease and the grace.
 const LOST_S: u64 = 10 + 10;
@@ -109,7 +109,7 @@ fn a_power_off_that_fails_is_tried_again_later_and_then_told() {
     bench.wait_s(10);
     bench.power("alpha", PowerAction::Off, PowerResult::Accepted);
     // A person's word ends it, whatever the device says.
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     assert_eq!(fencing(&bench).message, "it is proven to be off otherwise");
 }
 

@@ -1,13 +1,12 @@
 //! VMs are created, started, stopped and deleted.
 
 use skein_api::cluster::{
-    CreateVmRequest, DrainRequest, FenceRequest, MoveState, OperationState, StartVmRequest, StopVmRequest, VmRunState,
-    VmSettings,
+    CreateVmRequest, DrainRequest, MoveState, OperationState, StartVmRequest, StopVmRequest, VmRunState, VmSettings,
 };
 use skein_api::{Refusal, Reply, Request, VmOrigin, VmState};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, Sent};
+use crate::bench::{Bench, Sent, is_off};
 
 const FILE: &str = "name = 'web'\nmemory = '1 GiB'\ncpus = 2\n";
 
@@ -226,7 +225,7 @@ fn a_vm_of_a_host_that_is_lost_is_not_started_and_of_one_that_is_off_it_is() {
     bench.wait_s(12);
     let refused = bench.refused(start(None));
     assert!(refused.message.contains("may have been started there"), "{refused:?}");
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     bench.begin(start(None));
     bench.obey_all();
     assert_eq!(state(&bench), (VmRunState::Running, Some("beta".into())));
@@ -279,7 +278,7 @@ fn a_guest_that_was_to_be_stopped_is_not_started_elsewhere() {
     bench.sent.clear();
     bench.disconnect("alpha");
     bench.wait_s(12);
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     bench.wait_s(5);
     assert_eq!((bench.now(&begun).state, bench.sent.len()), (OperationState::Done, 0));
     assert_eq!(state(&bench).0, VmRunState::Stopped);
@@ -310,7 +309,7 @@ fn a_vm_whose_host_is_off_is_not_deleted_behind_its_back() {
     let mut bench = off();
     bench.disconnect("alpha");
     bench.wait_s(12);
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     assert!(bench.refused(delete()).message.contains("would still know 'web'"));
 }
 
@@ -340,7 +339,7 @@ fn a_guest_that_finds_no_place_is_told_with_the_reason() {
     bench.run_vm_of("alpha", "web", 1000);
     bench.disconnect("alpha");
     bench.wait_s(12);
-    let begun = bench.begin(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    let begun = bench.begin(is_off("alpha"));
     bench.wait_s(1);
     let over = bench.now(&begun);
     assert_eq!(over.state, OperationState::Failed, "{over:?}");

@@ -1,19 +1,15 @@
 //! An agent asks whether a person may move a guest from its host.
 
-use skein_api::cluster::{FenceRequest, MigrateRequest};
+use skein_api::cluster::MigrateRequest;
 use skein_api::{HostReport, Migration, MigrationId, Outcome, Request, Role, Term, VmState, VmView};
 use skein_cluster::{Answer, Ask, RefusedKind};
 
-use crate::bench::{Bench, Hand};
+use crate::bench::{Bench, Hand, is_off};
 
 const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
 
 fn to(host: &str, vm: &str, to: &str, id: u64) -> Ask {
     Ask::MoveByHand { host: host.into(), vm: vm.into(), to: to.into(), migration: MigrationId(id) }
-}
-
-fn is_off(host: &str) -> Ask {
-    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
 }
 
 /// Returns three hosts, of which the second runs a guest that a person may move to the third.

@@ -1,10 +1,10 @@
 //! A host is taken out of the cluster, and joins anew.
 
 use skein_api::VmState;
-use skein_api::cluster::{Contact, FenceRequest, HostMode, Role};
+use skein_api::cluster::{Contact, HostMode, Role};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, is_off};
 
 fn remove(host: &str, force: bool) -> Ask {
     Ask::RemoveHost { host: host.into(), force }
@@ -109,7 +109,7 @@ fn a_host_that_is_lost_may_have_guests_that_run() {
     let refused = bench.refused(remove("alpha", true));
     assert!(refused.message.contains("'alpha' has VMs that may run: web"), "{refused:?}");
     assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
-    bench.ask(Ask::Fence { host: "alpha".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("alpha"));
     bench.wait_s(1);
     // Nobody else takes it: it is forgotten with its host only by force.
     assert!(matches!(bench.ask(remove("alpha", false)), Answer::Refused(_)));

@@ -1,17 +1,11 @@
 //! A store is restored from a backup: what it says of hosts is of the time before.
 
-use skein_api::cluster::{
-    Contact, CreateVmRequest, FenceRequest, OperationKind, StartVmRequest, StopVmRequest, VmRunState,
-};
+use skein_api::cluster::{Contact, CreateVmRequest, OperationKind, StartVmRequest, StopVmRequest, VmRunState};
 use skein_cluster::{Answer, Ask, CertificateValidity};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, is_off};
 
 const FILE: &str = "name = \"web\"\nmemory = \"1 GiB\"\n[[disk]]\npath = \"/srv/web.qcow2\"\nformat = \"qcow2\"\n";
-
-fn is_off(host: &str) -> Ask {
-    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
-}
 
 fn start(vm: &str) -> Ask {
     Ask::StartVm { vm: vm.into(), request: StartVmRequest::default() }

@@ -1,12 +1,10 @@
 //! An agent asks whether a person may start a VM on its host.
 
-use skein_api::cluster::{
-    ClusterSettings, CreateVmRequest, FailoverSettings, FenceRequest, OperationState, StartVmRequest,
-};
+use skein_api::cluster::{ClusterSettings, CreateVmRequest, FailoverSettings, OperationState, StartVmRequest};
 use skein_api::{HostReport, Migration, Refusal, Reply, Request, Role, VmState};
 use skein_cluster::{Answer, Ask, Asked, Input, Output, RefusedKind};
 
-use crate::bench::{Bench, Hand};
+use crate::bench::{Bench, Hand, is_off};
 
 fn by_hand(host: &str, vm: &str) -> Ask {
     Ask::StartByHand { host: host.into(), vm: vm.into(), is_here: true }
@@ -14,10 +12,6 @@ fn by_hand(host: &str, vm: &str) -> Ask {
 
 fn from_file(host: &str, vm: &str) -> Ask {
     Ask::StartByHand { host: host.into(), vm: vm.into(), is_here: false }
-}
-
-fn is_off(host: &str) -> Ask {
-    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
 }
 
 /// Asks, and returns whether the refusal may pass, and all of its words.

@@ -1,17 +1,13 @@
 //! Starts: each is done once or never, and guests are started again after their host's boot.
 
 use skein_api::cluster::{
-    Contact, CreateVmRequest, FenceRequest, MoveState, Operation, OperationKind, OperationState, ResumeRequest,
-    StopVmRequest, VmRunState, VmSettings,
+    Contact, CreateVmRequest, MoveState, Operation, OperationKind, OperationState, ResumeRequest, StopVmRequest,
+    VmRunState, VmSettings,
 };
 use skein_api::{Refusal, Reply, Request, VmOrigin, VmState, VmView};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::Bench;
-
-fn is_off(host: &str) -> Ask {
-    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
-}
+use crate::bench::{Bench, is_off};
 
 /// Returns three hosts, of which alpha has died with a guest, and the failover.
 fn dead() -> (Bench, Operation) {

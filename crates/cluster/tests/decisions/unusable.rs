@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use skein_api::cluster::{FenceRequest, HostSettings, OperationState, VmSettings};
+use skein_api::cluster::{HostSettings, OperationState, VmSettings};
 use skein_cluster::{Answer, Ask, RefusedKind, complaints};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, is_off};
 
 fn rules() -> Vec<(&'static str, Value)> {
     let pair = json!({"guests": ["v1", "v2"]});
@@ -102,7 +102,7 @@ fn what_is_in_the_store_all_the_same_is_told_and_keeps_no_failover_from_being_pl
     assert!(told.contains("rule 'unread'") && told.contains("host 'c': the level 'host'"), "{told}");
     bench.disconnect("a");
     bench.wait_s(12);
-    let failover = bench.begin(Ask::Fence { host: "a".into(), request: FenceRequest { is_off: true } });
+    let failover = bench.begin(is_off("a"));
     bench.obey_all();
     bench.wait_s(2);
     let over = bench.now(&failover);

@@ -1,10 +1,10 @@
 //! For what moves and starts wait, and what goes ahead of them.
 
-use skein_api::cluster::{FenceRequest, MigrateRequest, MoveState, Operation, OperationState, VmSettings};
+use skein_api::cluster::{MigrateRequest, MoveState, Operation, OperationState, VmSettings};
 use skein_api::{FailureReason, HoldOptions, Request};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, preview};
+use crate::bench::{Bench, is_off, preview};
 
 fn migrate(vm: &str, to: &str, is_held: bool) -> Ask {
     let hold = is_held.then_some(HoldOptions { longest_s: Some(6000), window: None });
@@ -21,7 +21,7 @@ fn prefer(bench: &mut Bench, vm: &str, host: &str) {
 fn kill(bench: &mut Bench, host: &str) -> Operation {
     bench.disconnect(host);
     bench.wait_s(12);
-    bench.begin(Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } })
+    bench.begin(is_off(host))
 }
 
 /// Returns where starts were asked for.
@@ -124,7 +124,7 @@ fn a_migration_to_a_host_that_is_off_is_called_off_at_once_and_goes_elsewhere() 
     bench.disconnect("beta");
     bench.wait_s(12);
     assert!(bench.sent.is_empty(), "it is not known to be off: {:?}", bench.sent);
-    bench.ask(Ask::Fence { host: "beta".into(), request: FenceRequest { is_off: true } });
+    bench.ask(is_off("beta"));
     bench.wait_s(1);
     let cancels = bench.sent.iter().filter(|sent| matches!(sent.request, Request::MigrationCancel { .. })).count();
     assert_eq!(cancels, 1, "{:?}", bench.sent);

@@ -1,19 +1,15 @@
 //! Where a guest is that the controller has not seen: nothing is started that may run there.
 
 use skein_api::cluster::{
-    Contact, FenceRequest, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, StopVmRequest,
-    VmRunState, VmSettings,
+    Contact, MigrateRequest, MoveState, OperationKind, OperationState, StartVmRequest, StopVmRequest, VmRunState,
+    VmSettings,
 };
 use skein_api::{HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role, VmState};
 use skein_cluster::{Answer, Ask, explained};
 
-use crate::bench::{Bench, Hand, Sent};
+use crate::bench::{Bench, Hand, Sent, is_off};
 
 const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
-
-fn is_off(host: &str) -> Ask {
-    Ask::Fence { host: host.into(), request: FenceRequest { is_off: true } }
-}
 
 fn start(vm: &str) -> Ask {
     Ask::StartVm { vm: vm.into(), request: StartVmRequest::default() }
