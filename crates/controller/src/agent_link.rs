@@ -4,13 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use skein_api::cluster::UnixMs;
 use skein_api::{
     LINE_BYTES_MAX, LineError, MigrationId, Refusal, ToAgent, ToController, Welcome, check_version, parse_line,
 };
-use skein_cluster::{
-    Answer, Ask, Asked, CertificateValidity, Input, Refused, RefusedKind, SessionId, ShownCertificate, error_chain,
-};
+use skein_cluster::{Answer, Ask, Asked, Input, Refused, RefusedKind, SessionId, ShownCertificate, error_chain};
 use skein_identity::{CaFingerprint, CertificateDer, CertificateInfo, certificate_pem};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, split};
 use tokio::sync::mpsc;
@@ -18,6 +15,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::driver::{AgentLink, Driver, HangUp, Shared, bytes};
+use crate::handshakes::validity;
 use crate::signer::Signer;
 
 /// How long an agent may take for its first line.
@@ -168,11 +166,8 @@ impl Drop for Up {
 
 /// Returns what the core gets of a certificate.
 fn shown(peer: &AgentPeer) -> ShownCertificate {
-    let ms = |time: jiff::Timestamp| UnixMs(u64::try_from(time.as_millisecond()).unwrap_or(0));
-    let validity = CertificateInfo::parse(&peer.certificate)
-        .ok()
-        .map(|info| CertificateValidity { begins: ms(info.not_before), ends: ms(info.not_after) });
-    ShownCertificate { sha256: peer.sha256.clone(), validity }
+    let info = CertificateInfo::parse(&peer.certificate).ok();
+    ShownCertificate { sha256: peer.sha256.clone(), validity: info.as_ref().map(validity) }
 }
 
 /// A question about what a person wants done on the host.

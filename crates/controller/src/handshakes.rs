@@ -10,7 +10,9 @@ use jiff::Timestamp;
 use rustls::{AlertDescription, CertificateError, Error, ServerConfig};
 use skein_api::cluster::UnixMs;
 use skein_cluster::{CertificateValidity, HandshakeFailure};
-use skein_identity::{ControllerIdentity, IdentityError, RefusedCertificate, telling_controller_server_config};
+use skein_identity::{
+    CertificateInfo, ControllerIdentity, IdentityError, RefusedCertificate, telling_controller_server_config,
+};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -67,7 +69,7 @@ impl PortTls {
             (Ok(Ok(stream)), _) => return Ok(stream),
             (Ok(Err(error)), refused) => {
                 debug!("{from} does not come to an agreement: {error}");
-                let failure = failure(&error, refused.as_ref(), || self.validity());
+                let failure = failure(&error, refused.as_ref(), || validity(&self.identity.info()));
                 (refused.and_then(|of| of.host), failure)
             }
             (Err(_), _) => {
@@ -77,11 +79,11 @@ impl PortTls {
         };
         Err(Failed { host, failure })
     }
+}
 
-    fn validity(&self) -> CertificateValidity {
-        let own = self.identity.info();
-        CertificateValidity { begins: unix_ms(own.not_before), ends: unix_ms(own.not_after) }
-    }
+/// Returns from when until when a certificate is valid.
+pub(crate) fn validity(of: &CertificateInfo) -> CertificateValidity {
+    CertificateValidity { begins: unix_ms(of.not_before), ends: unix_ms(of.not_after) }
 }
 
 fn unix_ms(time: Timestamp) -> UnixMs {
@@ -220,7 +222,7 @@ mod tests {
         let alpha = agent(&ca, -1);
         for from_days in [-20, 2] {
             let port = port(&ca, from_days);
-            let own = Some(port.validity());
+            let own = Some(super::validity(&port.identity.info()));
             let found = dialled(&port, config(&alpha)).await;
             assert_eq!(found, Some((None, HandshakeFailure::AgentRefusesDates { own })), "{from_days}");
         }

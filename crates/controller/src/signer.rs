@@ -8,7 +8,7 @@ use skein_api::Refusal;
 use skein_cluster::error_chain;
 use skein_identity::{
     CaError, CertificateDer, CertificateInfo, ClusterCa, ControllerIdentity, IdentityError, ParseError, RenewalError,
-    SigningRequest, Validity, WriteError, parse_pem,
+    SigningRequest, Validity, WriteError, clock_words, parse_pem, utc_words,
 };
 use tracing::{info, warn};
 
@@ -188,14 +188,13 @@ impl Signer {
             ));
         }
         if jiff::Timestamp::try_from(now).is_ok_and(|now| now < own.not_before) {
-            let shown = |time: jiff::Timestamp| time.strftime("%F %H:%M UTC").to_string();
-            let clock = jiff::Timestamp::try_from(now).map_or_else(|_| "no date".to_owned(), shown);
             found.push(format!(
-                "the certificate of the controller '{}' begins on {}, and this machine's clock says {clock}, so hosts \
+                "the certificate of the controller '{}' begins on {}, and this machine's clock says {}, so hosts \
                  refuse it: set the clock if it is wrong; else start skein-controller again, with the CA's key, which \
                  replaces the certificate",
                 identity.name(),
-                shown(own.not_before)
+                utc_words(own.not_before),
+                clock_words(now)
             ));
         }
         let roots = identity.roots().iter().filter_map(|root| CertificateInfo::parse(root).ok());

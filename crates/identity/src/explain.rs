@@ -1,7 +1,9 @@
 //! TLS errors in words, for the person who has to fix them.
 
 use std::io;
+use std::time::SystemTime;
 
+use jiff::Timestamp;
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
@@ -107,11 +109,21 @@ fn certificate(why: &CertificateError) -> String {
     }
 }
 
+/// Returns a time in words, by the minute.
+pub fn utc_words(time: Timestamp) -> String {
+    time.strftime("%F %H:%M UTC").to_string()
+}
+
+/// Returns what a clock says, in words.
+pub fn clock_words(now: SystemTime) -> String {
+    Timestamp::try_from(now).map_or_else(|_| "no date".to_owned(), utc_words)
+}
+
 /// Returns a time in words.
 fn utc(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).ok();
-    let time = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
-    time.map_or_else(|| "a time that is no date".to_owned(), |time| time.strftime("%F %H:%M UTC").to_string())
+    let time = seconds.and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.map_or_else(|| "a time that is no date".to_owned(), utc_words)
 }
 
 /// Explains why the peer refused something of this end.

@@ -45,7 +45,7 @@ pub use controller::{
     telling_controller_server_config,
 };
 pub use error::{IdentityError, KeyError};
-pub use explain::{explain, explain_controller, explain_io};
+pub use explain::{clock_words, explain, explain_controller, explain_io, utc_words};
 pub use files::WriteError;
 pub use identity::{Identity, client_config, server_config};
 pub use join_token::{JoinToken, NoJoinToken};

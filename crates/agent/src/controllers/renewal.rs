@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use skein_api::Refusal;
-use skein_identity::{Identity, RenewalError, parse_pem};
+use skein_identity::{Identity, RenewalError, clock_words, parse_pem, utc_words};
 use tracing::{info, warn};
 
 use crate::error_chain;
@@ -43,13 +43,8 @@ impl Renewal {
     /// Says from when until when the certificate is valid, and what this host's clock says.
     pub(crate) fn dates(&self, now: SystemTime) -> String {
         let info = self.identity.info();
-        let words = |time: jiff::Timestamp| time.strftime("%F %H:%M UTC").to_string();
-        let now = jiff::Timestamp::try_from(now).map_or_else(|_| "no date".to_owned(), words);
-        format!(
-            "it is valid from {} to {}, and this host's clock says {now}",
-            words(info.not_before),
-            words(info.not_after)
-        )
+        let [begins, ends] = [info.not_before, info.not_after].map(utc_words);
+        format!("it is valid from {begins} to {ends}, and this host's clock says {}", clock_words(now))
     }
 
     /// Returns whether the leader is to be asked now. It is not asked again for a while then, whatever becomes of it.
