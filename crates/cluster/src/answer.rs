@@ -7,6 +7,9 @@ use skein_api::cluster::{
     VmMigration, VmSettings,
 };
 
+/// What is said of an operation that is only shown.
+pub(crate) const NOTHING_BEGUN: &str = "nothing was begun: this is what would be done";
+
 /// Something that is asked, and by whom.
 #[derive(Clone, Debug)]
 pub struct Asked {
@@ -79,8 +82,8 @@ pub enum Ask {
     /// Say whether a person may start a VM on a host, whose agent asks. `is_here`: the host has the VM.
     StartByHand { host: String, vm: String, is_here: bool },
     /// Say whether a person may move a guest from a host, whose agent asks. `migration`: the id that the migration will
-    /// have.
-    MoveByHand { host: String, vm: String, to: String, migration: MigrationId },
+    /// have; without it nothing is kept.
+    MoveByHand { host: String, vm: String, to: String, migration: Option<MigrationId> },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.
@@ -108,6 +111,8 @@ pub enum Answer {
     Done,
     /// An operation, begun by this request or by the same request before.
     Operation(Box<Operation>),
+    /// An operation that would be begun, and is not: it has no id.
+    Preview(Box<Operation>),
     /// What a fencing device says.
     Power(PowerReading),
     /// A migration, after what was asked of it.
@@ -170,6 +175,15 @@ impl Answer {
         Answer::Refused(Refused { kind, message: message.into(), cure: cure.into() })
     }
 
+    /// Shows what would be begun.
+    pub(crate) fn preview(mut operation: Operation) -> Answer {
+        operation.id.clear();
+        if operation.message.is_empty() {
+            operation.message = NOTHING_BEGUN.into();
+        }
+        Answer::Preview(Box::new(operation))
+    }
+
     pub(crate) fn unavailable(why: &str) -> Answer {
         Answer::refused(RefusedKind::Unavailable, why, "ask again in some seconds")
     }
@@ -182,7 +196,7 @@ impl Answer {
     pub fn status(&self) -> u16 {
         match self {
             Answer::Done => 204,
-            Answer::Power(_) | Answer::Migration(_) => 200,
+            Answer::Preview(_) | Answer::Power(_) | Answer::Migration(_) => 200,
             Answer::Operation(_) => 202,
             Answer::Ticket(_) | Answer::Token(_) => 201,
             Answer::Refused(refused) => refused.kind.status(),
@@ -196,7 +210,7 @@ impl Answer {
             Answer::Refused(refused) => refused.message.clone(),
             Answer::Power(reading) => format!("{:?}", reading.power),
             Answer::Migration(migration) => format!("migration {}", migration.id),
-            Answer::Done | Answer::Ticket(_) | Answer::Token(_) => String::new(),
+            Answer::Done | Answer::Preview(_) | Answer::Ticket(_) | Answer::Token(_) => String::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use skein_api::cluster::{
-    ClusterSettings, Contact, FenceRequest, HostSettings, MigrateRequest, Move, MoveState, OperationKind,
+    ClusterSettings, Contact, FenceRequest, HostSettings, MigrateRequest, Move, MoveState, Operation, OperationKind,
     OperationState, OptimizeRequest, VmSettings,
 };
 use skein_api::{HoldOptions, MigrateOptions, VmState};
@@ -113,9 +113,7 @@ impl Controller {
 
     /// Remembers what was begun by a request that may come again under the same key. What would be done is not kept.
     pub(crate) fn remember_repeat(&mut self, now: Now, repeat: Option<String>, request: String, answer: &Answer) {
-        if let (Some(repeat), Answer::Operation(operation)) = (repeat, answer)
-            && self.tables.operations.contains_key(&operation.id)
-        {
+        if let (Some(repeat), Answer::Operation(operation)) = (repeat, answer) {
             let record = RepeatRecord { request, operation: operation.id.clone(), at: now.wall };
             self.tables.put(&repeat, record);
         }
@@ -241,10 +239,7 @@ impl Controller {
         }
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
         operation.moves.push(Move::new(vm, &from, Some(to), &self.asked_for_words(vm, to)));
-        if !request.dry_run {
-            self.keep_operation(now, operation.clone());
-        }
-        Some(Answer::Operation(Box::new(operation)))
+        Some(self.begin_or_show(now, operation, request.dry_run))
     }
 
     /// Says why a VM goes to a host that a person chose, and what that breaks.
@@ -265,10 +260,16 @@ impl Controller {
     ) -> Answer {
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
         operation.moves.extend(self.off_move(&operation, vm, to));
-        if !dry_run {
-            self.keep_operation(now, operation.clone());
+        self.begin_or_show(now, operation, dry_run)
+    }
+
+    /// Keeps an operation that is complete, or only shows it.
+    fn begin_or_show(&mut self, now: Now, operation: Operation, dry_run: bool) -> Answer {
+        if dry_run {
+            let progress = self.progress(now, &operation);
+            return Answer::preview(Operation { progress, ..operation });
         }
-        Answer::Operation(Box::new(operation))
+        Answer::Operation(Box::new(self.keep_operation(now, operation)))
     }
 
     pub(crate) fn cancel(&mut self, now: Now, id: &str) -> Answer {

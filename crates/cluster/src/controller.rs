@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use skein_api::cluster::{ChangedObject, Contact, Operation};
 use skein_api::{Hello, HostReport, Reply, Term};
 
-use crate::answer::{Answer, Asked};
+use crate::answer::{Answer, Ask, Asked};
 use crate::handshakes::HandshakeFailure;
 use crate::looks::Looks;
 use crate::observed::{SessionId, ShownCertificate};
@@ -286,8 +286,13 @@ impl Controller {
         }
         let id = asked.id;
         let (by, from, what) = (asked.by.clone(), asked.from.clone(), asked.what.clone());
+        let only_looks = matches!(asked.ask, Ask::MoveByHand { migration: None, .. });
         // Without an answer a plan is being made, or a device is asked, and the answer comes later.
         let Some(answer) = self.answer(now, asked) else { return };
+        // What would be done, or may be done, changes nothing.
+        if matches!(answer, Answer::Preview(_)) || only_looks && answer == Answer::Done {
+            return self.effect(Output::Answer { asked: id, answer });
+        }
         self.answer_audited(now, id, (by, from, what), answer);
     }
 

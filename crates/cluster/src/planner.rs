@@ -523,7 +523,7 @@ fn picked(compiled: &Compiled, goal: &[HostId], guest: GuestId) -> String {
         let used: i64 = here.map(|(guest, _)| guest.demand[row]).sum();
         match name.name.as_str() {
             MEMORY => words.push(format!("{} of memory stay free", name.text(host.capacity[row] - used))),
-            CPU => words.push(format!("{} stay idle", name.text(host.capacity[row] - used))),
+            CPU => words.push(format!("its guests leave {} idle", name.text(host.capacity[row] - used))),
             _ => {}
         }
     }

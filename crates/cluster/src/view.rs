@@ -99,7 +99,7 @@ impl Controller {
                 _ if let Some(words) = self.answers_words(name) => words,
                 Contact::Joined => "its agent has not reported yet".into(),
                 Contact::Lost => "its agent does not report: whether its guests run is not known".into(),
-                Contact::Off => "it is proven to be off".into(),
+                Contact::Off => "it is off: that was proven, or somebody said so".into(),
                 Contact::Asleep => "it sleeps, and wakes when it is needed".into(),
                 Contact::Online => {
                     let closed = self.closed(name).map(|why| format!("it takes no guest: {why}"));

@@ -183,7 +183,7 @@ impl HandQuestion {
         HandQuestion { ask, what, of_core: Ask::StartByHand { host: host.to_owned(), vm, is_here } }
     }
 
-    fn of_move(host: &str, ask: u64, vm: String, to: String, migration: MigrationId) -> HandQuestion {
+    fn of_move(host: &str, ask: u64, vm: String, to: String, migration: Option<MigrationId>) -> HandQuestion {
         let what = format!("move {vm} by hand from {host} to {to}");
         HandQuestion { ask, what, of_core: Ask::MoveByHand { host: host.to_owned(), vm, to, migration } }
     }

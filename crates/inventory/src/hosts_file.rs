@@ -337,7 +337,7 @@ mod tests {
         const B: &str = "[[host]]\nname = 'b'\naddress = ['10.0.0.2']\n";
         for (text, line, column, parts) in [
             ("transport = 'fast'", 1, 13, &["auto, tcp, compression, multichannel"][..]),
-            ("rate = '1'", 1, 8, &["say of what: \"1 Mbit/s\""]),
+            ("rate = '1'", 1, 8, &["say of what: \"1 MB/s\""]),
             ("rate = 'mon-fry 1 Gbit/s'", 1, 8, &["the days are mon, tue"]),
             ("keep_ram = '8G'", 1, 12, &["write \"8 GiB\""]),
             ("keep_ram = 8", 1, 12, &["an integer and must be a string", "\"8 GiB\""]),

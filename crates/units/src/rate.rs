@@ -74,7 +74,11 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Rate, RateError> {
         let (number, unit) = split(text, EXAMPLES)?;
         if unit.is_empty() {
-            return Err(AmountError::NoUnit(format!("\"{number} Mbit/s\" or \"{number} MB/s\"")).into());
+            let units = ["Mbit/s", "MB/s", "Gbit/s", "GB/s"].map(|unit| format!("{number} {unit}"));
+            let mut meant = units.iter().filter(|text| Rate::from_str(text).is_ok()).map(|text| format!("{text:?}"));
+            let first = meant.next().ok_or(RateError::OutOfRange)?;
+            let second = meant.next().map(|second| format!(" or {second}")).unwrap_or_default();
+            return Err(AmountError::NoUnit(first + &second).into());
         }
         let bits = bits_per_s(unit).ok_or(AmountError::NoAmount(EXAMPLES))?;
         number.checked_mul(bits).and_then(Rate::of_bits_per_s).ok_or(RateError::OutOfRange)

@@ -125,7 +125,7 @@ pub fn send(world: &mut World, host: usize, life: u64, ask: u64) {
         let Question { vm, wanted, .. } = question;
         let line = match wanted {
             Wanted::Start { is_here } => ToController::AskStart { ask, vm, is_here },
-            Wanted::Move { to, id } => ToController::AskMove { ask, vm, to, migration: MigrationId(id) },
+            Wanted::Move { to, id } => ToController::AskMove { ask, vm, to, migration: Some(MigrationId(id)) },
         };
         world.send_to_controller(session, line);
     }

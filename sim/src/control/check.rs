@@ -92,7 +92,6 @@ pub struct Checker {
     pub stats: Stats,
     /// The first thing that did not hold.
     pub failure: Option<String>,
-    previews: BTreeSet<u64>,
     executed: BTreeSet<String>,
     /// How often a host was ordered to be switched off.
     orders: BTreeMap<String, u32>,
@@ -149,15 +148,6 @@ impl Checker {
 
     pub fn asked(&mut self, asked: &Asked) {
         self.stats.asked += 1;
-        let is_preview = match &asked.ask {
-            Ask::Drain { request, .. } => request.dry_run,
-            Ask::Migrate { request, .. } => request.dry_run,
-            Ask::Optimize { request } => !request.apply,
-            Ask::Update { request } => request.dry_run,
-            Ask::CreateVm { request } => request.dry_run,
-            Ask::StartVm { request, .. } => request.dry_run,
-            _ => false,
-        };
         match &asked.ask {
             Ask::CreateVm { request } if !request.dry_run => {
                 let name = request.definition.split('\'').nth(1).unwrap_or_default().to_owned();
@@ -172,18 +162,11 @@ impl Checker {
         {
             self.autostarts.remove(vm);
         }
-        if is_preview {
-            self.previews.insert(asked.id);
-        }
         if let Ask::SetVm { vm, settings, .. } = &asked.ask {
             // Until it is answered, nobody knows which settings hold.
             self.set.remove(vm);
             self.settings.insert(asked.id, (vm.clone(), settings.clone()));
         }
-    }
-
-    pub fn is_preview(&self, asked: u64) -> bool {
-        self.previews.contains(&asked)
     }
 
     pub fn answered(&mut self, asked: u64, answer: Answer) {
@@ -197,7 +180,6 @@ impl Checker {
             self.created.insert(vm);
         }
         if let Answer::Operation(operation) = answer
-            && !self.is_preview(asked)
             && self.operations.insert(operation.id)
         {
             self.stats.operations += 1;

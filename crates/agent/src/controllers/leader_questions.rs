@@ -41,11 +41,16 @@ impl Default for QuestionTimes {
 pub(crate) enum ByHand {
     /// A start here. `is_here`: this host has the VM, and keeps it until the caller's turn is over.
     Start { vm: String, is_here: bool },
-    /// A migration from here, which will have this id.
-    Move { vm: String, to: String, migration: MigrationId },
+    /// A migration from here, which will have this id. Without an id it is only asked whether it may begin.
+    Move { vm: String, to: String, migration: Option<MigrationId> },
 }
 
 impl ByHand {
+    /// Returns whether nothing is to be done yet.
+    fn only_asks(&self) -> bool {
+        matches!(self, ByHand::Move { migration: None, .. })
+    }
+
     fn question(&self, ask: u64) -> ToController {
         match self.clone() {
             ByHand::Start { vm, is_here } => ToController::AskStart { ask, vm, is_here },
@@ -259,16 +264,17 @@ impl LeaderQuestions {
     }
 
     /// Asks whether something may be done, and waits for the answer. Where no controller answers, `is_without` has it
-    /// done all the same, at once if no controller can be asked.
+    /// done all the same, at once if no controller can be asked. What is only asked does not wait for one either.
     ///
     /// # Errors
     ///
     /// It may not be done, or nobody says that it may.
     pub(crate) fn allow(&self, what: ByHand, is_without: bool) -> Result<(), Refusal> {
         let (nobody_says, made_sure) = what.unanswered();
-        let answer = match is_without && self.is_nobody_named() {
+        let at_once = is_without || what.only_asks();
+        let answer = match at_once && self.is_nobody_named() {
             true => Err(NotAllowed::Unanswered),
-            false => self.ask(what, is_without),
+            false => self.ask(what, at_once),
         };
         match answer {
             Ok(()) => Ok(()),
@@ -296,9 +302,9 @@ impl LeaderQuestions {
         }
     }
 
-    /// Asks whether something may be done, and waits for the answer. With `is_without` nobody waits for a controller
-    /// that cannot be asked.
-    pub(super) fn ask(&self, what: ByHand, is_without: bool) -> Result<(), NotAllowed> {
+    /// Asks whether something may be done, and waits for the answer. With `at_once` nobody waits for a controller that
+    /// cannot be asked.
+    pub(super) fn ask(&self, what: ByHand, at_once: bool) -> Result<(), NotAllowed> {
         let number = {
             let mut state = self.state.lock();
             state.last += 1;
@@ -306,7 +312,7 @@ impl LeaderQuestions {
             state.open.insert(number, Question { what, sent: None, answer: None });
             number
         };
-        let answer = self.wait(number, is_without);
+        let answer = self.wait(number, at_once);
         let mut state = self.state.lock();
         state.open.remove(&number);
         match answer {
@@ -315,12 +321,12 @@ impl LeaderQuestions {
         }
     }
 
-    fn wait(&self, number: u64, is_without: bool) -> Result<(), NotAllowed> {
+    fn wait(&self, number: u64, at_once: bool) -> Result<(), NotAllowed> {
         let begun = Instant::now();
         let mut until = begun + self.times.answer;
         let mut last = None;
         self.wake();
-        while let Some(answer) = self.wait_answer(number, until, is_without) {
+        while let Some(answer) = self.wait_answer(number, until, at_once) {
             match answer {
                 LeaderAnswer::May => return Ok(()),
                 LeaderAnswer::MayNot(false, refusal) => return Err(NotAllowed::Refused(refusal)),
@@ -344,13 +350,13 @@ impl LeaderQuestions {
     }
 
     /// Returns the next answer. `None`: there is none in time, or nobody who could give it.
-    fn wait_answer(&self, number: u64, until: Instant, is_without: bool) -> Option<LeaderAnswer> {
+    fn wait_answer(&self, number: u64, until: Instant, at_once: bool) -> Option<LeaderAnswer> {
         let mut state = self.state.lock();
         loop {
             if let Some(answer) = state.open.get_mut(&number)?.answer.take() {
                 return Some(answer);
             }
-            if is_without && state.is_out_of_reach() || state.refusal().is_some() {
+            if at_once && state.is_out_of_reach() || state.refusal().is_some() {
                 return None;
             }
             if self.answered.wait_until(&mut state, until).timed_out() {

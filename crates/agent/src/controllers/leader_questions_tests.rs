@@ -19,7 +19,7 @@ fn start(vm: &str, is_here: bool) -> ByHand {
 }
 
 fn to_hostb() -> ByHand {
-    ByHand::Move { vm: "web1".into(), to: "hostb".into(), migration: MigrationId(7) }
+    ByHand::Move { vm: "web1".into(), to: "hostb".into(), migration: Some(MigrationId(7)) }
 }
 
 /// Returns the next question: its number, and about which VM.
@@ -92,7 +92,7 @@ fn a_move_is_asked_for_with_its_target_and_its_id() {
     let number = loop {
         match leader.next(COMMAND_TIME).expect("it asks") {
             ToController::AskMove { ask, vm, to, migration } => {
-                assert_eq!((vm.as_str(), to.as_str(), migration), ("web1", "hostb", MigrationId(7)));
+                assert_eq!((vm.as_str(), to.as_str(), migration), ("web1", "hostb", Some(MigrationId(7))));
                 break ask;
             }
             _ => assert!(Instant::now() < end, "it does not ask"),
@@ -183,6 +183,22 @@ fn who_goes_without_a_controller_waits_only_while_there_is_a_connection() {
         questions.note(&second, lost());
         assert_eq!(asking.join().unwrap(), Ok(()));
     }
+}
+
+#[test]
+fn what_is_only_asked_does_not_wait_for_a_controller_that_cannot_be_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let questions = patient(&dir);
+    let contact = questions.contact();
+    questions.note(&contact, lost());
+    let check = || ByHand::Move { vm: "web1".into(), to: "hostb".into(), migration: None };
+    let refused = questions.allow(check(), false).unwrap_err();
+    assert!(
+        refused.message.contains("no controller of the cluster answers whether 'web1' may be moved"),
+        "{refused:?}"
+    );
+    assert_eq!(questions.allow(check(), true), Ok(()), "it would be moved all the same");
+    assert_eq!(questions.moves_asked(), []);
 }
 
 #[test]

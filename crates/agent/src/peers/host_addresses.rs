@@ -1,6 +1,6 @@
 //! Finds where other hosts' agents listen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use crate::watched_file::{WatchedFile, WatchedFileError};
 
 /// Holds the port at which agents listen by default.
 pub const DEFAULT_PORT: u16 = 7070;
+
+/// The most hosts that are named where another was meant.
+const KNOWN_TOLD_MAX: usize = 16;
 
 /// The reason why a name or address leads nowhere.
 #[derive(Debug, Error)]
@@ -31,8 +34,13 @@ pub enum FindError {
     #[error(transparent)]
     Address(ResolveError),
     /// The host is looked up by its name, because the file does not have it.
-    #[error("unknown host: {} ({})", crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref()))]
+    #[error(
+        "unknown host{}: {} ({})",
+        known_words(known), crate::error_chain(&**by_name), unlisted_words(file, hosts_file.as_ref())
+    )]
     Unlisted {
+        /// The names of all hosts that are known.
+        known: Vec<String>,
         file: PathBuf,
         /// The reason why the file cannot be used; `None`: it can be used.
         hosts_file: Option<WatchedFileError>,
@@ -45,6 +53,18 @@ fn unlisted_words(file: &Path, hosts_file: Option<&WatchedFileError>) -> String 
     match hosts_file {
         Some(error) => format!("and {}", crate::error_chain(error)),
         None => format!("it is not in {}", file.display()),
+    }
+}
+
+/// Names the hosts that there are, of many the first.
+fn known_words(known: &[String]) -> String {
+    let more = known.len().saturating_sub(KNOWN_TOLD_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let told = &known[..known.len().min(KNOWN_TOLD_MAX)];
+    match told {
+        [] => String::new(),
+        [one] => format!(", where {one} is known"),
+        _ => format!(", where {}{more} are known", told.join(", ")),
     }
 }
 
@@ -97,6 +117,13 @@ impl HostAddresses {
         Ok(hosts)
     }
 
+    /// Returns the names of the hosts in the latest file that could be read, and of those that a controller named.
+    fn names(&self) -> Vec<String> {
+        let listed: Vec<String> = self.file.refreshed().latest.hosts.iter().map(|host| host.name.clone()).collect();
+        let all: BTreeSet<String> = listed.into_iter().chain(self.learnt.all().into_keys()).collect();
+        all.into_iter().collect()
+    }
+
     /// Takes what a controller says of all hosts, in place of what was said before.
     pub(crate) fn learn(&self, said: &BTreeMap<String, Vec<String>>) {
         self.learnt.replace(said);
@@ -116,6 +143,7 @@ impl HostAddresses {
         };
         let Some(addresses) = listed.or_else(|| self.learnt.get(name)) else {
             return resolve(name).map_err(|by_name| FindError::Unlisted {
+                known: self.names(),
                 file: self.file.path().to_owned(),
                 hosts_file: error,
                 by_name: Box::new(by_name),
@@ -169,7 +197,11 @@ mod tests {
         fs::write(&path, "[[host]]\nname = 'b'\naddress = ['10.0.0.2', '10.0.1.2:80', '10.0.0.2:7070']\n").unwrap();
         let expected: Vec<SocketAddr> = vec!["10.0.0.2:7070".parse().unwrap(), "10.0.1.2:80".parse().unwrap()];
         assert_eq!(file.find("b").unwrap(), expected);
-        assert!(file.find("c d").unwrap_err().to_string().contains("is not in"));
+        let unknown = file.find("c d").unwrap_err().to_string();
+        assert!(
+            unknown.contains("unknown host, where b is known: 'c d'") && unknown.contains("is not in"),
+            "{unknown}"
+        );
         fs::write(&path, "[[host]]\nname = 'b'\nadres = []\n").unwrap();
         assert_eq!(file.find("b").unwrap(), expected);
         assert!(file.hosts().unwrap_err().to_string().contains("adres"), "{:?}", file.hosts());

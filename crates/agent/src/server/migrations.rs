@@ -41,7 +41,9 @@ pub(super) struct MigrateRequest<'a> {
 
 impl RequestServer {
     pub(super) fn check(&self, vm: &str, to: &str, options: &MigrateOptions) -> Answered<Reply> {
-        Ok(Reply::Check(self.starter.check(vm, to, options, Some(DIRTY_TIME))?.0))
+        let (mut check, _) = self.starter.check(vm, to, options, Some(DIRTY_TIME))?;
+        check.problems.extend(self.starter.not_allowed(vm, to, options));
+        Ok(Reply::Check(check))
     }
 
     pub(super) fn migration_list(&self) -> Reply {

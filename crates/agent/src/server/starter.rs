@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use skein_api::{CheckResult, MigrateOptions, Refusal};
+use skein_api::{CheckResult, MigrateOptions, ProblemKind, Refusal, Severity};
 use skein_dataplane::{PathSnapshot, SessionSnapshot};
 use skein_forecast::{ForecastInputs, forecast, wire_bits_per_s};
 use skein_handover::MigrationId;
@@ -132,9 +132,21 @@ impl MigrationStarter {
         if let Some(id) = vm.migration() {
             return Err(refusal(StartRefused::UnderWay(id).to_string(), ""));
         }
-        let what = ByHand::Move { vm: asked.vm.clone(), to: asked.to.clone(), migration: id.to_api() };
+        let what = ByHand::Move { vm: asked.vm.clone(), to: asked.to.clone(), migration: Some(id.to_api()) };
         self.leader_questions.allow(what, asked.options.without_controller)?;
         Ok(Some(turn))
+    }
+
+    /// Returns why the cluster would not let a person move a guest, if it would not. `None`: it would, or this host has
+    /// no controllers.
+    pub(super) fn not_allowed(&self, vm: &str, to: &str, options: &MigrateOptions) -> Option<skein_api::Problem> {
+        if !self.leader_questions.has_controllers() {
+            return None;
+        }
+        let what = ByHand::Move { vm: vm.to_owned(), to: to.to_owned(), migration: None };
+        let refusal = self.leader_questions.allow(what, options.without_controller).err()?;
+        let Refusal { message: what, cure } = refusal;
+        Some(skein_api::Problem { kind: ProblemKind::Cluster, severity: Severity::Blocks, what, cure })
     }
 
     /// Makes the offer. `launch` is what the target is to start, as it was checked.

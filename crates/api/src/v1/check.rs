@@ -86,6 +86,7 @@ pub enum ProblemKind {
     Tuning,
     TpmMissing,
     NotAllowed,
+    Cluster,
     /// A kind of a newer version of Skein.
     #[serde(other)]
     Other,

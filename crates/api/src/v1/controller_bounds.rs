@@ -356,7 +356,8 @@ mod tests {
         assert_eq!(report(&|report| report.vms[0].state = VmState::Starting).check(), Ok(()));
         let deposed = ToController::Deposed { command: u64::MAX, highest: Term(u64::MAX) };
         assert!(refused_by_controller(&deposed).contains("highest cannot be"));
-        let ask = ToController::AskMove { ask: 1, vm: "a".into(), to: "../x".into(), migration: crate::MigrationId(7) };
+        let ask =
+            ToController::AskMove { ask: 1, vm: "a".into(), to: "../x".into(), migration: Some(crate::MigrationId(7)) };
         assert!(ask.check().is_err());
         let ask = ToController::AskStart { ask: u64::MAX, vm: "../x".into(), is_here: true };
         assert!(refused_by_controller(&ask).contains("no name of a VM"));

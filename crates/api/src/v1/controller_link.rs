@@ -80,8 +80,9 @@ pub enum ToController {
         vm: String,
         /// The target.
         to: String,
-        /// The id that the migration will have. Reports tell how it ended.
-        migration: MigrationId,
+        /// The id that the migration will have. Reports tell how it ended. `None`: it is only asked whether the guest
+        /// may be moved, and nothing is kept.
+        migration: Option<MigrationId>,
     },
     /// A line of a newer release.
     #[serde(other)]

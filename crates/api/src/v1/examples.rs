@@ -749,7 +749,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         ToController::Deposed { command: 6, highest: Term(4) },
         ToController::Renew,
         ToController::AskStart { ask: 7, vm: "web1".into(), is_here: true },
-        ToController::AskMove { ask: 8, vm: "web1".into(), to: "hostb".into(), migration: MigrationId(7) },
+        ToController::AskMove { ask: 8, vm: "web1".into(), to: "hostb".into(), migration: Some(MigrationId(7)) },
         ToController::Other,
     ]
 }

@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use skein_api::cluster::MigrateRequest;
 use skein_api::{
-    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS,
+    ALLOW_THROTTLE_PERCENT_RANGE, DEADLINE_RANGE_S, DELTA_MEMORY_PERCENT_RANGE, DOWNTIME_LIMIT_RANGE_MS, HoldOptions,
     MULTIFD_CHANNELS_RANGE, MigrateOptions, PRIORITY_RANGE, RETRIES_RANGE, Reply, Request, Transport,
 };
-use skein_client::CallError;
 use skein_units::{Rate, parse_millis};
 
 use super::cluster::access::ControllerArgs;
@@ -19,6 +18,7 @@ use super::hold::HoldArgs;
 use super::local::{EXIT_BLOCKED, EXIT_CODES, LocalAgent, check_text, unexpected};
 use super::session_options::transport;
 use super::text::{clean_line, print, print_json};
+use super::vm::is_missing;
 
 /// Move a VM to another host while it runs; by a controller also one that is off.
 ///
@@ -93,7 +93,7 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", value_parser = delta_memory, allow_negative_numbers = true)]
     delta_memory: Option<f64>,
     /// The most that it sends, such as 500Mbit/s or 100MB/s [default: as fast as links and the host's limit allow]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<Rate>,
     /// How often to begin again after a failure, whether this command watches or not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
@@ -167,41 +167,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         without_controller: args.without_controller,
     };
     let hold = args.hold.options()?;
-    let vm = args.vm;
     // Where there is no agent, as on a desk, the controller does what it can.
     let has_agent =
         args.controllers.controller.is_none() && (args.local.socket.exists() || args.controllers.access()?.is_none());
-    let to = match args.to {
-        Some(to) if has_agent => to,
-        to => {
-            let own = MigrateOptions { rate_bits_per_s: options.rate_bits_per_s, ..MigrateOptions::default() };
-            if options != own {
-                bail!(
-                    "of the options of a migration, a controller takes --rate and those of --hold: leave the others \
-                     out, or give --to on the VM's host"
-                );
+    let Some(to) = args.to.clone().filter(|_| has_agent) else { return by_controller(&args, &options, hold) };
+    match by_agent(&args, to, &options, hold.clone()) {
+        Err(error) if is_missing(&error) => match elsewhere(&args) {
+            Some(host) => {
+                let (vm, host) = (clean_line(&args.vm), clean_line(&host));
+                eprintln!("{vm} is on {host}: the controller is asked");
+                by_controller(&args, &options, hold)
             }
-            let client =
-                args.controllers.client().with_context(|| format!("nobody picks a host for {vm}: give --to HOST"));
-            let then = Then::of(args.check, args.detach);
-            let (dry_run, rate_bits_per_s) = (args.check, options.rate_bits_per_s);
-            let request = MigrateRequest { to, dry_run, rate_bits_per_s, hold };
-            return moves::migrate(&client?, &vm, &request, then, Output::of(args.json));
-        }
-    };
-    let (asked, wanted) = (vm.clone(), to.clone());
+            None => Err(error),
+        },
+        done => done,
+    }
+}
+
+/// Has this host's agent move a VM, or only check.
+fn by_agent(args: &Args, to: String, options: &MigrateOptions, hold: Option<HoldOptions>) -> anyhow::Result<ExitCode> {
+    let (vm, options, detach) = (args.vm.clone(), options.clone(), args.detach);
     if !args.check {
         let (request, until) = match hold {
-            None => (Request::Migrate { vm, to, options, detach: args.detach }, Until::Over),
-            Some(hold) => (Request::MigrateHeld { vm, to, options, hold, detach: args.detach }, Until::Held),
+            None => (Request::Migrate { vm, to, options, detach }, Until::Over),
+            Some(hold) => (Request::MigrateHeld { vm, to, options, hold, detach }, Until::Held),
         };
-        let followed = follow(&args.local.client(), Opening::begin(request), until, args.json);
-        return followed.map_err(|error| not_here(error, &args.controllers, &asked, &wanted));
+        return follow(&args.local.client(), Opening::begin(request), until, args.json);
     }
-    let check = match args.local.call(&Request::Check { vm, to, options }) {
-        Ok(Reply::Check(check)) => check,
-        Ok(reply) => return Err(unexpected(&reply).into()),
-        Err(error) => return Err(not_here(error.into(), &args.controllers, &asked, &wanted)),
+    let check = match args.local.call(&Request::Check { vm, to, options })? {
+        Reply::Check(check) => check,
+        reply => return Err(unexpected(&reply).into()),
     };
     if args.json {
         print_json(&check)?
@@ -211,26 +206,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(if check.blocks() { ExitCode::from(EXIT_BLOCKED) } else { ExitCode::SUCCESS })
 }
 
-/// Says how a VM is moved that this host's agent does not have, where a controller knows which host has it.
-fn not_here(error: anyhow::Error, controllers: &ControllerArgs, vm: &str, to: &str) -> anyhow::Error {
-    let is_missing = |error: &anyhow::Error| match error.downcast_ref::<CallError>() {
-        Some(CallError::Refused(refusal)) => refusal.message.contains(&format!("there is no VM '{vm}'")),
-        _ => false,
-    };
-    let found = is_missing(&error).then(|| Some((controllers.access().ok()??, controllers.client().ok()?)));
-    let Some((access, client)) = found.flatten() else { return error };
-    let (Some(host), Some(url)) = (client.vm(vm).ok().and_then(|vm| vm.host), access.urls.first()) else {
-        return error;
-    };
-    anyhow!(elsewhere_words(vm, &host, to, &url.to_string()))
+/// Has a controller move a VM, or only say what it would do.
+fn by_controller(args: &Args, options: &MigrateOptions, hold: Option<HoldOptions>) -> anyhow::Result<ExitCode> {
+    let rate_bits_per_s = options.rate_bits_per_s;
+    if *options != (MigrateOptions { rate_bits_per_s, ..MigrateOptions::default() }) {
+        bail!(
+            "of the options of a migration, a controller takes --rate and those of --hold: leave the others out, or \
+             give --to on the VM's host"
+        );
+    }
+    let client = args.controllers.client();
+    let client = client.with_context(|| format!("nobody picks a host for {}: give --to HOST", clean_line(&args.vm)))?;
+    let request = MigrateRequest { to: args.to.clone(), dry_run: args.check, rate_bits_per_s, hold };
+    moves::migrate(&client, &args.vm, &request, Then::of(args.check, args.detach), Output::of(args.json))
 }
 
-fn elsewhere_words(vm: &str, host: &str, to: &str, url: &str) -> String {
-    let (vm, host, to) = (clean_line(vm), clean_line(host), clean_line(to));
-    format!(
-        "{vm} is on {host}, and not on this host: have a controller move it, skein migrate {vm} --to {to} --controller \
-         {url}; or say so on {host}"
-    )
+/// Returns the host that has the VM, where a controller knows.
+fn elsewhere(args: &Args) -> Option<String> {
+    args.controllers.access().ok()??;
+    args.controllers.client().ok()?.vm(&args.vm).ok()?.host
 }
 
 #[cfg(test)]

@@ -35,6 +35,10 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Migrations under way on this host, and the last ones
+    #[command(after_help = "\
+Examples:
+  skein migration list
+  skein migration list --json | jq -r '.[] | select(.outcome == null) | .vm'")]
     List {
         /// A JSON array
         #[arg(long)]
@@ -56,7 +60,12 @@ Examples:
         json: bool,
     },
     /// Follow one until it is over, as `skein migrate` does
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = format!("\
+Examples:
+  skein migration watch web1          Ctrl-C stops watching, not the migration
+  skein migration watch 4f1c --json
+
+{EXIT_CODES}"))]
     Watch {
         /// The beginning of its id, or a VM's name
         id: String,
@@ -85,6 +94,10 @@ Examples:
     /// Call one off: the guest goes on at the source
     ///
     /// Too late once the guest is being handed over, which takes a moment at the very end: then it fails, and says so.
+    #[command(after_help = "\
+Examples:
+  skein migration cancel web1
+  skein migration cancel 4f1c")]
     Cancel {
         /// The beginning of its id, or a VM's name
         id: String,

@@ -99,6 +99,9 @@ Examples:
         /// A TOML file; - is standard input
         #[arg(value_name = "FILE")]
         from: String,
+        /// The cluster's VM as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Have a VM that is off forgotten by its host and the cluster; its disks stay
     #[command(after_help = "\
@@ -149,7 +152,14 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// One VM: its state, process, sockets and definition
+    /// One VM: its state, process, sockets and definition; what the cluster knows of a VM of another host
+    #[command(after_help = "\
+Examples:
+  skein vm show web1
+  skein vm show web1 --cluster    its settings, its operation, and why it is where it is
+  skein vm show web1 --json | jq -r .qmp
+
+--json is of this host's agent unless --cluster asks for the cluster's.")]
     Show {
         #[command(flatten)]
         view: ViewArgs,
@@ -185,6 +195,9 @@ Examples:
         json: bool,
     },
     /// Run a guest that was paused: by somebody's word, or by QEMU for a failing disk
+    #[command(after_help = "\
+Examples:
+  skein vm resume web1")]
     Resume {
         /// Its name
         name: String,
@@ -193,9 +206,16 @@ Examples:
         json: bool,
     },
     /// Forget a stopped VM; its disks stay
+    #[command(after_help = "\
+Examples:
+  skein vm forget web1
+  skein vm delete web1        in a cluster: by its host and the cluster")]
     Forget {
         /// Its name
         name: String,
+        /// The VM that was forgotten as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Connect this terminal to a VM's serial console; Ctrl-] leaves it
     ///
@@ -246,9 +266,10 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             let vm = start_asking(local, &Request::VmStart { from, options })?;
             if json { print_json(&vm)? } else { print(&sentence(&vm))? }
         }
-        Command::Create { controllers, from } => {
+        Command::Create { controllers, from, json } => {
             let VmOrigin::Definition { file, text } = vm_origin(&from)? else { bail!("'{from}' is no file") };
-            life::create(&controllers.client()?, &Definition::parse(&text, &file)?.name, text)?;
+            let name = Definition::parse(&text, &file)?.name;
+            life::create(&controllers.client()?, &name, text, Output::of(json))?;
         }
         Command::Delete { controllers, name, yes, json } => {
             return life::delete(&controllers.client()?, &name, yes, Output::of(json));
@@ -265,10 +286,7 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
         Command::Show { view, name, json } if view.names_cluster() || !json && asks_cluster(local, &view)? => {
             super::cluster::vms::show(&view.controllers.client()?, &name, Output::of(json))?;
         }
-        Command::Show { name, json, .. } => {
-            let vm = ask(local, &Request::VmShow { name })?;
-            if json { print_json(&vm)? } else { print(&shown(&vm))? }
-        }
+        Command::Show { view, name, json } => show(local, &view, name, json)?,
         Command::Stop { view, name, detach, timeout, force, json } => {
             let request = StopVmRequest { timeout_s: timeout, force };
             return stop(local, &view, name, request, detach, Output::of(json));
@@ -277,10 +295,7 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             let vm = ask(local, &Request::VmResume { name })?;
             if json { print_json(&vm)? } else { print(&sentence(&vm))? }
         }
-        Command::Forget { name } => match local.call(&Request::VmForget { name: name.clone() })? {
-            Reply::Done => print(&format!("{} is forgotten; its disks are where they were\n", clean_line(&name)))?,
-            reply => return Err(unexpected(&reply).into()),
-        },
+        Command::Forget { name, json } => forget(local, name, json)?,
         Command::Console { name, linger } => {
             let vm = ask(local, &Request::VmShow { name })?;
             let name = clean_line(&vm.name);
@@ -299,11 +314,38 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Shows a VM of this host, or what the cluster knows of a VM of another.
+fn show(local: &LocalAgent, view: &ViewArgs, name: String, json: bool) -> anyhow::Result<()> {
+    match ask(local, &Request::VmShow { name: name.clone() }) {
+        Ok(vm) if json => print_json(&vm),
+        Ok(vm) => print(&shown(&vm)),
+        Err(error) if !json && !view.local && is_missing(&error) => match view.controllers.access()? {
+            Some(_) => super::cluster::vms::show(&view.controllers.client()?, &name, Output::Text),
+            None => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+fn forget(local: &LocalAgent, name: String, json: bool) -> anyhow::Result<()> {
+    let vm = ask(local, &Request::VmShow { name: name.clone() })?;
+    match local.call(&Request::VmForget { name })? {
+        Reply::Done if json => print_json(&vm),
+        Reply::Done => print(&format!("{} is forgotten; its disks are where they were\n", clean_line(&vm.name))),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+/// Returns whether this host's agent does not have the VM.
+pub fn is_missing(error: &anyhow::Error) -> bool {
+    let is_missing = |error: &CallError| matches!(error, CallError::Refused(of) if of.message.contains("no VM '"));
+    error.downcast_ref::<CallError>().is_some_and(is_missing)
+}
+
 /// Says where else a VM may be that this host does not have.
 fn with_hint(error: anyhow::Error) -> anyhow::Error {
-    let is_missing = |error: &CallError| matches!(error, CallError::Refused(of) if of.message.contains("no VM '"));
     let is_known = || matches!((ControllerArgs { controller: None }).access(), Ok(Some(_)));
-    match error.downcast_ref::<CallError>().is_some_and(is_missing) && is_known() {
+    match is_missing(&error) && is_known() {
         true => anyhow::anyhow!("{error}; if another host has it, ask the controller: skein vm list, or --cluster"),
         false => error,
     }

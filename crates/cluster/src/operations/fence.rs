@@ -75,8 +75,7 @@ impl Controller {
         // The clock may have been set back since the host was lost: then it is known all the same that this came later.
         let lost_since = self.tables.hosts.get(host).map_or(UnixMs(0), |found| found.value.contact_since);
         operation.created = operation.created.max(lost_since);
-        self.keep_operation(now, operation.clone());
-        operation
+        self.keep_operation(now, operation)
     }
 
     /// Asks a host's fencing device whether the host has power. The answer comes later.

@@ -49,7 +49,7 @@ impl Controller {
         let is_new = record.host.is_none();
         if !request.start && !is_new {
             let host = record.host.unwrap_or_default();
-            let cure = format!("start it from the new file, or delete it first: skein vm delete {name} --cluster");
+            let cure = format!("start it from the new file, or delete it first: skein vm delete {name}");
             return Some(Answer::conflict(format!("'{name}' is a VM already, which is off on '{host}'"), cure));
         }
         if let Some(refusal) = request.on.as_deref().and_then(|on| self.takes_none(&name, &record, on)) {
@@ -117,13 +117,16 @@ impl Controller {
             let message = format!("'{host}' has '{vm}' no more: it may be on '{silent}', which does not report");
             return Some(Answer::conflict(message, self.silent_cure(silent)));
         }
+        if contact.is_some_and(is_silent) {
+            let message = match is_guest(record.state) {
+                true => format!("'{vm}' is on '{host}', which does not report"),
+                false => format!("'{vm}' is of '{host}', which does not report: it may have been started there"),
+            };
+            return Some(Answer::conflict(message, self.silent_cure(host)));
+        }
         if is_guest(record.state) && !contact.is_some_and(Contact::is_off) {
             let cure = format!("stop it first: skein vm stop {vm} --cluster");
             return Some(Answer::conflict(format!("'{vm}' is not off: it is on '{host}'"), cure));
-        }
-        if contact.is_some_and(is_silent) {
-            let message = format!("'{vm}' is of '{host}', which does not report: it may have been started there");
-            return Some(Answer::conflict(message, self.silent_cure(host)));
         }
         let why = self.unstartable(vm)?;
         Some(Answer::conflict(format!("'{vm}' is not known to be off: {why}"), "see skein vm list on the hosts"))
@@ -172,8 +175,7 @@ impl Controller {
             Some(of) => {
                 let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
                 operation.moves.push(of);
-                self.keep_operation(now, operation.clone());
-                operation
+                self.keep_operation(now, operation)
             }
         };
         Answer::Operation(Box::new(operation))
@@ -206,8 +208,8 @@ impl Controller {
         let mut operation = self.unsaved_operation(now, kind.clone(), OperationState::Planning, by);
         if let Some(of) = self.asked_move(&kind, vm) {
             operation.moves.push(of);
-            operation.message = "nothing was begun: this is what would be done".into();
-            return Some(Answer::Operation(Box::new(operation)));
+            operation.progress = self.progress(now, &operation);
+            return Some(Answer::preview(operation));
         }
         let unsuited = self.unsuited(record.definition.as_deref(), record.host.as_deref()).into_keys().collect();
         let excluded = Excluded::from([(vm.to_owned(), unsuited)]);

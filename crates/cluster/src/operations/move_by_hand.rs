@@ -16,14 +16,16 @@ use crate::words::not_active_words;
 
 impl Controller {
     /// Answers whether a guest may be moved from a host whose agent asks.
-    pub(crate) fn move_by_hand(&mut self, host: &str, vm: &str, to: &str, migration: MigrationId) -> Answer {
+    pub(crate) fn move_by_hand(&mut self, host: &str, vm: &str, to: &str, migration: Option<MigrationId>) -> Answer {
         if self.has(Planted::AnyMoveByHand) {
             return Answer::Done;
         }
         match self.movable_by_hand(host, vm, to) {
             Ok(found) => {
-                let move_by_hand = Some(MoveByHandRecord { to: to.to_owned(), migration });
-                self.tables.put(vm, VmRecord { move_by_hand, ..found });
+                if let Some(migration) = migration {
+                    let move_by_hand = Some(MoveByHandRecord { to: to.to_owned(), migration });
+                    self.tables.put(vm, VmRecord { move_by_hand, ..found });
+                }
                 Answer::Done
             }
             Err(against) => refused_by_hand(against),

@@ -10,7 +10,7 @@ use skein_placement_model::cluster::model::{Cluster, HostState};
 use super::advance::double_words;
 use super::by_hand::MOVED_BY_HAND;
 use super::record::{Pending, is_failover, refusals, starts};
-use crate::answer::Answer;
+use crate::answer::{Answer, NOTHING_BEGUN};
 use crate::error_chain;
 use crate::planner::{Better, Excluded, PastRound, PlanError, PlanRequest, Planned, Want};
 use crate::records::VmRecord;
@@ -106,10 +106,10 @@ impl Controller {
                         self.tell_doubles(&mut operation);
                         self.tell_exclusions(&mut operation, 0);
                         self.add_off_moves(&mut operation);
-                        operation.message = "nothing was begun: this is what would be done".into();
-                        if !why_none.is_empty() {
-                            operation.message = why_none;
-                        }
+                        operation.message = match why_none.is_empty() {
+                            true => NOTHING_BEGUN.into(),
+                            false => why_none,
+                        };
                         if !wake.is_empty() {
                             operation.message += &format!("; {wake} would be woken first, and has a place");
                         }
@@ -120,7 +120,7 @@ impl Controller {
                         for words in Controller::off_plan_words(&operation).into_iter().chain(stay) {
                             operation.message += &format!("; {words}");
                         }
-                        Answer::Operation(operation)
+                        Answer::preview(*operation)
                     }
                     Err(error) => Answer::conflict(error_chain(&error), "skein rule check"),
                 };

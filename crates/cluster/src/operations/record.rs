@@ -133,14 +133,14 @@ impl Controller {
         by: &str,
     ) -> Operation {
         let operation = self.unsaved_operation(now, kind, state, by);
-        self.keep_operation(now, operation.clone());
-        operation
+        self.keep_operation(now, operation)
     }
 
-    /// Keeps a new operation.
-    pub(crate) fn keep_operation(&mut self, now: Now, operation: Operation) {
+    /// Keeps a new operation, and returns the operation with its progress.
+    pub(crate) fn keep_operation(&mut self, now: Now, operation: Operation) -> Operation {
         self.runs.insert(operation.id.clone(), OperationRun::default());
-        self.save_operation(now, operation);
+        self.save_operation(now, operation.clone());
+        self.operation(&operation.id).unwrap_or(operation)
     }
 
     /// Makes an operation that is not kept.
@@ -171,9 +171,14 @@ impl Controller {
         }
     }
 
+    /// Returns how far an operation is.
+    pub(crate) fn progress(&self, now: Now, operation: &Operation) -> Progress {
+        progress(now, operation, self.left_by_pace_ms(operation))
+    }
+
     /// Keeps a changed operation.
     pub(crate) fn save_operation(&mut self, now: Now, mut operation: Operation) {
-        operation.progress = progress(now, &operation, self.left_by_pace_ms(&operation));
+        operation.progress = self.progress(now, &operation);
         if operation.state.is_over() {
             operation.ended = operation.ended.or(Some(now.wall));
             self.runs.remove(&operation.id);

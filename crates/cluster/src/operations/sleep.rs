@@ -57,8 +57,7 @@ impl Controller {
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
         let was_in_maintenance = self.tables.hosts.get(host).is_some_and(|found| found.value.mode != HostMode::Active);
         operation.power = Some(PowerChange { was_in_maintenance, reasons, ..PowerChange::default() });
-        self.keep_operation(now, operation.clone());
-        operation
+        self.keep_operation(now, operation)
     }
 
     /// Advances the operation that puts a host to sleep.

@@ -7,7 +7,7 @@ use skein_api::cluster::{
 };
 
 use super::by_hand::MOVED_BY_HAND;
-use crate::answer::{Answer, RefusedKind};
+use crate::answer::{Answer, NOTHING_BEGUN, RefusedKind};
 use crate::ask::no_host;
 use crate::error_chain;
 use crate::planner::{Excluded, PlanError, Planned, Want};
@@ -56,8 +56,7 @@ impl Controller {
             self.check_preview(operation, asked);
             return None;
         }
-        self.keep_operation(now, operation.clone());
-        Some(Answer::Operation(Box::new(operation)))
+        Some(Answer::Operation(Box::new(self.keep_operation(now, operation))))
     }
 
     /// Returns the hosts in their turn: those on which a controller or a member of the store runs come last.
@@ -162,10 +161,10 @@ impl Controller {
                 format!("nothing would be begun now: hosts are being updated already, by operation {}", open.id)
             }
             (false, None) => format!("nothing would be begun: {}; {BLOCKED_CURE}", words.join("; ")),
-            (true, None) => "nothing was begun: this is what would be done".into(),
+            (true, None) => NOTHING_BEGUN.into(),
         };
         operation.progress.left_ms = None;
-        self.effect(Output::Answer { asked, answer: Answer::Operation(Box::new(operation)) });
+        self.effect(Output::Answer { asked, answer: Answer::preview(operation) });
     }
 
     /// Takes a plan over that says whether a host can be emptied.

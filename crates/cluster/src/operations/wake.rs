@@ -56,8 +56,7 @@ impl Controller {
         let within_ms = u64::from(self.tables.settings.value.power.wake_within_s) * 1000;
         let until = Some(now.in_ms(within_ms));
         operation.power = Some(PowerChange { stage: PowerStage::Waking, until, reasons, ..PowerChange::default() });
-        self.keep_operation(now, operation.clone());
-        operation
+        self.keep_operation(now, operation)
     }
 
     /// Wakes hosts that would have a place for guests of an operation that find none, and has the operation wait.

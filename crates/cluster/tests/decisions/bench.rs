@@ -652,6 +652,20 @@ impl Bench {
         }
     }
 
+    /// Returns what would be begun. Nobody finds anything of that later.
+    pub fn shown(&mut self, ask: Ask) -> Operation {
+        let (audited, operations) = (self.controller.tables().audit.len(), self.controller.tables().operations.len());
+        match self.ask(ask) {
+            Answer::Preview(operation) => {
+                assert_eq!(operation.id, "");
+                let now = (self.controller.tables().audit.len(), self.controller.tables().operations.len());
+                assert_eq!(now, (audited, operations));
+                *operation
+            }
+            answer => panic!("it is not shown: {answer:?}"),
+        }
+    }
+
     pub fn drain(&mut self, host: &str) -> Operation {
         self.begin(drain(host))
     }

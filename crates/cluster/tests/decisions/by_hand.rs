@@ -53,7 +53,7 @@ fn a_migration_is_seen_whoever_began_it() {
 fn a_drain_waits_for_a_migration_that_runs() {
     let mut bench = bench(&RUNS);
     bench.run_vm("alpha", "db");
-    let would = bench.begin(preview("alpha"));
+    let would = bench.shown(preview("alpha"));
     let web = would.moves.iter().find(|of| of.vm == "web").expect("it is told");
     assert_eq!(web.to.as_deref(), Some("beta"));
     let begun = bench.drain("alpha");
@@ -88,7 +88,7 @@ fn a_drain_moves_the_guest_of_a_migration_that_was_called_off() {
 fn a_drain_asks_for_a_persons_word_about_a_guest_that_is_held() {
     for outcome in [Outcome::Moved, Outcome::CalledOff] {
         let mut bench = bench(&HELD);
-        let would = bench.begin(preview("alpha"));
+        let would = bench.shown(preview("alpha"));
         assert_eq!((would.moves.len(), &would.moves[0].to), (1, &None));
         assert!(would.moves[0].reason.contains("skein migration switch web"), "{would:?}");
         let begun = bench.drain("alpha");
@@ -137,7 +137,7 @@ fn a_drains_deadline_ends_the_wait_for_a_hold() {
 #[test]
 fn what_is_held_on_its_way_to_a_drained_host_is_told_and_waited_for() {
     let mut bench = bench(&HELD);
-    let would = bench.begin(preview("beta"));
+    let would = bench.shown(preview("beta"));
     assert!(would.moves[0].reason.contains("skein migration cancel web"), "{would:?}");
     let begun = bench.drain("beta");
     bench.wait_s(5);
@@ -194,10 +194,10 @@ fn a_plan_reckons_with_the_room_that_is_taken_at_its_target() {
     bench.run_vm_of("gamma", "big", 40);
     // beta has no room for both, and does not tell of web yet.
     bench.begin_by_hand(&Hand { id: 9, ..RUNS });
-    let would = bench.begin(preview("gamma"));
+    let would = bench.shown(preview("gamma"));
     assert_eq!(would.moves[0].to, None, "{would:?}");
     bench.end_by_hand(&Hand { id: 9, ..RUNS }, Outcome::CalledOff);
-    let would = bench.begin(preview("gamma"));
+    let would = bench.shown(preview("gamma"));
     assert_eq!(would.moves[0].to.as_deref(), Some("beta"), "{would:?}");
 }
 
@@ -280,7 +280,7 @@ fn held_by_an_operation() -> Bench {
 fn a_drain_tells_of_what_another_operation_holds_and_an_evacuation_ends_the_hold() {
     let mut bench = held_by_an_operation();
     for (host, says) in [("alpha", "skein migration switch web"), ("beta", "skein migration cancel web")] {
-        let would = bench.begin(preview(host));
+        let would = bench.shown(preview(host));
         let told = would.moves.iter().find(|of| of.from == "alpha").expect("it is told");
         assert!(told.state == MoveState::Left && told.reason.contains(says), "{would:?}");
         let request = DrainRequest { deadline_s: Some(60), ..DrainRequest::default() };
@@ -299,7 +299,7 @@ fn a_drain_tells_of_what_another_operation_holds_and_an_evacuation_ends_the_hold
     for (host, switches) in [("alpha", true), ("beta", false)] {
         let mut bench = held_by_an_operation();
         let request = DrainRequest { evacuate: true, dry_run: true, ..DrainRequest::default() };
-        let would = bench.begin(Ask::Drain { host: host.into(), request });
+        let would = bench.shown(Ask::Drain { host: host.into(), request });
         assert!(would.moves.iter().any(|of| of.from == "alpha" && of.vm == "web"), "{would:?}");
         bench.begin(evacuate(host));
         bench.wait_s(3);
@@ -335,7 +335,7 @@ fn a_drain_that_waits_becomes_an_evacuation() {
     assert!(bench.now(&begun).message.contains("skein migration switch web"));
     assert!(bench.refused(drain("alpha")).message.contains("is being drained already"));
     let dry_run = DrainRequest { evacuate: true, dry_run: true, ..DrainRequest::default() };
-    bench.begin(Ask::Drain { host: "alpha".into(), request: dry_run });
+    bench.shown(Ask::Drain { host: "alpha".into(), request: dry_run });
     assert!(matches!(bench.now(&begun).kind, OperationKind::Drain { evacuate: false, .. }), "it is only shown");
     let same = bench.begin(evacuate("alpha"));
     assert_eq!(same.id, begun.id);

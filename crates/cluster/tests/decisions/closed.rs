@@ -60,10 +60,10 @@ fn no_plan_puts_a_guest_on_a_host_that_takes_none() {
     let begun = bench.begin(migrate(None));
     bench.obey_all();
     assert_eq!(bench.has("gamma"), ["web"], "{:?}", bench.now(&begun));
-    let would = bench.begin(preview("gamma"));
+    let would = bench.shown(preview("gamma"));
     assert_eq!(would.moves[0].to.as_deref(), Some("alpha"), "{would:?}");
     tell(&mut bench, "alpha", Some("a controller is about to have it switched off or updated"));
-    let would = bench.begin(preview("gamma"));
+    let would = bench.shown(preview("gamma"));
     assert_eq!((would.moves[0].state, &would.moves[0].to), (MoveState::Left, &None), "{would:?}");
 }
 

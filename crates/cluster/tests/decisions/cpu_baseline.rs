@@ -50,7 +50,7 @@ fn the_group_of_the_host_says_which_model() {
     for (host, models) in [("alpha", NEW), ("beta", OLD), ("gamma", NEW)] {
         tell_models(&mut bench, host, Accel::Kvm, models);
     }
-    let would = bench.begin(create(Some("alpha"), true));
+    let would = bench.shown(create(Some("alpha"), true));
     let words = "its CPU model is Haswell-v4, the best that all 3 hosts without a group have";
     assert!(would.moves[0].reason.contains(words), "{would:?}");
 
@@ -80,7 +80,7 @@ fn what_a_host_told_counts_while_the_host_is_away_and_what_was_never_told_does_n
     bench.change_leader();
     bench.connect("alpha");
     bench.connect("gamma");
-    let would = bench.begin(create(Some("alpha"), true));
+    let would = bench.shown(create(Some("alpha"), true));
     let words = "Haswell-v4, the best that all 2 hosts without a group have (not counted: gamma)";
     assert!(would.moves[0].reason.contains(words), "{would:?}");
     let why = bench.refused(create(Some("gamma"), true)).message;
@@ -92,7 +92,7 @@ fn hosts_with_nothing_in_common_take_no_such_guest() {
     let mut bench = Bench::new(&["alpha", "beta"]);
     tell_models(&mut bench, "alpha", Accel::Tcg, &[("Westmere-v1", 50)]);
     tell_models(&mut bench, "beta", Accel::Tcg, &[("Opteron_G2-v1", 40)]);
-    let would = bench.begin(create(None, true));
+    let would = bench.shown(create(None, true));
     assert_eq!(would.moves[0].to, None);
     assert!(would.moves[0].reason.contains("the 2 hosts without a group have no CPU model in common"), "{would:?}");
 }

@@ -22,7 +22,7 @@ fn a_host_with_a_guest_that_runs_elsewhere_too_is_not_called_empty() {
     bench.run_vm("alpha", "web");
     // Somebody starts it by hand.
     bench.run_vm("beta", "web");
-    let would = bench.begin(preview("beta"));
+    let would = bench.shown(preview("beta"));
     assert!(stays(&would, "web").contains("RUNS TWICE, on beta and alpha"), "{would:?}");
     for host in ["beta", "alpha"] {
         let begun = bench.drain(host);
@@ -83,7 +83,7 @@ fn what_is_off_on_a_host_with_an_older_agent_stays_and_is_told() {
     bench.connect("alpha");
     bench.run_vm("alpha", "web");
     bench.set_vm("alpha", "old", VmState::Stopped);
-    let would = bench.begin(preview("alpha"));
+    let would = bench.shown(preview("alpha"));
     assert!(would.message.contains("1 VM that is off stays defined on alpha: old"), "{would:?}");
     assert!(stays(&would, "old").contains("the agent of alpha is older"), "{would:?}");
     let begun = bench.drain("alpha");
@@ -152,7 +152,7 @@ fn two_drains_at_once_use_neither_host_as_a_target() {
     }
     assert_eq!(bench.has("gamma").len(), 6);
     // Alone, neither of the two would be planned for.
-    let would = bench.begin(preview("gamma"));
+    let would = bench.shown(preview("gamma"));
     assert!(would.moves.iter().all(|of| of.to.is_none()), "{would:?}");
 }
 

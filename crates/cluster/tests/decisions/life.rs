@@ -54,7 +54,7 @@ fn state(bench: &Bench) -> (VmRunState, Option<String>) {
 #[test]
 fn a_vm_is_created_where_the_controller_picks_and_it_is_said_why() {
     let mut bench = Bench::new(&["alpha", "beta"]);
-    let would = bench.begin(create(CreateVmRequest { dry_run: true, ..request() }));
+    let would = bench.shown(create(CreateVmRequest { dry_run: true, ..request() }));
     assert!(would.moves[0].reason.contains("of 2 hosts that can take it"), "{would:?}");
     assert_eq!((bench.controller.vm("web"), bench.sent.len()), (None, 0), "nothing is done");
 
@@ -94,7 +94,7 @@ fn a_host_that_refuses_is_told_and_another_is_taken_and_then_none() {
 fn hosts_that_lack_what_a_definition_needs_are_not_tried() {
     let mut bench = Bench::new(&["alpha", "beta"]);
     let definition = format!("{FILE}accel = 'kvm'\n[[nic]]\nbridge = 'br7'\n");
-    let would = bench.begin(create(CreateVmRequest { definition: definition.clone(), dry_run: true, ..request() }));
+    let would = bench.shown(create(CreateVmRequest { definition: definition.clone(), dry_run: true, ..request() }));
     assert_eq!(would.moves[0].to, None);
     assert!(would.moves[0].reason.contains("alpha: it has no bridge br7"), "{would:?}");
     let on = CreateVmRequest { definition, on: Some("beta".into()), ..request() };
@@ -199,7 +199,7 @@ fn a_vm_may_be_known_to_the_cluster_alone() {
 fn a_vm_that_is_off_starts_on_its_host_and_elsewhere_if_that_takes_none() {
     let mut bench = off();
     let would = Ask::StartVm { vm: "web".into(), request: StartVmRequest { on: None, dry_run: true } };
-    let would = bench.begin(would);
+    let would = bench.shown(would);
     assert_eq!((would.moves[0].from.as_str(), would.moves[0].to.as_deref()), ("alpha", Some("alpha")));
     bench.begin(start(None));
     let by_name = VmOrigin::Name("web".into());

@@ -9,7 +9,7 @@ use crate::bench::{Bench, Hand, is_off};
 const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
 
 fn to(host: &str, vm: &str, to: &str, id: u64) -> Ask {
-    Ask::MoveByHand { host: host.into(), vm: vm.into(), to: to.into(), migration: MigrationId(id) }
+    Ask::MoveByHand { host: host.into(), vm: vm.into(), to: to.into(), migration: Some(MigrationId(id)) }
 }
 
 /// Returns three hosts, of which the second runs a guest that a person may move to the third.
@@ -400,5 +400,35 @@ fn a_report_of_before_the_leader_ends_no_move_that_was_allowed() {
         bench.begin(is_off("beta"));
         bench.wait_s(60);
         assert_eq!(bench.sent.is_empty(), led != Some(Term(2)), "{led:?}");
+    }
+}
+
+#[test]
+fn a_move_that_is_only_checked_is_kept_nowhere() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    let check =
+        |target: &str| Ask::MoveByHand { host: "beta".into(), vm: "web".into(), to: target.into(), migration: None };
+    let audited = bench.controller.tables().audit.len();
+    assert_eq!(bench.ask(check("gamma")), Answer::Done);
+    assert_eq!(bench.controller.tables().audit.len(), audited);
+    lose_both(&mut bench);
+    // Nobody waits for the target.
+    bench.begin(is_off("beta"));
+    bench.obey_all();
+    assert_eq!(bench.has("alpha"), ["web"]);
+}
+
+#[test]
+fn a_move_by_the_controller_is_shown_before_it_is_begun() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    bench.set_vm("beta", "old", VmState::Stopped);
+    for (vm, target) in [("web", Some("gamma")), ("web", None), ("old", Some("gamma")), ("old", None)] {
+        let to = target.map(str::to_owned);
+        let request = MigrateRequest { to, dry_run: true, ..MigrateRequest::default() };
+        let shown = bench.shown(Ask::Migrate { vm: vm.into(), request });
+        assert!(shown.message.contains("nothing was begun"), "{shown:?}");
+        assert_eq!((shown.moves.len(), bench.sent.len()), (1, 0));
     }
 }

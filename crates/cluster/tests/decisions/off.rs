@@ -65,7 +65,7 @@ fn the_target_keeps_it_before_the_source_forgets_it_and_has_it_after_that() {
 fn a_drain_takes_along_what_is_off_and_brings_it_home() {
     let mut bench = off();
     bench.run_vm("alpha", "web");
-    let would = bench.begin(preview("alpha"));
+    let would = bench.shown(preview("alpha"));
     assert!(would.message.contains("1 VM that is off moves, too"), "{would:?}");
     assert_eq!(would.moves.iter().filter(|of| of.off.is_some()).count(), 1);
     let begun = bench.drain("alpha");
@@ -179,7 +179,7 @@ fn what_cannot_be_moved_while_it_is_off_is_told_before_anything_is_asked() {
     bench.disconnect("beta");
     bench.connect("beta");
     let request = MigrateRequest { dry_run: true, ..MigrateRequest::default() };
-    let would = bench.begin(Ask::Migrate { vm: "old".into(), request });
+    let would = bench.shown(Ask::Migrate { vm: "old".into(), request });
     assert_eq!(would.moves[0].to, None);
     assert!(would.moves[0].reason.contains("beta: its agent is older"), "{would:?}");
     let begun = bench.begin(migrate(Some("beta")));
@@ -190,7 +190,7 @@ fn what_cannot_be_moved_while_it_is_off_is_told_before_anything_is_asked() {
     let mut bench = Bench::new(&["alpha", "beta"]);
     bench.set_vm_file("alpha", "old", VmState::Stopped, file);
     let would = bench
-        .begin(Ask::Drain { host: "alpha".into(), request: DrainRequest { dry_run: true, ..DrainRequest::default() } });
+        .shown(Ask::Drain { host: "alpha".into(), request: DrainRequest { dry_run: true, ..DrainRequest::default() } });
     assert!(would.message.contains("its UEFI variables or its TPM are on alpha"), "{would:?}");
     assert!(bench.sent.is_empty());
 }

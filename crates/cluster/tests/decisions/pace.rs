@@ -53,7 +53,7 @@ fn idle_cores_limit_moves_where_links_carry_more_than_they_move() {
 #[test]
 fn nobody_is_told_a_time_that_nobody_knows() {
     let mut bench = with_guests(6);
-    assert_eq!(bench.begin(preview("alpha")).progress.forecast_ms, None);
+    assert_eq!(bench.shown(preview("alpha")).progress.forecast_ms, None);
     let drain = bench.drain("alpha");
     assert_eq!((left_ms(&bench, &drain), bench.sent.len()), (None, 2));
     // Two guests of 1 GiB leave at a time, in 10 s, of which 1.5 s are no copy.
@@ -116,7 +116,7 @@ fn the_next_plan_goes_by_what_was_seen() {
     let home = Ask::Resume { host: "alpha".into(), request: ResumeRequest { bring_home: true } };
     bench.begin(home);
     bench.obey_all();
-    let again = bench.begin(preview("alpha"));
+    let again = bench.shown(preview("alpha"));
     let forecast = again.progress.forecast_ms.unwrap();
     assert!((27_000..=32_000).contains(&forecast), "{forecast}");
 }

@@ -20,7 +20,7 @@ fn names(names: &[&str]) -> Vec<String> {
 
 /// Returns where a VM of alpha would go, and why.
 fn why(bench: &mut Bench, vm: &str) -> (Option<String>, String) {
-    let would = bench.begin(preview("alpha"));
+    let would = bench.shown(preview("alpha"));
     let of = would.moves.iter().find(|of| of.vm == vm).expect("it is told");
     (of.to.clone(), of.reason.clone())
 }
@@ -49,12 +49,12 @@ fn a_drain_moves_nothing_off_another_host_in_maintenance() {
     bench.run_vm("beta", "kept");
     set(&mut bench, "kept", VmSettings { owners: Some(names(&["beta"])), ..VmSettings::default() });
     bench.drain("beta");
-    let would = bench.begin(preview("alpha"));
+    let would = bench.shown(preview("alpha"));
     let moved: Vec<(&str, Option<&str>)> = would.moves.iter().map(|of| (of.vm.as_str(), of.to.as_deref())).collect();
     assert_eq!(moved, [("web", Some("gamma"))]);
     // It is free to go, and its host's drain is over: this is not the other host's business.
     set(&mut bench, "kept", VmSettings::default());
-    assert_eq!(bench.begin(preview("alpha")).moves.len(), 1);
+    assert_eq!(bench.shown(preview("alpha")).moves.len(), 1);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_vm_is_started_where_it_is_because_its_host_has_it() {
         let request = StartVmRequest { dry_run: true, ..StartVmRequest::default() };
         let id = bench.put(Ask::StartVm { vm: "web".into(), request });
         match bench.answer(id) {
-            Some(Answer::Operation(operation)) => operation.moves[0].clone(),
+            Some(Answer::Preview(operation)) => operation.moves[0].clone(),
             answer => panic!("{answer:?}"),
         }
     };
@@ -184,7 +184,7 @@ fn an_optimisation_that_makes_no_move_says_what_the_best_would_cost_and_save() {
     let mut bench = Bench::new(&["alpha", "beta"]);
     bench.run_vm_of("alpha", "web", 1);
     bench.run_vm_of("alpha", "db", 58);
-    let shown = bench.begin(Ask::Optimize { request: OptimizeRequest::default() });
+    let shown = bench.shown(Ask::Optimize { request: OptimizeRequest::default() });
     assert!(shown.moves.is_empty(), "{shown:?}");
     let message = &shown.message;
     assert!(message.starts_with("the best move, ") && message.contains("alpha to beta, costs "), "{message}");

@@ -185,10 +185,7 @@ fn nothing_is_begun_if_a_host_of_an_update_cannot_be_emptied() {
     assert_eq!(over.state, OperationState::Failed);
     assert!(over.message.contains("nothing was begun") && over.message.contains("fixed"), "{}", over.message);
     // The same is said beforehand, and such a host may be left out.
-    let Answer::Operation(shown) = bench.ask(update(UpdateRequest { dry_run: true, ..UpdateRequest::default() }))
-    else {
-        panic!("it is not shown");
-    };
+    let shown = bench.shown(update(UpdateRequest { dry_run: true, ..UpdateRequest::default() }));
     let shown: Vec<HostUpdateState> = shown.update.unwrap().hosts.iter().map(|of| of.state).collect();
     assert_eq!(shown, [HostUpdateState::Waiting, HostUpdateState::Skipped]);
     let operation = bench.begin(update(UpdateRequest { skip_blocked: true, ..UpdateRequest::default() }));
@@ -202,10 +199,7 @@ fn nothing_is_begun_if_a_host_of_an_update_cannot_be_emptied() {
 
 #[test]
 fn a_preview_of_an_update_says_what_the_update_would_do() {
-    let shown = |bench: &mut Bench, request: UpdateRequest| match bench.ask(update(request)) {
-        Answer::Operation(shown) => *shown,
-        answer => panic!("it is not shown: {answer:?}"),
-    };
+    let shown = |bench: &mut Bench, request: UpdateRequest| bench.shown(update(request));
     let dry = || UpdateRequest { dry_run: true, ..UpdateRequest::default() };
     let blocked = |shown: &Operation| -> Vec<String> {
         shown.update.iter().flat_map(|of| &of.hosts).filter(|of| of.blocks).map(|of| of.host.clone()).collect()
@@ -429,7 +423,7 @@ fn an_update_says_for_what_the_drain_of_its_host_waits() {
     bench.wait_s(5);
     let now = bench.now(&operation);
     assert!(now.message.contains("a (1 of 1): its guests leave") && now.message.contains("web is held"), "{now:?}");
-    let shown = bench.begin(update(UpdateRequest { dry_run: true, ..UpdateRequest::default() }));
+    let shown = bench.shown(update(UpdateRequest { dry_run: true, ..UpdateRequest::default() }));
     assert!(shown.message.contains(&format!("being updated already, by operation {}", operation.id)), "{shown:?}");
     bench.end_by_hand(&Hand { vm: "web", from: "a", to: "b", id: 7, is_held: true }, Outcome::Moved);
     assert_eq!(asked(&mut bench).0, "a");

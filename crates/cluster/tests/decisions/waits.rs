@@ -88,7 +88,7 @@ fn a_start_that_a_rule_keeps_apart_from_what_is_held_goes_elsewhere() {
 #[test]
 fn a_drain_does_not_wait_for_what_is_held_either() {
     let mut bench = leaving(20, true);
-    let would = bench.begin(preview("delta"));
+    let would = bench.shown(preview("delta"));
     assert_eq!((would.moves[0].to.as_deref(), would.moves[0].after.len()), (Some("gamma"), 0), "{would:?}");
     let begun = bench.drain("delta");
     bench.wait_s(2);

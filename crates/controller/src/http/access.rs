@@ -10,7 +10,7 @@ use skein_api::cluster::{AuditRecord, JoinTicket, NewJoinTicket, NewToken, Page,
 use skein_cluster::{Answer, Ask};
 use skein_identity::JoinToken;
 
-use super::answer::{Shown, response, unexpected};
+use super::answer::{response, unexpected};
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::Admin;
@@ -68,7 +68,7 @@ pub(crate) async fn remove_token(
     State(app): State<Shared>,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::RemoveToken { name }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::RemoveToken { name }).await?)
 }
 
 /// Makes a ticket with which one host joins, once

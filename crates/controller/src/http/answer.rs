@@ -9,29 +9,16 @@ use super::origin::etag;
 use super::problem::Problem;
 
 /// Returns the response to what may have begun an operation. An operation that is only shown has no place.
-pub(crate) fn response(answer: Answer, path: Shown) -> Result<Response, Problem> {
-    match (answer, path) {
-        (Answer::Done, _) => Ok(StatusCode::NO_CONTENT.into_response()),
-        (Answer::Operation(operation), Shown::Preview) => Ok(Json(*operation).into_response()),
-        (Answer::Operation(operation), Shown::Kept) => {
+pub(crate) fn response(answer: Answer) -> Result<Response, Problem> {
+    match answer {
+        Answer::Done => Ok(StatusCode::NO_CONTENT.into_response()),
+        Answer::Preview(operation) => Ok(Json(*operation).into_response()),
+        Answer::Operation(operation) => {
             let location = [(header::LOCATION, format!("/api/v1/operations/{}", operation.id))];
             let etag = etag(operation.version);
             Ok((StatusCode::ACCEPTED, location, etag, Json(*operation)).into_response())
         }
-        (answer, _) => Err(unexpected(&answer)),
-    }
-}
-
-/// Whether an operation was begun, or is only shown.
-#[derive(Clone, Copy)]
-pub(crate) enum Shown {
-    Kept,
-    Preview,
-}
-
-impl Shown {
-    pub fn of(dry_run: bool) -> Shown {
-        if dry_run { Shown::Preview } else { Shown::Kept }
+        answer => Err(unexpected(&answer)),
     }
 }
 

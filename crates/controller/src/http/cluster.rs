@@ -13,7 +13,7 @@ use skein_cluster::{Ask, Controller};
 use skein_store::StoreMember;
 use utoipa::ToSchema;
 
-use super::answer::{Shown, response};
+use super::answer::response;
 use super::app::Shared;
 use super::body::OptionalBody;
 use super::guard::{Operator, Viewer};
@@ -111,8 +111,7 @@ pub(crate) async fn update_hosts(
     if request.hosts.len() > HOSTS_MAX {
         return Err(Problem::invalid("too many hosts", format!("at most {HOSTS_MAX} may be named")));
     }
-    let shown = Shown::of(request.dry_run);
-    response(origin.with(&request).ask(&app, Ask::Update { request }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::Update { request }).await?)
 }
 
 /// How a controller is.

@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use crate::fencing::shown_certificate;
 
-use super::answer::{Shown, response, unexpected};
+use super::answer::{response, unexpected};
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
@@ -100,7 +100,7 @@ pub(crate) async fn set_host(
     {
         return Err(problem);
     }
-    response(answer, Shown::Kept)
+    response(answer)
 }
 
 /// Says which certificate a device shows, if what is to be set names none. Whoever compares the certificate with what
@@ -132,7 +132,7 @@ pub(crate) async fn remove_host(
     Path(host): Path<String>,
     Query(RemoveQuery { force }): Query<RemoveQuery>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::RemoveHost { host, force }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::RemoveHost { host, force }).await?)
 }
 
 /// Empties a host
@@ -160,8 +160,7 @@ pub(crate) async fn drain_host(
     if request.deadline_s > Some(DEADLINE_MAX_S) {
         return Err(Problem::invalid("the deadline is too far away", format!("at most {DEADLINE_MAX_S} s")));
     }
-    let shown = Shown::of(request.dry_run);
-    response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::Drain { host, request }).await?)
 }
 
 /// Switches a lost host off, or takes a person's word that it is off
@@ -190,7 +189,7 @@ pub(crate) async fn fence_host(
     } else {
         operator?;
     }
-    response(origin.with(&request).ask(&app, Ask::Fence { host, request }).await?, Shown::Kept)
+    response(origin.with(&request).ask(&app, Ask::Fence { host, request }).await?)
 }
 
 /// Asks a host's fencing device whether the host has power
@@ -226,7 +225,7 @@ pub(crate) async fn sleep_host(
     State(app): State<Shared>,
     Path(host): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::Sleep { host }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::Sleep { host }).await?)
 }
 
 /// Wakes a host
@@ -245,7 +244,7 @@ pub(crate) async fn wake_host(
     State(app): State<Shared>,
     Path(host): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::Wake { host }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::Wake { host }).await?)
 }
 
 /// Lets a host take guests again
@@ -263,7 +262,7 @@ pub(crate) async fn resume_host(
     Path(host): Path<String>,
     OptionalBody(request): OptionalBody<ResumeRequest>,
 ) -> Result<Response, Problem> {
-    response(origin.with(&request).ask(&app, Ask::Resume { host, request }).await?, Shown::Kept)
+    response(origin.with(&request).ask(&app, Ask::Resume { host, request }).await?)
 }
 
 /// Refuses settings that are too large to be kept.

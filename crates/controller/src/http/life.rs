@@ -5,7 +5,7 @@ use axum::response::Response;
 use skein_api::cluster::{CreateVmRequest, Operation, StartVmRequest, StopVmRequest};
 use skein_cluster::Ask;
 
-use super::answer::{Shown, response};
+use super::answer::response;
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
@@ -38,8 +38,7 @@ pub(crate) async fn create_vm(
     }
     let Body(request) = body?;
     check_size(&request)?;
-    let shown = Shown::of(request.dry_run);
-    response(origin.with(&request).ask(&app, Ask::CreateVm { request: Box::new(request) }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::CreateVm { request: Box::new(request) }).await?)
 }
 
 /// Starts a VM that is off
@@ -64,8 +63,7 @@ pub(crate) async fn start_vm(
     if !request.dry_run {
         operator?;
     }
-    let shown = Shown::of(request.dry_run);
-    response(origin.with(&request).ask(&app, Ask::StartVm { vm, request }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::StartVm { vm, request }).await?)
 }
 
 /// Stops a VM
@@ -84,7 +82,7 @@ pub(crate) async fn stop_vm(
     Path(vm): Path<String>,
     OptionalBody(request): OptionalBody<StopVmRequest>,
 ) -> Result<Response, Problem> {
-    response(origin.with(&request).ask(&app, Ask::StopVm { vm, request }).await?, Shown::Kept)
+    response(origin.with(&request).ask(&app, Ask::StopVm { vm, request }).await?)
 }
 
 /// Deletes a VM that is off
@@ -101,5 +99,5 @@ pub(crate) async fn delete_vm(
     State(app): State<Shared>,
     Path(vm): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::DeleteVm { vm }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::DeleteVm { vm }).await?)
 }

@@ -8,7 +8,7 @@ use skein_api::cluster::{Operation, Page};
 use skein_cluster::Ask;
 use utoipa::IntoParams;
 
-use super::answer::{Shown, response};
+use super::answer::response;
 use super::app::Shared;
 use super::guard::{Operator, Viewer};
 use super::origin::{Origin, etag};
@@ -77,5 +77,5 @@ pub(crate) async fn cancel_operation(
     State(app): State<Shared>,
     Path(operation): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::Cancel { operation }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::Cancel { operation }).await?)
 }

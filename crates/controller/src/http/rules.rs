@@ -9,7 +9,7 @@ use skein_api::cluster::{ClusterSettings, Complaint, Explanation, Operation, Opt
 use skein_cluster::{Ask, PlanError, complaints, error_chain, explained, left_out_complaint, warnings};
 use skein_placement_model::cluster::model::Cluster;
 
-use super::answer::{Shown, response};
+use super::answer::response;
 use super::app::{App, Shared};
 use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
@@ -47,7 +47,7 @@ pub(crate) async fn set_settings(
 ) -> Result<Response, Problem> {
     let version = if_match(&headers)?;
     let ask = Ask::SetSettings { settings: Box::new(settings.clone()), version };
-    response(origin.with(&settings).ask(&app, ask).await?, Shown::Kept)
+    response(origin.with(&settings).ask(&app, ask).await?)
 }
 
 /// The rules, by name
@@ -105,7 +105,7 @@ pub(crate) async fn set_rule(
     check_name(&name)?;
     check_size(&rule)?;
     let origin = origin.with(&rule);
-    response(origin.ask(&app, Ask::SetRule { name, rule, version }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::SetRule { name, rule, version }).await?)
 }
 
 /// Takes a rule away
@@ -118,7 +118,7 @@ pub(crate) async fn remove_rule(
     State(app): State<Shared>,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
-    response(origin.ask(&app, Ask::RemoveRule { name }).await?, Shown::Kept)
+    response(origin.ask(&app, Ask::RemoveRule { name }).await?)
 }
 
 /// What is broken, the worst first
@@ -172,8 +172,7 @@ pub(crate) async fn optimize(
     if request.apply {
         operator?;
     }
-    let shown = Shown::of(!request.apply);
-    response(origin.with(&request).ask(&app, Ask::Optimize { request }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::Optimize { request }).await?)
 }
 
 /// Asks placement, which takes a while in a large cluster: from a copy, and only a few at the same time.

@@ -10,7 +10,7 @@ use skein_api::cluster::{MigrateRequest, Operation, Page, Vm, VmSettings};
 use skein_cluster::Ask;
 use utoipa::IntoParams;
 
-use super::answer::{Shown, response};
+use super::answer::response;
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::{Admin, Operator, Viewer};
@@ -83,7 +83,7 @@ pub(crate) async fn set_vm(
         return Err(Problem::invalid(format!("a priority of {priority}"), format!("it may be {least} to {most}")));
     }
     let ask = Ask::SetVm { vm, settings: settings.clone(), version };
-    response(origin.with(&settings).ask(&app, ask).await?, Shown::Kept)
+    response(origin.with(&settings).ask(&app, ask).await?)
 }
 
 /// Moves a VM to another host
@@ -108,6 +108,5 @@ pub(crate) async fn migrate_vm(
     if !request.dry_run {
         operator?;
     }
-    let shown = Shown::of(request.dry_run);
-    response(origin.with(&request).ask(&app, Ask::Migrate { vm, request }).await?, shown)
+    response(origin.with(&request).ask(&app, Ask::Migrate { vm, request }).await?)
 }

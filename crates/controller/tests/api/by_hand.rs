@@ -33,7 +33,8 @@ async fn the_leader_answers_agents_and_the_audit_log_has_it() {
     for ask in 10..20 {
         assert_eq!(until("it is answered", async || cluster.world.may("beta", ask)).await, Ok(()));
     }
-    let to = |ask, to: &str| ToController::AskMove { ask, vm: "web".into(), to: to.into(), migration: MigrationId(7) };
+    let to =
+        |ask, to: &str| ToController::AskMove { ask, vm: "web".into(), to: to.into(), migration: Some(MigrationId(7)) };
     assert_eq!(asked(&cluster, "alpha", 20, to(20, "beta")).await, Ok(()));
     let (_, why) = asked(&cluster, "beta", 21, to(21, "alpha")).await.unwrap_err();
     assert!(why.message.contains("runs on 'alpha'"), "{why:?}");

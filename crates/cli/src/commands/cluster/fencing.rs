@@ -81,6 +81,9 @@ Examples:
         json: bool,
     },
     /// Name no device any more: the host is not switched off by itself
+    #[command(after_help = "\
+Examples:
+  skein host fencing remove hosta")]
     Remove {
         /// The host
         name: String,

@@ -8,6 +8,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use clap::ArgGroup;
 use skein_api::cluster::{Contact, JoinRequest};
 use skein_client::{Client, ControllerClient, ControllerError, ControllerUrl, Credentials};
 use skein_identity::{CaFingerprint, CertificateDer, Identity, IdentityError, IdentityRequest, JoinToken, parse_pem};
@@ -16,7 +17,7 @@ use skein_terminal::files;
 
 use super::access::{DEFAULT_CONFIG_DIR, config_dir};
 use crate::commands::local::LocalAgent;
-use crate::commands::text::{clean_line, print};
+use crate::commands::text::{clean_line, print, print_json};
 
 /// How large a file with a token may be.
 const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
@@ -39,6 +40,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// --host NAME`). VMs on the host go on. Where systemd does not run, nothing is started and nothing waited for: the
 /// agent's command is printed.
 #[derive(clap::Args)]
+#[command(group = ArgGroup::new("secret").args(["token", "token_file"]).required(true))]
 #[command(after_help = "\
 Examples:
   skein join https://ctl.example:7443 --token skein-join-1.4f...
@@ -52,7 +54,7 @@ pub struct Args {
     /// The controller's URL
     url: ControllerUrl,
     /// The token: for one host, once, and for a while
-    #[arg(long, required_unless_present = "token_file", conflicts_with = "token_file")]
+    #[arg(long)]
     token: Option<JoinToken>,
     /// The file with the token (- is standard input), so that no list of processes shows it
     #[arg(long, value_name = "FILE")]
@@ -60,6 +62,9 @@ pub struct Args {
     /// The host's name in the cluster [default: the host's own]
     #[arg(long)]
     name: Option<String>,
+    /// The cluster's host as JSON, as of `skein host show --cluster`; words go to standard error
+    #[arg(long)]
+    json: bool,
 }
 
 /// Which host joins, and by what.
@@ -109,6 +114,14 @@ impl Joins {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let local = args.local.client();
+    let json = args.json;
+    let say = |text: &str| match json {
+        false => print(text),
+        true => {
+            eprint!("{text}");
+            Ok(())
+        }
+    };
     let args = Joining::of(&args)?;
     let dir = config_dir();
     let identity_dir = dir.join("identity");
@@ -133,16 +146,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let host = identity.host().to_owned();
     write_controllers(&dir.join("controllers.toml"), &args.url)?;
     let client = ControllerClient::new(vec![args.url.clone()], &Credentials::Host(Box::new(identity)))?;
-    print(&format!("{host} {}: {}\n", joins.words(), identity_dir.display()))?;
+    say(&format!("{host} {}: {}\n", joins.words(), identity_dir.display()))?;
     match start_agent(&local, joins)? {
-        Agent::Runs => seen(&client, &host, begun)?,
-        Agent::Stale => print("start the agent anew, so that it shows the new certificate; its VMs go on meanwhile\n")?,
-        Agent::Manual => print(&format!(
+        Agent::Runs => say(&seen(&client, &host, begun)?)?,
+        Agent::Stale => say("start the agent anew, so that it shows the new certificate; its VMs go on meanwhile\n")?,
+        Agent::Manual => say(&format!(
             "start the agent: {}\nnothing is waited for here: skein host list shows when {host} is online\n",
             agent_command(&dir)
         ))?,
     }
-    print("what there is: skein cluster status; skein host list\n")?;
+    match json {
+        true => print_json(&client.host(&host)?)?,
+        false => print("what there is: skein cluster status; skein host list\n")?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -337,14 +353,14 @@ fn systemctl(args: &[&str]) -> anyhow::Result<()> {
     }
 }
 
-/// Waits until the controller hears of the agent.
-fn seen(client: &ControllerClient, host: &str, begun: Instant) -> anyhow::Result<()> {
+/// Waits until the controller hears of the agent. Returns how long that took in words.
+fn seen(client: &ControllerClient, host: &str, begun: Instant) -> anyhow::Result<String> {
     let end = Instant::now() + SEEN_WITHIN;
     loop {
         let why = match client.host(host) {
             Ok(found) if found.contact == Contact::Online => {
                 let took = skein_units::duration(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
-                return print(&format!("{} is online, {took} after this command began\n", clean_line(host)));
+                return Ok(format!("{} is online, {took} after this command began\n", clean_line(host)));
             }
             Ok(_) => "its agent has not reported".to_owned(),
             Err(error) => error.to_string(),

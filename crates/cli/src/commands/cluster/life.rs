@@ -11,11 +11,14 @@ use skein_client::ControllerClient;
 use super::moves::{Then, go_on};
 use super::output::Output;
 use crate::commands::local::{EXIT_BLOCKED, EXIT_CALLED_OFF};
-use crate::commands::text::{clean_line, print};
+use crate::commands::text::{clean_line, print, print_json};
 
 /// Creates a VM that the cluster knows, and no host starts.
-pub fn create(client: &ControllerClient, name: &str, definition: String) -> anyhow::Result<()> {
+pub fn create(client: &ControllerClient, name: &str, definition: String, output: Output) -> anyhow::Result<()> {
     client.create_vm(&CreateVmRequest { definition, start: false, on: None, dry_run: false })?;
+    if output == Output::Json {
+        return print_json(&client.vm(name)?);
+    }
     let name = clean_line(name);
     print(&format!("the cluster knows {name}, which is off: skein vm start {name} --cluster starts it\n"))
 }

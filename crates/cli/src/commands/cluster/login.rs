@@ -9,7 +9,7 @@ use skein_identity::{CaFingerprint, parse_pem};
 use skein_terminal::files;
 
 use super::access::{config_dir, login_path};
-use crate::commands::text::{clean_line, print};
+use crate::commands::text::{clean_line, print, print_json};
 
 /// How many bytes a file with a token or a certificate has at most.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -39,6 +39,9 @@ pub struct Args {
     /// The SHA-256 of the CA's certificate, in place of the certificate
     #[arg(long, value_name = "HEX")]
     fingerprint: Option<CaFingerprint>,
+    /// The cluster's state as JSON, as of `skein cluster status`
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
@@ -62,6 +65,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let path = login_path()?;
     Login { controllers, ca, token }.save(&path)?;
+    if args.json {
+        print_json(&cluster)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     print(&format!("logged in to {}; kept in {}, which is secret\n", clean_line(&cluster.name), path.display()))?;
     Ok(ExitCode::SUCCESS)
 }

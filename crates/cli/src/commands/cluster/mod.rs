@@ -96,6 +96,7 @@ Examples:
     Audit {
         /// The most records
         #[arg(long, value_name = "N", default_value_t = 30, conflicts_with = "all")]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
         last: u32,
         /// All that is kept
         #[arg(long)]

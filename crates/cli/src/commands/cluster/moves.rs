@@ -10,7 +10,7 @@ use super::output::Output;
 use super::plan::moves;
 use super::words::kind;
 use crate::commands::local::EXIT_BLOCKED;
-use crate::commands::text::{print, print_json};
+use crate::commands::text::{clean_line, print, print_json};
 
 /// What is done once the target is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn go_on(client: &ControllerClient, operation: Operation, then: Then, output
     if then == Then::Check {
         match output {
             Output::Json => print_json(&operation)?,
-            Output::Text => print(&moves(&operation))?,
+            Output::Text => print(&(moves(&operation) + &clean_line(&operation.message) + "\n"))?,
         }
         let can = !operation.moves.is_empty() && operation.moves.iter().all(|of| of.to.is_some());
         return Ok(if can { ExitCode::SUCCESS } else { ExitCode::from(EXIT_BLOCKED) });

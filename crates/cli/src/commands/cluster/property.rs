@@ -37,16 +37,17 @@ enum Kind {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// What is set of a host or a VM, as JSON
+    /// What is set of a host or a VM, as `skein property set` takes it
     #[command(after_help = "\
 Examples:
-  skein property show host hosta")]
+  skein property show host hosta
+  skein property show vm db1 --json | jq .priority")]
     Show {
         /// A host or a VM
         kind: Kind,
         /// Its name
         name: String,
-        /// What is printed all the same
+        /// All settings as JSON
         #[arg(long)]
         json: bool,
     },
@@ -84,8 +85,14 @@ Examples:
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let client = args.controllers.client()?;
     match args.command {
-        Command::Show { kind: Kind::Host, name, .. } => print_json(&client.host(&name)?.settings)?,
-        Command::Show { kind: Kind::Vm, name, .. } => print_json(&client.vm(&name)?.settings)?,
+        Command::Show { kind: Kind::Host, name, json } => {
+            let settings = client.host(&name)?.settings;
+            if json { print_json(&settings)? } else { print(&shown(&name, &of_host(&settings)))? }
+        }
+        Command::Show { kind: Kind::Vm, name, json } => {
+            let settings = client.vm(&name)?.settings;
+            if json { print_json(&settings)? } else { print(&shown(&name, &of_vm(&settings)))? }
+        }
         Command::Set { kind: Kind::Host, name, settings, json } => {
             let host = client.host(&name)?;
             let mut new = host.settings;
@@ -102,6 +109,58 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a line for each setting, as `KEY=VALUE`.
+fn shown(name: &str, settings: &[(String, String)]) -> String {
+    let set: Vec<_> = settings.iter().filter(|(_, value)| !value.is_empty()).collect();
+    match set.is_empty() {
+        true => format!("nothing is set of {}\n", clean_line(name)),
+        false => set.iter().map(|(key, value)| clean_line(&format!("{key}={value}")) + "\n").collect(),
+    }
+}
+
+/// Returns what is set of a host; what is not has no value.
+fn of_host(settings: &HostSettings) -> Vec<(String, String)> {
+    let HostSettings { group, properties, areas, storage, incoming_max, outgoing_max, fencing: _, sleep } = settings;
+    let sleep = match sleep {
+        SleepBy::Device => "",
+        SleepBy::Agent => "agent",
+        SleepBy::Never => "never",
+    };
+    let most = |most: &Option<u32>| most.map(|most| most.to_string()).unwrap_or_default();
+    let mut all = vec![
+        ("group".to_owned(), group.clone().unwrap_or_default()),
+        ("storage".to_owned(), shown_yes(*storage)),
+        ("sleep".to_owned(), sleep.to_owned()),
+        ("incoming-max".to_owned(), most(incoming_max)),
+        ("outgoing-max".to_owned(), most(outgoing_max)),
+    ];
+    all.extend(areas.iter().map(|(level, area)| (format!("area.{level}"), area.clone())));
+    all.extend(properties.iter().map(|(key, value)| (format!("property.{key}"), value.clone())));
+    all
+}
+
+/// Returns what is set of a VM; what is not has no value.
+fn of_vm(settings: &VmSettings) -> Vec<(String, String)> {
+    let VmSettings { properties, tags, tenant, availability_set, owners, preferred, priority, pinned, autostart } =
+        settings;
+    let mut all = vec![
+        ("tenant".to_owned(), tenant.clone().unwrap_or_default()),
+        ("availability-set".to_owned(), availability_set.clone().unwrap_or_default()),
+        ("owners".to_owned(), owners.iter().flatten().cloned().collect::<Vec<_>>().join(",")),
+        ("preferred".to_owned(), preferred.join(",")),
+        ("tags".to_owned(), tags.join(",")),
+        ("priority".to_owned(), priority.map(|priority| priority.to_string()).unwrap_or_default()),
+        ("pinned".to_owned(), shown_yes(*pinned)),
+        ("autostart".to_owned(), shown_yes(*autostart)),
+    ];
+    all.extend(properties.iter().map(|(key, value)| (format!("property.{key}"), value.clone())));
+    all
+}
+
+fn shown_yes(is_set: bool) -> String {
+    if is_set { "yes".to_owned() } else { String::new() }
 }
 
 fn said(name: &str, settings: usize) -> String {
@@ -216,6 +275,10 @@ mod tests {
             ..HostSettings::default()
         };
         assert_eq!(host, expected);
+        // What is shown sets the same.
+        let mut again = HostSettings::default();
+        of_host(&host).iter().try_for_each(|(key, value)| set_host(&mut again, key, value)).unwrap();
+        assert_eq!(again, expected);
         let mut vm = VmSettings::default();
         for (key, value) in
             [("owners", "a, b"), ("priority", "7"), ("pinned", "yes"), ("autostart", "yes"), ("tags", "x,,y")]
@@ -231,6 +294,10 @@ mod tests {
             ..VmSettings::default()
         };
         assert_eq!(vm, expected);
+        let mut again = VmSettings::default();
+        of_vm(&vm).iter().try_for_each(|(key, value)| set_vm(&mut again, key, value)).unwrap();
+        assert_eq!(again, expected);
+        assert_eq!(shown("web", &of_vm(&VmSettings::default())), "nothing is set of web\n");
         set_vm(&mut vm, "owners", "").unwrap();
         assert_eq!(vm.owners, None);
     }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use clap::ArgGroup;
+use serde_json::Value;
 use skein_api::cluster::{Complaint, Explanation, Rule};
 use skein_client::{ControllerClient, ControllerError};
 use skein_placement_model::cluster::read_part;
@@ -20,6 +22,8 @@ const SOFT_HELP: &str = "\
 what costs: skein optimize moves a VM if that saves more overload than it costs, and none for a soft rule alone;
   move the VM yourself (skein migrate VM --to HOST), or make the rule hard
 ";
+/// The kinds of rules that are soft unless they say otherwise (docs/cluster-file.md). Others have no force.
+const KINDS_WITH_FORCE: [&str; 5] = ["apart", "together", "spread", "needs", "survive"];
 /// How many bytes a rule has at most.
 const RULE_BYTES_MAX: u64 = 1 << 20;
 
@@ -70,14 +74,14 @@ Examples:
   skein rule add web-racks 'spread: {of: {tag: web}, level: rack, areas_min: 2}'
   skein rule add licences 'owners: {of: {tag: oracle}, within: {group: licensed}}'
   skein rule add db-home --file db-home.yaml")]
+    #[command(group = ArgGroup::new("written").args(["rule", "file"]).required(true))]
     Add {
         /// Its name
         name: String,
         /// The rule
-        #[arg(required_unless_present = "file")]
         rule: Option<String>,
         /// The file that has the rule (- is standard input)
-        #[arg(long, value_name = "FILE", conflicts_with = "rule")]
+        #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
         /// The rule with its warnings as JSON
         #[arg(long)]
@@ -90,6 +94,9 @@ Examples:
     Remove {
         /// Its name
         name: String,
+        /// The rule that was taken away as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// What is broken now: rules, and what hosts should have free
     #[command(after_help = "\
@@ -137,8 +144,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             };
             add(&client, &name, &text, json)?;
         }
-        Command::Remove { name } => {
+        Command::Remove { name, json } => {
+            let rule = client.rule(&name)?;
             client.remove_rule(&name)?;
+            if json {
+                print_json(&rule)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             print(&format!("the rule {} is gone\n", clean_line(&name)))?;
         }
         Command::Check { json } => return check(&client.complaints()?, json),
@@ -166,10 +178,36 @@ fn add(client: &ControllerClient, name: &str, text: &str, json: bool) -> anyhow:
     print(&format!("{} is {done}; see what it breaks now: skein rule check\n{}", clean_line(name), warnings(&rule)))
 }
 
-/// Returns a rule's kind, and the rest of it as JSON in one line.
+/// Returns a rule's kind, and the rest of it as a cluster file has it, in one line, with its force.
 fn parts(rule: &Rule) -> (String, String) {
     let only = rule.rule.as_object().and_then(|object| object.iter().next());
-    only.map_or_else(|| (String::new(), rule.rule.to_string()), |(kind, body)| (kind.clone(), body.to_string()))
+    let Some((kind, body)) = only else { return (String::new(), flow(&rule.rule)) };
+    let mut body = body.clone();
+    if let Some(body) = body.as_object_mut().filter(|_| KINDS_WITH_FORCE.contains(&kind.as_str())) {
+        body.entry("force").or_insert_with(|| "soft".into());
+    }
+    (kind.clone(), flow(&body))
+}
+
+/// Writes a value in YAML's flow style. Texts that could be read as something else are quoted.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let fields: Vec<_> =
+                fields.iter().map(|(name, value)| format!("{}: {}", word(name), flow(value))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::Array(values) => format!("[{}]", values.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        Value::String(text) => word(text),
+        _ => value.to_string(),
+    }
+}
+
+fn word(text: &str) -> String {
+    let is_word = text.starts_with(|first: char| first.is_ascii_lowercase())
+        && text.chars().all(|char| char.is_ascii_alphanumeric() || "-_.".contains(char))
+        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text);
+    if is_word { text.to_owned() } else { Value::from(text).to_string() }
 }
 
 fn list(rules: &[Rule]) -> anyhow::Result<()> {
@@ -264,4 +302,22 @@ fn explained(of: &Explanation) -> String {
         .collect();
     let remedies: String = of.remedies.iter().map(|remedy| format!("would help: {}\n", clean_line(remedy))).collect();
     format!("{} is {at}\n{}{remedies}", clean_line(&of.vm), table(["HOST", "ACCEPTS", "AGAINST"], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rules_are_shown_as_they_are_written() {
+        let shown = |rule: Value| parts(&Rule { name: "x".into(), rule, warnings: Vec::new(), version: 0 });
+        let apart = shown(json!({"apart": {"of": {"tag": "web"}}}));
+        assert_eq!(apart, ("apart".into(), "{force: soft, of: {tag: web}}".into()));
+        let owners = shown(json!({"owners": {"of": {"guests": ["a", "b"]}, "within": {"hosts": ["no", "7"]}}}));
+        assert_eq!(owners.1, r#"{of: {guests: [a, b]}, within: {hosts: ["no", "7"]}}"#);
+        // What is shown may be written again.
+        assert_eq!(read_part(&owners.1).unwrap()["within"], json!({"hosts": ["no", "7"]}));
+    }
 }

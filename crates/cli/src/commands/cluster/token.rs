@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use serde_json::json;
 use skein_api::cluster::{NewToken, Role, Token};
 
 use super::access::ControllerArgs;
@@ -46,7 +47,7 @@ Examples:
     /// Make a token; its secret is printed this once, and nothing else is
     #[command(after_help = "\
 Examples:
-  skein token create backup --role viewer >backup.token
+  (umask 077; skein token create backup --role viewer >backup.token)
   skein token create anna --role operator --expires 90d
   then, as anna: skein login ctl.example --token-file anna.token --ca ca.pem")]
     Create {
@@ -69,6 +70,9 @@ Examples:
     Remove {
         /// Its name
         name: String,
+        /// A JSON object with the name
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -89,9 +93,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let made = client.new_token(&NewToken { name, role, expires_s: expires })?;
             if json { print_json(&made)? } else { print(&(made.secret + "\n"))? }
         }
-        Command::Remove { name } => {
+        Command::Remove { name, json } => {
             client.remove_token(&name)?;
-            print(&format!("{} is refused from now on\n", clean_line(&name)))?;
+            match json {
+                true => print_json(&json!({ "name": name }))?,
+                false => print(&format!("{} is refused from now on\n", clean_line(&name)))?,
+            }
         }
     }
     Ok(ExitCode::SUCCESS)

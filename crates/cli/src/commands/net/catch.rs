@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde::Serialize;
+use serde_json::json;
 use skein_agent::{RedirectStatus, install_redirect, redirect_status, remove_redirect};
 use skein_inventory::{HostsFile, MigrationNetwork, ParseError, WithoutAgent};
 
@@ -49,8 +50,22 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Have the kernel lead connections to the migration network to the agent, until the next boot
-    Install(Files),
+    #[command(after_help = "\
+Examples:
+  skein net catch install
+  skein net catch install --json | jq .as_in_file")]
+    Install {
+        #[command(flatten)]
+        files: Files,
+        /// A JSON object, as of `show`
+        #[arg(long)]
+        json: bool,
+    },
     /// Show what is caught, and whether the agent is there
+    #[command(after_help = "\
+Examples:
+  skein net catch show
+  skein net catch show --json | jq -e .agent_listens")]
     Show {
         #[command(flatten)]
         files: Files,
@@ -59,7 +74,14 @@ enum Command {
         json: bool,
     },
     /// Have connections go out as if there were no Skein
-    Remove,
+    #[command(after_help = "\
+Examples:
+  skein net catch remove")]
+    Remove {
+        /// A JSON object: whether something was caught
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(clap::Args)]
@@ -93,11 +115,12 @@ struct Shown {
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Install(files) => install(&files),
+        Command::Install { files, json } => install(&files, json),
         Command::Show { files, json } => show(&files, json),
-        Command::Remove => match remove_redirect()? {
-            true => print("removed: connections to the migration network go out as they are\n"),
-            false => print("nothing was caught\n"),
+        Command::Remove { json } => match (json, remove_redirect()?) {
+            (true, was_caught) => print_json(&json!({ "was_caught": was_caught })),
+            (false, true) => print("removed: connections to the migration network go out as they are\n"),
+            (false, false) => print("nothing was caught\n"),
         },
     }
 }
@@ -110,7 +133,7 @@ fn read<T>(path: &Path, parse: fn(&str, &str) -> Result<T, ParseError>) -> anyho
     }
 }
 
-fn install(files: &Files) -> anyhow::Result<()> {
+fn install(files: &Files, json: bool) -> anyhow::Result<()> {
     let path = files.migration_network.display();
     let Some(network) = read(&files.migration_network, MigrationNetwork::parse)? else {
         bail!("there is no {path}: write network = [\"10.9.9.0/24\"] into it (see skein net catch --help)");
@@ -126,6 +149,9 @@ fn install(files: &Files) -> anyhow::Result<()> {
     }
     let hosts = read(&files.hosts, HostsFile::parse)?.unwrap_or_default();
     install_redirect(&network, &hosts)?;
+    if json {
+        return show(files, true);
+    }
     let mut text = caught(redirect_status()?.as_ref());
     text += match listener(network.listen) {
         Listener::Agent => "",

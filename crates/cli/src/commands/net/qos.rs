@@ -50,16 +50,27 @@ enum Command {
     /// Give migrations a share of what NICs send, until the next boot
     Apply(Apply),
     /// Show how each NIC shares out what it sends
+    #[command(after_help = "\
+Examples:
+  skein net qos show
+  skein net qos show --json | jq '.[] | select(.share)'")]
     Show {
         /// A JSON array
         #[arg(long)]
         json: bool,
     },
     /// Have NICs send as if there were no Skein
+    #[command(after_help = "\
+Examples:
+  skein net qos remove
+  skein net qos remove eth2")]
     Remove {
         /// The NICs; without any, all that have a share
         #[arg(value_name = "NIC")]
         nics: Vec<String>,
+        /// A JSON array: how the NICs share out what they send now
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -72,7 +83,7 @@ struct Apply {
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=99))]
     share: u8,
     /// What leaves each NIC at most, such as 950Mbit/s: where the bottleneck is behind it
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<Rate>,
     /// Have the NIC make the share by its own ETS or fail, even if its interface goes down and up for that
     #[arg(long, conflicts_with_all = ["rate", "no_own_ets"])]
@@ -88,6 +99,9 @@ struct Apply {
     #[arg(long, value_name = "N", default_value_t = TrafficClass::BULK.dscp,
           value_parser = clap::value_parser!(u8).range(0..=63))]
     dscp: u8,
+    /// A JSON array: how the NICs share out what they send now
+    #[arg(long)]
+    json: bool,
 }
 
 /// Is held while queues are changed, so that commands side by side take turns.
@@ -112,8 +126,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let all = nics(&kernel)?;
     match args.command {
         Command::Apply(wanted) => apply(&kernel, &all, &wanted),
-        Command::Show { json } => show(&kernel, &all, json),
-        Command::Remove { nics } => remove(&kernel, &all, &nics),
+        Command::Show { json } => show(&kernel, all.iter().filter(|nic| !nic.loopback), json),
+        Command::Remove { nics, json } => remove(&kernel, &all, &nics, json),
     }
 }
 
@@ -140,13 +154,22 @@ fn apply(kernel: &Kernel, all: &[Nic], wanted: &Apply) -> anyhow::Result<()> {
     );
     let refusals: Vec<String> = chosen.iter().filter_map(|nic| refusal(kernel, nic)).collect();
     ensure!(refusals.is_empty(), "nothing was changed: {}", refusals.join("; "));
-    for nic in chosen {
+    for nic in &chosen {
         let (share, not_used) = apply_to(kernel, nic, wanted)?;
-        print(&format!("{}: {}\n", nic.name, share_words(&share)))?;
+        say(wanted.json, &format!("{}: {}\n", nic.name, share_words(&share)))?;
         if let Some(why) = not_used {
-            print(&format!("  not by the NIC's own ETS: {why}\n"))?;
+            say(wanted.json, &format!("  not by the NIC's own ETS: {why}\n"))?;
         }
     }
+    if wanted.json { show(kernel, chosen.into_iter(), true) } else { Ok(()) }
+}
+
+/// Prints words; beside JSON on standard error.
+fn say(json: bool, text: &str) -> anyhow::Result<()> {
+    if !json {
+        return print(text);
+    }
+    eprint!("{text}");
     Ok(())
 }
 
@@ -292,7 +315,7 @@ fn make_best(
     Ok((make(Scheduler::Htb, rate_bps)?, not_used))
 }
 
-fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> {
+fn remove(kernel: &Kernel, all: &[Nic], names: &[String], json: bool) -> anyhow::Result<()> {
     let chosen = if names.is_empty() { all.iter().collect() } else { named(all, names)? };
     let has_record = |nic: &Nic| !matches!(skein_network::own_ets(kernel, nic), OwnEts::None);
     let foreign = |nic: &&Nic| match queue(kernel, nic) {
@@ -302,7 +325,7 @@ fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> 
     let foreign: Vec<String> = chosen.iter().filter_map(foreign).collect();
     ensure!(names.is_empty() || foreign.is_empty(), "nothing was changed: {}", foreign.join("; "));
     let (mut removed, mut left) = (Vec::new(), Vec::new());
-    for nic in chosen {
+    for nic in &chosen {
         match remove_from(kernel, nic)? {
             EtsUndone::Nothing => {}
             EtsUndone::Share => removed.push(nic.name.as_str()),
@@ -311,14 +334,15 @@ fn remove(kernel: &Kernel, all: &[Nic], names: &[String]) -> anyhow::Result<()> 
     }
     if !left.is_empty() {
         let names = left.join(", ");
-        print(&format!(
-            "{names}: somebody else has set the ETS (DCB) since: left alone, and the share is forgotten\n"
-        ))?;
+        say(
+            json,
+            &format!("{names}: somebody else has set the ETS (DCB) since: left alone, and the share is forgotten\n"),
+        )?;
     }
     match (removed.is_empty(), left.is_empty()) {
-        (true, true) => print("no NIC had a share\n"),
+        (true, true) => say(json, "no NIC had a share\n"),
         (true, false) => Ok(()),
-        (false, _) => print(&format!("{}: as before the share\n", removed.join(", "))),
+        (false, _) => say(json, &format!("{}: as before the share\n", removed.join(", "))),
     }
 }
 
@@ -357,9 +381,8 @@ fn tc_words(errors: &str) -> String {
     lines.map(str::trim).collect::<Vec<_>>().join(", ")
 }
 
-fn show(kernel: &Kernel, all: &[Nic], json: bool) -> anyhow::Result<()> {
-    let shown: Vec<Shown<'_>> =
-        all.iter().filter(|nic| !nic.loopback).map(|nic| Shown { nic: &nic.name, queue: queue(kernel, nic) }).collect();
+fn show<'a>(kernel: &Kernel, nics: impl Iterator<Item = &'a Nic>, json: bool) -> anyhow::Result<()> {
+    let shown: Vec<Shown<'_>> = nics.map(|nic| Shown { nic: &nic.name, queue: queue(kernel, nic) }).collect();
     if json {
         return print_json(&shown);
     }

@@ -26,6 +26,13 @@ const ASKED_TIME: Duration = Duration::from_secs(30);
 /// an interface of Open vSwitch above the NICs by which its bridge leads out of the host. Guests'
 /// own ends are counted.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  skein net show
+  skein net show hostb                as its agent sees them
+  skein net show --to hostb           the networks that both hosts are in
+  skein net show --evidence host.json
+  skein net show --json | jq '.[].nic.name'")]
 pub struct Args {
     /// The host; else this one, which is asked without an agent
     host: Option<String>,
