@@ -1,13 +1,15 @@
 //! What agents say, and what of it is kept.
 
-use skein_api::cluster::{Contact, VmRunState};
+use std::collections::BTreeSet;
+
+use skein_api::cluster::{Contact, Move, VmRunState};
 use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
 use crate::observed::{Observed, SessionId, ShownCertificate};
 use crate::records::{HostRecord, MoveByHandRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
-use crate::view::{is_guest, is_on_its_way, run_state};
+use crate::view::{is_guest, is_live, is_on_its_way, run_state};
 
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
@@ -16,8 +18,6 @@ impl Controller {
             self.note_refused(now, &host, &refusal);
             return self.effect(Output::Refuse { session, refusal });
         }
-        // Its agent of before may have been refused: the host has joined anew since.
-        self.refused.remove(&host);
         self.forget_handshakes(&host);
         if let Some(before) = self.session_of(&host) {
             self.drop_session(before);
@@ -44,10 +44,11 @@ impl Controller {
     }
 
     /// Ends the connection of an agent whose host is not taken, and forgets what the agent said.
-    pub(crate) fn refuse_agent(&mut self, session: SessionId, refusal: Refusal) {
+    pub(crate) fn refuse_agent(&mut self, now: Now, session: SessionId, refusal: Refusal) {
         if let Some(host) = self.sessions.get(&session).cloned() {
             self.drop_session(session);
             self.observed.remove(&host);
+            self.note_refused(now, &host, &refusal);
         }
         self.effect(Output::Refuse { session, refusal });
     }
@@ -226,11 +227,13 @@ impl Controller {
         // host has left of a guest that went elsewhere counts only if it is known not to be there any more.
         let other = record.host.as_deref().filter(|other| *other != host);
         let is_elsewhere = other.is_some_and(|other| match state {
-            VmRunState::Running => self.said_of(other, &vm.name) == Some(VmRunState::Running),
+            state if is_live(state) => self.said_of(other, &vm.name).is_some_and(is_live),
+            // There is a QEMU. A host that says nothing is not believed to have another.
+            VmRunState::Unresponsive | VmRunState::Starting => self.said_of(other, &vm.name).is_some(),
             _ => !self.has_not(other, &vm.name),
         });
         if is_elsewhere {
-            if state == VmRunState::Running {
+            if is_live(state) || state == VmRunState::Unresponsive {
                 self.untold.insert((host.to_owned(), vm.name.clone()));
             }
             return;
@@ -244,7 +247,7 @@ impl Controller {
             }
         }
         let claimed = self.claimed_by(&vm.name);
-        if claimed.is_some_and(|claimed| claimed != host) && state != VmRunState::Running {
+        if claimed.is_some_and(|claimed| claimed != host) && !is_live(state) {
             return;
         }
         self.missing.remove(&vm.name);
@@ -261,6 +264,7 @@ impl Controller {
             note: vm.note.clone(),
             // A host that dies while it starts a VM has not got it afterwards.
             is_claimed: record.is_claimed && state == VmRunState::Starting,
+            is_ended: false,
             // Somebody has started it on its host.
             stop_asked: record.stop_asked && (state, record.state) != (VmRunState::Running, VmRunState::Stopped),
             ..record
@@ -268,6 +272,9 @@ impl Controller {
         let has_come = before.as_ref().is_none_or(|before| before.host != record.host);
         if has_come {
             record.move_by_hand = None;
+        }
+        if has_come || !is_on_its_way(vm.state) {
+            record.past_migrations = self.observed.get(host).map(|of| past_migrations(of, vm)).unwrap_or_default();
         }
         // Plans that do not know of a guest put others where a rule keeps them apart.
         let is_new_guest = is_guest(state) && before.as_ref().is_none_or(|before| !is_guest(before.state));
@@ -284,7 +291,7 @@ impl Controller {
     pub(crate) fn look_at_untold(&mut self, now: Now) {
         for (host, vm) in std::mem::take(&mut self.untold) {
             let there = self.observed.get(&host).and_then(|observed| observed.vms.get(&vm)).cloned();
-            if let Some(there) = there.filter(|there| there.state == VmState::Running) {
+            if let Some(there) = there {
                 self.note_vm(now, &host, &there);
             }
         }
@@ -306,11 +313,11 @@ impl Controller {
                 let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
                 self.tables.put(name, VmRecord { is_claimed: false, ..record });
             }
-            None if let Some(target) = self.moved_to(host, name) => {
+            None if let Some((target, migration)) = self.moved_to(host, name) => {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
                 let state = found.state;
                 self.missing.remove(name);
-                self.tables.put(name, found.put_on(&target, state, now.wall));
+                self.tables.put(name, found.put_on(&target, state, now.wall, [migration]));
                 self.epoch += 1;
                 self.fail_over_late(now, &target);
             }
@@ -319,12 +326,14 @@ impl Controller {
         }
     }
 
-    /// Returns the host to which a VM went by the word of the host that had it, if that other host does not report: it
-    /// may have the VM.
-    fn moved_to(&self, host: &str, vm: &str) -> Option<String> {
-        let last = last_departure(self.observed.get(host)?, vm)?;
-        let target = Some(last.target.clone()).filter(|target| target != host)?;
-        (self.tables.hosts.contains_key(&target) && self.reporting(&target).is_none()).then_some(target)
+    /// Returns the host to which a VM went by the word of the host that had it, and by which migration, if that other
+    /// host does not report: it may have the VM.
+    fn moved_to(&self, host: &str, vm: &str) -> Option<(String, MigrationId)> {
+        let record = &self.tables.vms.get(vm)?.value;
+        let last = departure(self.observed.get(host)?, record, vm)?;
+        let target = Some(&last.target).filter(|target| *target != host)?;
+        let is_silent = self.tables.hosts.contains_key(target) && self.reporting(target).is_none();
+        is_silent.then(|| (target.clone(), last.id))
     }
 
     /// Forgets VMs that a person had their host forget. Those of which something is under way, or that another host
@@ -358,18 +367,25 @@ impl Controller {
         let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));
         let over = over.map(|(name, vm)| (name.to_owned(), VmRecord { move_by_hand: None, ..vm.clone() }));
         // One that began while no controller was asked, or after the backup that the store was restored from.
-        let is_begun = |vm: &str| self.begun_moves().any(|of| of.vm == vm && of.from == host);
-        // One that went to a host outside the cluster is known by its source alone.
+        let is_its = |begun: &Move, of: &Migration| match begun.migration {
+            Some(id) => id == of.id,
+            None => begun.to.as_ref() == Some(&of.target),
+        };
+        let is_begun = |of: &Migration| {
+            self.begun_moves().any(|begun| begun.vm == of.vm && begun.from == host && is_its(begun, of))
+        };
+        // One that went to a host outside the cluster is known by its source alone. A person sees to that.
         let has_left = |of: &Migration| {
             let is_outside = !self.tables.hosts.contains_key(&of.target) && !observed.vms.contains_key(&of.vm);
-            is_outside && last_departure(observed, &of.vm).is_some_and(|last| last.id == of.id)
+            let record = self.tables.vms.get(&of.vm).map(|found| &found.value).filter(|_| is_outside);
+            record.and_then(|record| last_departure(observed, record, &of.vm)).is_some_and(|last| last.id == of.id)
         };
         let leaving = observed.migrations.values();
         let leaving = leaving.filter(|of| of.role == Role::Source && (of.outcome.is_none() || has_left(of)));
         let unknown = leaving.filter_map(|of| {
             let vm = self.tables.vms.get(&of.vm).map(|found| &found.value)?;
             let is_known = vm.move_by_hand.as_ref().is_some_and(|known| known.migration == of.id);
-            (vm.host.as_deref() == Some(host) && !is_known && !is_begun(&of.vm)).then(|| {
+            (vm.host.as_deref() == Some(host) && !is_known && !is_begun(of)).then(|| {
                 let move_by_hand = Some(MoveByHandRecord { to: of.target.clone(), migration: of.id });
                 (of.vm.clone(), VmRecord { move_by_hand, ..vm.clone() })
             })
@@ -431,16 +447,20 @@ impl Controller {
         let off = off.join(", ");
         for name in long {
             self.missing.remove(&name);
-            match self.tables.vms.get(&name).map(|found| found.value.clone()) {
-                Some(found) if !off.is_empty() => {
-                    let had = found.host.clone().unwrap_or_default();
-                    let note = format!("'{had}' had it no more, and no host has it: it may have ended with {off}");
-                    let (host, state) = (None, VmRunState::Stopped);
-                    self.tables.put(&name, VmRecord { host, state, since: now.wall, note, ..found });
-                    self.epoch += 1;
+            let Some(found) = self.tables.vms.get(&name).map(|found| found.value.clone()) else { continue };
+            let had = found.host.clone().unwrap_or_default();
+            let ended = match found.is_ended {
+                true => format!("it ended with a boot of '{had}'"),
+                false if !off.is_empty() => format!("it may have ended with {off}"),
+                false => {
+                    self.tables.delete::<VmRecord>(&name);
+                    continue;
                 }
-                _ => self.tables.delete::<VmRecord>(&name),
-            }
+            };
+            let note = format!("'{had}' had it no more, and no host has it: {ended}");
+            let (host, state, is_ended) = (None, VmRunState::Stopped, false);
+            self.tables.put(&name, VmRecord { host, state, since: now.wall, note, is_ended, ..found });
+            self.epoch += 1;
         }
     }
 
@@ -457,11 +477,38 @@ impl Controller {
     }
 }
 
-/// Returns the migration by which a VM left a host, by that host's word, unless the VM has come back since.
-fn last_departure<'a>(observed: &'a Observed, vm: &str) -> Option<&'a Migration> {
-    let has_moved = |of: &&Migration| of.vm == vm && of.outcome == Some(Outcome::Moved);
-    let last = observed.migrations.values().filter(has_moved).max_by(|one, other| one.begun.cmp(&other.begun));
+/// Returns the migrations of a VM that were over only after the VM was last seen on its host, by that host's word.
+fn new_migrations<'a>(
+    observed: &'a Observed,
+    record: &'a VmRecord,
+    vm: &'a str,
+) -> impl Iterator<Item = &'a Migration> {
+    let is_past = |of: &Migration| of.outcome != Some(Outcome::Moved) || record.past_migrations.contains(&of.id);
+    observed.migrations.values().filter(move |of| of.vm == vm && !is_past(of))
+}
+
+/// Returns the migration by which a VM left its host, by that host's word. `None`: it has not left by one, or nobody
+/// knows by which of several: the host's clock may have been set between them.
+fn departure<'a>(observed: &'a Observed, record: &'a VmRecord, vm: &'a str) -> Option<&'a Migration> {
+    let mut new = new_migrations(observed, record, vm);
+    let first = new.next().filter(|of| of.role == Role::Source)?;
+    new.next().is_none().then_some(first)
+}
+
+/// Returns the last migration by which a VM left its host, by that host's word and clock.
+fn last_departure<'a>(observed: &'a Observed, record: &'a VmRecord, vm: &'a str) -> Option<&'a Migration> {
+    let last = new_migrations(observed, record, vm).max_by(|one, other| one.begun.cmp(&other.begun));
     last.filter(|of| of.role == Role::Source)
+}
+
+/// Returns the migrations of a VM that a host has by which the VM has not left the host, as the VM is there.
+fn past_migrations(observed: &Observed, vm: &VmView) -> BTreeSet<MigrationId> {
+    let of_vm = observed.migrations.values().filter(|of| of.vm == vm.name);
+    let is_past = |of: &&Migration| match of.role {
+        Role::Source => of.outcome == Some(Outcome::Moved) && vm.migration != Some(of.id),
+        Role::Target => of.outcome == Some(Outcome::Moved) || vm.state == VmState::Running,
+    };
+    of_vm.filter(is_past).map(|of| of.id).collect()
 }
 
 /// Returns whether a VM that left a host by a migration is there again.

@@ -5,6 +5,8 @@
 
 use std::net::IpAddr;
 
+use skein_api::Refusal;
+
 use crate::answer::Answer;
 use crate::handshakes::{HandshakeFailure, Tried, words};
 use crate::state::Controller;
@@ -14,6 +16,11 @@ use crate::time::Now;
 const LEASES: u64 = 3;
 /// For how long a handshake counts at least, in milliseconds: longer than an agent pauses, and a handshake takes.
 const COUNTS_MS_MIN: u64 = 30_000;
+/// How long a controller runs until agents that are there have found it, in milliseconds: those that are refused dial
+/// again after 10 s or a little more (`controllers/link.rs` of the agent).
+const DIALLED_MS: u64 = 20_000;
+/// The most refused hosts that are told of.
+const REFUSED_MAX: usize = 100;
 /// The most hosts whose handshakes are kept.
 const HOSTS_MAX: usize = 4096;
 /// The most hosts that are told by name in one sentence.
@@ -28,7 +35,18 @@ impl Controller {
         host: Option<String>,
         failure: HandshakeFailure,
     ) {
-        let Some(host) = host.or_else(|| self.host_at(address)) else { return };
+        if let Some(host) = host.or_else(|| self.host_at(address)) {
+            self.note_tried(now, host, Some(address), failure);
+        }
+    }
+
+    /// Takes note of a host whose agent is refused.
+    pub(crate) fn note_refused(&mut self, now: Now, host: &str, refusal: &Refusal) {
+        let failure = HandshakeFailure::NotTaken { why: refusal.message.clone() };
+        self.note_tried(now, host.to_owned(), None, failure);
+    }
+
+    fn note_tried(&mut self, now: Now, host: String, address: Option<IpAddr>, failure: HandshakeFailure) {
         let counts_ms = self.handshakes_count_ms();
         let tried = &mut self.handshakes.0;
         if tried.len() >= HOSTS_MAX && !tried.contains_key(&host) {
@@ -90,13 +108,22 @@ impl Controller {
         self.unless_answering(host, cure)
     }
 
-    /// Refuses a person's word that a host is off that answers.
+    /// Refuses a person's word that a host is off that answers, or of which this controller cannot know yet whether it
+    /// does.
     pub(crate) fn answers(&self, now: Now, host: &str) -> Option<Answer> {
-        let tried = self.tried(host)?;
+        let Some(tried) = self.tried(host) else {
+            let runs_ms = self.begun_ms.map_or(0, |begun| now.ms_since(begun));
+            let left_s = DIALLED_MS.checked_sub(runs_ms).filter(|left| *left > 0)?.div_ceil(1000);
+            let message = format!(
+                "this controller has run for {} s: the agent of '{host}' may be about to find it",
+                runs_ms / 1000
+            );
+            return Some(Answer::conflict(message, format!("ask again in {left_s} s")));
+        };
         let since_ms = now.ms_since(tried.at_ms);
         let left_s = self.handshakes_count_ms().saturating_sub(since_ms).div_ceil(1000);
-        let (since_s, from) = (since_ms / 1000, tried.address);
-        let message = format!("'{host}' is not off: {since_s} s ago its agent tried to connect from {from}");
+        let from = tried.address.map(|address| format!(" from {address}")).unwrap_or_default();
+        let message = format!("'{host}' is not off: {} s ago its agent tried to connect{from}", since_ms / 1000);
         let cure = format!(
             "see skein host show {host}; if it was switched off since, ask again once nothing has come from there for \
              {left_s} s more"
@@ -108,7 +135,8 @@ impl Controller {
     pub(crate) fn answers_words(&self, host: &str) -> Option<String> {
         let tried = self.tried(host)?;
         let words = words(&tried.failure, "its", "it answers", Some(host), tried.wall);
-        Some(format!("{words} (from {})", tried.address))
+        let from = tried.address.map(|address| format!(" (from {address})")).unwrap_or_default();
+        Some(words + &from)
     }
 
     /// Returns whether a host answers, though its agent cannot report.
@@ -123,7 +151,7 @@ impl Controller {
         let (mut found, mut told) = (Vec::new(), Vec::new());
         for (_, first) in &all {
             let kind = first.failure.kind();
-            if told.contains(&kind) {
+            if told.contains(&kind) || matches!(first.failure, HandshakeFailure::NotTaken { .. }) {
                 continue;
             }
             told.push(kind);
@@ -146,5 +174,20 @@ impl Controller {
             });
         }
         found
+    }
+
+    /// Returns what is told of hosts whose agents are refused, one sentence each. Some are none of the cluster's.
+    pub(crate) fn refused_attention(&self) -> Vec<String> {
+        let refused = self.handshakes.0.keys().filter_map(|host| match &self.tried(host)?.failure {
+            HandshakeFailure::NotTaken { why } => Some((host, why)),
+            _ => None,
+        });
+        let words = |(host, why): (&String, &String)| {
+            format!(
+                "host '{host}' is refused, and nobody sees what it runs: {why}; join it anew (skein-controller ticket \
+                 makes a token for skein join), or end its agent"
+            )
+        };
+        refused.take(REFUSED_MAX).map(words).collect()
     }
 }

@@ -149,17 +149,16 @@ impl Controller {
             return self.switch_off(now, host, by);
         }
         match found.value.contact {
-            Contact::Lost | Contact::Joined => {
-                if let Some(answer) = self.answers(now, host) {
-                    return answer;
-                }
-            }
+            Contact::Lost | Contact::Joined => {}
             Contact::Online => return self.still_reports(now, host),
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}
             Contact::Off | Contact::Asleep => {
                 return Answer::conflict(format!("'{host}' is known to be off already"), see_host(host));
             }
+        }
+        if let Some(answer) = self.answers(now, host) {
+            return answer;
         }
         self.proven_off(now, host, by).map_or(Answer::Done, |operation| Answer::Operation(Box::new(operation)))
     }
@@ -415,6 +414,19 @@ impl Controller {
             let message = format!("'{vm}' was off on '{host}' when that last reported, and may run since");
             return Answer::conflict(message, self.silent_cure(host));
         }
+        let ended = if found.contact.is_off() { self.lost_guests(host) } else { Vec::new() };
+        if !ended.is_empty() && (!force || self.fails_over(host)) {
+            let message = format!("'{host}' has VMs that ended with it and run nowhere: {}", ended.join(", "));
+            let cure = match self.fails_over(host) {
+                true => format!("they are being started elsewhere: wait (skein host show {host}), or cancel that"),
+                false => format!(
+                    "start them elsewhere (skein vm start {} --cluster), or have the cluster forget them, with their \
+                     definitions: skein host remove {host} --force",
+                    ended[0]
+                ),
+            };
+            return Answer::conflict(message, cure);
+        }
         if !off.is_empty() && !force {
             let message = format!("'{host}' has VMs that are off: {}", off.join(", "));
             let cure = format!(
@@ -442,7 +454,7 @@ impl Controller {
         self.tables.delete::<HostRecord>(host);
         self.epoch += 1;
         match (self.session_of(host), self.refusal_of_agent(host)) {
-            (Some(session), Some(refusal)) => self.refuse_agent(session, refusal),
+            (Some(session), Some(refusal)) => self.refuse_agent(now, session, refusal),
             _ => drop(self.observed.remove(host)),
         }
         Answer::Done
@@ -467,7 +479,7 @@ impl Controller {
             ));
         }
         if contact.is_off() {
-            return None;
+            return self.gone_to_removed(host);
         }
         let observed = self.observed.get(host);
         let arriving = observed.into_iter().flat_map(|observed| observed.vms.values());
@@ -486,6 +498,20 @@ impl Controller {
         let cure = match contact {
             Contact::Online => format!("wait, or call that off on {source}: skein migration cancel {vm}"),
             _ => self.silent_cure(host),
+        };
+        Some(Answer::conflict(message, cure))
+    }
+
+    /// Refuses to remove a host that is off while a VM may have gone there and ended with it: its source is yet to say
+    /// so.
+    fn gone_to_removed(&self, host: &str) -> Option<Answer> {
+        let source = |vm: &VmRecord| vm.host.clone().filter(|source| self.is_not_off(source));
+        let mut gone = self.moved_by_hand_to(host).into_iter().filter_map(|(vm, record)| Some((vm, source(&record)?)));
+        let (vm, source) = gone.next()?;
+        let message = format!("'{vm}' may have gone from '{source}' to '{host}', and ended with it");
+        let cure = match self.reporting(&source) {
+            Some(_) => format!("wait, or call that off on {source}: skein migration cancel {vm}"),
+            None => self.silent_cure(&source),
         };
         Some(Answer::conflict(message, cure))
     }

@@ -127,7 +127,7 @@ impl Controller {
             self.sessions.iter().map(|(session, host)| (*session, host.clone())).collect();
         for (session, host) in sessions {
             match self.refusal_of_agent(&host) {
-                Some(refusal) => self.refuse_agent(session, refusal),
+                Some(refusal) => self.refuse_agent(now, session, refusal),
                 None => self.out.push_back(Output::Lead { session, term }),
             }
         }

@@ -1,4 +1,4 @@
-//! TLS handshakes of agents that came to nothing, and why, in words.
+//! Connections of agents that came to nothing, and why, in words.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use skein_api::cluster::UnixMs;
 use crate::records::CertificateValidity;
 use crate::words::utc_words;
 
-/// Why a handshake came to nothing.
+/// Why a connection came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeFailure {
     /// The controller's clock is before the begin of the agent's certificate.
@@ -32,6 +32,11 @@ pub enum HandshakeFailure {
     AgentRefuses,
     /// It ended before either end said why.
     Broken,
+    /// The handshake was well, and the host is not taken.
+    NotTaken {
+        /// Why not.
+        why: String,
+    },
 }
 
 impl HandshakeFailure {
@@ -40,10 +45,11 @@ impl HandshakeFailure {
     }
 }
 
-/// A handshake that came to nothing.
+/// A connection that came to nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Tried {
-    pub(crate) address: IpAddr,
+    /// Where it came from. `None`: not known.
+    pub(crate) address: Option<IpAddr>,
     pub(crate) failure: HandshakeFailure,
     /// When the last one came, by the clock that never jumps.
     pub(crate) at_ms: u64,
@@ -51,7 +57,7 @@ pub(crate) struct Tried {
     pub(crate) wall: UnixMs,
 }
 
-/// The last handshake of each host that came to nothing.
+/// The last connection of each host that came to nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Handshakes(pub(crate) BTreeMap<String, Tried>);
 
@@ -103,5 +109,6 @@ pub(crate) fn words(failure: &HandshakeFailure, whose: &str, who: &str, host: Op
             "{who}, and no connection with its agent comes about: the agent's log says why (there: journalctl -u \
              skein-agent)"
         ),
+        HandshakeFailure::NotTaken { why } => format!("{who}, and its agent is refused: {why}; {anew}"),
     }
 }

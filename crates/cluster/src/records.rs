@@ -304,18 +304,34 @@ pub struct VmRecord {
     /// Whether the VM is its host's by the controller's decision, and the host has not had it yet.
     #[serde(default)]
     pub is_claimed: bool,
+    /// Whether the guest ended with a boot of its host, which has not said since that it has the VM.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ended: bool,
     /// Whether the cluster was asked to stop the VM, which is not started by itself then.
     #[serde(default)]
     pub stop_asked: bool,
     /// The migration from the VM's host that a person was last allowed to begin, unless its end is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub move_by_hand: Option<MoveByHandRecord>,
+    /// The migrations of the VM that were over when the VM was last seen on its host, or came there: the VM has not
+    /// left by one of these. Hosts' clocks do not tell their order.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub past_migrations: BTreeSet<MigrationId>,
 }
 
 impl VmRecord {
-    /// Returns the record of a VM that is another host's from now on: what was allowed on its host of before is over.
-    pub(crate) fn put_on(self, host: &str, state: VmRunState, since: UnixMs) -> VmRecord {
-        VmRecord { host: Some(host.to_owned()), state, since, move_by_hand: None, ..self }
+    /// Returns the record of a VM that is another host's from now on: what was allowed on its host of before is over,
+    /// and so are these migrations.
+    pub(crate) fn put_on(
+        self,
+        host: &str,
+        state: VmRunState,
+        since: UnixMs,
+        past: impl IntoIterator<Item = MigrationId>,
+    ) -> VmRecord {
+        let past_migrations = self.past_migrations.into_iter().chain(past).collect();
+        let host = Some(host.to_owned());
+        VmRecord { host, state, since, is_ended: false, move_by_hand: None, past_migrations, ..self }
     }
 }
 

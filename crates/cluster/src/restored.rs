@@ -3,17 +3,12 @@
 //! Until a host has reported, or is proven to be off anew, it may run whatever it was given since the backup. What was
 //! under way ended long ago, one way or another, and is not begun again. Tickets may have been used.
 
-use skein_api::Refusal;
-use skein_api::cluster::{Contact, HostMode, MoveState, Operation, OperationState, UnixMs};
+use skein_api::cluster::{Contact, HostMode, MoveState, Operation, OperationKind, OperationState};
 
 use crate::records::{HostRecord, RestoredRecord, TicketRecord};
 use crate::state::{Controller, Planted};
 use crate::time::Now;
 
-/// For how long a host that was refused is told of: its agent dials several times a minute.
-const REFUSED_TOLD_MS: u64 = 120_000;
-/// The most refused hosts that are told of.
-const REFUSED_MAX: usize = 100;
 /// Says what became of that which was under way when the backup was made.
 const ENDED: &str = "the cluster was restored from a backup of that time: what came of it is not known";
 
@@ -45,6 +40,9 @@ impl Controller {
         for mut operation in open {
             for of in operation.moves.iter_mut().filter(|of| !of.state.is_over()) {
                 (of.state, of.detail, of.ended) = (MoveState::Left, ENDED.to_owned(), Some(now.wall));
+            }
+            if let OperationKind::Stop { vm, .. } = &operation.kind {
+                self.stops_no_more(vm);
             }
             (operation.state, operation.message) = (OperationState::Failed, ENDED.to_owned());
             self.remember_drain(&operation);
@@ -87,28 +85,4 @@ impl Controller {
             self.unless_answering(first, off)
         ))
     }
-
-    /// Takes note of a host whose agent is refused.
-    pub(crate) fn note_refused(&mut self, now: Now, host: &str, refusal: &Refusal) {
-        self.refused.retain(|_, (at, _)| told(*at, now.wall));
-        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(host) {
-            self.refused.insert(host.to_owned(), (now.wall, refusal.message.clone()));
-        }
-    }
-
-    /// Returns what is told of hosts whose agents are refused, one sentence each.
-    pub(crate) fn refused_attention(&self) -> Vec<String> {
-        let refused = self.refused.iter().filter(|(_, (at, _))| told(*at, self.wall));
-        let words = |(host, (_, why)): (&String, &(UnixMs, String))| {
-            format!(
-                "host '{host}' is refused, and nobody sees what it runs: {why}; join it anew (skein-controller ticket \
-                 makes a token for skein join), or end its agent"
-            )
-        };
-        refused.map(words).collect()
-    }
-}
-
-fn told(at: UnixMs, now: UnixMs) -> bool {
-    now.0.saturating_sub(at.0) < REFUSED_TOLD_MS
 }

@@ -407,8 +407,6 @@ pub struct Controller {
     pub(crate) untold: BTreeSet<(String, String)>,
     /// What agents answered that were asked what their hosts have.
     pub(crate) looks: Looks,
-    /// The hosts whose agents were refused lately: when last, and why.
-    pub(crate) refused: BTreeMap<String, (UnixMs, String)>,
     /// Handshakes of agents that came to nothing.
     pub(crate) handshakes: Handshakes,
     /// The highest terms that agents have heard of.
@@ -456,7 +454,6 @@ impl Controller {
             missing: BTreeMap::new(),
             untold: BTreeSet::new(),
             looks: Looks::default(),
-            refused: BTreeMap::new(),
             handshakes: Handshakes::default(),
             later: LaterTerms::default(),
             rounds: VecDeque::new(),

@@ -271,7 +271,7 @@ impl Controller {
                 }
                 Contact::Joined => found.push(format!("host '{name}' has joined and its agent was never seen")),
                 Contact::Off => {
-                    let left = self.guests_on(name);
+                    let left = self.lost_guests(name);
                     if !left.is_empty() && !self.fails_over(name) {
                         let how_many = vms_words(left.len(), "ended with it and runs", "ended with it and run");
                         let why = self.last_failover(name).map(|why| format!("; {why}")).unwrap_or_default();
@@ -331,6 +331,11 @@ fn is_told_of(state: VmRunState) -> bool {
 /// Returns the range of names above one; all names above the empty one.
 pub(crate) fn above(after: &str) -> (std::ops::Bound<String>, std::ops::Bound<String>) {
     (std::ops::Bound::Excluded(after.to_owned()), std::ops::Bound::Unbounded)
+}
+
+/// Returns whether a guest is there for sure, where a host says so that reports.
+pub(crate) fn is_live(state: VmRunState) -> bool {
+    matches!(state, VmRunState::Running | VmRunState::Paused)
 }
 
 /// Returns whether a guest is not a host's yet that says so of it, or not any more.

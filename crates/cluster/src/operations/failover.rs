@@ -94,7 +94,7 @@ impl Controller {
     }
 
     /// Returns whether a host of the cluster is not known to be off. One that was removed had nothing on its way there.
-    pub(super) fn is_not_off(&self, host: &str) -> bool {
+    pub(crate) fn is_not_off(&self, host: &str) -> bool {
         self.tables.hosts.get(host).is_some_and(|host| !host.value.contact.is_off())
     }
 
@@ -150,9 +150,19 @@ impl Controller {
     /// Says for what guests of a dead host wait. `None`: for nothing that anybody can mend.
     pub(super) fn unheard_words(&self, dead: &str, vms: &[String]) -> Option<String> {
         let unheard = vms.iter().flat_map(|vm| self.unheard(dead, vm));
-        // One that reports is asked, and answers in a moment.
-        let unheard: BTreeSet<String> = unheard.filter(|host| self.reporting(host).is_none()).collect();
-        let Some(first) = unheard.first() else { return self.on_their_way_words(dead, vms) };
+        let (asked, unheard): (BTreeSet<String>, BTreeSet<String>) =
+            unheard.partition(|host| self.reporting(host).is_some());
+        let Some(first) = unheard.first() else {
+            let asked = asked.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            return self.on_their_way_words(dead, vms).or_else(|| {
+                (!asked.is_empty()).then(|| {
+                    format!(
+                        "{asked} is asked whether it has them; if it does not answer in some seconds: its agent's log \
+                         says why (there: journalctl -u skein-agent), and its agent may be started again"
+                    )
+                })
+            });
+        };
         let names = unheard.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let proof = match self.tables.hosts.contains_key(first) {
             true => format!("say that it is off (skein host fence {first} --is-off)"),

@@ -5,7 +5,7 @@
 
 use skein_api::cluster::{
     Contact, CreateVmRequest, HostMode, Move, Operation, OperationKind, OperationState, StartVmRequest, StopVmRequest,
-    VmRunState,
+    UnixMs, VmRunState,
 };
 use skein_api::{Reply, Request, STOP_TIMEOUT_RANGE_S, VmState, VmView};
 use skein_inventory::definition::Definition;
@@ -276,8 +276,8 @@ impl Controller {
         }
         let host = record.host.unwrap_or_default();
         if self.tables.hosts.get(&host).is_some_and(|found| found.value.contact.is_off()) {
-            let cure =
-                format!("delete it when '{host}' is back, or remove that host: skein host remove {host} --force");
+            let remove = format!("remove that host with all its VMs: skein host remove {host} --force");
+            let cure = format!("delete it when '{host}' is back, or {remove}");
             return Answer::conflict(format!("'{host}' is off, and would still know '{vm}'"), cure);
         }
         self.take_out_waiting_off(now, vm);
@@ -291,6 +291,9 @@ impl Controller {
     /// Sees how far a stop or a deletion is.
     pub(crate) fn advance_command(&mut self, now: Now, mut operation: Operation) {
         if operation.state == OperationState::Cancelling {
+            if let OperationKind::Stop { vm, .. } = &operation.kind {
+                self.stops_no_more(vm);
+            }
             operation.state = OperationState::Cancelled;
             operation.message = "what its host was asked for is not taken back".into();
             return self.save_operation(now, operation);
@@ -328,6 +331,10 @@ impl Controller {
         }
         let Some(observed) = self.reporting(&host) else { return };
         let session = observed.session;
+        if is_stop && !record.is_claimed && !observed.vms.contains_key(&vm) {
+            // It has gone elsewhere, which another host says in a moment.
+            return self.wait_for_vm(now, operation, &host);
+        }
         let is_there = record.is_claimed
             || match observed.vms.get(&vm).map(|view| view.state) {
                 None => false,
@@ -353,17 +360,31 @@ impl Controller {
 
     /// Says that a stop or a deletion waits for a host that does not report, and gives up after a while: others may
     /// want something of the VM.
-    fn wait_for_host(&mut self, now: Now, mut operation: Operation, host: &str) {
+    fn wait_for_host(&mut self, now: Now, operation: Operation, host: &str) {
+        let cure = match self.tables.hosts.contains_key(host) {
+            true => self.silent_cure(host),
+            false => format!("{host} is no host of this cluster: see there"),
+        };
+        let why = format!("{host} does not report any more, and whether that was done is not known: {cure}");
+        self.wait_or_fail(now, operation, &format!("waits for {host}, which does not report: {cure}"), &why);
+    }
+
+    /// Says that a stop waits for a VM that its host has no more, and gives up after a while.
+    fn wait_for_vm(&mut self, now: Now, operation: Operation, host: &str) {
+        let cure = "see that all hosts report: skein host list";
+        let why = format!("{host} has it no more, and no host that reports has it: {cure}");
+        self.wait_or_fail(now, operation, &format!("waits for the host that has it by now: {cure}"), &why);
+    }
+
+    fn wait_or_fail(&mut self, now: Now, mut operation: Operation, message: &str, why: &str) {
         let timeout_s = if let OperationKind::Stop { timeout_s, .. } = operation.kind { timeout_s } else { 0 };
         let patience_ms = (timeout_s + SILENT_S) * 1000 + self.host_lease_ms();
-        if now.wall.0.saturating_sub(operation.created.0) > patience_ms {
-            let why = format!("{host} does not report any more, and whether that was done is not known");
-            let why = format!("{why}: {}", self.silent_cure(host));
-            return self.end_command(now, operation, OperationState::Failed, &why);
+        let until = UnixMs(operation.created.0.saturating_add(patience_ms));
+        if now.is_over(until, patience_ms) {
+            return self.end_command(now, operation, OperationState::Failed, why);
         }
-        let message = format!("waits for {host}, which does not report: {}", self.silent_cure(host));
         if operation.message != message {
-            operation.message = message;
+            operation.message = message.to_owned();
             self.save_operation(now, operation);
         }
     }
@@ -408,13 +429,22 @@ impl Controller {
     }
 
     fn end_command(&mut self, now: Now, mut operation: Operation, state: OperationState, why: &str) {
-        if let (OperationKind::Stop { vm, .. }, OperationState::Failed) = (&operation.kind, state)
-            && let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone())
-        {
-            self.tables.put(vm, VmRecord { stop_asked: false, ..found });
+        if let (OperationKind::Stop { vm, .. }, OperationState::Failed) = (&operation.kind, state) {
+            self.stops_no_more(vm);
         }
         (operation.state, operation.message) = (state, why.to_owned());
         self.save_operation(now, operation);
+    }
+}
+
+impl Controller {
+    /// Notes that nobody stops a VM any more: should its host die, the VM is started elsewhere. A VM whose host is off
+    /// already is what somebody wanted to be off.
+    pub(crate) fn stops_no_more(&mut self, vm: &str) {
+        let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return };
+        if found.stop_asked && !found.host.as_deref().is_some_and(|host| self.is_off(host)) {
+            self.tables.put(vm, VmRecord { stop_asked: false, ..found });
+        }
     }
 }
 

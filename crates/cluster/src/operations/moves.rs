@@ -1,7 +1,9 @@
 //! Moves: which begin, and what becomes of them.
 
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
-use skein_api::{FailureReason, HoldOptions, MigrateOptions, Migration, Outcome, Reply, Request, Severity, VmState};
+use skein_api::{
+    FailureReason, HoldOptions, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, Severity, VmState,
+};
 
 use super::by_hand::MOVED_BY_HAND;
 use super::record::{Pending, is_failover, is_held, is_owner, starts};
@@ -10,7 +12,7 @@ use crate::records::VmRecord;
 use crate::seen::RATE_UNKNOWN;
 use crate::state::{CommandPurpose, Controller, Output, Outstanding, Planted};
 use crate::time::Now;
-use crate::view::is_guest;
+use crate::view::{is_guest, is_live, run_state};
 use crate::words::refusal_words;
 
 /// What is said of a migration that somebody called off.
@@ -21,6 +23,8 @@ pub(super) const DEADLINE_OVER: &str = "its deadline ran out";
 const WAITS: &str = "it waits until ";
 /// How many of these are told.
 const WAITS_TOLD_MAX: usize = 3;
+/// How often an agent is asked which migration it begins next by itself, in milliseconds.
+const ASK_AGAIN_MS: u64 = 500;
 /// How often an agent is asked to call off what it was asked for, in milliseconds.
 const WITHDRAW_MS: u64 = 1000;
 /// The migrations at once that an agent allows whose facts are not known.
@@ -258,7 +262,8 @@ impl Controller {
             Reply::Migration(migration) => self.note_begun(of, *migration),
             Reply::Done => {
                 self.settle_unknown(now, of);
-                let off = of.to.clone().filter(|to| self.is_off(to));
+                let is_here = self.reporting(&of.from).is_some_and(|source| source.vms.contains_key(&of.vm));
+                let off = of.to.clone().filter(|to| is_here && self.is_off(to));
                 if let Some(to) = off.filter(|_| of.state == MoveState::Left) {
                     fail(now, of, format!("{to} is off"));
                 }
@@ -325,7 +330,7 @@ impl Controller {
         let comes = before.iter().chain(self.begun_moves()).any(comes);
         // One that is still on its way here may come from where it is to go.
         if host.is_some() && host == of.to.as_deref() && !comes {
-            (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+            made(now, of);
         } else if !vm.is_some_and(|vm| is_guest(vm.state)) {
             end(now, of, MoveState::Left, "it does not run any more".into());
         } else if host != Some(&of.from) && !comes {
@@ -366,6 +371,9 @@ impl Controller {
         if !self.is_not_off(&of.from) {
             return self.settle_source_off(now, &mut operation.moves[index], &to);
         }
+        if operation.state == OperationState::Cancelling && self.session_of(&of.from).is_none() {
+            operation.moves[index].detail = format!("{} does not report: it is called off there once it does", of.from);
+        }
         let is_target_off = self.is_off(&to);
         if is_target_off {
             // Its source need not find that out by itself. A guest that may run there is settled by its handover.
@@ -374,11 +382,12 @@ impl Controller {
         let Some(id) = of.migration else {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
             let is_asked = self.is_asked(&purpose);
+            let is_early = of.not_before.is_some_and(|time| now.is_before(time));
             if operation.state == OperationState::Cancelling || is_target_off {
                 if !is_asked {
                     self.withdraw(now, operation, index);
                 }
-            } else if !is_asked && !self.has(Planted::BegunForgotten) {
+            } else if !is_asked && !is_early && !self.has(Planted::BegunForgotten) {
                 // An agent that was asked before answers with the same migration.
                 if self.has(Planted::NameChanged) {
                     operation.moves[index].attempts += 1;
@@ -394,17 +403,16 @@ impl Controller {
         let own = &mut operation.moves[index];
         match (outcome(&source), outcome(&target)) {
             (Some(Outcome::Moved), _) | (_, Some(Outcome::Moved)) => {
-                own.state = MoveState::Done;
-                own.ended = Some(now.wall);
+                made(now, own);
                 own.downtime_ms = source.and_then(|migration| migration.downtime_ms);
                 self.note_pace(operation, index);
-                self.arrived(now, &of.vm, &of.from, &to);
+                self.arrived(now, &of, &to, id);
             }
             (Some(Outcome::CalledOff), _) => {
                 let Some(migration) = source else { return };
                 if migration.attempt.is_some_and(|attempt| attempt.next_in_ms.is_some()) {
                     // The agent itself begins again, as another migration: ask under the same name which.
-                    own.migration = None;
+                    (own.migration, own.not_before) = (None, Some(now.in_ms(ASK_AGAIN_MS)));
                 } else if is_target_off {
                     fail(now, own, format!("{to} is off"));
                 } else if migration.why == Some(FailureReason::Cancelled) {
@@ -430,11 +438,12 @@ impl Controller {
 
     /// Notes where a guest runs that was moved: both hosts will say so, one of them later. Another move may have taken
     /// it on since, or it has ended there.
-    fn arrived(&mut self, now: Now, vm: &str, from: &str, to: &str) {
-        let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(from)) else {
+    fn arrived(&mut self, now: Now, of: &Move, to: &str, migration: MigrationId) {
+        let vm = of.vm.as_str();
+        let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(&of.from)) else {
             return;
         };
-        let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall);
+        let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall, [migration]);
         self.missing.remove(vm);
         self.tables.put(vm, moved);
         self.fail_over_late(now, to);
@@ -449,10 +458,18 @@ impl Controller {
     fn settle_unknown(&self, now: Now, of: &mut Move) {
         let Some(source) = self.reporting(&of.from) else { return };
         if let Some(vm) = source.vms.get(&of.vm).filter(|vm| vm.state != VmState::Moved) {
-            return match vm.migration {
-                Some(id) => of.migration = Some(id),
+            match vm.migration.map(|id| (id, source.migrations.get(&id))) {
                 None => end(now, of, MoveState::Left, format!("it has not left {}", of.from)),
-            };
+                Some((id, Some(migration))) if Some(&migration.target) == of.to.as_ref() => of.migration = Some(id),
+                // It is not this move's, and not to be called off.
+                Some((_, Some(migration))) => {
+                    let why = format!("somebody moves it to {}", migration.target);
+                    end(now, of, MoveState::Left, why);
+                }
+                // The next report tells of it.
+                Some((_, None)) => {}
+            }
+            return;
         }
         // It was begun, and has left.
         let to = of.to.clone().unwrap_or_default();
@@ -467,10 +484,13 @@ impl Controller {
         if let Some(id) = last.or(there.and_then(|vm| vm.migration)) {
             of.migration = Some(id);
         } else if there.is_some_and(|vm| vm.state == VmState::Running) {
-            (of.state, of.ended) = (MoveState::Done, Some(now.wall));
-        } else if target.is_some() || self.lost(&to).is_some() {
-            let there =
-                if target.is_some() { format!("{to} does not have it") } else { format!("{to} does not report") };
+            made(now, of);
+        } else if target.is_some() || !self.is_not_off(&to) || self.lost(&to).is_some() {
+            let there = match target.is_some() {
+                true => format!("{to} does not have it"),
+                false if !self.is_not_off(&to) => format!("{to} is off"),
+                false => format!("{to} does not report"),
+            };
             end(now, of, MoveState::Left, format!("{} has it no more, and {there}", of.from));
         }
     }
@@ -480,7 +500,7 @@ impl Controller {
     fn settle_source_off(&self, now: Now, of: &mut Move, to: &str) {
         match self.reporting(to).and_then(|target| target.vms.get(&of.vm)) {
             Some(vm) if vm.migration.is_some() => {}
-            Some(vm) if vm.state == VmState::Running => (of.state, of.ended) = (MoveState::Done, Some(now.wall)),
+            Some(vm) if run_state(vm.state).is_some_and(is_live) => made(now, of),
             _ if self.is_not_off(to) && !self.has_not_since(to, &of.from, &of.vm) => {}
             _ => end(now, of, MoveState::Left, format!("{} is off", of.from)),
         }
@@ -495,10 +515,15 @@ impl Controller {
         }
         match (source.vms.get(&of.vm), target.vms.get(&of.vm)) {
             (None, Some(vm)) if vm.migration.is_none() => {
-                (of.state, of.ended) = (MoveState::Done, Some(now.wall));
+                made(now, of);
             }
-            (Some(vm), None) if vm.migration.is_none() => {
+            // The target may have an old definition of that name.
+            (Some(vm), _) if vm.migration.is_none() => {
                 self.attempt_failed(now, of, "its hosts do not remember the migration".into());
+            }
+            (None, None) => {
+                let why = format!("neither {} nor {to} has it, and neither remembers the migration", of.from);
+                end(now, of, MoveState::Left, why);
             }
             _ => {}
         }
@@ -534,7 +559,12 @@ fn terms<'a>(kind: &'a OperationKind, moved: &str) -> (Option<u64>, Option<&'a H
     }
 }
 
-/// Ends a move that was not made.
+/// Ends a move that was made.
+fn made(now: Now, of: &mut Move) {
+    end(now, of, MoveState::Done, String::new());
+}
+
+/// Ends a move.
 fn end(now: Now, of: &mut Move, state: MoveState, why: String) {
     (of.state, of.detail, of.ended) = (state, why, Some(now.wall));
 }

@@ -54,15 +54,22 @@ impl Controller {
             _ => now.wall.0,
         };
         let restart = self.tables.settings.value.failover.restart;
-        let is_ended = |vm: &VmRecord| match vm.state {
+        let starts_again = |vm: &VmRecord| match vm.state {
             // Those of a host that was proven to be off were to be started elsewhere, and found no place in time.
             state if is_guest(state) => vm.settings.autostart || (is_off && restart),
             VmRunState::Stopped => !is_off && vm.settings.autostart && vm.since.0.saturating_add(SHUTDOWN_MS) >= ended,
             _ => false,
         };
         let here = self.tables.vms.iter().filter(|(_, vm)| vm.value.host.as_deref() == Some(host));
-        let ended = here.filter(|(_, vm)| is_ended(&vm.value) && !vm.value.stop_asked && vm.value.definition.is_some());
+        let ended =
+            here.filter(|(_, vm)| starts_again(&vm.value) && !vm.value.stop_asked && vm.value.definition.is_some());
         let vms: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
+        // The host may have lost what it knew, too.
+        let guests = self.tables.vms_of(host).filter(|(_, vm)| is_guest(vm.state) && vm.definition.is_some());
+        let guests: Vec<(String, VmRecord)> = guests.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
+        for (name, vm) in guests {
+            self.tables.put(&name, VmRecord { is_ended: true, ..vm });
+        }
         if !vms.is_empty() {
             let kind = OperationKind::Autostart { host: host.to_owned(), vms };
             self.begin_operation(now, kind, OperationState::Planning, NOBODY);
@@ -155,6 +162,8 @@ impl Controller {
         }
         let Some(observed) = self.reporting(home) else { return Startable::NotYet };
         match observed.vms.get(vm) {
+            // Another host may say in a moment that it has it.
+            None if record.is_ended => Startable::NotYet,
             None => Startable::No(format!("{home} does not have it any more")),
             Some(view) if view.migration.is_some() || view.state == VmState::Starting => Startable::NotYet,
             Some(view) if view.reserved.is_some() => Startable::NotYet,
@@ -300,6 +309,7 @@ impl Controller {
             state: VmRunState::Starting,
             since: now.wall,
             is_claimed: true,
+            is_ended: false,
             stop_asked: false,
             move_by_hand: None,
             ..found

@@ -20,6 +20,9 @@ const AGAIN_MS: u64 = 20_000;
 /// The longest wait between two attempts that were refused, in milliseconds.
 const RETRY_MAX_MS: u64 = 60_000;
 
+/// The longest that a host may have to wake, in milliseconds: what `power.wake_within_s` is at most.
+const WITHIN_MS_MAX: u64 = 3_600_000;
+
 impl Controller {
     /// Begins to wake a host, as somebody asks for; or takes it that what went wrong with its power is mended.
     pub(crate) fn wake_host(&mut self, now: Now, host: &str, by: &str) -> Answer {
@@ -94,7 +97,7 @@ impl Controller {
             return self.end_change(now, operation, OperationState::Cancelled, ordered.into());
         }
         let Some(run) = self.power_run(&operation.id) else { return };
-        if change.until.is_some_and(|until| now.wall >= until) {
+        if change.until.is_some_and(|until| now.is_over(until, WITHIN_MS_MAX)) {
             let last = match run {
                 PowerRun::Reading { last, .. } if !last.is_empty() => last.clone(),
                 _ => operation.message.clone(),

@@ -42,6 +42,9 @@ impl Hand {
     }
 }
 
+/// How long a controller has run when it is elected, in milliseconds.
+pub const RUNS_MS: u64 = 20_000;
+
 pub struct Bench {
     pub controller: Controller,
     pub now: Now,
@@ -77,7 +80,7 @@ pub struct Bench {
     /// The hosts whose agents do not answer what their hosts have.
     pub mute: BTreeSet<String>,
     /// What came of requests to forget that have an id.
-    forgotten: BTreeMap<String, Reply>,
+    pub forgotten: BTreeMap<String, Reply>,
     /// What each agent was last acknowledged: what it says of that, which report, and the voters if they were named.
     pub acknowledged: BTreeMap<String, (HeardEcho, u64, BTreeSet<String>)>,
 }
@@ -110,6 +113,9 @@ impl Bench {
             forgotten: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
         };
+        // A controller that has just begun takes nobody's word that a host is off.
+        bench.input(Input::Following { tables: Box::new(Tables::default()) });
+        bench.now.mono_ms += RUNS_MS;
         bench.input(Input::Elected { term: Term(1), tables: Box::new(Tables::default()) });
         bench.input(Input::NeededAt { addresses: Some(BTreeSet::new()) });
         hosts.iter().for_each(|host| bench.connect(host));
@@ -560,16 +566,18 @@ impl Bench {
 
     /// Has another controller lead, which knows nothing but the store.
     pub fn change_leader(&mut self) {
-        self.change_leader_after(|_| ());
+        self.change_leader_after(RUNS_MS, |_| ());
     }
 
-    /// Has another controller lead, which knows nothing but the store and what happens before.
-    pub fn change_leader_after(&mut self, before: impl FnOnce(&mut Bench)) {
+    /// Has another controller lead that has run for so long, and knows nothing but the store and what happens before.
+    pub fn change_leader_after(&mut self, runs_ms: u64, before: impl FnOnce(&mut Bench)) {
         self.controller = Controller::new(Settings::default());
         self.powers.clear();
         self.sessions.clear();
-        let tables = self.stored();
+        let (tables, now) = (self.stored(), self.now);
+        self.now.mono_ms -= runs_ms;
         self.input(Input::Following { tables });
+        self.now = now;
         before(self);
         self.term += 1;
         let (term, tables) = (Term(self.term), self.stored());
@@ -654,12 +662,11 @@ impl Bench {
 
     /// Returns what would be begun. Nobody finds anything of that later.
     pub fn shown(&mut self, ask: Ask) -> Operation {
-        let (audited, operations) = (self.controller.tables().audit.len(), self.controller.tables().operations.len());
+        let kept = |bench: &Bench| (bench.controller.tables().audit.len(), bench.controller.tables().operations.len());
+        let before = kept(self);
         match self.ask(ask) {
             Answer::Preview(operation) => {
-                assert_eq!(operation.id, "");
-                let now = (self.controller.tables().audit.len(), self.controller.tables().operations.len());
-                assert_eq!(now, (audited, operations));
+                assert_eq!((operation.id.as_str(), kept(self)), ("", before));
                 *operation
             }
             answer => panic!("it is not shown: {answer:?}"),

@@ -88,10 +88,13 @@ fn an_agent_that_is_about_to_begin_again_is_told_not_to() {
     let paused = Migration { why: Some(FailureReason::Deadline), attempt, ..begun(Some(Outcome::CalledOff)) };
     let migrations = vec![paused.clone()];
     bench.tell("beta", HostReport { sequence: 3, migrations, ..HostReport::default() });
-    // It is asked under the same name which it begins next.
+    // It is asked under the same name which it begins next, in a moment.
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    bench.wait_s(1);
     assert!(matches!(bench.sent[..], [Sent { request: Request::Migrate { .. }, .. }]), "{:?}", bench.sent);
     cancel(&mut bench, &operation);
     bench.reply(Reply::Migration(Box::new(paused)));
+    bench.wait_s(1);
     withdrawn(&mut bench);
     assert!(!bench.now(&operation).state.is_over());
     bench.reply(Reply::Migration(Box::new(begun(Some(Outcome::CalledOff)))));

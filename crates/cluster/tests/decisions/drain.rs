@@ -4,7 +4,7 @@ use skein_api::cluster::{HostMode, MigrateRequest, MoveState, Operation, Operati
 use skein_api::{HostReport, Migration, Outcome, Refusal, Reply, Request, VmState};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, Hand, Sent, drain, is_off, preview};
+use crate::bench::{Bench, Hand, RUNS_MS, Sent, drain, is_off, preview};
 
 fn resume(host: &str) -> Ask {
     Ask::Resume { host: host.into(), request: ResumeRequest { bring_home: true } }
@@ -226,7 +226,7 @@ fn a_drain_that_was_called_off_tells_the_truth_of_each_guest_after_a_restart() {
         bench.ask(Ask::Cancel { operation: begun.id.clone() });
         let away = Hand { vm: asked[0], from: "alpha", to: "beta", id: 7, is_held: false };
         bench.begin_by_hand(&away);
-        bench.change_leader_after(|bench| {
+        bench.change_leader_after(RUNS_MS, |bench| {
             bench.end_by_hand(&away, Outcome::Moved);
             if is_left {
                 bench.set_vm("alpha", away.vm, VmState::Moved);

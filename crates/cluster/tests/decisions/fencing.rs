@@ -120,7 +120,7 @@ fn a_leader_that_takes_over_orders_the_power_off_itself_and_believes_nothing_els
     bench.wait_s(LOST_S);
     bench.power("alpha", PowerAction::Off, PowerResult::Accepted);
     let late = bench.powers[0].0;
-    bench.change_leader();
+    bench.change_leader_after(0, |_| ());
     ["beta", "gamma", "delta"].iter().for_each(|host| bench.connect(host));
     bench.input(skein_cluster::Input::Power { job: late, result: state(PowerState::Off) });
     assert_eq!(bench.host("alpha").contact, Contact::Lost, "the answer was another leader's");

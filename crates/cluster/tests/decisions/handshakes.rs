@@ -138,3 +138,62 @@ fn an_address_that_is_no_hosts_says_nothing() {
     bench.input(Input::HandshakeFailed { address: stranger, host: Some("new".into()), failure });
     assert_eq!(attention(&bench, "'alpha', 'new'").len(), 1, "{:?}", bench.controller.attention());
 }
+
+#[test]
+fn a_host_whose_agent_is_refused_answers_too() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    let (shown_sha256, signed_sha256) = ("beta 1".to_owned(), "beta 2".to_owned());
+    bench.ask(Ask::RenewCertificate { host: "beta".into(), shown_sha256, signed_sha256 });
+    bench.disconnect("beta");
+    bench.certificates.insert("beta".into(), "beta 2".into());
+    bench.connect("beta");
+    bench.disconnect("beta");
+    // Somebody has put the old certificate back.
+    bench.certificates.insert("beta".into(), "beta 1".into());
+    for _ in 0..12 {
+        bench.connect("beta");
+        bench.wait_s(1);
+    }
+    assert_eq!(bench.host("beta").contact, Contact::Lost);
+    let told = bench.controller.attention();
+    assert!(told.iter().all(|words| !words.contains("--is-off")), "{told:?}");
+    assert_eq!(attention(&bench, "host 'beta' is refused").len(), 1, "{told:?}");
+    assert!(bench.host("beta").note.contains("its agent is refused"), "{}", bench.host("beta").note);
+    let refused = bench.refused(fence("beta", true));
+    assert!(refused.message.contains("'beta' is not off: 1 s ago its agent tried to connect"), "{refused:?}");
+    bench.wait_s(30);
+    bench.begin(fence("beta", true));
+}
+
+#[test]
+fn a_controller_that_has_just_begun_takes_nobodys_word() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    bench.disconnect("beta");
+    bench.wait_s(11);
+    bench.change_leader_after(0, |_| ());
+    bench.connect("alpha");
+    let refused = bench.refused(fence("beta", true));
+    assert!(refused.message.contains("may be about to find it"), "{refused:?}");
+    assert_eq!(refused.cure, "ask again in 20 s");
+    bench.wait_s(20);
+    bench.begin(fence("beta", true));
+}
+
+/// Its guest found no place, and it is on again with a wrong clock.
+#[test]
+fn a_second_word_is_not_taken_either_while_the_host_answers() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm_of("beta", "web", 60);
+    bench.run_vm_of("alpha", "big", 60);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench.begin(fence("beta", true));
+    bench.wait_s(3);
+    let failure = later(&bench);
+    fail(&mut bench, "beta", Some("beta"), &failure);
+    bench.end_vm("alpha", "big");
+    assert!(bench.refused(fence("beta", true)).message.contains("is not off"));
+    assert!(bench.sent.is_empty());
+}

@@ -360,3 +360,72 @@ fn a_vm_that_was_not_started_says_why() {
     assert_eq!(vm.host, None);
     assert!(vm.note.contains("it was not started") && vm.note.contains("/srv/web.qcow2"), "{vm:?}");
 }
+
+#[test]
+fn a_guest_that_was_not_stopped_after_all_is_started_elsewhere_when_its_host_dies() {
+    for is_restored in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta"]);
+        bench.run_vm("alpha", "web");
+        let stopping = bench.begin(stop());
+        if is_restored {
+            let backup = bench.backup();
+            bench.restore(backup);
+            ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+        } else {
+            bench.begin(Ask::Cancel { operation: stopping.id.clone() });
+        }
+        bench.wait_s(2);
+        assert!(bench.now(&stopping).state.is_over());
+        bench.sent.clear();
+        bench.disconnect("alpha");
+        bench.wait_s(30);
+        bench.begin(is_off("alpha"));
+        bench.wait_s(2);
+        bench.obey_all();
+        assert_eq!(bench.has("beta"), ["web"], "{is_restored}");
+    }
+}
+
+#[test]
+fn a_stop_follows_the_guest_to_the_host_that_has_it_by_now() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let stopping = bench.begin(stop());
+    bench.sent.clear();
+    bench.disconnect("alpha");
+    bench.lose_vm("alpha", "web");
+    bench.connect("alpha");
+    let now = bench.now(&stopping);
+    assert!(!now.state.is_over() && now.message.contains("waits for the host that has it"), "{now:?}");
+    bench.run_vm("beta", "web");
+    bench.wait_s(1);
+    bench.obey_all();
+    assert_eq!(bench.now(&stopping).state, OperationState::Done);
+    assert_eq!(bench.vm_view("beta", "web").state, VmState::Stopped);
+}
+
+#[test]
+fn a_stop_gives_up_on_a_guest_that_no_host_has_whatever_becomes_of_the_clock() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let stopping = bench.begin(stop());
+    bench.sent.clear();
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    bench.now.wall.0 -= 5 * 3_600_000;
+    bench.wait_s(1);
+    assert_eq!(bench.now(&stopping).state, OperationState::Failed, "{:?}", bench.now(&stopping));
+}
+
+#[test]
+fn a_guest_of_a_lost_host_is_not_to_be_stopped_first() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("alpha");
+    bench.wait_s(12);
+    for ask in [start(None), delete()] {
+        let refused = bench.refused(ask);
+        assert!(refused.message.contains("'web' is on 'alpha', which does not report"), "{refused:?}");
+        assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod clashes;
 mod clock;
 mod closed;
 mod cpu_baseline;
+mod departures;
 mod drain;
 mod fence;
 mod fencing;

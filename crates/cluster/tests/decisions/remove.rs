@@ -1,10 +1,15 @@
 //! A host is taken out of the cluster, and joins anew.
 
-use skein_api::VmState;
 use skein_api::cluster::{Contact, HostMode, Role};
+use skein_api::{MigrationId, VmState};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, is_off};
+
+fn by_hand(host: &str, to: &str) -> Ask {
+    let migration = Some(MigrationId(7));
+    Ask::MoveByHand { host: host.into(), vm: "web".into(), to: to.into(), migration }
+}
 
 fn remove(host: &str, force: bool) -> Ask {
     Ask::RemoveHost { host: host.into(), force }
@@ -137,4 +142,35 @@ fn the_last_token_of_an_admin_stays() {
         assert_eq!(bench.ask(removal(name)), Answer::Done, "{name}");
     }
     bench.refused(removal("second"));
+}
+
+#[test]
+fn a_dead_host_whose_guests_found_no_place_is_not_removed_without_a_word_about_them() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm_of("beta", "web", 60);
+    bench.run_vm_of("alpha", "big", 60);
+    bench.disconnect("beta");
+    bench.wait_s(12);
+    bench.begin(is_off("beta"));
+    bench.wait_s(3);
+    let refused = bench.refused(remove("beta", false));
+    assert!(refused.message.contains("ended with it and run nowhere: web"), "{refused:?}");
+    assert!(refused.cure.contains("skein vm start web") && refused.cure.contains("with their definitions"));
+    assert_eq!(bench.ask(remove("beta", true)), Answer::Done);
+}
+
+#[test]
+fn a_dead_host_is_not_removed_while_its_guests_are_being_started() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("beta", "web");
+    assert_eq!(bench.ask(by_hand("beta", "gamma")), Answer::Done);
+    bench.disconnect("beta");
+    bench.disconnect("gamma");
+    bench.wait_s(12);
+    bench.begin(is_off("beta"));
+    let refused = bench.refused(remove("beta", true));
+    assert!(
+        refused.message.contains("run nowhere: web") || refused.message.contains("may be on 'gamma'"),
+        "{refused:?}"
+    );
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use skein_api::cluster::{HostSettings, OperationState, VmSettings};
 use skein_cluster::{Answer, Ask, RefusedKind, complaints};
 
-use crate::bench::{Bench, is_off};
+use crate::bench::{Bench, RUNS_MS, is_off};
 
 fn rules() -> Vec<(&'static str, Value)> {
     let pair = json!({"guests": ["v1", "v2"]});
@@ -76,7 +76,7 @@ fn what_is_in_the_store_all_the_same_is_told_and_keeps_no_failover_from_being_pl
     ["v1", "v2", "v3"].iter().for_each(|vm| bench.run_vm("a", vm));
     let areas = BTreeMap::from([("rack".to_owned(), "r1".to_owned())]);
     bench.set_host("b", HostSettings { areas: areas.clone(), ..HostSettings::default() });
-    bench.change_leader_after(|bench| {
+    bench.change_leader_after(RUNS_MS, |bench| {
         for (name, rule) in rules() {
             bench.keep(&format!("rule/{name}"), json!({"rule": rule}));
         }

@@ -6,7 +6,7 @@ use skein_api::cluster::Contact;
 use skein_api::{ArmedWatchdog, HeardEcho, HostReport, Term, WatchdogState};
 use skein_cluster::Input;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, RUNS_MS};
 
 const HOSTS: [&str; 5] = ["alpha", "beta", "delta", "eta", "gamma"];
 /// Of a watchdog with the times of docs/failover.md: within so many seconds the host is reset, rounded up.
@@ -120,7 +120,7 @@ fn a_watchdog_was_armed_before_a_boot_and_not_since() {
 fn a_leader_goes_by_what_hosts_told_it_before_it_led() {
     // The leader before dies before it has heard, or written, that the host was booted and has no watchdog any more.
     let mut agents = Agents::new();
-    agents.bench.change_leader_after(|bench| bench.boot("alpha"));
+    agents.bench.change_leader_after(RUNS_MS, |bench| bench.boot("alpha"));
     HOSTS[1..].iter().for_each(|host| agents.bench.connect(host));
     agents.pass_s(5, &HOSTS);
     agents.bench.disconnect("alpha");
@@ -131,7 +131,7 @@ fn a_leader_goes_by_what_hosts_told_it_before_it_led() {
     let mut agents = Agents::new();
     let watchdog = |state| HostReport { sequence: 90, watchdog: Some(state), ..HostReport::default() };
     agents.bench.tell("alpha", watchdog(WatchdogState { armed: None, why_not: "not yet".into() }));
-    agents.bench.change_leader_after(|bench| {
+    agents.bench.change_leader_after(RUNS_MS, |bench| {
         bench.connect("alpha");
         bench.tell("alpha", watchdog(armed()));
     });
