@@ -328,11 +328,11 @@ fn show(local: &LocalAgent, view: &ViewArgs, name: String, json: bool) -> anyhow
 }
 
 fn forget(local: &LocalAgent, name: String, json: bool) -> anyhow::Result<()> {
-    let vm = ask(local, &Request::VmShow { name: name.clone() })?;
-    match local.call(&Request::VmForget { name })? {
-        Reply::Done if json => print_json(&vm),
-        Reply::Done => print(&format!("{} is forgotten; its disks are where they were\n", clean_line(&vm.name))),
-        reply => Err(unexpected(&reply).into()),
+    let vm = json.then(|| ask(local, &Request::VmShow { name: name.clone() })).transpose()?;
+    match (local.call(&Request::VmForget { name: name.clone() })?, vm) {
+        (Reply::Done, Some(vm)) => print_json(&vm),
+        (Reply::Done, None) => print(&format!("{} is forgotten; its disks are where they were\n", clean_line(&name))),
+        (reply, _) => Err(unexpected(&reply).into()),
     }
 }
 

@@ -15,7 +15,7 @@ use skein_terminal::files;
 use super::access::ControllerArgs;
 use super::screen::print_table;
 use crate::commands::local::EXIT_BLOCKED;
-use crate::commands::text::{clean_line, count, print, print_json, table};
+use crate::commands::text::{clean_line, print, print_json, table};
 
 /// What is said of what only costs.
 const SOFT_HELP: &str = "\
@@ -261,9 +261,8 @@ fn help(complaints: &[Complaint]) -> String {
 fn counts(complaints: &[Complaint]) -> String {
     let hard = complaints.iter().filter(|of| of.hard).count();
     let soft = complaints.len() - hard;
-    let broken = (hard > 0).then(|| format!("{} that must not be", count(hard, "complaint")));
-    let costs = (soft > 0)
-        .then(|| format!("{} that only {}", count(soft, "complaint"), if soft == 1 { "costs" } else { "cost" }));
+    let broken = (hard > 0).then(|| format!("{hard} broken"));
+    let costs = (soft > 0).then(|| format!("{soft} that only {}", if soft == 1 { "costs" } else { "cost" }));
     broken.into_iter().chain(costs).collect::<Vec<_>>().join(", ")
 }
 
