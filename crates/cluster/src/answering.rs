@@ -16,9 +16,6 @@ use crate::time::Now;
 const LEASES: u64 = 3;
 /// For how long a handshake counts at least, in milliseconds: longer than an agent pauses, and a handshake takes.
 const COUNTS_MS_MIN: u64 = 30_000;
-/// How long a controller runs until agents that are there have found it, in milliseconds: those that are refused dial
-/// again after 10 s or a little more (`controllers/link.rs` of the agent).
-const DIALLED_MS: u64 = 20_000;
 /// The most refused hosts that are told of.
 const REFUSED_MAX: usize = 100;
 /// The most hosts whose handshakes are kept.
@@ -113,7 +110,7 @@ impl Controller {
     pub(crate) fn answers(&self, now: Now, host: &str) -> Option<Answer> {
         let Some(tried) = self.tried(host) else {
             let runs_ms = self.begun_ms.map_or(0, |begun| now.ms_since(begun));
-            let left_s = DIALLED_MS.checked_sub(runs_ms).filter(|left| *left > 0)?.div_ceil(1000);
+            let left_s = self.settings.dialled_ms.checked_sub(runs_ms).filter(|left| *left > 0)?.div_ceil(1000);
             let message = format!(
                 "this controller has run for {} s: the agent of '{host}' may be about to find it",
                 runs_ms / 1000

@@ -39,6 +39,10 @@ pub struct Settings {
     pub power_round_ms: u64,
     /// How long a host may take to be off that is shut down to sleep, in milliseconds.
     pub stop_within_ms: u64,
+    /// How long a controller runs until agents that are there have found it, in milliseconds: those that are refused
+    /// dial again after 10 s or a little more (`controllers/link.rs` of the agent). Before, nobody is believed who says
+    /// that a host is off.
+    pub dialled_ms: u64,
     /// A mistake that the simulation has to find. For tests only.
     pub planted: Option<Planted>,
 }
@@ -130,6 +134,7 @@ impl Default for Settings {
             audit_kept: 100_000,
             power_round_ms: 60_000,
             stop_within_ms: 300_000,
+            dialled_ms: 20_000,
             planted: None,
         }
     }

@@ -78,7 +78,7 @@ impl TestCluster {
 
     /// Starts a controller, with the CA.
     pub async fn start(&self, name: &str) -> TestController {
-        let settings = Settings { retry_ms: 200, ..Settings::default() };
+        let settings = Settings { retry_ms: 200, dialled_ms: 0, ..Settings::default() };
         self.start_with(name, settings, ServerSettings::default()).await
     }
 
