@@ -11,6 +11,9 @@ use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
 use crate::view::{is_guest, is_live, is_on_its_way, run_state};
 
+/// The most migrations of a VM that are remembered as over.
+const PAST_MIGRATIONS_MAX: usize = 200;
+
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
         let host = hello.host.clone();
@@ -227,9 +230,12 @@ impl Controller {
         // host has left of a guest that went elsewhere counts only if it is known not to be there any more.
         let other = record.host.as_deref().filter(|other| *other != host);
         let is_elsewhere = other.is_some_and(|other| match state {
-            state if is_live(state) => self.said_of(other, &vm.name).is_some_and(is_live),
-            // There is a QEMU. A host that says nothing is not believed to have another.
-            VmRunState::Unresponsive | VmRunState::Starting => self.said_of(other, &vm.name).is_some(),
+            VmRunState::Running => self.said_of(other, &vm.name).is_some_and(is_live),
+            // A host that is silent may have it. That a QEMU is there is no proof that the guest has come.
+            VmRunState::Paused | VmRunState::Unresponsive if vm.migration.is_none() => {
+                let is_free = self.has_not(other, &vm.name) || self.is_off(other) || self.has_arrived(host, other, vm);
+                !is_free || self.said_of(other, &vm.name).is_some_and(is_live)
+            }
             _ => !self.has_not(other, &vm.name),
         });
         if is_elsewhere {
@@ -266,7 +272,7 @@ impl Controller {
             is_claimed: record.is_claimed && state == VmRunState::Starting,
             is_ended: false,
             // Somebody has started it on its host.
-            stop_asked: record.stop_asked && (state, record.state) != (VmRunState::Running, VmRunState::Stopped),
+            stop_asked: record.stop_asked && (!is_guest(state) || self.is_being_stopped(&vm.name)),
             ..record
         };
         let has_come = before.as_ref().is_none_or(|before| before.host != record.host);
@@ -274,7 +280,13 @@ impl Controller {
             record.move_by_hand = None;
         }
         if has_come || !is_on_its_way(vm.state) {
-            record.past_migrations = self.observed.get(host).map(|of| past_migrations(of, vm)).unwrap_or_default();
+            // A connection tells of the last migrations only.
+            record
+                .past_migrations
+                .extend(self.observed.get(host).map(|of| past_migrations(of, vm)).unwrap_or_default());
+            while record.past_migrations.len() > PAST_MIGRATIONS_MAX {
+                record.past_migrations.pop_first();
+            }
         }
         // Plans that do not know of a guest put others where a rule keeps them apart.
         let is_new_guest = is_guest(state) && before.as_ref().is_none_or(|before| !is_guest(before.state));
@@ -284,6 +296,15 @@ impl Controller {
         if (has_come || is_new_guest) && self.operation_of(&vm.name).is_none() {
             self.epoch += 1;
         }
+    }
+
+    /// Returns whether a guest has come to a host from another, as the host says.
+    fn has_arrived(&self, host: &str, other: &str, vm: &VmView) -> bool {
+        let has_come = |of: &Migration| {
+            let is_over = of.role == Role::Target && of.outcome == Some(Outcome::Moved);
+            is_over && of.vm == vm.name && of.source == other
+        };
+        self.observed.get(host).is_some_and(|observed| observed.migrations.values().any(has_come))
     }
 
     /// Looks again at guests that run on other hosts than theirs, by the word of those: their own host may have told
@@ -330,10 +351,25 @@ impl Controller {
     /// host does not report: it may have the VM.
     fn moved_to(&self, host: &str, vm: &str) -> Option<(String, MigrationId)> {
         let record = &self.tables.vms.get(vm)?.value;
-        let last = departure(self.observed.get(host)?, record, vm)?;
-        let target = Some(&last.target).filter(|target| *target != host)?;
+        let observed = self.observed.get(host)?;
+        let by_hand = record.move_by_hand.as_ref();
+        let (target, migration) = match departure(observed, record, vm) {
+            Some(last) => {
+                // Another is known to have been under way last: nobody knows what became of that.
+                let begun = self.begun_moves().filter(|of| of.vm == vm && of.from == host).find_map(|of| of.migration);
+                if by_hand.map(|of| of.migration).into_iter().chain(begun).any(|known| known != last.id) {
+                    return None;
+                }
+                (&last.target, last.id)
+            }
+            // It was over so long ago that the host tells no more of it.
+            None => {
+                let by_hand = by_hand.filter(|of| !observed.migrations.contains_key(&of.migration))?;
+                (&by_hand.to, by_hand.migration)
+            }
+        };
         let is_silent = self.tables.hosts.contains_key(target) && self.reporting(target).is_none();
-        is_silent.then(|| (target.clone(), last.id))
+        (is_silent && target != host).then(|| (target.clone(), migration))
     }
 
     /// Forgets VMs that a person had their host forget. Those of which something is under way, or that another host
@@ -363,8 +399,15 @@ impl Controller {
             Some(migration) => has_stayed(migration) || has_come_back(observed, migration),
             None => asked.is_some_and(|asked| !asked.contains(id)),
         };
+        // Of a guest that is gone no migration is told that was over long ago.
+        let is_told = |name: &str, id: &MigrationId| {
+            let is_here = observed.vms.get(name).is_some_and(|vm| !is_on_its_way(vm.state));
+            is_here || observed.migrations.contains_key(id)
+        };
         let vms = self.tables.vms_of(host);
-        let over = vms.filter(|(_, vm)| vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration)));
+        let over = vms.filter(|(name, vm)| {
+            vm.move_by_hand.as_ref().is_some_and(|of| is_over(&of.migration) && is_told(name, &of.migration))
+        });
         let over = over.map(|(name, vm)| (name.to_owned(), VmRecord { move_by_hand: None, ..vm.clone() }));
         // One that began while no controller was asked, or after the backup that the store was restored from.
         let is_its = |begun: &Move, of: &Migration| match begun.migration {

@@ -44,7 +44,7 @@ impl Controller {
     }
 
     fn note_tried(&mut self, now: Now, host: String, address: Option<IpAddr>, failure: HandshakeFailure) {
-        let counts_ms = self.handshakes_count_ms();
+        let (counts_ms, is_connected) = (self.handshakes_count_ms(), self.session_of(&host).is_some());
         let tried = &mut self.handshakes.0;
         if tried.len() >= HOSTS_MAX && !tried.contains_key(&host) {
             tried.retain(|_, of| now.ms_since(of.at_ms) < counts_ms);
@@ -52,7 +52,9 @@ impl Controller {
                 return;
             }
         }
-        let new = Tried { address, failure, at_ms: now.mono_ms, wall: now.wall };
+        let was_other = tried.get(&host).is_some_and(|before| before.is_other);
+        let is_other = matches!(failure, HandshakeFailure::NotTaken { .. }) && (was_other || is_connected);
+        let new = Tried { address, failure, at_ms: now.mono_ms, wall: now.wall, is_other };
         match tried.get_mut(&host) {
             // A reason that is known says more.
             Some(before) if new.failure == HandshakeFailure::Broken && now.ms_since(before.at_ms) < counts_ms => {
@@ -80,7 +82,11 @@ impl Controller {
 
     /// Returns the handshake by which a host answers whose agent is not connected.
     fn tried(&self, host: &str) -> Option<&Tried> {
-        let tried = self.handshakes.0.get(host).filter(|_| self.session_of(host).is_none())?;
+        self.tried_lately(host).filter(|tried| !tried.is_other && self.session_of(host).is_none())
+    }
+
+    fn tried_lately(&self, host: &str) -> Option<&Tried> {
+        let tried = self.handshakes.0.get(host)?;
         (self.mono_ms.saturating_sub(tried.at_ms) < self.handshakes_count_ms()).then_some(tried)
     }
 
@@ -175,7 +181,7 @@ impl Controller {
 
     /// Returns what is told of hosts whose agents are refused, one sentence each. Some are none of the cluster's.
     pub(crate) fn refused_attention(&self) -> Vec<String> {
-        let refused = self.handshakes.0.keys().filter_map(|host| match &self.tried(host)?.failure {
+        let refused = self.handshakes.0.keys().filter_map(|host| match &self.tried_lately(host)?.failure {
             HandshakeFailure::NotTaken { why } => Some((host, why)),
             _ => None,
         });

@@ -391,7 +391,8 @@ impl Controller {
         let (guests, off): (Vec<String>, Vec<String>) =
             self.vms_on(host).into_iter().partition(|vm| self.has_guest(vm) && !found.contact.is_off());
         let doubles = self.doubles(host).into_iter().map(|(vm, _)| vm);
-        let guests: BTreeSet<String> = guests.into_iter().chain(doubles).collect();
+        let untold = self.untold_on(host).into_iter().map(str::to_owned);
+        let guests: BTreeSet<String> = guests.into_iter().chain(doubles).chain(untold).collect();
         if !guests.is_empty() {
             let names: Vec<&str> = guests.iter().map(String::as_str).collect();
             let run = if found.contact == Contact::Online { "run" } else { "may run" };

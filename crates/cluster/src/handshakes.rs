@@ -55,6 +55,8 @@ pub(crate) struct Tried {
     pub(crate) at_ms: u64,
     /// The controller's clock by which the certificate was judged.
     pub(crate) wall: UnixMs,
+    /// Whether another machine tries: the host's own agent was connected meanwhile.
+    pub(crate) is_other: bool,
 }
 
 /// The last connection of each host that came to nothing.

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::VmState;
 use skein_api::cluster::{
-    Contact, FencingDevice, HostMode, HostPower, Operation, OperationKind, PowerStage, PowerStatus, SleepBy, UnixMs,
+    Contact, FencingDevice, HostMode, HostPower, Operation, OperationKind, OperationState, PowerStage, PowerStatus,
+    SleepBy, UnixMs,
 };
 use skein_inventory::definition::Definition;
 use skein_placement::policy::power::Config;
@@ -192,6 +193,19 @@ impl Controller {
     /// Returns the operation that wakes a host.
     pub(crate) fn waking(&self, host: &str) -> Option<&Operation> {
         self.open_operations().find(|of| matches!(&of.kind, OperationKind::Wake { host: of, .. } if of == host))
+    }
+
+    /// Returns the hosts that are being woken, and take guests then.
+    pub(crate) fn are_woken(&self) -> impl Iterator<Item = String> {
+        let woken = self.open_operations().filter_map(|of| match &of.kind {
+            OperationKind::Wake { host, .. } if of.state == OperationState::Running => Some(host),
+            _ => None,
+        });
+        let is_taking = |host: &&String| {
+            let found = self.tables.hosts.get(*host).map(|found| &found.value);
+            found.is_some_and(|found| found.mode == HostMode::Active && found.contact == Contact::Asleep)
+        };
+        woken.filter(is_taking).cloned()
     }
 
     /// Returns the hosts that sleep and can wake.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::VmState;
 use skein_api::cluster::{
     Contact, Host, HostCounts, HostMode, Operation, OperationKind, OperationState, Rule, Vm, VmCounts, VmRunState,
 };
+use skein_api::{VmState, VmView};
 
 use crate::answer::Answer;
 use crate::records::{HostRecord, RuleRecord, VmRecord};
@@ -216,7 +216,8 @@ impl Controller {
         let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
         let reporting = reporting.map(|(host, observed)| {
             // In a migration the source may not have told yet that its guest is gone.
-            let running = observed.vms.values().filter(|vm| vm.state == VmState::Running && vm.migration.is_none());
+            let is_here = |vm: &&VmView| run_state(vm.state).is_some_and(is_live) && vm.migration.is_none();
+            let running = observed.vms.values().filter(is_here);
             (host.as_str(), running.map(|vm| vm.name.as_str()))
         });
         // The records tell one host of each guest: only of a guest that runs elsewhere, too, more has to be found.

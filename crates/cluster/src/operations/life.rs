@@ -291,12 +291,16 @@ impl Controller {
     /// Sees how far a stop or a deletion is.
     pub(crate) fn advance_command(&mut self, now: Now, mut operation: Operation) {
         if operation.state == OperationState::Cancelling {
-            if let OperationKind::Stop { vm, .. } = &operation.kind {
-                self.stops_no_more(vm);
-            }
             operation.state = OperationState::Cancelled;
             operation.message = "what its host was asked for is not taken back".into();
-            return self.save_operation(now, operation);
+            self.save_operation(now, operation.clone());
+            let OperationKind::Stop { vm, .. } = &operation.kind else { return };
+            if let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) {
+                let home = found.host.clone().unwrap_or_default();
+                self.tables.put(vm, VmRecord { stop_asked: false, ..found });
+                self.fail_over_late(now, &home);
+            }
+            return;
         }
         let (OperationKind::Stop { vm, .. } | OperationKind::Delete { vm }) = operation.kind.clone() else { return };
         let is_stop = matches!(operation.kind, OperationKind::Stop { .. });
@@ -438,6 +442,12 @@ impl Controller {
 }
 
 impl Controller {
+    /// Returns whether the cluster stops a VM now.
+    pub(crate) fn is_being_stopped(&self, vm: &str) -> bool {
+        let of_vm = |kind: &OperationKind| matches!(kind, OperationKind::Stop { vm: of, .. } if of == vm);
+        self.open_operations().any(|found| of_vm(&found.kind))
+    }
+
     /// Notes that nobody stops a VM any more: should its host die, the VM is started elsewhere. A VM whose host is off
     /// already is what somebody wanted to be off.
     pub(crate) fn stops_no_more(&mut self, vm: &str) {

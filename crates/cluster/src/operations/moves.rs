@@ -483,7 +483,7 @@ impl Controller {
         let last = all.filter(is_this).max_by(|one, other| one.begun.cmp(&other.begun)).map(|migration| migration.id);
         if let Some(id) = last.or(there.and_then(|vm| vm.migration)) {
             of.migration = Some(id);
-        } else if there.is_some_and(|vm| vm.state == VmState::Running) {
+        } else if there.is_some_and(|vm| run_state(vm.state).is_some_and(is_live)) {
             made(now, of);
         } else if target.is_some() || !self.is_not_off(&to) || self.lost(&to).is_some() {
             let there = match target.is_some() {

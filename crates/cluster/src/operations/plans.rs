@@ -53,7 +53,7 @@ impl Controller {
         });
         let limits = limits.collect();
         let rates = cluster.hosts.iter().filter_map(|host| Some((host.name.clone(), self.rate(&host.name)?))).collect();
-        let asleep = self.can_wake().into_iter().collect();
+        let asleep = self.can_wake().into_iter().chain(self.are_woken()).collect();
         let leaving = self.leaving(&cluster, pending);
         Some(PlanRequest { cluster, want, limits, rates, asleep, leaving })
     }

@@ -65,7 +65,9 @@ impl Controller {
             here.filter(|(_, vm)| starts_again(&vm.value) && !vm.value.stop_asked && vm.value.definition.is_some());
         let vms: Vec<String> = ended.map(|(name, _)| name.clone()).collect();
         // The host may have lost what it knew, too.
-        let guests = self.tables.vms_of(host).filter(|(_, vm)| is_guest(vm.state) && vm.definition.is_some());
+        // One that a person may have moved away is where that leads.
+        let may_be_here = |vm: &VmRecord| is_guest(vm.state) && vm.definition.is_some() && vm.move_by_hand.is_none();
+        let guests = self.tables.vms_of(host).filter(|(_, vm)| may_be_here(vm));
         let guests: Vec<(String, VmRecord)> = guests.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
         for (name, vm) in guests {
             self.tables.put(&name, VmRecord { is_ended: true, ..vm });
@@ -90,7 +92,11 @@ impl Controller {
         let left = |vm: &&String| !is_settled(vm) && !matches!(self.startable(vm), Startable::No(_));
         match &operation.kind {
             OperationKind::Start { vm, .. } => [vm].into_iter().filter(left).cloned().collect(),
-            OperationKind::Autostart { vms, .. } => vms.iter().filter(left).cloned().collect(),
+            OperationKind::Autostart { host, vms } => {
+                // One that is another host's by now is not this host's to start.
+                let is_its = |vm: &&String| self.home_of(vm).is_none_or(|home| home == host);
+                vms.iter().filter(left).filter(is_its).cloned().collect()
+            }
             // Once the host is back, it is not of the dead any more.
             OperationKind::Failover { host } if self.is_off(host) => {
                 self.lost_guests(host).iter().filter(|vm| !is_settled(vm)).cloned().collect()
@@ -108,8 +114,7 @@ impl Controller {
                 (self.unheard_words(host, &left), !left.is_empty() && left.iter().all(waits))
             }
             _ => {
-                let waits =
-                    left.iter().any(|vm| self.startable(vm) == Startable::NotYet || self.is_fresh_missing(now, vm));
+                let waits = !left.is_empty() && left.iter().all(|vm| !self.starts_now(now, vm));
                 let words =
                     || left.iter().find_map(|vm| self.unheard_words(self.home_of(vm)?, std::slice::from_ref(vm)));
                 (self.restore_words().filter(|_| waits).or_else(|| words().filter(|_| waits)), waits)
@@ -121,10 +126,16 @@ impl Controller {
     /// Returns what an operation wants planned: places for the VMs that have none yet.
     pub(crate) fn want_starts(&self, now: Now, operation: &Operation) -> Want {
         let mut vms = self.left_to_start(operation);
-        if let OperationKind::Failover { host } = &operation.kind {
-            vms.retain(|vm| self.ended_with(now, host, vm));
-        }
+        vms.retain(|vm| match &operation.kind {
+            OperationKind::Failover { host } => self.ended_with(now, host, vm),
+            _ => self.starts_now(now, vm),
+        });
         Want::Start { vms }
+    }
+
+    /// Returns whether it is known that a VM runs nowhere.
+    fn starts_now(&self, now: Now, vm: &str) -> bool {
+        self.startable(vm) == Startable::Yes && !self.is_fresh_missing(now, vm)
     }
 
     /// Returns whether a VM runs nowhere and may be started.

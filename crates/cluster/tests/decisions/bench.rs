@@ -52,7 +52,7 @@ pub struct Bench {
     term: u64,
     store: BTreeMap<String, Vec<u8>>,
     number: u64,
-    sessions: BTreeMap<SessionId, String>,
+    pub sessions: BTreeMap<SessionId, String>,
     /// What each agent has.
     vms: BTreeMap<String, BTreeMap<String, VmView>>,
     /// The commands that agents have not carried out yet.

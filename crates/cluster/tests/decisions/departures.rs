@@ -298,3 +298,99 @@ fn a_guest_that_came_and_hangs_is_where_it_came_to() {
     assert_eq!(place(&bench), Some(("gamma".into(), VmRunState::Unresponsive)));
     assert!(bench.sent.is_empty(), "{:?}", bench.sent);
 }
+
+/// A connection tells of the migrations of the last minutes only.
+#[test]
+fn what_is_over_stays_over_though_a_connection_does_not_tell_of_it() {
+    let mut bench = home_again();
+    bench.disconnect("beta");
+    bench.connect("beta");
+    bench.wait_s(3);
+    assert_eq!(bench.ask(by_hand("delta", 9)), Answer::Done);
+    ["beta", "delta"].iter().for_each(|host| bench.disconnect(host));
+    bench.lose_vm("beta", "web");
+    bench.run_vm("delta", "web");
+    bench.wait_s(1900);
+    // By now the older one is told of, and the newer is not.
+    bench.connect_with("beta", vec![from_beta("gamma", 7, 13, Some(Outcome::Moved))]);
+    bench.wait_s(3);
+    assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    bench.connect("delta");
+    bench.wait_s(3);
+    assert_eq!(place(&bench), Some(("delta".into(), VmRunState::Running)));
+}
+
+#[test]
+fn a_guest_that_left_the_cluster_long_ago_is_kept() {
+    for boots in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("beta", "web");
+        let settings = VmSettings { autostart: true, ..VmSettings::default() };
+        bench.ask(Ask::SetVm { vm: "web".into(), settings, version: None });
+        assert_eq!(bench.ask(by_hand("omega", 7)), Answer::Done);
+        bench.disconnect("beta");
+        bench.wait_s(900);
+        bench.lose_vm("beta", "web");
+        if boots {
+            bench.boot("beta");
+        } else {
+            bench.connect("beta");
+        }
+        bench.wait_s(180);
+        assert_eq!(place(&bench), Some(("beta".into(), VmRunState::Lost)), "{boots}");
+        assert!(bench.sent.is_empty(), "{:?}", bench.sent);
+    }
+}
+
+/// A target has a QEMU before the guest has come, and while what is left of a failed migration is removed.
+#[test]
+fn a_qemu_at_a_target_is_no_proof_that_the_guest_has_come() {
+    for state in [VmState::Starting, VmState::Unresponsive, VmState::Paused] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("beta", "web");
+        bench.disconnect("beta");
+        bench.wait_s(12);
+        bench.set_vm("gamma", "web", state);
+        bench.wait_s(2);
+        let refused = bench.refused(Ask::RemoveHost { host: "beta".into(), force: false });
+        assert!(refused.message.contains("'beta' has VMs that may run: web"), "{state:?} {refused:?}");
+        bench.end_vm("gamma", "web");
+        bench.wait_s(90);
+        assert_eq!(place(&bench), Some(("beta".into(), VmRunState::Lost)), "{state:?}");
+        bench.begin(is_off("beta"));
+        bench.wait_s(2);
+        bench.obey_all();
+        assert_eq!(bench.has("alpha").len() + bench.has("gamma").len(), 1, "{state:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_is_paused_on_a_second_host_is_told() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    bench.set_vm("alpha", "web", VmState::Paused);
+    let told = bench.controller.attention();
+    assert!(told.iter().any(|words| words.contains("'web' RUNS TWICE")), "{told:?}");
+    assert!(bench.refused(Ask::RemoveHost { host: "alpha".into(), force: true }).message.contains("that run: web"));
+}
+
+/// The network was down for longer than agents tell of migrations.
+#[test]
+fn a_guest_that_went_to_a_host_that_died_is_started_however_late_its_source_is_heard() {
+    for is_late in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+        bench.run_vm("beta", "web");
+        assert_eq!(bench.ask(by_hand("gamma", HAND.id)), Answer::Done);
+        bench.begin_by_hand(&HAND);
+        ["beta", "gamma"].iter().for_each(|host| bench.disconnect(host));
+        bench.wait_s(900);
+        assert_eq!(bench.ask(is_off("gamma")), Answer::Done);
+        bench.lose_vm("beta", "web");
+        bench.forget_hands();
+        let over = Migration { outcome: Some(Outcome::Moved), ..HAND.migration() };
+        bench.connect_with("beta", if is_late { Vec::new() } else { vec![over] });
+        bench.wait_s(3);
+        bench.obey_all();
+        assert_eq!(bench.has("alpha").len() + bench.has("beta").len(), 1, "{is_late}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use skein_api::cluster::{Contact, DrainRequest, FenceRequest, MigrateRequest, UnixMs};
+use skein_api::{Hello, Term};
 use skein_cluster::{Answer, Ask, CertificateValidity, HandshakeFailure, Input};
 
 use crate::bench::{Bench, address_of};
@@ -196,4 +197,42 @@ fn a_second_word_is_not_taken_either_while_the_host_answers() {
     bench.end_vm("alpha", "big");
     assert!(bench.refused(fence("beta", true)).message.contains("is not off"));
     assert!(bench.sent.is_empty());
+}
+
+/// The host's machine was replaced, and the old one is still on.
+#[test]
+fn another_machine_of_the_name_does_not_speak_for_the_host() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    let (shown_sha256, signed_sha256) = ("beta 1".to_owned(), "beta 2".to_owned());
+    bench.ask(Ask::RenewCertificate { host: "beta".into(), shown_sha256, signed_sha256 });
+    bench.disconnect("beta");
+    bench.certificates.insert("beta".into(), "beta 2".into());
+    bench.connect("beta");
+    let old = |bench: &mut Bench| {
+        let hello = Hello {
+            host: "beta".into(),
+            release: "test".into(),
+            api: 1,
+            instance: 1,
+            boot_id: None,
+            addresses: Vec::new(),
+            highest_term: Term(0),
+            moves_off: true,
+        };
+        bench.sessions.insert(9999, "beta".into());
+        bench.input(Input::AgentUp { session: 9999, hello, certificate: "beta 1".to_owned().into() });
+    };
+    for _ in 0..3 {
+        old(&mut bench);
+        bench.wait_s(10);
+    }
+    assert_eq!(attention(&bench, "host 'beta' is refused").len(), 1, "{:?}", bench.controller.attention());
+    bench.disconnect("beta");
+    for _ in 0..2 {
+        bench.wait_s(10);
+        old(&mut bench);
+    }
+    assert_eq!(attention(&bench, "--is-off").len(), 1, "{:?}", bench.controller.attention());
+    bench.begin(fence("beta", true));
 }

@@ -3,7 +3,7 @@
 use skein_api::cluster::{
     CreateVmRequest, DrainRequest, MoveState, OperationState, StartVmRequest, StopVmRequest, VmRunState, VmSettings,
 };
-use skein_api::{Refusal, Reply, Request, VmOrigin, VmState};
+use skein_api::{MigrationId, Refusal, Reply, Request, VmOrigin, VmState};
 use skein_cluster::{Answer, Ask};
 
 use crate::bench::{Bench, Sent, is_off};
@@ -428,4 +428,45 @@ fn a_guest_of_a_lost_host_is_not_to_be_stopped_first() {
         assert!(refused.message.contains("'web' is on 'alpha', which does not report"), "{refused:?}");
         assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
     }
+}
+
+#[test]
+fn a_vm_that_somebody_has_started_again_since_it_was_stopped_starts_elsewhere_when_its_host_dies() {
+    for is_seen_starting in [false, true] {
+        let mut bench = Bench::new(&["alpha", "beta"]);
+        bench.run_vm("alpha", "web");
+        bench.begin(stop());
+        bench.obey_all();
+        if is_seen_starting {
+            bench.set_vm("alpha", "web", VmState::Starting);
+        }
+        bench.set_vm("alpha", "web", VmState::Running);
+        bench.disconnect("alpha");
+        bench.wait_s(12);
+        bench.begin(is_off("alpha"));
+        bench.wait_s(2);
+        bench.obey_all();
+        assert_eq!(bench.has("beta"), ["web"], "{is_seen_starting}");
+    }
+}
+
+/// The guest may have gone to another host, whose word is waited for.
+#[test]
+fn a_guest_whose_stop_is_called_off_after_its_host_died_starts_elsewhere() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    bench.run_vm("alpha", "web");
+    let migration = Some(MigrationId(7));
+    bench.ask(Ask::MoveByHand { host: "alpha".into(), vm: "web".into(), to: "gamma".into(), migration });
+    let stopping = bench.begin(stop());
+    ["alpha", "gamma"].iter().for_each(|host| bench.disconnect(host));
+    bench.wait_s(12);
+    bench.ask(is_off("alpha"));
+    bench.wait_s(2);
+    bench.begin(Ask::Cancel { operation: stopping.id.clone() });
+    bench.wait_s(1);
+    bench.sent.clear();
+    bench.ask(is_off("gamma"));
+    bench.wait_s(2);
+    bench.obey_all();
+    assert_eq!(bench.has("beta"), ["web"]);
 }

@@ -409,3 +409,31 @@ fn a_sleep_that_is_called_off_leaves_its_host_awake() {
     assert_eq!(bench.host("alpha").mode, HostMode::Active);
     assert!(bench.powers.is_empty());
 }
+
+/// Somebody else has had it woken, or an earlier leader.
+#[test]
+fn a_start_waits_for_a_host_that_is_being_woken_already() {
+    for changes_leader in [false, true] {
+        let mut bench = hosts(&["alpha", "beta", "gamma"]);
+        put_to_sleep(&mut bench, "gamma");
+        bench.set_sized("alpha", "big", VmState::Running, 50 * GIB);
+        bench.set_sized("beta", "large", VmState::Running, 50 * GIB);
+        bench.set_sized("alpha", "new", VmState::Stopped, 20 * GIB);
+        if !changes_leader {
+            bench.begin(Ask::Wake { host: "gamma".into() });
+        }
+        let start = bench.begin(Ask::StartVm { vm: "new".into(), request: StartVmRequest::default() });
+        if changes_leader {
+            bench.change_leader();
+            ["alpha", "beta"].iter().for_each(|host| bench.connect(host));
+            bench.wait_s(3);
+        }
+        let now = bench.now(&start);
+        assert!(!now.state.is_over() && now.message.contains("gamma is awake"), "{changes_leader} {now:?}");
+        bench.power("gamma", PowerAction::On, PowerResult::Accepted);
+        bench.boot("gamma");
+        bench.wait_s(2);
+        bench.obey_all();
+        assert_eq!(bench.now(&start).state, OperationState::Done, "{changes_leader}");
+    }
+}

@@ -373,3 +373,25 @@ fn a_vm_that_its_dead_host_never_had_and_another_refused_stays_with_the_cluster(
     assert_eq!(bench.controller.vm("web").expect("it is known").state, VmRunState::Running);
     assert_eq!(bench.has("alpha").len() + bench.has("beta").len(), 1);
 }
+
+/// One of them may be on a host that is silent.
+#[test]
+fn guests_start_after_a_boot_though_one_of_them_waits() {
+    let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
+    for vm in ["web", "db", "mail"] {
+        bench.run_vm("beta", vm);
+        set_autostart(&mut bench, vm);
+    }
+    ["beta", "gamma"].iter().for_each(|host| bench.disconnect(host));
+    bench.wait_s(30);
+    bench.lose_vm("beta", "web");
+    bench.boot("beta");
+    for _ in 0..60 {
+        bench.wait_s(1);
+        bench.obey_all();
+    }
+    let running = |vm: &str| bench.vm_view("beta", vm).state == VmState::Running;
+    assert!(running("db") && running("mail"));
+    let waits = autostart(&bench).unwrap();
+    assert!(!waits.state.is_over() && waits.message.contains("skein host fence gamma --is-off"), "{waits:?}");
+}
