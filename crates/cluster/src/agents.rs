@@ -1,7 +1,5 @@
 //! What agents say, and what of it is kept.
 
-use std::collections::BTreeSet;
-
 use skein_api::cluster::{Contact, Move, VmRunState};
 use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
@@ -10,9 +8,6 @@ use crate::records::{HostRecord, MoveByHandRecord, VmRecord};
 use crate::state::{CommandPurpose, Controller, Output, Planted};
 use crate::time::Now;
 use crate::view::{is_guest, is_live, is_on_its_way, run_state};
-
-/// The most migrations of a VM that are remembered as over.
-const PAST_MIGRATIONS_MAX: usize = 200;
 
 impl Controller {
     pub(crate) fn agent_up(&mut self, now: Now, session: SessionId, hello: Hello, certificate: ShownCertificate) {
@@ -280,13 +275,9 @@ impl Controller {
             record.move_by_hand = None;
         }
         if has_come || !is_on_its_way(vm.state) {
-            // A connection tells of the last migrations only.
-            record
-                .past_migrations
-                .extend(self.observed.get(host).map(|of| past_migrations(of, vm)).unwrap_or_default());
-            while record.past_migrations.len() > PAST_MIGRATIONS_MAX {
-                record.past_migrations.pop_first();
-            }
+            // A connection tells of the last migrations only: those before stay.
+            let past = self.observed.get(host).into_iter().flat_map(|of| past_migrations(of, vm));
+            record.note_past(past.collect::<Vec<_>>());
         }
         // Plans that do not know of a guest put others where a rule keeps them apart.
         let is_new_guest = is_guest(state) && before.as_ref().is_none_or(|before| !is_guest(before.state));
@@ -338,7 +329,7 @@ impl Controller {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
                 let state = found.state;
                 self.missing.remove(name);
-                self.tables.put(name, found.put_on(&target, state, now.wall, [migration]));
+                self.tables.put(name, found.put_on(&target, state, now.wall, migration));
                 self.epoch += 1;
                 self.fail_over_late(now, &target);
             }
@@ -544,14 +535,18 @@ fn last_departure<'a>(observed: &'a Observed, record: &'a VmRecord, vm: &'a str)
     last.filter(|of| of.role == Role::Source)
 }
 
-/// Returns the migrations of a VM that a host has by which the VM has not left the host, as the VM is there.
-fn past_migrations(observed: &Observed, vm: &VmView) -> BTreeSet<MigrationId> {
+/// Returns the migrations of a VM that a host has by which the VM has not left the host, as the VM is there: of many the
+/// newest.
+fn past_migrations(observed: &Observed, vm: &VmView) -> Vec<MigrationId> {
     let of_vm = observed.migrations.values().filter(|of| of.vm == vm.name);
     let is_past = |of: &&Migration| match of.role {
         Role::Source => of.outcome == Some(Outcome::Moved) && vm.migration != Some(of.id),
         Role::Target => of.outcome == Some(Outcome::Moved) || vm.state == VmState::Running,
     };
-    of_vm.filter(is_past).map(|of| of.id).collect()
+    let mut past: Vec<&Migration> = of_vm.filter(is_past).collect();
+    past.sort_by(|one, other| other.begun.cmp(&one.begun));
+    past.truncate(VmRecord::PAST_MIGRATIONS_MAX);
+    past.into_iter().rev().map(|of| of.id).collect()
 }
 
 /// Returns whether a VM that left a host by a migration is there again.

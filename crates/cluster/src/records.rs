@@ -315,23 +315,31 @@ pub struct VmRecord {
     pub move_by_hand: Option<MoveByHandRecord>,
     /// The migrations of the VM that were over when the VM was last seen on its host, or came there: the VM has not
     /// left by one of these. Hosts' clocks do not tell their order.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub past_migrations: BTreeSet<MigrationId>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub past_migrations: Vec<MigrationId>,
 }
 
 impl VmRecord {
-    /// Returns the record of a VM that is another host's from now on: what was allowed on its host of before is over,
-    /// and so are these migrations.
-    pub(crate) fn put_on(
-        self,
-        host: &str,
-        state: VmRunState,
-        since: UnixMs,
-        past: impl IntoIterator<Item = MigrationId>,
-    ) -> VmRecord {
-        let past_migrations = self.past_migrations.into_iter().chain(past).collect();
+    /// The most migrations that are remembered as over. Agents tell of those of the last minutes.
+    pub(crate) const PAST_MIGRATIONS_MAX: usize = 32;
+
+    /// Remembers migrations that are over. Of too many the first are forgotten.
+    pub(crate) fn note_past(&mut self, migrations: impl IntoIterator<Item = MigrationId>) {
+        for migration in migrations {
+            if !self.past_migrations.contains(&migration) {
+                self.past_migrations.push(migration);
+            }
+        }
+        self.past_migrations.drain(..self.past_migrations.len().saturating_sub(VmRecord::PAST_MIGRATIONS_MAX));
+    }
+
+    /// Returns the record of a VM that has come to another host by a migration: what was allowed on its host of before
+    /// is over.
+    pub(crate) fn put_on(self, host: &str, state: VmRunState, since: UnixMs, migration: MigrationId) -> VmRecord {
         let host = Some(host.to_owned());
-        VmRecord { host, state, since, is_ended: false, move_by_hand: None, past_migrations, ..self }
+        let mut record = VmRecord { host, state, since, is_ended: false, move_by_hand: None, ..self };
+        record.note_past([migration]);
+        record
     }
 }
 

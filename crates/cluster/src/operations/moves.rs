@@ -443,7 +443,7 @@ impl Controller {
         let Some(found) = self.tables.vms.get(vm).filter(|found| found.value.host.as_deref() == Some(&of.from)) else {
             return;
         };
-        let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall, [migration]);
+        let moved = found.value.clone().put_on(to, VmRunState::Running, now.wall, migration);
         self.missing.remove(vm);
         self.tables.put(vm, moved);
         self.fail_over_late(now, to);

@@ -394,3 +394,22 @@ fn a_guest_that_went_to_a_host_that_died_is_started_however_late_its_source_is_h
         assert_eq!(bench.has("alpha").len() + bench.has("beta").len(), 1, "{is_late}");
     }
 }
+
+#[test]
+fn of_many_migrations_the_last_are_remembered_and_written_once() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("beta", "web");
+    let migrations: Vec<Migration> = (1..=60)
+        .map(|id| Migration { outcome: Some(Outcome::Moved), ..from_beta("alpha", id, 10 + id % 12, None) })
+        .collect();
+    bench.tell("beta", HostReport { sequence: 3, migrations, ..HostReport::default() });
+    let past = |bench: &Bench| bench.controller.tables().vms["web"].value.past_migrations.clone();
+    for _ in 0..5 {
+        let view = bench.vm_view("beta", "web");
+        bench.tell("beta", HostReport { sequence: 4, vms: vec![view], ..HostReport::default() });
+    }
+    let before = bench.controller.tables().vms["web"].revision;
+    let view = bench.vm_view("beta", "web");
+    bench.tell("beta", HostReport { sequence: 5, vms: vec![view], ..HostReport::default() });
+    assert_eq!((past(&bench).len(), bench.controller.tables().vms["web"].revision), (32, before));
+}
