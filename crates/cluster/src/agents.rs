@@ -535,8 +535,8 @@ fn last_departure<'a>(observed: &'a Observed, record: &'a VmRecord, vm: &'a str)
     last.filter(|of| of.role == Role::Source)
 }
 
-/// Returns the migrations of a VM that a host has by which the VM has not left the host, as the VM is there: of many the
-/// newest.
+/// Returns the migrations of a VM that a host tells of by which the VM has not left the host, as the VM is there. Of
+/// many the newest count.
 fn past_migrations(observed: &Observed, vm: &VmView) -> Vec<MigrationId> {
     let of_vm = observed.migrations.values().filter(|of| of.vm == vm.name);
     let is_past = |of: &&Migration| match of.role {
