@@ -29,8 +29,15 @@ impl Staging {
     }
 
     fn run(&self, goal: &str, binary: Option<&Path>) {
-        let mut script = Command::new(self.dir.path().join("tree/scripts/install.sh"));
-        script.arg(goal).env("DESTDIR", self.path("")).env_remove("PREFIX").env_remove("BINARY");
+        // What is executed itself must not be open for writing: another test's process may have been forked while the
+        // copy was made.
+        let mut script = Command::new("sh");
+        script
+            .arg(self.dir.path().join("tree/scripts/install.sh"))
+            .arg(goal)
+            .env("DESTDIR", self.path(""))
+            .env_remove("PREFIX")
+            .env_remove("BINARY");
         if let Some(binary) = binary {
             script.env("BINARY", binary);
         }

@@ -233,7 +233,9 @@ mod tests {
         assert_eq!(rate("8 Mbit/s").bytes_per_s().get(), 1_000_000);
         for (text, told) in [
             ("", "such as"),
-            ("1", "say of what: \"1 Mbit/s\""),
+            ("1", "say of what: \"1 MB/s\""),
+            ("500", "say of what: \"500 Mbit/s\" or \"500 MB/s\""),
+            ("0", "8 Mbit/s to"),
             ("1 G", "such as"),
             ("1 Gbit", "such as"),
             ("1.5 Gbit/s", "whole number"),

@@ -263,7 +263,7 @@ impl Trio {
             let priority = format!("priority={}", number + 3);
             self.world.does(&["property", "set", "vm", "v1", &priority, "--controller", &url]);
             self.world.waits("the follower shows what was set", || {
-                let shown = self.world.json(&["property", "show", "vm", "v1", "--controller", &url]);
+                let shown = self.world.json(&["property", "show", "vm", "v1", "--json", "--controller", &url]);
                 shown["priority"] == number + 3
             });
         }
