@@ -31,7 +31,7 @@ impl Staging {
     fn run(&self, goal: &str, binary: Option<&Path>) {
         // What is executed itself must not be open for writing: another test's process may have been forked while the
         // copy was made.
-        let mut script = Command::new("sh");
+        let mut script = Command::new("bash");
         script
             .arg(self.dir.path().join("tree/scripts/install.sh"))
             .arg(goal)
