@@ -9,7 +9,7 @@ use crate::v1::{CopyProgress, HoldOptions, HoldRequest, MigrationId, UpdateHow};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Operation {
-    /// The operation's id, which the controller made.
+    /// The operation's id, which the controller made. Empty: the operation is only shown, and was not begun.
     pub id: String,
     /// What is done.
     pub kind: OperationKind,
