@@ -111,7 +111,7 @@ pub enum Answer {
     Done,
     /// An operation, begun by this request or by the same request before.
     Operation(Box<Operation>),
-    /// An operation that would be begun, and is not: it has no id.
+    /// An operation that would be begun, and is not.
     Preview(Box<Operation>),
     /// What a fencing device says.
     Power(PowerReading),
@@ -177,7 +177,7 @@ impl Answer {
 
     /// Shows what would be begun.
     pub(crate) fn preview(mut operation: Operation) -> Answer {
-        operation.id.clear();
+        operation.id = Operation::NOT_BEGUN.to_owned();
         if operation.message.is_empty() {
             operation.message = NOTHING_BEGUN.into();
         }

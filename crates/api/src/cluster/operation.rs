@@ -5,11 +5,21 @@ use serde::{Deserialize, Serialize};
 use super::{Fencing, HostsUpdate, PowerChange, UnixMs};
 use crate::v1::{CopyProgress, HoldOptions, HoldRequest, MigrationId, UpdateHow};
 
+impl Operation {
+    /// The id of all operations that are only shown.
+    pub const NOT_BEGUN: &str = "not-begun";
+
+    /// Returns whether the operation is only shown.
+    pub fn is_only_shown(&self) -> bool {
+        self.id == Operation::NOT_BEGUN
+    }
+}
+
 /// What a controller does over a while. The operation goes on when another controller takes the lead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Operation {
-    /// The operation's id, which the controller made. Empty: the operation is only shown, and was not begun.
+    /// The operation's id, which the controller made. `not-begun`: the operation is only shown, and was not begun.
     pub id: String,
     /// What is done.
     pub kind: OperationKind,

@@ -666,7 +666,7 @@ impl Bench {
         let before = kept(self);
         match self.ask(ask) {
             Answer::Preview(operation) => {
-                assert_eq!((operation.id.as_str(), kept(self)), ("", before));
+                assert_eq!((operation.is_only_shown(), kept(self)), (true, before));
                 *operation
             }
             answer => panic!("it is not shown: {answer:?}"),

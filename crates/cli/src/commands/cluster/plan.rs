@@ -29,7 +29,7 @@ pub fn moves_from(operation: &Operation, first: usize, is_told: impl Fn(&Move) -
         })
         .collect();
     // What is only shown waits for nothing.
-    if operation.id.is_empty() {
+    if operation.is_only_shown() {
         return table(["MOVE", "WHY"], &rows.into_iter().map(|(way, _, why)| [way, why]).collect::<Vec<_>>());
     }
     table(["MOVE", "STATE", "WHY"], &rows.into_iter().map(<[String; 3]>::from).collect::<Vec<_>>())
