@@ -263,7 +263,7 @@ impl Controller {
     }
 
     /// Keeps an operation that is complete, or only shows it.
-    fn begin_or_show(&mut self, now: Now, operation: Operation, dry_run: bool) -> Answer {
+    pub(crate) fn begin_or_show(&mut self, now: Now, operation: Operation, dry_run: bool) -> Answer {
         if dry_run {
             let progress = self.progress(now, &operation);
             return Answer::preview(Operation { progress, ..operation });

@@ -9,6 +9,15 @@ pub fn fields(fields: &[(&str, String)]) -> String {
     shown.map(|(name, value)| format!("  {name:width$}  {}\n", clean_line(value))).collect()
 }
 
+/// Prints words; beside JSON on standard error.
+pub fn say(json: bool, text: &str) -> anyhow::Result<()> {
+    if !json {
+        return print(text);
+    }
+    eprint!("{text}");
+    Ok(())
+}
+
 /// Returns `2026-11-22T03:41:07.120Z` as `2026-11-22 03:41:07`, and any other text as it is.
 pub fn moment(rfc3339: &str) -> String {
     match rfc3339.get(..19) {

@@ -208,8 +208,7 @@ impl Controller {
         let mut operation = self.unsaved_operation(now, kind.clone(), OperationState::Planning, by);
         if let Some(of) = self.asked_move(&kind, vm) {
             operation.moves.push(of);
-            operation.progress = self.progress(now, &operation);
-            return Some(Answer::preview(operation));
+            return Some(self.begin_or_show(now, operation, true));
         }
         let unsuited = self.unsuited(record.definition.as_deref(), record.host.as_deref()).into_keys().collect();
         let excluded = Excluded::from([(vm.to_owned(), unsuited)]);
@@ -439,9 +438,7 @@ impl Controller {
         (operation.state, operation.message) = (state, why.to_owned());
         self.save_operation(now, operation);
     }
-}
 
-impl Controller {
     /// Returns whether the cluster stops a VM now.
     pub(crate) fn is_being_stopped(&self, vm: &str) -> bool {
         let of_vm = |kind: &OperationKind| matches!(kind, OperationKind::Stop { vm: of, .. } if of == vm);

@@ -140,8 +140,8 @@ fn an_address_that_is_no_hosts_says_nothing() {
     assert_eq!(attention(&bench, "'alpha', 'new'").len(), 1, "{:?}", bench.controller.attention());
 }
 
-#[test]
-fn a_host_whose_agent_is_refused_answers_too() {
+/// Returns two hosts: the second runs a guest, and shows another certificate than it did first.
+fn renewed() -> Bench {
     let mut bench = Bench::new(&["alpha", "beta"]);
     bench.run_vm("beta", "web");
     let (shown_sha256, signed_sha256) = ("beta 1".to_owned(), "beta 2".to_owned());
@@ -149,6 +149,12 @@ fn a_host_whose_agent_is_refused_answers_too() {
     bench.disconnect("beta");
     bench.certificates.insert("beta".into(), "beta 2".into());
     bench.connect("beta");
+    bench
+}
+
+#[test]
+fn a_host_whose_agent_is_refused_answers_too() {
+    let mut bench = renewed();
     bench.disconnect("beta");
     // Somebody has put the old certificate back.
     bench.certificates.insert("beta".into(), "beta 1".into());
@@ -202,13 +208,7 @@ fn a_second_word_is_not_taken_either_while_the_host_answers() {
 /// The host's machine was replaced, and the old one is still on.
 #[test]
 fn another_machine_of_the_name_does_not_speak_for_the_host() {
-    let mut bench = Bench::new(&["alpha", "beta"]);
-    bench.run_vm("beta", "web");
-    let (shown_sha256, signed_sha256) = ("beta 1".to_owned(), "beta 2".to_owned());
-    bench.ask(Ask::RenewCertificate { host: "beta".into(), shown_sha256, signed_sha256 });
-    bench.disconnect("beta");
-    bench.certificates.insert("beta".into(), "beta 2".into());
-    bench.connect("beta");
+    let mut bench = renewed();
     let old = |bench: &mut Bench| {
         let hello = Hello {
             host: "beta".into(),

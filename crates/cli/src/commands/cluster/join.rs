@@ -17,7 +17,7 @@ use skein_terminal::files;
 
 use super::access::{DEFAULT_CONFIG_DIR, config_dir};
 use crate::commands::local::LocalAgent;
-use crate::commands::text::{clean_line, print, print_json};
+use crate::commands::text::{clean_line, print, print_json, say};
 
 /// How large a file with a token may be.
 const TOKEN_FILE_BYTES_MAX: u64 = 4 << 10;
@@ -115,13 +115,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let local = args.local.client();
     let json = args.json;
-    let say = |text: &str| match json {
-        false => print(text),
-        true => {
-            eprint!("{text}");
-            Ok(())
-        }
-    };
+    let say = |text: &str| say(json, text);
     let args = Joining::of(&args)?;
     let dir = config_dir();
     let identity_dir = dir.join("identity");

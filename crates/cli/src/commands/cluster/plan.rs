@@ -25,12 +25,12 @@ pub fn moves_from(operation: &Operation, first: usize, is_told: impl Fn(&Move) -
             let after = if after.is_empty() { String::new() } else { format!(" (after {})", after.join(", ")) };
             let is_planned = of.detail.is_empty() || is_told(of);
             let why = if is_planned { of.reason.clone() } else { format!("{}: {}", of.reason, of.detail) };
-            (way(of), move_state(&operation.kind, of).to_owned(), why + &after)
+            [way(of), move_state(&operation.kind, of).to_owned(), why + &after]
         })
         .collect();
     // What is only shown waits for nothing.
     if operation.is_only_shown() {
-        return table(["MOVE", "WHY"], &rows.into_iter().map(|(way, _, why)| [way, why]).collect::<Vec<_>>());
+        return table(["MOVE", "WHY"], &rows.into_iter().map(|[way, _, why]| [way, why]).collect::<Vec<_>>());
     }
-    table(["MOVE", "STATE", "WHY"], &rows.into_iter().map(<[String; 3]>::from).collect::<Vec<_>>())
+    table(["MOVE", "STATE", "WHY"], &rows)
 }

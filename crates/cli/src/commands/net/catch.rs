@@ -54,25 +54,13 @@ enum Command {
 Examples:
   skein net catch install
   skein net catch install --json | jq .as_in_file")]
-    Install {
-        #[command(flatten)]
-        files: Files,
-        /// A JSON object, as of `show`
-        #[arg(long)]
-        json: bool,
-    },
+    Install(Asked),
     /// Show what is caught, and whether the agent is there
     #[command(after_help = "\
 Examples:
   skein net catch show
   skein net catch show --json | jq -e .agent_listens")]
-    Show {
-        #[command(flatten)]
-        files: Files,
-        /// A JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    Show(Asked),
     /// Have connections go out as if there were no Skein
     #[command(after_help = "\
 Examples:
@@ -82,6 +70,15 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(clap::Args)]
+struct Asked {
+    #[command(flatten)]
+    files: Files,
+    /// A JSON object: what is caught
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -115,8 +112,8 @@ struct Shown {
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
-        Command::Install { files, json } => install(&files, json),
-        Command::Show { files, json } => show(&files, json),
+        Command::Install(Asked { files, json }) => install(&files, json),
+        Command::Show(Asked { files, json }) => show(&files, json),
         Command::Remove { json } => match (json, remove_redirect()?) {
             (true, was_caught) => print_json(&json!({ "was_caught": was_caught })),
             (false, true) => print("removed: connections to the migration network go out as they are\n"),

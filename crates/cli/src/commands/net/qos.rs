@@ -17,7 +17,7 @@ use skein_network::{
 };
 use skein_units::{Rate, about_bytes};
 
-use crate::commands::text::{print, print_json};
+use crate::commands::text::{print, print_json, say};
 
 /// Give migrations a share of what NICs send, while others want it, too
 ///
@@ -53,7 +53,7 @@ enum Command {
     #[command(after_help = "\
 Examples:
   skein net qos show
-  skein net qos show --json | jq '.[] | select(.share)'")]
+  skein net qos show --json | jq '.[] | select(.queue == \"share\")'")]
     Show {
         /// A JSON array
         #[arg(long)]
@@ -162,15 +162,6 @@ fn apply(kernel: &Kernel, all: &[Nic], wanted: &Apply) -> anyhow::Result<()> {
         }
     }
     if wanted.json { show(kernel, chosen.into_iter(), true) } else { Ok(()) }
-}
-
-/// Prints words; beside JSON on standard error.
-fn say(json: bool, text: &str) -> anyhow::Result<()> {
-    if !json {
-        return print(text);
-    }
-    eprint!("{text}");
-    Ok(())
 }
 
 fn named<'a>(all: &'a [Nic], names: &[String]) -> anyhow::Result<Vec<&'a Nic>> {

@@ -32,7 +32,7 @@ Examples:
   skein net show hostb                as its agent sees them
   skein net show --to hostb           the networks that both hosts are in
   skein net show --evidence host.json
-  skein net show --json | jq '.[].nic.name'")]
+  skein net show --json | jq '.[].name'")]
 pub struct Args {
     /// The host; else this one, which is asked without an agent
     host: Option<String>,
