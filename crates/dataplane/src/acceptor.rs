@@ -335,7 +335,7 @@ impl Shared {
             ),
         };
         pending.send(&welcome.encode()).map_err(|error| abandoned(error.into()))?;
-        mark(&mut *pending, hello.kind, self.settings.addresses.class);
+        mark(&mut *pending, self.settings.addresses.class);
         let near = self.host.nics.near_cores(&nic);
         let info = PathInfo { nic, local, remote: peer };
         let connection = pending.split().map_err(|error| abandoned(error.into()))?;

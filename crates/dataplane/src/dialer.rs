@@ -598,7 +598,7 @@ impl Dialer {
             local: SocketAddr::new(pair.local.ip, 0),
             remote: SocketAddr::new(pair.remote.ip, self.to.port()),
         };
-        mark(&mut *pending, kind, self.settings.addresses.class);
+        mark(&mut *pending, self.settings.addresses.class);
         let near = self.host.nics.near_cores(&pair.local.nic);
         let added = pending
             .split()

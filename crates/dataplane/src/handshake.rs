@@ -4,7 +4,7 @@ use aws_lc_rs::hmac;
 use skein_link::{LinkError, Pending, TrafficClass};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
-use skein_session::{ConnectionId, ConnectionKind, SessionId};
+use skein_session::{ConnectionId, SessionId};
 use thiserror::Error;
 use tracing::debug;
 
@@ -43,12 +43,11 @@ fn receive(pending: &mut dyn Pending) -> Result<(Header, Vec<u8>), HandshakeFail
     Ok((header, payload))
 }
 
-/// Marks what this end sends over a connection for bulk data. Without marks the connection is as good, and its share
-/// of a full link may be another.
-pub(crate) fn mark(pending: &mut dyn Pending, kind: ConnectionKind, class: TrafficClass) {
-    if kind == ConnectionKind::Data
-        && let Err(error) = pending.mark(class)
-    {
+/// Marks what this end sends over a connection. Control, too: acknowledgements and credits that wait behind others'
+/// traffic on a full link hold up the bulk data. Without marks the connection is as good, and its share of a full link
+/// may be another.
+pub(crate) fn mark(pending: &mut dyn Pending, class: TrafficClass) {
+    if let Err(error) = pending.mark(class) {
         debug!("a connection cannot be marked: {error}");
     }
 }

@@ -73,6 +73,9 @@ pub const INFLIGHT_MAX: u64 = 32 << 20;
 /// Queueing time that a path is allowed beyond its round trip. It covers acknowledgements that are held back for
 /// [`ACK_DELAY`] and threads that wait for a core. A control message may find this much queued before it on the wire.
 pub const QUEUE_TIME_MAX: Duration = Duration::from_millis(8);
+/// Queueing time that a path is allowed where acknowledgements come in bursts: as long as a busy receiver, or others'
+/// traffic on the way back, holds them up.
+pub const BURST_TIME_MAX: Duration = Duration::from_millis(32);
 /// Most queueing on a path, in bytes: two gatherings of acknowledgements ([`ACK_BYTES`]). What is on the way is kept
 /// until it is acknowledged; more than this falls out of the cores' caches and costs a fast path a quarter of its
 /// speed.

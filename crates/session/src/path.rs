@@ -5,18 +5,22 @@
 //! over the longer of the time it took to send and to acknowledge them. The bound on what is on the way follows from
 //! the rate: enough to keep the path busy, little enough that neither a control message nor the guest's last pages wait
 //! long. The link below does congestion control, if any is needed; this bound only keeps the link's buffers short.
+//! Where acknowledgements come in bursts, the path would run dry between two of them: the bound grows with what a burst
+//! acknowledges beyond the rate (as BBR's `extra_acked`: `net/ipv4/tcp_bbr.c`, "bbr_update_ack_aggregation").
 
 use std::time::Duration;
 
 use crate::limits::{
-    ACK_DELAY, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN, QUEUE_BYTES_MAX,
-    QUEUE_TIME_MAX,
+    ACK_DELAY, BURST_TIME_MAX, CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, INFLIGHT_INITIAL, INFLIGHT_MAX, INFLIGHT_MIN,
+    QUEUE_BYTES_MAX, QUEUE_TIME_MAX,
 };
 
 /// A rate is believed for one to two of these windows.
 const RATE_WINDOW_HALF: Duration = Duration::from_millis(750);
 /// A least round trip is believed for one to two of these windows.
 const RTT_WINDOW_HALF: Duration = Duration::from_secs(5);
+/// A burst of acknowledgements is believed for one to two of these windows.
+const BURST_WINDOW_HALF: Duration = Duration::from_secs(1);
 /// Shortest interval of a sample. A shorter sample says more about how threads were scheduled than about the path, so
 /// it counts as this long.
 const SAMPLE_MIN: Duration = Duration::from_millis(1);
@@ -73,6 +77,34 @@ pub struct SendStamp {
     app_limited: bool,
 }
 
+/// What was acknowledged beyond what the rate accounts for.
+#[derive(Clone, Debug)]
+struct Bursts {
+    /// Since when `bytes` were acknowledged. Acknowledgements before are not more than the rate accounts for.
+    since: Duration,
+    bytes: u64,
+    largest: WindowedBest<f64>,
+}
+
+impl Bursts {
+    fn new(now: Duration) -> Bursts {
+        Bursts { since: now, bytes: 0, largest: WindowedBest::new(BURST_WINDOW_HALF, |a, b| a > b) }
+    }
+
+    fn acknowledged(&mut self, now: Duration, bytes: u64, rate: f64) {
+        let accounted = |since: Duration| rate * now.saturating_sub(since).as_secs_f64();
+        if self.bytes as f64 <= accounted(self.since) {
+            (self.since, self.bytes) = (now, 0);
+        }
+        self.bytes += bytes;
+        self.largest.add(now, self.bytes as f64 - accounted(self.since));
+    }
+
+    fn largest(&self) -> f64 {
+        self.largest.get().unwrap_or_default()
+    }
+}
+
 /// Estimates of one path, fed by what was sent on it and acknowledged.
 #[derive(Clone, Debug)]
 pub struct PathEstimate {
@@ -86,6 +118,7 @@ pub struct PathEstimate {
     queues: bool,
     rate: WindowedBest<f64>,
     rtt: WindowedBest<Duration>,
+    bursts: Bursts,
 }
 
 impl PathEstimate {
@@ -100,6 +133,7 @@ impl PathEstimate {
             queues: false,
             rate: WindowedBest::new(RATE_WINDOW_HALF, |a, b| a > b),
             rtt: WindowedBest::new(RTT_WINDOW_HALF, |a, b| a < b),
+            bursts: Bursts::new(now),
         }
     }
 
@@ -124,14 +158,17 @@ impl PathEstimate {
     }
 
     /// Returns how many bytes may be on the way: what the path holds over two round trips and [`QUEUE_TIME_MAX`], with
-    /// at most [`QUEUE_BYTES_MAX`] for the queueing.
+    /// at most [`QUEUE_BYTES_MAX`] for the queueing; more where acknowledgements come in bursts, by at most
+    /// [`BURST_TIME_MAX`].
     pub fn inflight_limit(&self) -> u64 {
         let Some(rate) = self.rate() else {
             return INFLIGHT_INITIAL;
         };
         let travelling = rate * 2.0 * self.rtt().unwrap_or_default().as_secs_f64();
         let queued = (rate * QUEUE_TIME_MAX.as_secs_f64()).min(QUEUE_BYTES_MAX as f64);
-        ((travelling + queued) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
+        let burst = self.bursts.largest() + rate * ACK_DELAY.as_secs_f64();
+        let burst = burst.min(rate * BURST_TIME_MAX.as_secs_f64()).min(QUEUE_BYTES_MAX as f64);
+        ((travelling + queued.max(burst)) as u64).clamp(INFLIGHT_MIN, INFLIGHT_MAX)
     }
 
     /// Returns the size of chunk that suits the path: small on slow paths, so that no stream waits long for a chunk.
@@ -178,6 +215,7 @@ impl PathEstimate {
         if !stamp.app_limited || self.rate().is_none_or(|known| rate > known) {
             self.rate.add(now, rate);
         }
+        self.bursts.acknowledged(now, bytes, self.rate().unwrap_or(rate));
     }
 
     /// Notes that bytes will never be acknowledged on this path, because their connection is gone.
@@ -197,6 +235,12 @@ mod tests {
 
     /// Runs a path of `rate` bytes/s and `rtt` for `time`, with data all the time, and returns its estimate.
     fn run(rate: f64, rtt: Duration, time: Duration) -> PathEstimate {
+        run_in_bursts(rate, rtt, time, Duration::ZERO).0
+    }
+
+    /// As [`run`], with acknowledgements that come only every so often. Returns the share of the rate that was used,
+    /// too.
+    fn run_in_bursts(rate: f64, rtt: Duration, time: Duration, period: Duration) -> (PathEstimate, f64) {
         let mut path = PathEstimate::new(Duration::ZERO);
         path.round_trip(Duration::ZERO, rtt);
         let mut now = Duration::ZERO;
@@ -211,10 +255,36 @@ mod tests {
                 queue.push_back((wire_free + rtt + gathering, bytes, stamp));
             }
             let (at, bytes, stamp) = queue.pop_front().unwrap();
-            now = now.max(at);
+            let burst = at.as_nanos().checked_rem(period.as_nanos()).map_or(0, |since| period.as_nanos() - since);
+            now = now.max(at + Duration::from_nanos(burst as u64));
             path.acknowledged(now, bytes, &stamp);
         }
-        path
+        let used = path.delivered as f64 / (rate * time.as_secs_f64());
+        (path, used)
+    }
+
+    #[test]
+    fn a_path_is_kept_busy_between_bursts_of_acknowledgements() {
+        for (rate, period_ms) in [(25e6, 12), (25e6, 20), (60e6, 24)] {
+            let (rtt, period) = (Duration::from_micros(300), Duration::from_millis(period_ms));
+            let (path, used) = run_in_bursts(rate, rtt, Duration::from_secs(3), period);
+            assert!(used > 0.9, "{used} of {rate} with bursts every {period_ms} ms");
+            let queued = path.inflight_limit() as f64 / rate;
+            assert!(queued <= 0.032 * 1.1, "{queued} s on the way");
+        }
+    }
+
+    #[test]
+    fn queues_are_short_again_after_bursts() {
+        let (mut path, _) = run_in_bursts(25e6, Duration::ZERO, Duration::from_secs(1), Duration::from_millis(20));
+        let bursts = path.inflight_limit();
+        let mut now = Duration::from_secs(1);
+        while now < Duration::from_secs(4) {
+            let stamp = path.sent(now, 25_000);
+            now += Duration::from_millis(1);
+            path.acknowledged(now, 25_000, &stamp);
+        }
+        assert!(path.inflight_limit() < bursts / 2, "{} after {bursts}", path.inflight_limit());
     }
 
     #[test]

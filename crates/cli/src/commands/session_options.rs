@@ -43,10 +43,10 @@ pub struct SessionOptions {
     /// Carry guests over this network as long as a path over it is there; may be given several times, the best first
     #[arg(long = "prefer-network", value_name = "NETWORK")]
     pub preferred: Vec<Network>,
-    /// The priority of guests' memory in this host's queues (SO_PRIORITY)
+    /// The priority of migrations in this host's queues (SO_PRIORITY)
     #[arg(long, value_name = "N", default_value_t = BULK.priority, value_parser = clap::value_parser!(u8).range(0..=6))]
     pub priority: u8,
-    /// The code point of packets with guests' memory (DSCP); 0: none
+    /// The code point of migrations' packets (DSCP); 0: none
     #[arg(long, value_name = "N", default_value_t = BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: u8,
     /// How long streams outlive the loss of all paths, in seconds

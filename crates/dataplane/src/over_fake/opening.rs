@@ -23,6 +23,15 @@ fn a_session_opens_over_one_path_and_over_two() {
     }
 }
 
+/// Acknowledgements that wait behind others' traffic hold up the data.
+#[test]
+fn both_ends_of_control_and_data_connections_are_marked() {
+    let joined = Joined::new(2, FAKE_CAPS);
+    let marked = joined.hosts.network.marked();
+    assert_eq!(marked.len(), 2 * 2 * (1 + DATA_CONNECTIONS), "{marked:?}");
+    assert!(marked.iter().all(|class| *class == TrafficClass::BULK), "{marked:?}");
+}
+
 #[test]
 fn whoever_dials_another_host_than_the_named_one_is_told() {
     let joined = Joined::new(1, FAKE_CAPS);

@@ -138,7 +138,8 @@ impl FakeLink {
         waiting.push_back(Arrived { end: there, peer, nic, local: to, remote });
         queue.changed.notify_all();
         let peer = (security == Security::Encrypted).then_some(host);
-        Ok(FakePending { end: here, caps, peer, patience, deadline: Instant::now() + patience })
+        let network = network.clone();
+        Ok(FakePending { network, end: here, caps, peer, patience, deadline: Instant::now() + patience })
     }
 }
 
@@ -191,6 +192,7 @@ impl Link for FakeLink {
 
 /// A connection of the fake during its handshake.
 struct FakePending {
+    network: Arc<FakeNetwork>,
     end: Arc<End>,
     caps: Caps,
     peer: Option<String>,
@@ -218,7 +220,8 @@ impl Pending for FakePending {
         }
     }
 
-    fn mark(&mut self, _: TrafficClass) -> io::Result<()> {
+    fn mark(&mut self, class: TrafficClass) -> io::Result<()> {
+        self.network.lock().marked.push(class);
         Ok(())
     }
 
@@ -280,8 +283,9 @@ impl Listeners for FakeListeners {
         let waiting = self.queue.lock();
         let waited = self.queue.changed.wait_timeout_while(waiting, patience, |waiting| waiting.is_empty());
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let caps = self.host.network.caps;
-        let taken = waiting.drain(..).map(|arrived| Ok(Box::new(FakeIncoming { arrived, caps }) as Box<dyn Incoming>));
+        let network = &self.host.network;
+        let incoming = |arrived| Ok(Box::new(FakeIncoming { arrived, network: network.clone() }) as Box<dyn Incoming>);
+        let taken = waiting.drain(..).map(incoming);
         Ok(taken.collect())
     }
 
@@ -299,7 +303,7 @@ impl Drop for FakeListeners {
 
 struct FakeIncoming {
     arrived: Arrived,
-    caps: Caps,
+    network: Arc<FakeNetwork>,
 }
 
 impl Incoming for FakeIncoming {
@@ -324,9 +328,10 @@ impl Incoming for FakeIncoming {
     }
 
     fn open(self: Box<Self>, security: Security, patience: Duration) -> Result<Box<dyn Pending>, LinkError> {
-        let caps = Caps { encrypted: security == Security::Encrypted, ..self.caps };
+        let caps = caps(&self.network, security);
         let Arrived { end, peer, .. } = self.arrived;
-        let mut pending = FakePending { end, caps, peer, patience, deadline: Instant::now() + patience };
+        let mut pending =
+            FakePending { network: self.network, end, caps, peer, patience, deadline: Instant::now() + patience };
         if security == Security::Encrypted {
             let mut first = [0];
             pending.receive(&mut first)?;

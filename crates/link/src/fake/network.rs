@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::connection::{self, End, Wire};
-use crate::link::{Caps, Connection, Memory};
+use crate::link::{Caps, Connection, Memory, TrafficClass};
 use crate::listen::ListeningNic;
 
 /// Holds the capabilities that the fake promises unless a test asks for others: those of TCP.
@@ -38,6 +38,8 @@ pub(super) struct State {
     stalled: BTreeSet<Path>,
     /// The largest packet between two addresses, in bytes. Larger packets are lost.
     pub(super) packet_bytes_max: BTreeMap<Path, u32>,
+    /// The marks that ends were given.
+    pub(super) marked: Vec<TrafficClass>,
 }
 
 /// An address at which a host listens.
@@ -161,6 +163,11 @@ impl FakeNetwork {
             Some(bytes) => limits.insert(path(a, b), bytes),
             None => limits.remove(&path(a, b)),
         };
+    }
+
+    /// Returns the marks that ends of connections were given so far.
+    pub fn marked(&self) -> Vec<TrafficClass> {
+        self.lock().marked.clone()
     }
 
     /// Returns how many connections either end still holds.
