@@ -53,8 +53,8 @@ pub enum Ask {
     StopVm { vm: String, request: StopVmRequest },
     /// Forget a VM that is off.
     DeleteVm { vm: String },
-    /// Move a VM.
-    Migrate { vm: String, request: MigrateRequest },
+    /// Move a VM. What `breaks` where a person chose the host, [`broken_by`](crate::broken_by) says before.
+    Migrate { vm: String, request: MigrateRequest, breaks: Vec<String> },
     /// Ask something of the migration that a VM is in.
     OfMigration { vm: String, ask: MigrationAsk },
     /// Move guests where less is broken, or load is better spread.

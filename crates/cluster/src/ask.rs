@@ -13,7 +13,6 @@ use skein_units::RatePlan;
 use crate::answer::{Answer, Ask, Asked, RefusedKind};
 use crate::planner::Want;
 use crate::power::wrong_hours;
-use crate::questions::broken_by;
 use crate::records::{HostRecord, RemovedRecord, RepeatRecord, RuleRecord, VmRecord};
 use crate::rules;
 use crate::state::{Controller, PlanPurpose};
@@ -74,7 +73,7 @@ impl Controller {
             Ask::StartVm { vm, request } => self.start_vm(now, &vm, &request, asked.id, &asked.by),
             Ask::StopVm { vm, request } => Some(self.stop_vm(now, &vm, &request, &asked.by)),
             Ask::DeleteVm { vm } => Some(self.delete_vm(now, &vm, &asked.by)),
-            Ask::Migrate { vm, request } => self.migrate(now, &vm, &request, asked.id, &asked.by),
+            Ask::Migrate { vm, request, breaks } => self.migrate(now, &vm, &request, &breaks, (asked.id, &asked.by)),
             Ask::OfMigration { .. } => self.ask_source(now, asked.clone()),
             Ask::Optimize { request } => self.optimize(now, &request, asked.id, &asked.by),
             Ask::SetSettings { settings, version } => Some(self.set_settings(*settings, version)),
@@ -176,7 +175,14 @@ impl Controller {
         Answer::conflict(message, format!("ask again in {left_s} s"))
     }
 
-    fn migrate(&mut self, now: Now, vm: &str, request: &MigrateRequest, asked: u64, by: &str) -> Option<Answer> {
+    fn migrate(
+        &mut self,
+        now: Now,
+        vm: &str,
+        request: &MigrateRequest,
+        breaks: &[String],
+        (asked, by): (u64, &str),
+    ) -> Option<Answer> {
         let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) else { return Some(no_vm(vm)) };
         if let Some(operation) = self.operation_of(vm) {
             let message = format!("'{vm}' is in an operation already: {operation}");
@@ -237,14 +243,8 @@ impl Controller {
             return Some(self.migrate_off(now, kind, vm, Some(to), request.dry_run, by));
         }
         let mut operation = self.unsaved_operation(now, kind, OperationState::Running, by);
-        operation.moves.push(Move::new(vm, &from, Some(to), &self.asked_for_words(vm, to)));
+        operation.moves.push(Move::new(vm, &from, Some(to), &asked_for_words(breaks)));
         Some(self.begin_or_show(now, operation, request.dry_run))
-    }
-
-    /// Says why a VM goes to a host that a person chose, and what that breaks.
-    fn asked_for_words(&self, vm: &str, host: &str) -> String {
-        let broken = broken_by(&self.placement(), vm, host);
-        if broken.is_empty() { "asked for".to_owned() } else { format!("asked for; BREAKS: {}", broken.join("; ")) }
     }
 
     /// Moves a VM that is off.
@@ -587,6 +587,11 @@ impl Controller {
         let operation = self.unsaved_operation(now, kind, OperationState::Planning, by);
         self.ask_plan(PlanPurpose::Preview { asked, operation: Box::new(operation) }, want, Default::default());
     }
+}
+
+/// Says why a VM goes to a host that a person chose, and what that breaks.
+fn asked_for_words(breaks: &[String]) -> String {
+    if breaks.is_empty() { "asked for".to_owned() } else { format!("asked for; BREAKS: {}", breaks.join("; ")) }
 }
 
 /// Returns whether plans have to be made again after this was done.

@@ -93,7 +93,7 @@ pub use leaving::Leaving;
 pub use observed::{SessionId, ShownCertificate};
 pub use planner::{Better, PastRound, PlanError, PlanRequest, Planned, PlannedMove, Want};
 pub use power_planner::{PowerPlan, PowerPlanError, PowerWant};
-pub use questions::{complaints, explained, left_out_complaint, warnings};
+pub use questions::{broken_by, complaints, explained, left_out_complaint, warnings};
 pub use records::{
     AsleepRecord, CLUSTER_KEY, CertificateValidity, ClusterRecord, HostRecord, PowerRecord, PowerRoundRecord,
     RemovedRecord, RestoredRecord, TicketRecord, TokenRecord, VmRecord, VotersRecord, WatchdogRecord,

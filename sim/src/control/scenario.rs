@@ -256,7 +256,11 @@ fn people(world: &mut World) {
         4 => Ask::Resume { host, request: ResumeRequest { bring_home: world.rng.percent(70) } },
         5..=6 => {
             let to = world.rng.percent(40).then_some(host);
-            Ask::Migrate { vm, request: MigrateRequest { to, dry_run, ..MigrateRequest::default() } }
+            Ask::Migrate {
+                vm,
+                request: MigrateRequest { to, dry_run, ..MigrateRequest::default() },
+                breaks: Vec::new(),
+            }
         }
         7 => {
             let owners = world.rng.percent(50).then(|| vec![host]);

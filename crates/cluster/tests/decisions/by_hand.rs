@@ -19,7 +19,11 @@ fn bench(hand: &Hand) -> Bench {
 }
 
 fn migrate(to: Option<&str>) -> Ask {
-    Ask::Migrate { vm: "web".into(), request: MigrateRequest { to: to.map(str::to_owned), ..Default::default() } }
+    Ask::Migrate {
+        vm: "web".into(),
+        request: MigrateRequest { to: to.map(str::to_owned), ..Default::default() },
+        breaks: Vec::new(),
+    }
 }
 
 fn evacuate(host: &str) -> Ask {
@@ -246,7 +250,7 @@ fn a_controllers_migration_is_limited_and_held() {
     bench.run_vm("alpha", "web");
     let hold = Some(HoldOptions { longest_s: Some(600), window: None });
     let request = MigrateRequest { rate_bits_per_s: Some(50_000_000), hold: hold.clone(), ..Default::default() };
-    let begun = bench.begin(Ask::Migrate { vm: "web".into(), request: request.clone() });
+    let begun = bench.begin(Ask::Migrate { vm: "web".into(), request: request.clone(), breaks: Vec::new() });
     let sent = &bench.sent[0].request;
     let Request::MigrateHeld { options, hold: asked, detach: true, .. } = sent else { panic!("{sent:?}") };
     assert_eq!((options.rate_bits_per_s, Some(asked)), (Some(50_000_000), hold.as_ref()));
@@ -258,7 +262,10 @@ fn a_controllers_migration_is_limited_and_held() {
     assert_eq!((over.state, bench.sent.len()), (OperationState::Failed, 0), "{over:?}");
     assert!(over.message.contains("held as long as it may be"), "{over:?}");
     let wrong = MigrateRequest { rate_bits_per_s: Some(1), ..MigrateRequest::default() };
-    assert!(matches!(bench.ask(Ask::Migrate { vm: "web".into(), request: wrong }), Answer::Refused(_)));
+    assert!(matches!(
+        bench.ask(Ask::Migrate { vm: "web".into(), request: wrong, breaks: Vec::new() }),
+        Answer::Refused(_)
+    ));
 }
 
 /// Has a controller's migration of `web` held on its way from alpha to beta.
@@ -270,7 +277,7 @@ fn held_by_an_operation() -> Bench {
         hold: Some(HoldOptions { longest_s: Some(6000), window: None }),
         ..MigrateRequest::default()
     };
-    bench.begin(Ask::Migrate { vm: "web".into(), request });
+    bench.begin(Ask::Migrate { vm: "web".into(), request, breaks: Vec::new() });
     bench.begin_commanded(8);
     bench.begin_by_hand(&Hand { id: 8, ..HELD });
     bench

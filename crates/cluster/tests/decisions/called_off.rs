@@ -13,7 +13,7 @@ fn asked() -> (Bench, Operation) {
     let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
     bench.run_vm("beta", "web");
     let request = MigrateRequest { to: Some("gamma".into()), ..MigrateRequest::default() };
-    let operation = bench.begin(Ask::Migrate { vm: "web".into(), request });
+    let operation = bench.begin(Ask::Migrate { vm: "web".into(), request, breaks: Vec::new() });
     (bench, operation)
 }
 

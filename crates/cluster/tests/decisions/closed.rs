@@ -28,7 +28,7 @@ fn resume(host: &str, bring_home: bool) -> Ask {
 
 fn migrate(to: Option<&str>) -> Ask {
     let request = MigrateRequest { to: to.map(str::to_owned), ..MigrateRequest::default() };
-    Ask::Migrate { vm: "web".into(), request }
+    Ask::Migrate { vm: "web".into(), request, breaks: Vec::new() }
 }
 
 #[test]

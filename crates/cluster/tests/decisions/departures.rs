@@ -9,7 +9,11 @@ use crate::bench::{Bench, Hand, RUNS_MS, Sent, is_off};
 const HAND: Hand = Hand { vm: "web", from: "beta", to: "gamma", id: 7, is_held: false };
 
 fn migrate(to: &str) -> Ask {
-    Ask::Migrate { vm: "web".into(), request: MigrateRequest { to: Some(to.into()), ..MigrateRequest::default() } }
+    Ask::Migrate {
+        vm: "web".into(),
+        request: MigrateRequest { to: Some(to.into()), ..MigrateRequest::default() },
+        breaks: Vec::new(),
+    }
 }
 
 fn by_hand(to: &str, id: u64) -> Ask {

@@ -161,7 +161,7 @@ fn a_drain_is_not_over_while_a_guest_is_on_its_way_to_the_host() {
     let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
     bench.run_vm("alpha", "web");
     let migrate = skein_api::cluster::MigrateRequest { to: Some("beta".into()), ..Default::default() };
-    bench.begin(Ask::Migrate { vm: "web".into(), request: migrate });
+    bench.begin(Ask::Migrate { vm: "web".into(), request: migrate, breaks: Vec::new() });
     assert_eq!(bench.sent.len(), 1);
     let begun = bench.drain("beta");
     assert!(!bench.now(&begun).state.is_over(), "{:?}", bench.now(&begun));
@@ -189,7 +189,9 @@ fn a_move_that_failed_goes_where_the_rules_send_it_since() {
         Request::Migrate { vm, to, .. } if vm == "web" => to.clone(),
         other => panic!("{other:?}"),
     };
-    for begin in [drain("alpha"), Ask::Migrate { vm: "web".into(), request: MigrateRequest::default() }] {
+    for begin in
+        [drain("alpha"), Ask::Migrate { vm: "web".into(), request: MigrateRequest::default(), breaks: Vec::new() }]
+    {
         let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
         bench.run_vm("alpha", "web");
         let begun = bench.begin(begin);

@@ -78,7 +78,7 @@ fn advice_to_say_that_a_host_is_off_is_withheld_while_it_answers() {
     let asks = || {
         [
             Ask::Drain { host: "alpha".into(), request: DrainRequest::default() },
-            Ask::Migrate { vm: "web".into(), request: MigrateRequest::default() },
+            Ask::Migrate { vm: "web".into(), request: MigrateRequest::default(), breaks: Vec::new() },
             Ask::RemoveHost { host: "alpha".into(), force: false },
             fence("alpha", false),
         ]

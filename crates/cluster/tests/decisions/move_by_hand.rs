@@ -290,7 +290,7 @@ fn commanded() -> Bench {
     let mut bench = Bench::new(&["alpha", "beta", "gamma"]);
     bench.run_vm("beta", "web");
     let request = MigrateRequest { to: Some("gamma".into()), ..MigrateRequest::default() };
-    bench.begin(Ask::Migrate { vm: "web".into(), request });
+    bench.begin(Ask::Migrate { vm: "web".into(), request, breaks: Vec::new() });
     bench.begin_commanded(HAND.id);
     bench.disconnect("beta");
     bench.wait_s(12);
@@ -430,7 +430,7 @@ fn a_move_by_the_controller_is_shown_before_it_is_begun() {
     for (vm, target) in [("web", Some("gamma")), ("web", None), ("old", Some("gamma")), ("old", None)] {
         let to = target.map(str::to_owned);
         let request = MigrateRequest { to, dry_run: true, ..MigrateRequest::default() };
-        let shown = bench.shown(Ask::Migrate { vm: vm.into(), request });
+        let shown = bench.shown(Ask::Migrate { vm: vm.into(), request, breaks: Vec::new() });
         assert!(shown.message.contains("nothing was begun"), "{shown:?}");
         assert_eq!((shown.moves.len(), bench.sent.len()), (1, 0));
     }

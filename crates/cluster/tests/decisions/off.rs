@@ -8,7 +8,7 @@ use crate::bench::{Bench, preview};
 
 fn migrate(to: Option<&str>) -> Ask {
     let request = MigrateRequest { to: to.map(str::to_owned), ..MigrateRequest::default() };
-    Ask::Migrate { vm: "old".into(), request }
+    Ask::Migrate { vm: "old".into(), request, breaks: Vec::new() }
 }
 
 /// Returns two hosts, and a VM that is off on the first.
@@ -179,7 +179,7 @@ fn what_cannot_be_moved_while_it_is_off_is_told_before_anything_is_asked() {
     bench.disconnect("beta");
     bench.connect("beta");
     let request = MigrateRequest { dry_run: true, ..MigrateRequest::default() };
-    let would = bench.shown(Ask::Migrate { vm: "old".into(), request });
+    let would = bench.shown(Ask::Migrate { vm: "old".into(), request, breaks: Vec::new() });
     assert_eq!(would.moves[0].to, None);
     assert!(would.moves[0].reason.contains("beta: its agent is older"), "{would:?}");
     let begun = bench.begin(migrate(Some("beta")));

@@ -9,7 +9,7 @@ use crate::bench::{Bench, is_off, preview};
 fn migrate(vm: &str, to: &str, is_held: bool) -> Ask {
     let hold = is_held.then_some(HoldOptions { longest_s: Some(6000), window: None });
     let request = MigrateRequest { to: Some(to.into()), hold, ..MigrateRequest::default() };
-    Ask::Migrate { vm: vm.into(), request }
+    Ask::Migrate { vm: vm.into(), request, breaks: Vec::new() }
 }
 
 fn prefer(bench: &mut Bench, vm: &str, host: &str) {

@@ -169,7 +169,7 @@ fn a_drain_does_not_wait_for_a_guest_that_somebody_took_away() {
         assert_eq!((web.state, web.host.as_deref()), (VmRunState::Lost, Some("beta")));
         assert!(web.note.contains("'beta' has it no more"), "{}", web.note);
         assert_eq!((bench.host("beta").vms_running, bench.controller.vm_counts().lost), (0, 1));
-        let asked = Ask::Migrate { vm: "web".into(), request: MigrateRequest::default() };
+        let asked = Ask::Migrate { vm: "web".into(), request: MigrateRequest::default(), breaks: Vec::new() };
         assert!(bench.refused(asked).message.contains("'beta' has 'web' no more"));
         bench.connect("gamma");
         bench.wait_s(70);
@@ -330,7 +330,7 @@ fn a_guest_of_which_is_told_late_that_it_went_to_a_dead_host_starts_elsewhere() 
             false => bench.begin_by_hand(&HAND),
             true => {
                 let request = MigrateRequest { to: Some("gamma".into()), ..MigrateRequest::default() };
-                bench.begin(Ask::Migrate { vm: "web".into(), request });
+                bench.begin(Ask::Migrate { vm: "web".into(), request, breaks: Vec::new() });
                 bench.begin_commanded(HAND.id);
             }
         }

@@ -23,7 +23,7 @@ pub(crate) enum Mark {
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub status: StatusCode,
-    detail: String,
+    pub detail: String,
     cure: String,
     header: Option<Box<(HeaderName, HeaderValue)>>,
     mark: Option<Mark>,

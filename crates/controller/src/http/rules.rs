@@ -176,7 +176,7 @@ pub(crate) async fn optimize(
 }
 
 /// Asks placement, which takes a while in a large cluster: from a copy, and only a few at the same time.
-async fn question<T: Send + 'static>(
+pub(super) async fn question<T: Send + 'static>(
     app: &App,
     ask: impl FnOnce(&Cluster) -> Result<T, PlanError> + Send + 'static,
 ) -> Result<T, Problem> {

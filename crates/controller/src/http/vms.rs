@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use skein_api::PRIORITY_RANGE;
 use skein_api::cluster::{MigrateRequest, Operation, Page, Vm, VmSettings};
-use skein_cluster::Ask;
+use skein_cluster::{Ask, broken_by};
 use utoipa::IntoParams;
 
 use super::answer::response;
@@ -18,6 +18,7 @@ use super::hosts::check_size;
 use super::origin::{Origin, etag, if_match};
 use super::page::{items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
+use super::rules::question;
 
 /// Which VMs.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -108,5 +109,14 @@ pub(crate) async fn migrate_vm(
     if !request.dry_run {
         operator?;
     }
-    response(origin.with(&request).ask(&app, Ask::Migrate { vm, request }).await?)
+    let breaks = match &request.to {
+        Some(to) => {
+            let (vm, to) = (vm.clone(), to.clone());
+            let asked = question(&app, move |cluster| Ok(broken_by(cluster, &vm, &to))).await;
+            // Whoever chose the host goes by no rule: the VM is moved all the same.
+            asked.unwrap_or_else(|problem| vec![format!("what it breaks is not known: {}", problem.detail)])
+        }
+        None => Vec::new(),
+    };
+    response(origin.with(&request).ask(&app, Ask::Migrate { vm, request, breaks }).await?)
 }

@@ -150,6 +150,13 @@ async fn rules_are_set_found_broken_and_repaired() {
         here.contains("web1") && here.contains("web2")
     });
     assert!(!together);
+
+    // A person may choose a host that a rule forbids, and is told so.
+    let at = async |vm: &str| get::<Vm>(&admin, &format!("/api/v1/vms/{vm}")).await.host.unwrap();
+    let request = format!(r#"{{"to":"{}","dry_run":true}}"#, at("web2").await);
+    let shown = send(&admin, Method::POST, "/api/v1/vms/web1/migrate", &request).await;
+    let reason = shown.json::<Operation>().unwrap().moves[0].reason.clone();
+    assert!(reason.starts_with("asked for; BREAKS: ") && reason.contains("web"), "{reason}");
     assert_eq!(send(&admin, Method::DELETE, "/api/v1/rules/web", "").await.status, 204);
     assert_eq!(send(&admin, Method::DELETE, "/api/v1/rules/web", "").await.status, 404);
     controller.stop().await;
