@@ -223,10 +223,13 @@ impl Controller {
         // The records tell one host of each guest: only of a guest that runs elsewhere, too, more has to be found.
         let mut runs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (host, running) in reporting.clone() {
-            let there = self.tables.names_on(host);
-            runs.extend(
-                running.filter(|vm| !there.is_some_and(|there| there.contains(*vm))).map(|vm| (vm, Vec::new())),
-            );
+            // Both are in the order of names.
+            let mut there = self.tables.names_on(host).into_iter().flatten().map(String::as_str).peekable();
+            let mut is_there = |vm: &str| {
+                while there.next_if(|name| *name < vm).is_some() {}
+                there.peek() == Some(&vm)
+            };
+            runs.extend(running.filter(|vm| !is_there(vm)).map(|vm| (vm, Vec::new())));
         }
         if !runs.is_empty() {
             for (host, running) in reporting {

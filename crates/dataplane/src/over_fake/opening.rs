@@ -1,5 +1,6 @@
 //! Tests how sessions begin.
 
+use skein_link::TrafficClass;
 use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 
 use super::*;
