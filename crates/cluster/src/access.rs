@@ -6,6 +6,7 @@ use crate::answer::{Answer, RefusedKind};
 use crate::records::{HostRecord, TicketRecord, TokenRecord};
 use crate::state::Controller;
 use crate::time::Now;
+use crate::words::vms_words;
 
 /// The longest that a ticket or a token may be asked to last, in seconds: ten years.
 const EXPIRES_MAX_S: u64 = 315_360_000;
@@ -42,7 +43,7 @@ impl Controller {
     pub(crate) fn join(
         &mut self,
         now: Now,
-        host: &str,
+        (host, boot_id): (&str, Option<&str>),
         ticket: &str,
         secret_sha256: &str,
         certificate_sha256: &str,
@@ -73,12 +74,32 @@ impl Controller {
             );
             return Answer::conflict(format!("'{host}' is a host of the cluster already"), cure);
         }
+        if let Some(refusal) = known.as_ref().and_then(|known| self.replacement_refusal(host, known, boot_id)) {
+            return refusal;
+        }
         self.tables.put(ticket, TicketRecord { used: Some((host.to_owned(), now.wall)), ..found });
         let new = || HostRecord { joined: now.wall, contact_since: now.wall, ..HostRecord::default() };
         let mut record = known.unwrap_or_else(new);
         record.sign(certificate_sha256);
         self.tables.put(host, record);
         Answer::Done
+    }
+
+    /// Refuses a host in place of one that had guests in another boot. This may be another machine, so its boot does not
+    /// prove that the guests have ended.
+    fn replacement_refusal(&self, host: &str, known: &HostRecord, boot_id: Option<&str>) -> Option<Answer> {
+        let left = self.guests_on(host).len();
+        if left == 0 || known.contact.is_off() || boot_id.is_some() && known.boot_id.as_deref() == boot_id {
+            return None;
+        }
+        let guests = vms_words(left, "was", "were");
+        let message = format!(
+            "{guests} on '{host}' when it was last heard of, in another boot: nobody knows whether that machine is off"
+        );
+        let again = "and join again with the same token";
+        let cure =
+            format!("if it is off, or is this one, which was booted since: skein host fence {host} --is-off, {again}");
+        Some(Answer::conflict(message, self.unless_answering(host, cure)))
     }
 
     pub(crate) fn new_token(

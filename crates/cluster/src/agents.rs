@@ -90,6 +90,8 @@ impl Controller {
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
         let (led, moves_asked) = (report.led, report.moves_asked.clone());
+        let stood_still: Vec<(MigrationId, u64)> =
+            report.migrations.iter().filter_map(|of| Some((of.id, of.downtime_ms?))).collect();
         let was_closed = observed.closed().is_some();
         let changed = observed.report(report, now.mono_ms);
         // What was planned does not know whether the host takes guests now.
@@ -109,6 +111,7 @@ impl Controller {
             self.note_forgotten(&host, &forgotten);
             self.forget_elsewhere(&host);
             self.settle_reservations(&host);
+            self.note_downtimes(&stood_still);
         }
         is_news
     }
@@ -116,10 +119,11 @@ impl Controller {
     pub(crate) fn agent_reply(&mut self, now: Now, session: SessionId, command: u64, reply: Reply) {
         let Some(outstanding) = self.commands.get(&command).filter(|of| of.session == session).cloned() else { return };
         self.commands.remove(&command);
+        let host = self.sessions.get(&session).cloned().unwrap_or_default();
         match outstanding.purpose {
             CommandPurpose::Begin { operation, index } => self.begun(now, &operation, index, reply),
             CommandPurpose::Offer { operation, index } => self.offered(now, &operation, index, reply),
-            CommandPurpose::Operate { operation } => self.commanded(now, &operation, reply),
+            CommandPurpose::Operate { operation } => self.commanded(now, &host, &operation, reply),
             CommandPurpose::CallOff { .. } | CommandPurpose::Settle { .. } | CommandPurpose::Forget { .. } => {}
             CommandPurpose::Withdraw { operation, index } => self.withdrawn(now, &operation, index, reply),
             CommandPurpose::Look { host, asked_ms, proofs } => self.looked(host, asked_ms, proofs, reply),
@@ -129,9 +133,7 @@ impl Controller {
             // An agent that does not know limits sends as fast as before.
             CommandPurpose::Limit => {}
             CommandPurpose::Reopen => {
-                if let Some(host) = self.sessions.get(&session).cloned() {
-                    self.opened(&host, &reply);
-                }
+                self.opened(&host, &reply);
             }
         }
     }
@@ -317,8 +319,13 @@ impl Controller {
         if self.claimed_by(name).is_some() {
             return;
         }
-        let mut others = self.observed.keys().filter(|other| *other != host && self.said_of(other, name).is_some());
-        match others.next().cloned().map(|other| (other.clone(), self.observed[&other].vms[name].clone())) {
+        let others = self.observed.keys().filter(|other| *other != host);
+        let said = others.filter_map(|other| Some((other, self.said_of(other, name)?)));
+        let (guests, off): (Vec<_>, Vec<_>) = said.partition(|(_, state)| is_guest(*state));
+        // A VM of that name that is off elsewhere may be an old copy of one that went to a silent host.
+        let is_off_elsewhere = || self.moved_to(host, name).is_none();
+        let other = guests.first().or_else(|| off.first().filter(|_| is_off_elsewhere()));
+        match other.map(|(other, _)| ((*other).clone(), self.observed[*other].vms[name].clone())) {
             Some((other, vm)) => self.note_vm(now, &other, &vm),
             None if let Some(found) = self.claimed(name) => {
                 // It was to be started there, and never came to be: only the cluster knows it.

@@ -76,7 +76,7 @@ pub enum Ask {
     /// Make a ticket. The secret was made by the caller, at random.
     NewTicket { id: String, host: Option<String>, expires_s: Option<u64>, secret_sha256: String },
     /// Let a host join by a ticket.
-    Join { host: String, ticket: String, secret_sha256: String, certificate_sha256: String },
+    Join { host: String, boot_id: Option<String>, ticket: String, secret_sha256: String, certificate_sha256: String },
     /// Keep that a certificate was signed in place of the one that a host's agent shows, before it is handed out.
     RenewCertificate { host: String, shown_sha256: String, signed_sha256: String },
     /// Say whether a person may start a VM on a host, whose agent asks. `is_here`: the host has the VM.

@@ -86,8 +86,8 @@ impl Controller {
             Ask::NewTicket { id, host, expires_s, secret_sha256 } => {
                 Some(self.new_ticket(now, &id, host, expires_s, secret_sha256, &asked.by))
             }
-            Ask::Join { host, ticket, secret_sha256, certificate_sha256 } => {
-                Some(self.join(now, &host, &ticket, &secret_sha256, &certificate_sha256))
+            Ask::Join { host, boot_id, ticket, secret_sha256, certificate_sha256 } => {
+                Some(self.join(now, (&host, boot_id.as_deref()), &ticket, &secret_sha256, &certificate_sha256))
             }
             Ask::RenewCertificate { host, shown_sha256, signed_sha256 } => {
                 Some(self.renew_certificate(&host, &shown_sha256, &signed_sha256))
@@ -149,6 +149,9 @@ impl Controller {
         }
         match found.value.contact {
             Contact::Lost | Contact::Joined => {}
+            // One that is updated or goes to sleep is silent for long, and does not count as lost.
+            Contact::Online if self.session_of(host).is_none() && self.silent_ms(now, host) >= self.host_lease_ms() => {
+            }
             Contact::Online => return self.still_reports(now, host),
             // Guests that found no place before are tried again.
             Contact::Off if !self.lost_guests(host).is_empty() && !self.fails_over(host) => {}

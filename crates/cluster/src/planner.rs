@@ -249,14 +249,16 @@ fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
             break;
         }
     }
-    let Some((best, goal)) = best else { return Ok(Planned::default()) };
+    let Some((best, mut goal)) = best else { return Ok(Planned::default()) };
+    spread(&best, &mut goal);
     let guests = (0..goal.len() as GuestId).filter(|guest| {
         let from = best.problem.initial[*guest as usize];
         best.names.host(from) == host && goal[*guest as usize] == from
     });
-    let is_pinned = |name: &str| request.cluster.guests.iter().any(|guest| guest.name == name && !guest.optimize);
     let left = guests.map(|guest| match best.names.guest(guest) {
-        name if is_pinned(name) => (guest, format!("it is pinned here: skein property set vm {name} pinned=no")),
+        name if is_pinned(request, name) => {
+            (guest, format!("it is pinned here: skein property set vm {name} pinned=no"))
+        }
         _ => (guest, obstacles(&best, &goal, guest)),
     });
     let left = left.collect();
@@ -268,6 +270,11 @@ fn empty(request: &PlanRequest, host: &str) -> Result<Planned, PlanError> {
         }
     }
     Ok(planned)
+}
+
+/// Returns whether a guest is to stay where it is.
+fn is_pinned(request: &PlanRequest, vm: &str) -> bool {
+    request.cluster.guests.iter().any(|guest| guest.name == vm && !guest.optimize)
 }
 
 /// Has guests stay where they are, also on a host that takes no guests.
@@ -331,12 +338,12 @@ fn starts(request: &PlanRequest) -> Result<Planned, PlanError> {
     Ok(Planned { moves: moves.collect(), forecast_ms: Some(START_MS), ..Planned::default() })
 }
 
-/// Has guests that are started be on the host with the fewest guests of those that are as good.
+/// Has guests that are started or moved be on the host with the fewest guests of those that are as good.
 fn spread(compiled: &Compiled, goal: &mut [HostId]) {
     let mut state = State::new(&compiled.problem, goal);
     for guest in 0..goal.len() as GuestId {
         let now = goal[guest as usize];
-        if compiled.problem.initial[guest as usize] != NOWHERE || now == NOWHERE {
+        if compiled.problem.initial[guest as usize] == now || now == NOWHERE {
             continue;
         }
         let others = |host: HostId| state.guests_on(host).len() - usize::from(host == now);
@@ -466,8 +473,12 @@ fn at(request: &PlanRequest, places: &[(String, String)]) -> Result<Planned, Pla
     // The last of those that are in each other's way stay away.
     while let Some(at) = wanted.iter().rposition(|guest| !hard_at(&compiled, &goal, *guest).is_empty()) {
         let guest = wanted.remove(at);
-        let host = compiled.names.host(goal[guest as usize]);
-        left.push((guest, format!("{host}: {}", hard_at(&compiled, &goal, guest).join(", "))));
+        let (vm, host) = (compiled.names.guest(guest), compiled.names.host(goal[guest as usize]));
+        let why = match is_pinned(request, vm) {
+            true => format!("it is pinned where it is, or somebody moves it: skein vm show {vm}"),
+            false => format!("{host}: {}", hard_at(&compiled, &goal, guest).join(", ")),
+        };
+        left.push((guest, why));
         goal[guest as usize] = initial[guest as usize];
     }
     let mut planned = ordered(request, &compiled, &goal, left)?;

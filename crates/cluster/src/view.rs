@@ -8,6 +8,7 @@ use skein_api::cluster::{
 use skein_api::{VmState, VmView};
 
 use crate::answer::Answer;
+use crate::operations::double_words;
 use crate::records::{HostRecord, RuleRecord, VmRecord};
 use crate::rules::{self, Known};
 use crate::state::Controller;
@@ -145,6 +146,7 @@ impl Controller {
                 Some(host) if self.missing.contains_key(name) => {
                     format!("'{host}' has it no more, and no host reports it: where it is is not known")
                 }
+                Some(host) if let Some(others) = self.also_runs_on(name, host) => double_words(name, host, &others),
                 _ => note.clone(),
             },
             version: stored.revision,
@@ -240,6 +242,17 @@ impl Controller {
         }
         runs.retain(|_, hosts| hosts.len() > 1);
         runs
+    }
+
+    /// Returns the hosts beside its own that report that a guest runs there. `None`: there is none.
+    fn also_runs_on(&self, vm: &str, own: &str) -> Option<Vec<String>> {
+        let runs_on = |host: &str| {
+            let view = self.reporting(host).and_then(|observed| observed.vms.get(vm));
+            view.is_some_and(|view| run_state(view.state).is_some_and(is_live) && view.migration.is_none())
+        };
+        let others = self.untold.iter().filter(|(host, of)| of == vm && host != own && runs_on(host));
+        let others: Vec<String> = others.map(|(host, _)| host.clone()).collect();
+        (!others.is_empty() && runs_on(own)).then_some(others)
     }
 
     /// Says what came of the last time that the guests of a host were to be started elsewhere.

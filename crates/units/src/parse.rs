@@ -69,7 +69,7 @@ pub fn parse_seconds(text: &str) -> Result<u64, AmountError> {
     number.checked_mul(factor).ok_or(AmountError::NoAmount(EXAMPLES))
 }
 
-/// Parses milliseconds of an option like `300ms`: a whole number and ms, s, m or h.
+/// Parses milliseconds of an option like `300ms`: a whole number and ms, s, m, h or d.
 ///
 /// # Errors
 /// A number without a unit, another unit, or more than 64 bits.
@@ -81,6 +81,7 @@ pub fn parse_millis(text: &str) -> Result<u64, AmountError> {
         "s" => 1000,
         "m" | "min" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         "" => return Err(AmountError::NoUnit(format!("{number}ms, {number}s or {number}m"))),
         _ => return Err(AmountError::NoAmount(EXAMPLES)),
     };
@@ -128,7 +129,14 @@ mod tests {
 
     #[test]
     fn milliseconds_are_read() {
-        for (text, ms) in [("300ms", 300), ("10s", 10_000), ("10m", 600_000), ("2h", 7_200_000), ("1 min", 60_000)] {
+        for (text, ms) in [
+            ("300ms", 300),
+            ("10s", 10_000),
+            ("10m", 600_000),
+            ("2h", 7_200_000),
+            ("1 min", 60_000),
+            ("30d", 2_592_000_000),
+        ] {
             assert_eq!(parse_millis(text), Ok(ms), "{text}");
         }
         for text in ["", "300", "-1s", "1.5s", "10 ells", "99999999999999999999s", "9999999999999999999h"] {

@@ -38,6 +38,8 @@ pub enum VmError {
     TapInUse(String),
     #[error("there is no bridge {0} on this host")]
     NoBridge(String),
+    #[error("there is no {image} on this host", image = .0.display())]
+    NoImage(PathBuf),
     #[error("the QEMU of '{0}' waits for a migration, and has no guest yet")]
     NoGuest(String),
     #[error("'{name}' is in migration {id}")]
@@ -111,7 +113,7 @@ impl VmError {
     /// Returns what to do about it.
     pub fn cure(&self) -> &str {
         match self {
-            VmError::Unknown(_) => "see `skein vm list`, and `skein vm list` on the other hosts",
+            VmError::Unknown(_) => "see `skein vm list`, here and on the other hosts",
             VmError::Exists(_) => "choose another name, or `skein vm forget` the old one if it is stopped",
             VmError::Running(_) => {
                 "nothing is to be done if it was to be started; for anything else stop it first, with `skein vm stop`"
@@ -128,6 +130,7 @@ impl VmError {
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
             VmError::TapInUse(_) => "give each NIC a mac of its own, or leave it out",
             VmError::NoBridge(_) => "make it, or name another in the VM's definition: `skein host show` lists them",
+            VmError::NoImage(_) => "see that the storage is mounted here, or correct the path in the VM's definition",
             VmError::NoGuest(_) => "adopt it once its guest has arrived",
             VmError::Migrating { .. } => "wait for its end, or call it off with `skein migration cancel`",
             VmError::BadName(_) => "names are of a-z 0-9 . _ -, at most 63, and begin with a letter or a digit",

@@ -1,6 +1,8 @@
 //! Starts a VM's QEMU.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -100,6 +102,7 @@ impl Vms {
         let command = match &launch {
             Launch::Definition(defined) => {
                 let definition = &defined.definition;
+                find_images(definition)?;
                 let prepare = if incoming.is_some() { OwnState::prepare_new } else { OwnState::prepare };
                 prepare(&vm.own, definition).map_err(io_error("what is kept for the guest"))?;
                 tap_devices::plug(definition)?;
@@ -143,6 +146,14 @@ impl Vms {
             }
         }
     }
+}
+
+/// Looks for a guest's images: QEMU's own words for a missing one are long.
+fn find_images(definition: &Definition) -> Result<(), VmError> {
+    let cdroms = definition.cdroms.iter().filter_map(|cdrom| cdrom.path.as_ref());
+    let images = definition.disks.iter().map(|disk| &disk.path).chain(cdroms);
+    let is_missing = |image: &&PathBuf| fs::metadata(image).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    images.into_iter().find(is_missing).map_or(Ok(()), |image| Err(VmError::NoImage(image.clone())))
 }
 
 /// Writes into a definition which image its UEFI is, and what its store begins as. From its first start on a guest

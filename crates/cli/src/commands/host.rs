@@ -245,19 +245,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Show { name: None, json } => show(&local, None, json)?,
         Command::Group { group, hosts, json } => {
-            hosts::group(&view.controllers.client()?, group.as_deref(), &hosts, Output::of(json))?;
+            hosts::group(&view.client()?, group.as_deref(), &hosts, Output::of(json))?;
         }
         Command::Drain { name, dry_run, deadline, evacuate, detach, json } => {
             let request = DrainRequest { deadline_s: deadline, evacuate, dry_run };
-            let client = view.controllers.client()?;
+            let client = view.client()?;
             return hosts::drain(&client, &name, &request, Wait::of(detach), Output::of(json));
         }
         Command::Resume { name, bring_home, detach, json } => {
-            let client = view.controllers.client()?;
+            let client = view.client()?;
             return hosts::resume(&client, &name, &ResumeRequest { bring_home }, Wait::of(detach), Output::of(json));
         }
         Command::Fence { name, is_off, yes, detach, json } => {
-            let client = view.controllers.client()?;
+            let client = view.client()?;
             if is_off && !yes {
                 let host = clean_line(&name);
                 let words = format!(
@@ -269,14 +269,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return hosts::fence(&client, &name, &FenceRequest { is_off }, Wait::of(detach), Output::of(json));
         }
         Command::Sleep { name, detach, json } => {
-            return hosts::sleep(&view.controllers.client()?, &name, Wait::of(detach), Output::of(json));
+            return hosts::sleep(&view.client()?, &name, Wait::of(detach), Output::of(json));
         }
         Command::Wake { name, detach, json } => {
-            return hosts::wake(&view.controllers.client()?, &name, Wait::of(detach), Output::of(json));
+            return hosts::wake(&view.client()?, &name, Wait::of(detach), Output::of(json));
         }
-        Command::Fencing(command) => fencing::run(&view.controllers.client()?, command)?,
+        Command::Fencing(command) => fencing::run(&view.client()?, command)?,
         Command::Remove { name, force, yes } => {
-            let client = view.controllers.client()?;
+            let client = view.client()?;
             let shown = clean_line(&name);
             if !yes {
                 let vms = if force { ", and have the cluster forget the VMs that are off on it" } else { "" };

@@ -346,7 +346,7 @@ pub fn is_missing(error: &anyhow::Error) -> bool {
 fn with_hint(error: anyhow::Error) -> anyhow::Error {
     let is_known = || matches!((ControllerArgs { controller: None }).access(), Ok(Some(_)));
     match is_missing(&error) && is_known() {
-        true => anyhow::anyhow!("{error}; if another host has it, ask the controller: skein vm list, or --cluster"),
+        true => anyhow::anyhow!("{error}; which host of the cluster has it: skein vm list --cluster"),
         false => error,
     }
 }

@@ -380,7 +380,7 @@ impl Controller {
                 }
                 MoveState::Begun if self.has(Planted::OverTooEarly) => operation.moves[index].state = MoveState::Left,
                 MoveState::Begun => {
-                    self.call_off(&operation, index);
+                    self.call_off(now, &mut operation, index);
                     self.look_at_begun(now, &mut operation, index);
                     // It is not tried again, and nothing of it is under way.
                     if operation.moves[index].state == MoveState::Waiting {
@@ -416,7 +416,7 @@ impl Controller {
 }
 
 /// Says that a guest runs on a host that is drained and elsewhere, and what to do.
-pub(super) fn double_words(vm: &str, host: &str, others: &[String]) -> String {
+pub(crate) fn double_words(vm: &str, host: &str, others: &[String]) -> String {
     let others = others.join(" and ");
     format!("'{vm}' RUNS TWICE, on {host} and {others}: stop one of them at once (on its host: skein vm stop {vm})")
 }

@@ -393,15 +393,21 @@ impl Controller {
     }
 
     /// Takes the answer to a stop or to a deletion.
-    pub(crate) fn commanded(&mut self, now: Now, id: &str, reply: Reply) {
+    pub(crate) fn commanded(&mut self, now: Now, host: &str, id: &str, reply: Reply) {
         let Some(operation) = self.operation(id).filter(|found| !found.state.is_over()) else { return };
         match (&operation.kind, reply) {
             (OperationKind::Update { .. }, reply) => self.update_answered(now, operation, reply),
             (OperationKind::Sleep { .. }, reply) => self.told_to_stop(now, operation, reply),
             (OperationKind::Stop { vm, .. }, Reply::Vm(view)) => {
+                let record = self.tables.vms.get(vm).map(|found| found.value.clone());
+                if view.state != VmState::Stopped || record.as_ref().is_some_and(|of| of.host.as_deref() != Some(host))
+                {
+                    // The guest has left before it ended: it is stopped where it is by now.
+                    return;
+                }
                 self.saw(&view);
-                if let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) {
-                    self.tables.put(vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..found });
+                if let Some(record) = record {
+                    self.tables.put(vm, VmRecord { state: VmRunState::Stopped, since: now.wall, ..record });
                 }
                 self.end_command(now, operation, OperationState::Done, "");
             }

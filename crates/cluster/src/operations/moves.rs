@@ -227,13 +227,15 @@ impl Controller {
     }
 
     /// Asks the source's agent to call a move's migration off, unless it was asked already.
-    pub(crate) fn call_off(&mut self, operation: &Operation, index: usize) {
-        let of = &operation.moves[index];
+    pub(crate) fn call_off(&mut self, now: Now, operation: &mut Operation, index: usize) {
+        let of = &mut operation.moves[index];
         let (Some(id), Some(session)) = (of.migration, self.session_of(&of.from)) else { return };
         let purpose = CommandPurpose::CallOff { operation: operation.id.clone(), index };
         let is_under_way = self.observed.get(&of.from).and_then(|observed| observed.migrations.get(&id));
         let is_under_way = is_under_way.is_none_or(|migration| migration.outcome.is_none());
-        if is_under_way && !self.is_asked(&purpose) {
+        // An agent that refuses is not asked at once again.
+        if is_under_way && !self.is_asked(&purpose) && !of.not_before.is_some_and(|time| now.is_before(time)) {
+            of.not_before = Some(now.in_ms(WITHDRAW_MS));
             self.send(session, purpose, None, Request::MigrationCancel { id: id.to_string() });
         }
     }
@@ -377,7 +379,7 @@ impl Controller {
         let is_target_off = self.is_off(&to);
         if is_target_off {
             // Its source need not find that out by itself. A guest that may run there is settled by its handover.
-            self.call_off(operation, index);
+            self.call_off(now, operation, index);
         }
         let Some(id) = of.migration else {
             let purpose = CommandPurpose::Begin { operation: operation.id.clone(), index };
@@ -433,6 +435,18 @@ impl Controller {
         if !matches!(operation.moves[index].state, MoveState::Begun | MoveState::Done | MoveState::Waiting) {
             // Others were planned as if the guest had gone. A guest that waits for another attempt still goes.
             self.epoch += 1;
+        }
+    }
+
+    /// Tells how long guests stood still whose source says so after its target has said that they came.
+    pub(crate) fn note_downtimes(&mut self, stood_still: &[(MigrationId, u64)]) {
+        for (id, downtime_ms) in stood_still {
+            let is_told = |of: &Move| of.migration == Some(*id) && of.state == MoveState::Done;
+            let is_new = |of: &Move| is_told(of) && of.downtime_ms.is_none();
+            let found = self.tables.operations.values().rev().find(|found| found.value.moves.iter().any(is_new));
+            let Some(mut operation) = found.map(|found| found.value.clone()) else { continue };
+            operation.moves.iter_mut().filter(|of| is_new(of)).for_each(|of| of.downtime_ms = Some(*downtime_ms));
+            self.tables.put(&operation.id.clone(), operation);
         }
     }
 
@@ -507,12 +521,26 @@ impl Controller {
     }
 
     /// Settles a move of whose migration neither host knows an outcome, by where the guest is.
-    fn look_for_guest(&self, now: Now, of: &mut Move, to: &str) {
+    fn look_for_guest(&mut self, now: Now, of: &mut Move, to: &str) {
         let (source, target) = (self.reporting(&of.from), self.reporting(to));
-        let (Some(source), Some(target), Some(id)) = (source, target, of.migration) else { return };
-        if source.migrations.contains_key(&id) || target.migrations.contains_key(&id) {
+        let (Some(source), Some(id)) = (source, of.migration) else { return };
+        if source.migrations.contains_key(&id) {
             return;
         }
+        if self.is_off(to) {
+            return match source.vms.get(&of.vm).filter(|vm| vm.state != VmState::Moved) {
+                Some(vm) if vm.migration.is_none() => fail(now, of, format!("{to} is off")),
+                Some(_) => {}
+                // Wherever it ended, it may be started elsewhere once no other host can have it.
+                None => {
+                    let gone = of.clone();
+                    let why = format!("{} has it no more, and {to}, to which it was on its way, is off", of.from);
+                    end(now, of, MoveState::Left, why);
+                    self.arrived(now, &gone, to, id);
+                }
+            };
+        }
+        let Some(target) = target.filter(|target| !target.migrations.contains_key(&id)) else { return };
         match (source.vms.get(&of.vm), target.vms.get(&of.vm)) {
             (None, Some(vm)) if vm.migration.is_none() => {
                 made(now, of);

@@ -1,6 +1,6 @@
 //! Plans: which are asked for, and what is done with them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use skein_api::cluster::{Move, MoveState, Operation, OperationKind, OperationState};
 use skein_placement::policy::dynamic::Config;
@@ -16,6 +16,7 @@ use crate::planner::{Better, Excluded, PastRound, PlanError, PlanRequest, Planne
 use crate::records::VmRecord;
 use crate::state::{AskedPlan, Controller, Output, PlanBasis, PlanPurpose, Planted};
 use crate::time::Now;
+use crate::view::above;
 
 impl Controller {
     /// Asks for a plan.
@@ -218,15 +219,36 @@ impl Controller {
         Want::Better(Box::new(Better { config, outlooks: self.optimizer.outlooks(), rounds, now_ms: now.mono_ms }))
     }
 
-    /// Returns the VMs that a drain of a host, and those that it follows, moved away, and that are away.
+    /// Returns the VMs that a drain of a host, and those that it follows, moved away, and that are away. What somebody
+    /// else moved, or brought home to another host since, is not among them.
     pub(crate) fn away(&self, host: &str, drain: &str) -> BTreeSet<&str> {
-        let drains: Vec<&str> = self.drains(drain).collect();
-        let drains = drains.into_iter().filter_map(|id| self.tables.operations.get(id));
-        // What somebody else moved away, somebody else brings home.
-        let left = drains.flat_map(|drain| &drain.value.moves);
-        let left = left.filter(|of| of.from == host && of.detail != MOVED_BY_HAND);
-        let is_away = |vm: &&str| self.tables.vms.get(*vm).is_some_and(|vm| vm.value.host.as_deref() != Some(host));
-        left.map(|of| of.vm.as_str()).filter(is_away).collect()
+        let at = |vm: &str| self.tables.vms.get(vm).and_then(|vm| vm.value.host.as_deref());
+        // A drain that was called off may have moved a guest all the same.
+        let is_moved = |of: &Move| of.state == MoveState::Done || of.to.is_some() && of.to.as_deref() == at(&of.vm);
+        let mut left: BTreeMap<&str, &str> = BTreeMap::new();
+        for id in self.drains(drain) {
+            let Some(found) = self.tables.operations.get(id) else { continue };
+            let moves = found.value.moves.iter().filter(|of| of.from == host && of.detail != MOVED_BY_HAND);
+            for of in moves.filter(|of| is_moved(of)) {
+                let last = left.entry(&of.vm).or_insert(id);
+                *last = id.max(*last);
+            }
+        }
+        let Some(first) = left.values().min().copied() else { return BTreeSet::new() };
+        let since = self.tables.operations.range(above(first));
+        let is_choice = |kind: &OperationKind| match kind {
+            OperationKind::Migrate { .. } => true,
+            OperationKind::Resume { host: home, .. } => home != host,
+            _ => false,
+        };
+        for (id, found) in since.filter(|(_, found)| is_choice(&found.value.kind)) {
+            for of in found.value.moves.iter().filter(|of| of.state == MoveState::Done) {
+                if left.get(of.vm.as_str()).is_some_and(|drained| *drained < id.as_str()) {
+                    left.remove(of.vm.as_str());
+                }
+            }
+        }
+        left.into_keys().filter(|vm| at(vm).is_some_and(|at| at != host)).collect()
     }
 
     /// Returns ` --bring-home` if a host has guests that its last drain moved away, for the words that say how the host

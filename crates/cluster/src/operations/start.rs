@@ -56,7 +56,7 @@ impl Controller {
         let restart = self.tables.settings.value.failover.restart;
         let starts_again = |vm: &VmRecord| match vm.state {
             // Those of a host that was proven to be off were to be started elsewhere, and found no place in time.
-            state if is_guest(state) => vm.settings.autostart || (is_off && restart),
+            state if is_guest(state) => vm.settings.autostart || (is_off || vm.is_ended) && restart,
             VmRunState::Stopped => !is_off && vm.settings.autostart && vm.since.0.saturating_add(SHUTDOWN_MS) >= ended,
             _ => false,
         };

@@ -3,7 +3,7 @@
 use skein_api::cluster::{Contact, UnixMs};
 use skein_cluster::{Answer, Ask, CertificateValidity, RefusedKind};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, is_off};
 
 fn renew(host: &str, shown: &str, signed: &str) -> Ask {
     Ask::RenewCertificate { host: host.into(), shown_sha256: shown.into(), signed_sha256: signed.into() }
@@ -87,12 +87,22 @@ fn a_removed_host_has_nothing_signed_and_none_of_its_certificates_is_taken() {
 
 /// Asks that a host may join by a new ticket, for one name or any, and returns the answer.
 fn try_join(bench: &mut Bench, host: &str, only: Option<&str>, certificate: &str) -> Answer {
+    try_join_of(bench, host, only, certificate, "boot 1")
+}
+
+fn try_join_of(bench: &mut Bench, host: &str, only: Option<&str>, certificate: &str, boot: &str) -> Answer {
     let (id, secret_sha256) = (format!("ticket of {certificate}"), String::from("secret"));
     let only = only.map(str::to_owned);
     let new = Ask::NewTicket { id: id.clone(), host: only, expires_s: None, secret_sha256: secret_sha256.clone() };
     assert!(matches!(bench.ask(new), Answer::Ticket(_)));
     let certificate_sha256 = certificate.into();
-    bench.ask(Ask::Join { host: host.into(), ticket: id, secret_sha256, certificate_sha256 })
+    bench.ask(Ask::Join {
+        host: host.into(),
+        boot_id: Some(boot.into()),
+        ticket: id,
+        secret_sha256,
+        certificate_sha256,
+    })
 }
 
 fn join(bench: &mut Bench, host: &str, only: Option<&str>, certificate: &str) {
@@ -116,6 +126,22 @@ fn a_ticket_for_its_name_gives_a_host_another_certificate() {
     show(&mut bench, "alpha", "alpha 4");
     assert_eq!(taken(&bench, "alpha", ["alpha 1", "alpha 4"]), [false, true]);
     assert_eq!(bench.controller.vm("web").unwrap().host.as_deref(), Some("alpha"));
+}
+
+#[test]
+fn another_boot_takes_the_place_of_a_host_with_guests_only_once_that_is_off() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    bench.disconnect("alpha");
+    bench.wait_s(20);
+    // It may be another machine, while the first runs on.
+    let Answer::Refused(refused) = try_join_of(&mut bench, "alpha", Some("alpha"), "alpha 2", "boot 2") else {
+        panic!("it joined")
+    };
+    assert!(refused.message.starts_with("1 VM was on 'alpha'"), "{refused:?}");
+    assert!(refused.cure.contains("skein host fence alpha --is-off"), "{refused:?}");
+    bench.begin(is_off("alpha"));
+    assert_eq!(try_join_of(&mut bench, "alpha", Some("alpha"), "alpha 3", "boot 2"), Answer::Done);
 }
 
 #[test]

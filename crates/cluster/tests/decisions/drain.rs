@@ -1,10 +1,12 @@
 //! Drains, and the way home.
 
+use std::collections::BTreeSet;
+
 use skein_api::cluster::{HostMode, MigrateRequest, MoveState, Operation, OperationState, ResumeRequest};
 use skein_api::{HostReport, Migration, Outcome, Refusal, Reply, Request, VmState};
 use skein_cluster::{Answer, Ask};
 
-use crate::bench::{Bench, Hand, RUNS_MS, Sent, drain, is_off, preview};
+use crate::bench::{Bench, DOWNTIME_MS, Hand, RUNS_MS, Sent, drain, is_off, preview};
 
 fn resume(host: &str) -> Ask {
     Ask::Resume { host: host.into(), request: ResumeRequest { bring_home: true } }
@@ -307,4 +309,31 @@ fn a_drain_whose_moves_are_made_says_no_time_while_it_waits() {
     assert!(waits.message.contains("web is held"), "{waits:?}");
     let progress = waits.progress;
     assert_eq!((waits.state, progress.moves_done, progress.left_ms), (OperationState::Running, 1, None));
+}
+
+#[test]
+fn guests_of_a_drain_are_spread_over_hosts_that_are_as_good() {
+    let mut bench = Bench::new(&["alpha", "beta", "delta", "gamma"]);
+    for vm in ["a", "b", "c"] {
+        bench.run_vm("alpha", vm);
+    }
+    let would = bench.shown(preview("alpha"));
+    let to: BTreeSet<&str> = would.moves.iter().filter_map(|of| of.to.as_deref()).collect();
+    assert_eq!(to.len(), 3, "{would:?}");
+    // One that has a guest already gets the last.
+    bench.run_vm("beta", "d");
+    let would = bench.shown(preview("alpha"));
+    let to_beta = would.moves.iter().filter(|of| of.to.as_deref() == Some("beta")).count();
+    assert_eq!(to_beta, 1, "{would:?}");
+}
+
+#[test]
+fn how_long_a_guest_stood_still_is_told_though_its_source_says_so_last() {
+    let mut bench = Bench::new(&["alpha", "beta"]);
+    bench.run_vm("alpha", "web");
+    let drain = bench.drain("alpha");
+    bench.begin_commanded(7);
+    bench.arrive_commanded(7);
+    let over = bench.now(&drain);
+    assert_eq!((over.moves[0].state, over.moves[0].downtime_ms), (MoveState::Done, Some(DOWNTIME_MS)), "{over:?}");
 }

@@ -24,6 +24,7 @@ mod rates;
 mod reasons;
 mod remove;
 mod restored;
+mod settled;
 mod start_by_hand;
 mod starts;
 mod unusable;

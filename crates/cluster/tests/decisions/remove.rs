@@ -21,7 +21,7 @@ fn join(bench: &mut Bench, host: &str, certificate: &str) {
     let new = Ask::NewTicket { id: id.clone(), host: None, expires_s: None, secret_sha256: secret_sha256.clone() };
     assert!(matches!(bench.ask(new), Answer::Ticket(_)));
     let certificate_sha256 = certificate.into();
-    let join = Ask::Join { host: host.into(), ticket: id, secret_sha256, certificate_sha256 };
+    let join = Ask::Join { host: host.into(), boot_id: None, ticket: id, secret_sha256, certificate_sha256 };
     assert_eq!(bench.ask(join), Answer::Done);
 }
 

@@ -137,6 +137,7 @@ fn what_was_under_way_is_not_done_again() {
     assert_eq!(bench.controller.vm("web").unwrap().state, VmRunState::Running);
     let join = Ask::Join {
         host: "gamma".into(),
+        boot_id: None,
         ticket: "ticket".into(),
         secret_sha256: "secret".into(),
         certificate_sha256: "gamma 1".into(),

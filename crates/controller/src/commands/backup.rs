@@ -151,6 +151,9 @@ pub fn restore(args: RestoreArgs) -> anyhow::Result<()> {
     text += "these tokens are valid again; remove those that were taken away since (skein token remove NAME):\n";
     for (_, token) in below(&*store, "token/")? {
         let token = serde_json::from_slice::<TokenRecord>(&token)?.token;
+        if token.expires.is_some_and(|end| end <= wall()) {
+            continue;
+        }
         let _ = writeln!(text, "  {} ({})", token.name, token.role.name());
     }
     text += "these hosts are members again; remove those that were removed since (skein host remove NAME):\n";

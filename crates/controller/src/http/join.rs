@@ -60,6 +60,7 @@ async fn try_join(origin: Origin, app: &App, request: &JoinRequest) -> Result<Jo
     let host = signing.name().to_owned();
     let ask = Ask::Join {
         host: host.clone(),
+        boot_id: request.boot_id.clone(),
         ticket: token.id,
         secret_sha256: sha256_hex(token.secret.as_bytes()),
         certificate_sha256: CaFingerprint::of(&certificate).to_hex(),

@@ -126,7 +126,9 @@ impl ConvergenceDriver {
             ConvergenceStep::GiveUp(rates, needs) => {
                 let short = match slowest {
                     Slowest::Links => "",
-                    Slowest::Limit => "; its rate is limited: `skein migration show` says by what",
+                    Slowest::Limit => {
+                        "; its rate is limited, by its --rate, a host's or the cluster's: a higher one helps"
+                    }
                     Slowest::Hosts => "; the links are not full: this host or the other is short of CPU",
                 };
                 ConvergenceVerdict::GiveUp(format!("will not converge: {rates}: {needs}{short}"))

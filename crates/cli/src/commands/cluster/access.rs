@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use skein_client::{ControllerClient, ControllerError, ControllerUrl, Credentials, Login};
 use skein_identity::Identity;
 use skein_inventory::ControllersFile;
@@ -39,6 +39,16 @@ pub struct ViewArgs {
 }
 
 impl ViewArgs {
+    /// Returns a client of the controllers, for a command that no agent answers.
+    ///
+    /// # Errors
+    ///
+    /// The agent's view was asked for; no controller is configured, or a file cannot be used.
+    pub fn client(&self) -> anyhow::Result<ControllerClient> {
+        ensure!(!self.local, "--local is for what this host's agent answers: this is for a controller");
+        self.controllers.client()
+    }
+
     /// Returns whether the cluster's view was asked for.
     pub fn names_cluster(&self) -> bool {
         self.cluster || self.controllers.controller.is_some() && !self.local
