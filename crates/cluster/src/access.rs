@@ -85,7 +85,7 @@ impl Controller {
         Answer::Done
     }
 
-    /// Refuses a host in place of one that had guests in another boot. This may be another machine, so its boot does not
+    /// Refuses a host in place of one that had guests in another boot. This may be another machine: its boot does not
     /// prove that the guests have ended.
     fn replacement_refusal(&self, host: &str, known: &HostRecord, boot_id: Option<&str>) -> Option<Answer> {
         let left = self.guests_on(host).len();

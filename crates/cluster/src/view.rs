@@ -8,12 +8,11 @@ use skein_api::cluster::{
 use skein_api::{VmState, VmView};
 
 use crate::answer::Answer;
-use crate::operations::double_words;
 use crate::records::{HostRecord, RuleRecord, VmRecord};
 use crate::rules::{self, Known};
 use crate::state::Controller;
 use crate::tables::Stored;
-use crate::words::{open_words, vms_words};
+use crate::words::{double_words, open_words, vms_words};
 
 /// Returns a VM's state in the cluster, or `None` if the host that says so is not where the VM is.
 pub(crate) fn run_state(state: VmState) -> Option<VmRunState> {

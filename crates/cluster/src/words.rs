@@ -35,6 +35,12 @@ pub(crate) fn vms_words(number: usize, one: &str, more: &str) -> String {
     }
 }
 
+/// Says that a guest runs on one host and on others, and what to do.
+pub(crate) fn double_words(vm: &str, host: &str, others: &[String]) -> String {
+    let others = others.join(" and ");
+    format!("'{vm}' RUNS TWICE, on {host} and {others}: stop one of them at once (on its host: skein vm stop {vm})")
+}
+
 /// Returns an error with its causes, in one line.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut words = error.to_string();

@@ -106,7 +106,7 @@ pub struct JoinRequest {
     pub token: String,
     /// The host's request for a certificate (PKCS #10), as PEM.
     pub signing_request: String,
-    /// The kernel's id of the host's boot (`/proc/sys/kernel/random/boot_id`): the guests of another boot are not there.
+    /// The kernel's id of the host's boot (`/proc/sys/kernel/random/boot_id`): guests of another boot are not there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }

@@ -12,7 +12,7 @@ use crate::records::HostRecord;
 use crate::state::{Controller, PlanPurpose, Planted};
 use crate::time::Now;
 use crate::view::is_guest;
-use crate::words::vms_words;
+use crate::words::{double_words, vms_words};
 
 /// How long after a plan that failed another is asked for, in milliseconds.
 const REPLAN_MS: u64 = 10_000;
@@ -413,12 +413,6 @@ impl Controller {
         }
         self.set_mode(&host, HostRecord { mode, ..of });
     }
-}
-
-/// Says that a guest runs on a host that is drained and elsewhere, and what to do.
-pub(crate) fn double_words(vm: &str, host: &str, others: &[String]) -> String {
-    let others = others.join(" and ");
-    format!("'{vm}' RUNS TWICE, on {host} and {others}: stop one of them at once (on its host: skein vm stop {vm})")
 }
 
 /// Returns why a move was not made.

@@ -44,6 +44,5 @@ mod update;
 mod update_check;
 mod wake;
 
-pub(crate) use advance::double_words;
 pub(crate) use record::{Pending, is_held};
 pub(crate) use start::keeps_state;

@@ -7,7 +7,6 @@ use skein_placement::policy::dynamic::Config;
 use skein_placement::schedule::ConcurrencyLimits;
 use skein_placement_model::cluster::model::{Cluster, HostState};
 
-use super::advance::double_words;
 use super::by_hand::MOVED_BY_HAND;
 use super::record::{Pending, is_failover, refusals, starts};
 use crate::answer::{Answer, NOTHING_BEGUN};
@@ -17,6 +16,7 @@ use crate::records::VmRecord;
 use crate::state::{AskedPlan, Controller, Output, PlanBasis, PlanPurpose, Planted};
 use crate::time::Now;
 use crate::view::above;
+use crate::words::double_words;
 
 impl Controller {
     /// Asks for a plan.

@@ -45,9 +45,6 @@ impl Hand {
 /// How long a controller has run when it is elected, in milliseconds.
 pub const RUNS_MS: u64 = 20_000;
 
-/// How long guests stand still that arrive.
-pub const DOWNTIME_MS: u64 = 21;
-
 pub struct Bench {
     pub controller: Controller,
     pub now: Now,
@@ -357,7 +354,6 @@ impl Bench {
         let (vm, host, to) = self.commanded.remove(&id).expect("it was begun");
         let ended = |role| Migration {
             outcome: Some(Outcome::Moved),
-            downtime_ms: (role == Role::Source).then_some(DOWNTIME_MS),
             ..Migration::new(MigrationId(id), &vm, role, &host, &to)
         };
         let view = self.vms.get_mut(&host).and_then(|vms| vms.get_mut(&vm)).expect("it is there");
@@ -365,7 +361,7 @@ impl Bench {
         let there = VmView { state: VmState::Running, ..view.clone() };
         self.vms.entry(to.clone()).or_default().insert(vm.clone(), there);
         self.report(&to, &[&vm], vec![ended(Role::Target)]);
-        self.report(&host, &[&vm], vec![ended(Role::Source)]);
+        self.report(&host, &[&vm], vec![Migration { downtime_ms: Some(21), ..ended(Role::Source) }]);
     }
 
     /// Has a host have a VM in a state, of 1 GiB.
