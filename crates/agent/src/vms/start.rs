@@ -102,7 +102,6 @@ impl Vms {
         let command = match &launch {
             Launch::Definition(defined) => {
                 let definition = &defined.definition;
-                find_images(definition)?;
                 let prepare = if incoming.is_some() { OwnState::prepare_new } else { OwnState::prepare };
                 prepare(&vm.own, definition).map_err(io_error("what is kept for the guest"))?;
                 tap_devices::plug(definition)?;
@@ -142,18 +141,23 @@ impl Vms {
                     matches!(&error, VmError::Qemu { source: skein_hypervisor::Error::Ended { .. }, .. })
                         && process.was_killed();
                 let _ = process.kill(KILL_TIME);
-                Err(if is_called_off { VmError::CalledOff(vm.name.clone()) } else { error })
+                Err(match missing_image(&launch) {
+                    _ if is_called_off => VmError::CalledOff(vm.name.clone()),
+                    Some(image) => VmError::NoImage(image),
+                    None => error,
+                })
             }
         }
     }
 }
 
-/// Looks for a guest's images: QEMU's own words for a missing one are long.
-fn find_images(definition: &Definition) -> Result<(), VmError> {
-    let cdroms = definition.cdroms.iter().filter_map(|cdrom| cdrom.path.as_ref());
-    let images = definition.disks.iter().map(|disk| &disk.path).chain(cdroms);
+/// Returns an image of a guest that is not there: QEMU's own words for that are long.
+fn missing_image(launch: &Launch) -> Option<PathBuf> {
+    let Launch::Definition(defined) = launch else { return None };
+    let Definition { disks, cdroms, .. } = &defined.definition;
+    let images = disks.iter().map(|disk| &disk.path).chain(cdroms.iter().filter_map(|cdrom| cdrom.path.as_ref()));
     let is_missing = |image: &&PathBuf| fs::metadata(image).is_err_and(|error| error.kind() == ErrorKind::NotFound);
-    images.into_iter().find(is_missing).map_or(Ok(()), |image| Err(VmError::NoImage(image.clone())))
+    images.into_iter().find(is_missing).cloned()
 }
 
 /// Writes into a definition which image its UEFI is, and what its store begins as. From its first start on a guest
