@@ -31,8 +31,8 @@ const LOOKERS_MAX: usize = 512;
 /// Bounds the layers of block devices: LVM on RAID on multipath.
 const LAYERS_MAX: usize = 8;
 
-/// Returns the id of this boot of the host.
-pub(crate) fn boot_id() -> Option<String> {
+/// Returns the kernel's id of this boot of the host (`/proc/sys/kernel/random/boot_id`). `None`: it cannot be read.
+pub fn boot_id() -> Option<String> {
     Some(text("/proc/sys/kernel/random/boot_id").trim().to_owned()).filter(|id| !id.is_empty())
 }
 

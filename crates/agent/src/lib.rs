@@ -90,6 +90,7 @@ pub use channel_keeper::keep_channels;
 pub use controllers::{ControllersError, DEFAULT_CONTROLLER_PORT};
 pub use daemon::{Agent, AgentError, AgentSettings, VmSettings};
 pub use dirs::Dirs;
+pub use host_files::boot_id;
 pub use host_update::UpdateCommands;
 pub use incoming_channels::IncomingChannels;
 pub use migrations::{Offer, OfferError};

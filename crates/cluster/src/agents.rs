@@ -1,5 +1,7 @@
 //! What agents say, and what of it is kept.
 
+use std::collections::BTreeMap;
+
 use skein_api::cluster::{Contact, Move, VmRunState};
 use skein_api::{Hello, HostReport, Migration, MigrationId, Outcome, Refusal, Reply, Role, Term, VmState, VmView};
 
@@ -90,7 +92,7 @@ impl Controller {
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
         let (led, moves_asked) = (report.led, report.moves_asked.clone());
-        let stood_still: Vec<(MigrationId, u64)> =
+        let stood_still: BTreeMap<MigrationId, u64> =
             report.migrations.iter().filter_map(|of| Some((of.id, of.downtime_ms?))).collect();
         let was_closed = observed.closed().is_some();
         let changed = observed.report(report, now.mono_ms);
@@ -132,9 +134,7 @@ impl Controller {
             CommandPurpose::Hurry { .. } => {}
             // An agent that does not know limits sends as fast as before.
             CommandPurpose::Limit => {}
-            CommandPurpose::Reopen => {
-                self.opened(&host, &reply);
-            }
+            CommandPurpose::Reopen => self.opened(&host, &reply),
         }
     }
 
@@ -323,8 +323,8 @@ impl Controller {
         let said = others.filter_map(|other| Some((other, self.said_of(other, name)?)));
         let (guests, off): (Vec<_>, Vec<_>) = said.partition(|(_, state)| is_guest(*state));
         // A VM of that name that is off elsewhere may be an old copy of one that went to a silent host.
-        let is_off_elsewhere = || self.moved_to(host, name).is_none();
-        let other = guests.first().or_else(|| off.first().filter(|_| is_off_elsewhere()));
+        let moved_to = self.moved_to(host, name);
+        let other = guests.first().or_else(|| off.first().filter(|_| moved_to.is_none()));
         match other.map(|(other, _)| ((*other).clone(), self.observed[*other].vms[name].clone())) {
             Some((other, vm)) => self.note_vm(now, &other, &vm),
             None if let Some(found) = self.claimed(name) => {
@@ -332,7 +332,7 @@ impl Controller {
                 let record = VmRecord { host: None, state: VmRunState::Stopped, since: now.wall, ..found };
                 self.tables.put(name, VmRecord { is_claimed: false, ..record });
             }
-            None if let Some((target, migration)) = self.moved_to(host, name) => {
+            None if let Some((target, migration)) = moved_to => {
                 let Some(found) = self.tables.vms.get(name).map(|found| found.value.clone()) else { return };
                 let state = found.state;
                 self.missing.remove(name);

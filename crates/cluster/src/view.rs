@@ -216,9 +216,7 @@ impl Controller {
     pub(crate) fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
         let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
         let reporting = reporting.map(|(host, observed)| {
-            // In a migration the source may not have told yet that its guest is gone.
-            let is_here = |vm: &&VmView| run_state(vm.state).is_some_and(is_live) && vm.migration.is_none();
-            let running = observed.vms.values().filter(is_here);
+            let running = observed.vms.values().filter(|vm| runs_here(vm));
             (host.as_str(), running.map(|vm| vm.name.as_str()))
         });
         // The records tell one host of each guest: only of a guest that runs elsewhere, too, more has to be found.
@@ -245,10 +243,8 @@ impl Controller {
 
     /// Returns the hosts beside its own that report that a guest runs there. `None`: there is none.
     fn also_runs_on(&self, vm: &str, own: &str) -> Option<Vec<String>> {
-        let runs_on = |host: &str| {
-            let view = self.reporting(host).and_then(|observed| observed.vms.get(vm));
-            view.is_some_and(|view| run_state(view.state).is_some_and(is_live) && view.migration.is_none())
-        };
+        let runs_on =
+            |host: &str| self.reporting(host).and_then(|observed| observed.vms.get(vm)).is_some_and(runs_here);
         let others = self.untold.iter().filter(|(host, of)| of == vm && host != own && runs_on(host));
         let others: Vec<String> = others.map(|(host, _)| host.clone()).collect();
         (!others.is_empty() && runs_on(own)).then_some(others)
@@ -352,6 +348,12 @@ pub(crate) fn above(after: &str) -> (std::ops::Bound<String>, std::ops::Bound<St
 /// Returns whether a guest is there for sure, where a host says so that reports.
 pub(crate) fn is_live(state: VmRunState) -> bool {
     matches!(state, VmRunState::Running | VmRunState::Paused)
+}
+
+/// Returns whether a guest runs for sure on the host that says so. In a migration the source may not have told yet that
+/// its guest is gone.
+fn runs_here(vm: &VmView) -> bool {
+    run_state(vm.state).is_some_and(is_live) && vm.migration.is_none()
 }
 
 /// Returns whether a guest is not a host's yet that says so of it, or not any more.

@@ -1,5 +1,7 @@
 //! Moves: which begin, and what becomes of them.
 
+use std::collections::BTreeMap;
+
 use skein_api::cluster::{Contact, HostMode, Move, MoveState, Operation, OperationKind, OperationState, VmRunState};
 use skein_api::{
     FailureReason, HoldOptions, MigrateOptions, Migration, MigrationId, Outcome, Reply, Request, Severity, VmState,
@@ -439,13 +441,18 @@ impl Controller {
     }
 
     /// Tells how long guests stood still whose source says so after its target has said that they came.
-    pub(crate) fn note_downtimes(&mut self, stood_still: &[(MigrationId, u64)]) {
-        for (id, downtime_ms) in stood_still {
-            let is_told = |of: &Move| of.migration == Some(*id) && of.state == MoveState::Done;
-            let is_new = |of: &Move| is_told(of) && of.downtime_ms.is_none();
-            let found = self.tables.operations.values().rev().find(|found| found.value.moves.iter().any(is_new));
-            let Some(mut operation) = found.map(|found| found.value.clone()) else { continue };
-            operation.moves.iter_mut().filter(|of| is_new(of)).for_each(|of| of.downtime_ms = Some(*downtime_ms));
+    pub(crate) fn note_downtimes(&mut self, stood_still: &BTreeMap<MigrationId, u64>) {
+        if stood_still.is_empty() {
+            return;
+        }
+        let told = |of: &Move| {
+            let is_new = of.state == MoveState::Done && of.downtime_ms.is_none();
+            stood_still.get(&of.migration.filter(|_| is_new)?).copied()
+        };
+        let found = self.tables.operations.values().map(|found| &found.value);
+        let found: Vec<Operation> = found.filter(|of| of.moves.iter().any(|of| told(of).is_some())).cloned().collect();
+        for mut operation in found {
+            operation.moves.iter_mut().for_each(|of| of.downtime_ms = told(of).or(of.downtime_ms));
             self.tables.put(&operation.id.clone(), operation);
         }
     }

@@ -68,13 +68,20 @@ impl Controller {
         // One that a person may have moved away is where that leads.
         let may_be_here = |vm: &VmRecord| is_guest(vm.state) && vm.definition.is_some() && vm.move_by_hand.is_none();
         let guests = self.tables.vms_of(host).filter(|(_, vm)| may_be_here(vm));
-        let guests: Vec<(String, VmRecord)> = guests.map(|(name, vm)| (name.to_owned(), vm.clone())).collect();
-        for (name, vm) in guests {
-            self.tables.put(&name, VmRecord { is_ended: true, ..vm });
-        }
+        let guests: Vec<String> = guests.map(|(name, _)| name.to_owned()).collect();
+        self.note_ended(&guests);
         if !vms.is_empty() {
             let kind = OperationKind::Autostart { host: host.to_owned(), vms };
             self.begin_operation(now, kind, OperationState::Planning, NOBODY);
+        }
+    }
+
+    /// Notes that guests ended with their host, which has not said since that it has the VMs.
+    pub(super) fn note_ended(&mut self, vms: &[String]) {
+        for vm in vms {
+            if let Some(found) = self.tables.vms.get(vm).map(|found| found.value.clone()) {
+                self.tables.put(vm, VmRecord { is_ended: true, ..found });
+            }
         }
     }
 

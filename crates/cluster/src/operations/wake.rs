@@ -8,7 +8,7 @@ use skein_api::cluster::{Contact, Operation, OperationKind, OperationState, Powe
 use super::fence::{LATE_MS, READ_WITHIN_MS, off_within_ms};
 use crate::answer::Answer;
 use crate::ask::no_host;
-use crate::records::{HostRecord, VmRecord};
+use crate::records::HostRecord;
 use crate::state::{Controller, PowerAction, PowerPurpose, PowerResult, PowerRun};
 use crate::time::Now;
 use crate::words::{NOBODY, open_words};
@@ -196,11 +196,7 @@ impl Controller {
         let contact = self.tables.hosts.get(host).map(|found| found.value.contact);
         if attempts > 0 && contact.is_some_and(Contact::is_off) {
             // Its guests had ended, and are started again once it is there.
-            for vm in self.lost_guests(host) {
-                if let Some(found) = self.tables.vms.get(&vm).map(|found| found.value.clone()) {
-                    self.tables.put(&vm, VmRecord { is_ended: true, ..found });
-                }
-            }
+            self.note_ended(&self.lost_guests(host));
             self.set_contact(now, host, Contact::Lost);
         }
     }

@@ -255,12 +255,11 @@ fn joined(args: &Joining, dir: &Path) -> anyhow::Result<Identity> {
 
 /// Has a key signed by the controller.
 fn signed(args: &Joining, request: IdentityRequest) -> anyhow::Result<Identity> {
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let ask = JoinRequest {
         host: request.name().to_owned(),
         token: args.token.to_string(),
         signing_request: request.pem()?,
-        boot_id: boot_id.map(|id| id.trim().to_owned()),
+        boot_id: skein_agent::boot_id(),
     };
     let credentials = Credentials::Nothing { ca: args.token.ca };
     let answer = ControllerClient::new(vec![args.url.clone()], &credentials)?.join(&ask);
