@@ -421,6 +421,14 @@ impl SourceHandover {
         self.why
     }
 
+    /// Takes in that a person called the migration off at the target. The channels that end with it may have been seen
+    /// before the target's report.
+    pub(crate) fn note_cancelled_there(&mut self) {
+        if self.why == Some(FailureReason::MigrationFailed) {
+            self.why = Some(FailureReason::TargetRefused);
+        }
+    }
+
     /// Returns whether the guest is paused and this end can do nothing about it: an alarm.
     pub fn is_in_doubt(&self) -> bool {
         self.in_doubt

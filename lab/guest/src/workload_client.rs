@@ -295,10 +295,14 @@ mod tests {
         assert_eq!(agent.verify(AMPLE).unwrap_err().to_string(), "the guest refuses: not ready");
         let silent = agent.request("status", Duration::from_millis(20)).unwrap_err();
         assert_eq!(silent.to_string(), "the guest did not answer status within 20 ms");
-        let flood = std::thread::spawn(move || guest.write_all(&vec![b'a'; LINE_BYTES_MAX + 5000]));
+        // The guest's end stays open: a command to a channel that is closed would fail before the flood is read.
+        let flood = std::thread::spawn(move || {
+            let _ = guest.write_all(&vec![b'a'; LINE_BYTES_MAX + 5000]);
+            guest
+        });
         assert!(agent.request("status", AMPLE).unwrap_err().to_string().contains("a line of more than"));
         drop(agent);
-        let _ = flood.join();
+        drop(flood.join());
         let (mut agent, guest) = pair();
         drop(guest);
         assert!(agent.status().is_err());

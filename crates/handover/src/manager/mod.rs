@@ -213,6 +213,9 @@ impl<O: Clone + PartialEq> Manager<O> {
                     self.actions.push_back(Action::Event(id, MigrationEvent::Reported { report, detail }));
                 }
                 source.handle(SourceInput::Report(report));
+                if why == Some(FailureReason::Cancelled) {
+                    source.note_cancelled_there();
+                }
                 self.settle(id);
             }
         }

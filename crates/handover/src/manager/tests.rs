@@ -99,6 +99,27 @@ fn the_reason_of_a_target_stands_against_what_follows_from_it() {
 }
 
 #[test]
+fn channels_that_end_before_the_word_of_who_called_it_off_there_are_not_the_reason() {
+    let told = |why| {
+        let mut manager = sending();
+        let follows = Input::Detail(ID, "the target does not wait for this migration any more".into());
+        let report = Message::Report {
+            id: ID,
+            report: Report::Refusing,
+            why: Some(why),
+            detail: "words".into(),
+            last_words: String::new(),
+        };
+        let failed = Input::Source(ID, SourceInput::MigrationFailed);
+        fed(&mut manager, [follows, failed, Input::Message("b".into(), report)]);
+        let summary = manager.summary(ID).unwrap();
+        (summary.why, summary.detail)
+    };
+    assert_eq!(told(FailureReason::Cancelled), (Some(FailureReason::TargetRefused), "words".into()));
+    assert_eq!(told(FailureReason::QemuEnded).0, Some(FailureReason::MigrationFailed), "which may follow from that");
+}
+
+#[test]
 fn what_a_qemu_says_that_a_person_had_ended_is_no_reason() {
     let said = || Input::LastWords(ID, "terminating on signal 15".into());
     let mut manager = sending();
