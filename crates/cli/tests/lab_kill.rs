@@ -333,7 +333,8 @@ impl World {
 ///
 /// Why that is not certain yet.
 fn resolved(cluster: &Cluster, id: MigrationId, source: &str, target: &str) -> Result<Option<String>, String> {
-    let soon = Duration::from_secs(2);
+    // On a busy machine an agent that has resolved all may still take a while to say so.
+    let soon = Duration::from_secs(10);
     let mut known = BTreeMap::new();
     let mut outcomes = Vec::new();
     for host in [source, target] {
