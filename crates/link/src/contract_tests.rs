@@ -1,5 +1,6 @@
-//! Tests what every link promises, with each link: TCP without TLS and with TLS, there with each cipher of records, and
-//! the fake with an order and without.
+//! Tests what every link promises, with each link: TCP without TLS and with TLS, there with each cipher of records;
+//! RDMA over a fake, with and without immediate data, with and without an order; and the fake of TCP with an order and
+//! without.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use skein_fabric::fake::{FakeAbilities, FakeFabric};
 use skein_identity::{CipherPolicy, ClusterCa, Validity};
 
 use crate::fake::{FAKE_CAPS, FakeNetwork};
@@ -16,6 +18,7 @@ use crate::link::{
 };
 use crate::listen::{Listeners, Security};
 use crate::pieces::Patience;
+use crate::rdma;
 use crate::tcp::{TcpLink, TcpListeners, TlsLink};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -28,6 +31,8 @@ struct Bench {
     listeners: Arc<dyn Listeners>,
     security: Security,
     at: SocketAddr,
+    /// The rail that connections move to after their handshake.
+    rail: Option<FakeFabric>,
 }
 
 fn benches() -> Vec<Bench> {
@@ -42,7 +47,7 @@ fn benches() -> Vec<Bench> {
         let listeners = TcpListeners::new(skein_identity::server_config(&accepts));
         let port = listeners.listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
         let at = ([127, 0, 0, 1], port).into();
-        Bench { name, link, listeners: Arc::new(listeners), security, at }
+        Bench { name, link, listeners: Arc::new(listeners), security, at, rail: None }
     };
     let fake = |name, ordered| {
         let network = FakeNetwork::new(Caps { ordered, ..FAKE_CAPS }, 7);
@@ -50,7 +55,7 @@ fn benches() -> Vec<Bench> {
         let listeners = b.listeners();
         let port = listeners.listen("0.0.0.0:0".parse().unwrap(), None).unwrap();
         let (link, security) = (Box::new(a.link(Security::Encrypted)), Security::Encrypted);
-        Bench { name, link, listeners: Arc::new(listeners), security, at: ([10, 0, 0, 2], port).into() }
+        Bench { name, link, listeners: Arc::new(listeners), security, at: ([10, 0, 0, 2], port).into(), rail: None }
     };
     vec![
         tcp(CipherPolicy::Auto, "TCP", Security::Plain),
@@ -58,7 +63,15 @@ fn benches() -> Vec<Bench> {
         tcp(CipherPolicy::Aegis, "TLS with AEGIS-128X2", Security::Encrypted),
         fake("fake", true),
         fake("fake without order", false),
+        Bench { rail: faked(true, false), ..tcp(CipherPolicy::Auto, "RDMA", Security::Plain) },
+        Bench { rail: faked(true, true), ..tcp(CipherPolicy::AesGcm, "RDMA with AES-128-GCM", Security::Encrypted) },
+        Bench { rail: faked(false, false), ..tcp(CipherPolicy::Aegis, "RDMA with AEGIS-128X2", Security::Encrypted) },
     ]
+}
+
+/// Returns a fabric whose writes carry immediate data or not, and whose operations end in order or not.
+fn faked(immediates: bool, ordered: bool) -> Option<FakeFabric> {
+    Some(FakeFabric::new(FakeAbilities { immediates, ordered }, 7))
 }
 
 impl Bench {
@@ -79,7 +92,24 @@ impl Bench {
 
     fn connect(&self) -> (Connection, Connection) {
         let (a, b) = self.dial();
-        (a.split().unwrap(), b.split().unwrap())
+        thread::scope(|scope| {
+            let other = scope.spawn(|| split(b, self.rail.as_ref()));
+            (split(a, self.rail.as_ref()), other.join().unwrap())
+        })
+    }
+
+    /// Returns what the link's connections promise.
+    fn caps(&self) -> Caps {
+        let caps = self.link.caps();
+        self.rail.as_ref().map_or(caps, |_| rdma::caps(caps))
+    }
+}
+
+/// Takes a connection apart, on a rail if it moves to one.
+fn split(pending: Box<dyn Pending>, rail: Option<&FakeFabric>) -> Connection {
+    match rail {
+        Some(rail) => rdma::split(pending, rail.endpoint()).unwrap(),
+        None => pending.split().unwrap(),
     }
 }
 
@@ -124,14 +154,16 @@ fn messages_arrive_before_and_after_the_split() {
         b.receive(&mut hello).unwrap();
         assert_eq!(&hello, b"hello");
         b.send(b"welcome").unwrap();
-        let to_a = b.split().unwrap();
-        assert_eq!(to_a.cipher, bench.name.strip_prefix("TLS with "), "{}", bench.name);
+        let rail = bench.rail.clone();
+        let to_a = thread::spawn(move || split(b, rail.as_ref()));
         let data = pattern(1_000_003);
         let sent = data.clone();
+        let ciphers = ["TLS with ", "RDMA with "].iter().find_map(|kind| bench.name.strip_prefix(kind));
         // The message goes right behind the welcome, before the other end has read the welcome.
         let sending = thread::spawn(move || {
             // The reader reads everything, up to the end of the connection.
-            let mut to_a = to_a;
+            let mut to_a = to_a.join().unwrap();
+            assert_eq!(to_a.cipher, ciphers);
             for pieces in sent.chunks(100_000) {
                 let mut messages = pieces.chunks(33_000).map(message).collect();
                 to_a.writer.push(&mut messages).unwrap();
@@ -145,11 +177,11 @@ fn messages_arrive_before_and_after_the_split() {
         let mut welcome = [0; 7];
         a.receive(&mut welcome).unwrap();
         assert_eq!(&welcome, b"welcome");
-        let mut from_b = a.split().unwrap();
+        let mut from_b = split(a, bench.rail.as_ref());
         let lengths = || data.chunks(100_000).flat_map(|pieces| pieces.chunks(33_000));
         let (mut received, mut next, mut late) = (vec![0; data.len()], 0, 0);
         for _ in lengths() {
-            let (position, body) = receive(&mut *from_b.reader).unwrap();
+            let (position, body) = receive(&mut *from_b.reader).unwrap_or_else(|end| panic!("{}: {end:?}", bench.name));
             let position = match position {
                 Position::Next => next,
                 Position::At(position) => position as usize,
@@ -165,7 +197,9 @@ fn messages_arrive_before_and_after_the_split() {
             received[at..at + body.len()].copy_from_slice(&body);
         }
         assert!(received == data, "{}", bench.name);
-        assert_eq!(late == 0, bench.link.caps().ordered, "{}: {late} messages were overtaken", bench.name);
+        // A rail promises no order, and has one where nothing takes it away.
+        assert!(late == 0 || !bench.caps().ordered, "{}: {late} messages were overtaken", bench.name);
+        assert!(late > 0 || bench.name != "fake without order");
         sending.join().unwrap();
         assert!(matches!(receive(&mut *from_b.reader), Err(LinkEnd::Closed)), "{}", bench.name);
     }
@@ -387,5 +421,103 @@ mod of_the_fake {
         let small = Dial { packet_bytes: Some(1400), ..to };
         let unanswered = link.probe(&small, &probe, Duration::from_millis(10)).unwrap();
         assert_eq!(unanswered, PacketProbe::Unanswered);
+    }
+}
+
+/// Tests of RDMA alone: what a rail or a peer does that breaks a connection.
+mod of_rails {
+    use skein_fabric::{Completion, FabricError};
+
+    use super::*;
+
+    fn bench(fabric: &FakeFabric) -> Bench {
+        let found = benches().into_iter().find(|bench| bench.name == "RDMA").unwrap();
+        Bench { rail: Some(fabric.clone()), ..found }
+    }
+
+    fn fabric() -> FakeFabric {
+        FakeFabric::new(FakeAbilities { immediates: true, ordered: false }, 3)
+    }
+
+    /// Returns how the reader and the writer of an end find the connection's end.
+    fn found(end: Connection) -> [LinkEnd; 2] {
+        let Connection { mut reader, mut writer, shutdown: _shutdown, .. } = end;
+        let read = receive(&mut *reader).unwrap_err();
+        let written = loop {
+            if let Err(end) = writer.push(&mut vec![message(b"late")]).and_then(|()| writer.flush(Patience::Wait)) {
+                break end;
+            }
+        };
+        [read, written]
+    }
+
+    #[test]
+    fn a_rail_that_is_cut_fails_at_the_end_that_uses_it() {
+        let fabric = fabric();
+        let (mut a, _b) = bench(&fabric).connect();
+        fabric.cut();
+        a.writer.push(&mut vec![message(b"lost")]).unwrap();
+        let _ = a.writer.flush(Patience::Try);
+        let ends = found(a);
+        assert!(matches!(ends, [LinkEnd::Failed(_), LinkEnd::Failed(_)]), "{ends:?}");
+    }
+
+    #[test]
+    fn what_no_provider_and_no_peer_may_say_ends_the_connection() {
+        let why = FabricError::Misbehaves("a completion that failed".into());
+        for lie in [
+            // No slot has the number, and nothing was written into the slot that has.
+            Completion::Written { token: None, immediate: 64 },
+            Completion::Written { token: None, immediate: u32::MAX },
+            Completion::Written { token: None, immediate: 3 },
+            // Nothing of these was begun.
+            Completion::Done { token: 5 },
+            Completion::Done { token: u64::MAX },
+            Completion::Received { token: 1 << 16, bytes: 1 << 40 },
+            Completion::Received { token: 2 << 16, bytes: 3 },
+            Completion::Failed { token: None, why },
+        ] {
+            let fabric = fabric();
+            let (a, b) = bench(&fabric).connect();
+            fabric.lie(&lie);
+            for end in [a, b] {
+                let ends = found(end);
+                // One of both ends may find the other gone.
+                let is_over = |end: &LinkEnd| matches!(end, LinkEnd::Failed(_)) || end.is_by_peer();
+                assert!(ends.iter().all(is_over), "{lie:?}: {ends:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_writer_whose_rail_is_stuck_waits_until_it_is_given_up() {
+        let fabric = fabric();
+        let (a, _b) = bench(&fabric).connect();
+        fabric.get_stuck();
+        let Connection { mut writer, shutdown, reader: _reader, .. } = a;
+        let writing = thread::spawn(move || {
+            loop {
+                writer.push(&mut vec![message(&[0; 100_000])]).unwrap();
+                if let Err(end) = writer.flush(Patience::Wait) {
+                    return end;
+                }
+            }
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!writing.is_finished());
+        shutdown.abort();
+        assert!(matches!(writing.join().unwrap(), LinkEnd::GivenUp));
+    }
+
+    #[test]
+    fn rails_that_do_not_join_are_told() {
+        let other_kind = faked(false, false).unwrap();
+        let bench = bench(&fabric());
+        let (a, b) = bench.dial();
+        let other = thread::spawn(move || rdma::split(b, other_kind.endpoint()).err().unwrap().to_string());
+        let here = rdma::split(a, bench.rail.as_ref().unwrap().endpoint()).err().unwrap().to_string();
+        let there = other.join().unwrap();
+        assert_eq!(here, "the rails of both ends are of different kinds: fake here, fake without immediates there");
+        assert_eq!(there, "the rails of both ends are of different kinds: fake without immediates here, fake there");
     }
 }

@@ -26,6 +26,7 @@ pub mod fake;
 mod link;
 mod listen;
 mod pieces;
+pub mod rdma;
 pub mod tcp;
 pub mod tls_record;
 

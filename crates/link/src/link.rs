@@ -6,9 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
+use skein_fabric::FabricError;
 use thiserror::Error;
 
 use crate::pieces::Patience;
+use crate::tls_record::MessageProtection;
 
 /// The capabilities of a link. A session asks for capabilities, and never which link it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +144,12 @@ pub enum LinkError {
     /// The peer is a member of the cluster, but its certificate says too little.
     #[error("the peer's identity is of no use")]
     Peer(#[source] skein_identity::PeerError),
+    /// The rails of both ends do not join.
+    #[error("{0}")]
+    NoRail(String),
+    /// The rail cannot be used.
+    #[error("the rail cannot be used: {0}")]
+    Rail(#[from] FabricError),
     /// The deadline passed.
     #[error("the other end did not finish the handshake within {} s", .0.as_secs_f64())]
     Late(Duration),
@@ -251,6 +259,16 @@ pub trait Pending: Send {
     /// # Errors
     /// The system refuses the marks. The connection goes on without them.
     fn mark(&mut self, class: TrafficClass) -> io::Result<()>;
+
+    /// Returns the protection of messages that do not travel over this connection. `None`: the connection is not
+    /// encrypted.
+    ///
+    /// # Errors
+    /// The handshake is not over, or the cipher has no such protection.
+    #[doc(hidden)]
+    fn message_protection(&self) -> Result<Option<MessageProtection>, LinkError> {
+        Ok(None)
+    }
 
     /// Takes the connection apart, for two threads and for what has to end it. From now on there is no deadline.
     ///

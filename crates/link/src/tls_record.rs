@@ -15,8 +15,8 @@ mod key;
 use std::io;
 use std::ops::Range;
 
-use aws_lc_rs::aead::AES_128_GCM;
-use rustls::SupportedCipherSuite;
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, CHACHA20_POLY1305};
+use rustls::{CipherSuite, SupportedCipherSuite};
 use skein_identity::RecordCipher;
 
 use self::key::{APPLICATION_DATA, DoesNotOpen, Key, TAG_BYTES};
@@ -83,6 +83,102 @@ fn aegis_protection(connection: &rustls::Connection) -> Result<(Seal, RecordOpen
         rustls::Connection::Server(_) => (server, client),
     };
     Ok((Seal::new(sealing, 0, AEGIS_RECORDS), RecordOpener::new(opening, 0)))
+}
+
+/// Bounds the messages of a key of a suite: of 17 * 2^10 blocks of AES each at most, so that there are fewer blocks
+/// than in as many records of TLS as AES-GCM may protect, 2^24.5 of 2^10 blocks (RFC 8446, section 5.5).
+const SUITE_MESSAGES: u64 = 1 << 20;
+/// Bounds a message, in bytes.
+const MESSAGE_BYTES_MAX: usize = 17 << 14;
+/// Names what keys of messages are exported for.
+const MESSAGE_LABEL: &[u8] = b"EXPERIMENTAL-skein-messages";
+/// Says what protection adds to a message.
+pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 1 + TAG_BYTES;
+
+/// Both directions' protection of messages that arrive in any order.
+pub struct MessageProtection {
+    pub(crate) seal: MessageSeal,
+    pub(crate) open: MessageOpener,
+}
+
+/// Returns both directions' protection of messages, with the cipher that the ends of a finished handshake agreed on.
+/// Exported are key and nonce mask of what the client sends, then those of what the server sends.
+pub(crate) fn message_protection(connection: &rustls::Connection) -> Result<MessageProtection, rustls::Error> {
+    let unfinished = rustls::Error::HandshakeNotComplete;
+    let (suite, cipher) =
+        connection.negotiated_cipher_suite().zip(skein_identity::record_cipher(connection)).ok_or(unfinished)?;
+    let exported = connection.export_keying_material([0; 128], MESSAGE_LABEL, Some(AEGIS_CONTEXT))?;
+    let [client, server] = [&exported[..64], &exported[64..]].map(|own| match cipher {
+        RecordCipher::Aegis128X2 => {
+            let part = |at: usize| std::array::from_fn(|i| own[at + i]);
+            Some((Key::Aegis128X2 { key: part(0), iv: part(16) }, AEGIS_RECORDS))
+        }
+        RecordCipher::OfSuite(_) => {
+            let algorithm = match suite.suite() {
+                CipherSuite::TLS13_AES_128_GCM_SHA256 => &AES_128_GCM,
+                CipherSuite::TLS13_AES_256_GCM_SHA384 => &AES_256_GCM,
+                CipherSuite::TLS13_CHACHA20_POLY1305_SHA256 => &CHACHA20_POLY1305,
+                _ => return None,
+            };
+            Key::of_suite(algorithm, &own[..algorithm.key_len()], &own[32..44]).map(|key| (key, SUITE_MESSAGES))
+        }
+    });
+    let unknown = || rustls::Error::General("a cipher without protection of messages here".into());
+    let (client, server) = (client.ok_or_else(unknown)?, server.ok_or_else(unknown)?);
+    let (own, peers) = match connection {
+        rustls::Connection::Client(_) => (client, server),
+        rustls::Connection::Server(_) => (server, client),
+    };
+    let seal = MessageSeal { key: own.0, next: 0, worn_from: own.1 / 2, limit: own.1 };
+    Ok(MessageProtection { seal, open: MessageOpener { key: peers.0 } })
+}
+
+/// Seals messages.
+pub(crate) struct MessageSeal {
+    key: Key,
+    /// The least number that was not used.
+    next: u64,
+    worn_from: u64,
+    limit: u64,
+}
+
+impl MessageSeal {
+    /// Seals the message at the beginning of `body`, which has [`MESSAGE_OVERHEAD_BYTES`] more, under a number that is
+    /// larger than those before.
+    ///
+    /// # Errors
+    /// The number was used, or the key has protected as many messages as it may.
+    pub(crate) fn seal_in_place(&mut self, number: u64, header: &[u8], body: &mut [u8]) -> io::Result<()> {
+        if number < self.next || number >= self.limit || body.len() > MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES {
+            return Err(io::Error::other("the key of a connection protects no such message"));
+        }
+        self.next = number + 1;
+        self.key.seal_in_place(number, header, body).map_err(io::Error::other)
+    }
+
+    /// Returns whether half of what the key may protect is used up.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.next >= self.worn_from
+    }
+}
+
+/// Opens messages. Whether a number has come before is their reader's to know.
+pub(crate) struct MessageOpener {
+    key: Key,
+}
+
+impl MessageOpener {
+    /// Opens a message into `out`, which may be longer. Returns how long the message is.
+    ///
+    /// # Errors
+    /// The message is none of the peer's, or something changed it.
+    pub(crate) fn open(&self, number: u64, header: &[u8], body: &[u8], out: &mut [u8]) -> io::Result<usize> {
+        let changed = || io::Error::new(io::ErrorKind::InvalidData, "a message was damaged or changed on its way");
+        let bytes = body.len().checked_sub(MESSAGE_OVERHEAD_BYTES).ok_or_else(changed)?;
+        let out = out.get_mut(..=bytes).ok_or_else(changed)?;
+        self.key.open(number, header, body, out).map_err(|_| changed())?;
+        if out[bytes] == APPLICATION_DATA { Ok(bytes) } else { Err(changed()) }
+    }
 }
 
 /// The numbers of a key's records. Each number is given once (RFC 8446, section 5.3: they must not wrap).

@@ -13,7 +13,7 @@ use super::halves::{
     PlainReader, PlainWriter, SharedSocket, SocketBuffer, SocketShutdown, TlsReader, TlsWriter, WRITE_WAIT,
 };
 use crate::link::{Caps, Connection, LinkError, Memory, Pending, TrafficClass};
-use crate::tls_record::{self, HEADER_BYTES, Unseal};
+use crate::tls_record::{self, HEADER_BYTES, MessageProtection, Unseal};
 
 /// Holds what TCP promises.
 pub(super) const PLAIN_CAPS: Caps = Caps {
@@ -244,6 +244,15 @@ impl Pending for PendingConnection {
         }
         // By the code point the kernel has set another priority (ip(7)).
         Ok(setsockopt(socket, sockopt::Priority, &i32::from(class.priority))?)
+    }
+
+    fn message_protection(&self) -> Result<Option<MessageProtection>, LinkError> {
+        match &self.security {
+            Security::Plain => Ok(None),
+            Security::Tls { connection, .. } => {
+                Ok(Some(tls_record::message_protection(connection).map_err(LinkError::Tls)?))
+            }
+        }
     }
 
     fn split(self: Box<Self>) -> Result<Connection, LinkError> {

@@ -1,0 +1,271 @@
+//! Says what a fabric is: memory that both ends' NICs reach, and the endpoints that move it.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::memory::{Buffer, Memory};
+
+/// What went wrong with a fabric.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FabricError {
+    /// The library is not there, or cannot be used.
+    #[error("{0}")]
+    NoLibrary(String),
+    /// A call of the library failed.
+    #[error("{call}: {words} ({code})")]
+    Call {
+        /// The call, as libfabric names it.
+        call: &'static str,
+        /// The error's number: errno, or libfabric's own from 256 on.
+        code: i32,
+        /// The number in libfabric's words.
+        words: String,
+    },
+    /// Memory cannot be had.
+    #[error("no memory: {0}")]
+    NoMemory(String),
+    /// The library said something that makes no sense.
+    #[error("the provider misbehaves: {0}")]
+    Misbehaves(String),
+}
+
+/// What a rail's provider can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// The provider's name: `verbs;ofi_rxm`, `efa`, `tcp;ofi_rxm`.
+    pub provider: String,
+    /// The protocol on the wire and its version. Both ends must have the same.
+    pub protocol: (u32, u32),
+    /// The name of the device.
+    pub device: String,
+    /// How many bytes of immediate data come with a write. Below 4: none that is of use, as with iWARP.
+    pub immediate_bytes: usize,
+    /// How many bytes a single operation moves at most.
+    pub operation_bytes_max: usize,
+}
+
+impl Abilities {
+    /// Returns whether a write can carry four bytes of immediate data.
+    pub fn has_immediates(&self) -> bool {
+        self.immediate_bytes >= 4
+    }
+}
+
+/// Who may use registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Operations of this end alone.
+    Local,
+    /// The peer, too, who knows the key: it reads and writes.
+    Remote,
+}
+
+/// Memory that a rail has registered, until this is dropped and no operation uses the memory.
+pub trait Region: Send + Sync {
+    /// Returns the memory.
+    fn memory(&self) -> &dyn Memory;
+
+    /// Returns where the memory lies for the peer.
+    fn remote(&self) -> RemoteMemory;
+
+    /// Lets an implementation have its own type back.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+impl fmt::Debug for dyn Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region").field("bytes", &self.memory().bytes()).finish_non_exhaustive()
+    }
+}
+
+/// A part of registered memory.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    region: Arc<dyn Region>,
+    range: Range<usize>,
+}
+
+impl Slice {
+    /// Returns the part of the region. `None`: the region is not as long.
+    pub fn new(region: Arc<dyn Region>, range: Range<usize>) -> Option<Slice> {
+        (range.start <= range.end && range.end <= region.memory().bytes()).then_some(Slice { region, range })
+    }
+
+    /// Returns the region.
+    pub fn region(&self) -> &Arc<dyn Region> {
+        &self.region
+    }
+
+    /// Returns which bytes of the region these are.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Returns how many bytes these are.
+    pub fn bytes(&self) -> usize {
+        self.range.len()
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        // SAFETY: the range lies within the region's memory, as `new` checked.
+        unsafe { self.region.memory().address().as_ptr().add(self.range.start) }
+    }
+}
+
+/// A part of registered memory that nothing else at this end refers to.
+#[derive(Debug)]
+pub struct Slot(Slice);
+
+impl Slot {
+    /// Registers fresh memory, and returns that in slots of `bytes` bytes, with where the first lies for the peer.
+    ///
+    /// # Errors
+    /// As [`Endpoint::register`], or there is no memory.
+    pub fn register(
+        endpoint: &dyn Endpoint,
+        count: usize,
+        bytes: usize,
+        access: Access,
+        key: u64,
+    ) -> Result<(Vec<Slot>, RemoteMemory), FabricError> {
+        let no_memory = |error: std::io::Error| FabricError::NoMemory(error.to_string());
+        let buffer = Buffer::new(count.saturating_mul(bytes)).map_err(no_memory)?;
+        let region = endpoint.register(Arc::new(buffer), access, key)?;
+        let slot = |i: usize| Slot(Slice { region: region.clone(), range: i * bytes..(i + 1) * bytes });
+        Ok(((0..count).map(slot).collect(), region.remote()))
+    }
+
+    /// Returns the slot's first bytes, for an operation. The slot has as many.
+    pub fn first(&self, bytes: usize) -> Slice {
+        assert!(bytes <= self.0.bytes(), "{bytes} bytes of a slot of {}", self.0.bytes());
+        Slice { region: self.0.region.clone(), range: self.0.range.start..self.0.range.start + bytes }
+    }
+
+    /// Returns the bytes. No operation of this end may write them now. From a peer that breaks the protocol, bytes may
+    /// come that change meanwhile.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped and readable for as long as the region lives, and no other slot has these bytes. A peer that
+        // breaks the protocol can change them; they are only copied, or opened under a tag.
+        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.bytes()) }
+    }
+
+    /// Returns the bytes, to be written. No operation may use them now.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`.
+        unsafe { std::slice::from_raw_parts_mut(self.0.address(), self.0.bytes()) }
+    }
+}
+
+/// Memory of the peer that the peer has registered for this end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    /// The address of its first byte: a virtual address there, or 0 where the provider counts from the region's begin.
+    pub address: u64,
+    /// The key that the peer's NIC asks for.
+    pub key: u64,
+}
+
+/// What became of a try to begin an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Begun {
+    /// The operation is under way. A completion will say how it ended.
+    Yes,
+    /// There is no room now: take completions, and try again.
+    Busy,
+}
+
+/// What an endpoint reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// An operation of this end is done. Its memory may be used again; what was written is in the peer's memory.
+    Done {
+        /// The token that the operation was begun with.
+        token: u64,
+    },
+    /// An operation of this end failed. The connection to the peer is of no use any more.
+    Failed {
+        /// The token that the operation was begun with; `None`: not known.
+        token: Option<u64>,
+        /// Why it failed.
+        why: FabricError,
+    },
+    /// A message of the peer has arrived.
+    Received {
+        /// The token that the receive was begun with.
+        token: u64,
+        /// How long the message is.
+        bytes: usize,
+    },
+    /// The peer has written into this end's memory, and sent this along.
+    Written {
+        /// The token of the receive that this used up, with providers that use one up.
+        token: Option<u64>,
+        /// The immediate data. A claim of the peer.
+        immediate: u32,
+    },
+}
+
+/// An endpoint of a rail, for operations with one peer. All calls return at once, but [`Self::wait`].
+///
+/// No order is promised, neither of operations nor of their completions (EFA has none).
+pub trait Endpoint: Send + Sync {
+    /// Returns what the provider can do.
+    fn abilities(&self) -> &Abilities;
+
+    /// Returns the name by which a peer finds this endpoint.
+    fn name(&self) -> &[u8];
+
+    /// Names the peer. Once, before the first operation.
+    ///
+    /// # Errors
+    /// The name is none of this provider's.
+    fn connect(&self, name: &[u8]) -> Result<(), FabricError>;
+
+    /// Registers memory. The provider may choose another key than `key`; see [`Region::remote`]. What the peer may
+    /// write is kept until the endpoint is closed.
+    ///
+    /// # Errors
+    /// The system lets this process lock no more memory (`ulimit -l`), or the device has no room.
+    fn register(&self, memory: Arc<dyn Memory>, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError>;
+
+    /// Takes a message, or the notice of a write, when one comes. May be called before [`Self::connect`].
+    ///
+    /// # Errors
+    /// The provider refuses.
+    fn receive(&self, into: &Slice, token: u64) -> Result<Begun, FabricError>;
+
+    /// Sends a message, for which the peer must have begun a receive.
+    ///
+    /// # Errors
+    /// The provider refuses.
+    fn send(&self, from: &Slice, token: u64) -> Result<Begun, FabricError>;
+
+    /// Writes into the peer's memory. With `immediate` the peer gets a notice, for which it must have begun a receive.
+    ///
+    /// # Errors
+    /// The provider refuses, or has no immediate data.
+    fn write(&self, from: &Slice, to: RemoteMemory, immediate: Option<u32>, token: u64) -> Result<Begun, FabricError>;
+
+    /// Reads the peer's memory.
+    ///
+    /// # Errors
+    /// The provider refuses.
+    fn read(&self, into: &Slice, from: RemoteMemory, token: u64) -> Result<Begun, FabricError>;
+
+    /// Adds what has happened to `completions`, as far as is known without waiting.
+    ///
+    /// # Errors
+    /// The endpoint is of no use any more.
+    fn poll(&self, completions: &mut Vec<Completion>) -> Result<(), FabricError>;
+
+    /// Waits until there may be a completion, [`Self::wake`] is called, or `patience` is over.
+    fn wait(&self, patience: Duration);
+
+    /// Ends a wait, the one under way or else the next.
+    fn wake(&self);
+}

@@ -1,0 +1,336 @@
+//! A fabric in memory, for tests: without an order, with immediate data or without, and with what goes wrong.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, Slice};
+use crate::memory::Memory;
+
+/// How many operations of an endpoint are under way at most.
+const OPERATIONS_MAX: usize = 256;
+
+/// What a fabric promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FakeAbilities {
+    /// Whether a write can carry immediate data. iWARP's cannot.
+    pub immediates: bool,
+    /// Whether operations end in the order in which they were begun. EFA's do not.
+    pub ordered: bool,
+}
+
+/// A fabric. Clones are the same.
+#[derive(Clone)]
+pub struct FakeFabric {
+    world: Arc<World>,
+    abilities: FakeAbilities,
+}
+
+struct World {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    ends: BTreeMap<u64, End>,
+    regions: BTreeMap<u64, Arc<FakeRegion>>,
+    under_way: Vec<Operation>,
+    next: u64,
+    random: u64,
+    /// Whether nothing completes any more.
+    is_stuck: bool,
+}
+
+#[derive(Default)]
+struct End {
+    peer: Option<u64>,
+    receives: VecDeque<(Slice, u64)>,
+    completions: VecDeque<Completion>,
+    is_woken: bool,
+}
+
+/// An operation that is under way.
+struct Operation {
+    by: u64,
+    token: u64,
+    here: Slice,
+    what: What,
+}
+
+enum What {
+    Send,
+    Write(RemoteMemory, Option<u32>),
+    Read(RemoteMemory),
+}
+
+struct FakeRegion {
+    memory: Arc<dyn Memory>,
+    key: u64,
+}
+
+impl Region for FakeRegion {
+    fn memory(&self) -> &dyn Memory {
+        &*self.memory
+    }
+
+    fn remote(&self) -> RemoteMemory {
+        RemoteMemory { address: 0, key: self.key }
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+impl FakeFabric {
+    /// Makes a fabric whose disorder comes from `seed`.
+    pub fn new(abilities: FakeAbilities, seed: u64) -> FakeFabric {
+        let state = State {
+            ends: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            under_way: Vec::new(),
+            next: 1,
+            random: seed,
+            is_stuck: false,
+        };
+        FakeFabric { world: Arc::new(World { state: Mutex::new(state), changed: Condvar::new() }), abilities }
+    }
+
+    /// Opens an endpoint.
+    pub fn endpoint(&self) -> Arc<dyn Endpoint> {
+        let mut state = self.world.state.lock();
+        let id = state.next;
+        state.next += 1;
+        state.ends.insert(id, End::default());
+        let abilities = Abilities {
+            provider: if self.abilities.immediates { "fake" } else { "fake without immediates" }.into(),
+            protocol: (0, 0),
+            device: "fake".into(),
+            immediate_bytes: if self.abilities.immediates { 4 } else { 0 },
+            operation_bytes_max: 1 << 30,
+        };
+        let world = self.world.clone();
+        Arc::new(FakeEndpoint { world, id, name: id.to_be_bytes(), abilities, ordered: self.abilities.ordered })
+    }
+
+    /// Has nothing complete any more.
+    pub fn get_stuck(&self) {
+        self.world.state.lock().is_stuck = true;
+    }
+
+    /// Ends every operation that is under way, and each that is begun from now on, with an error.
+    pub fn cut(&self) {
+        let mut state = self.world.state.lock();
+        state.ends.values_mut().for_each(|end| end.peer = None);
+        self.world.changed.notify_all();
+    }
+
+    /// Gives every endpoint a completion that nothing was begun for.
+    pub fn lie(&self, completion: &Completion) {
+        let mut state = self.world.state.lock();
+        state.ends.values_mut().for_each(|end| end.completions.push_back(completion.clone()));
+        self.world.changed.notify_all();
+    }
+}
+
+/// An endpoint.
+struct FakeEndpoint {
+    world: Arc<World>,
+    id: u64,
+    name: [u8; 8],
+    abilities: Abilities,
+    ordered: bool,
+}
+
+impl State {
+    /// Draws a number below `below` (SplitMix64).
+    fn draw(&mut self, below: usize) -> usize {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % below as u64) as usize
+    }
+
+    /// Carries out some of what is under way.
+    fn run(&mut self, ordered: bool) {
+        let mut left = if ordered || self.under_way.is_empty() { 0 } else { self.draw(3) };
+        left = left.min(self.under_way.len().saturating_sub(1));
+        let mut tries = self.under_way.len();
+        while !self.is_stuck && self.under_way.len() > left && tries > 0 {
+            tries -= 1;
+            let at = if ordered { 0 } else { self.draw(self.under_way.len()) };
+            let operation = self.under_way.remove(at);
+            match self.carry_out(&operation) {
+                Some(done) => self.complete(operation.by, done),
+                // The peer has not begun a receive.
+                None if ordered => {
+                    self.under_way.insert(0, operation);
+                    return;
+                }
+                None => self.under_way.push(operation),
+            }
+        }
+    }
+
+    fn complete(&mut self, at: u64, completion: Completion) {
+        if let Some(end) = self.ends.get_mut(&at) {
+            end.completions.push_back(completion);
+        }
+    }
+
+    /// Returns how the operation ended; `None`: it has to wait.
+    fn carry_out(&mut self, operation: &Operation) -> Option<Completion> {
+        let failed = |words: &str| {
+            let why = FabricError::Call { call: "fake", code: 5, words: words.into() };
+            Some(Completion::Failed { token: Some(operation.token), why })
+        };
+        let peer = self.ends.get(&operation.by)?.peer;
+        let Some(peer) = peer.filter(|peer| self.ends.contains_key(peer)) else { return failed("the peer is gone") };
+        match operation.what {
+            What::Send => {
+                let (into, token) = self.ends.get_mut(&peer)?.receives.pop_front()?;
+                let bytes = operation.here.bytes();
+                if into.bytes() < bytes {
+                    return failed("the message is too long");
+                }
+                copy(operation.here.address(), into.address(), bytes);
+                self.complete(peer, Completion::Received { token, bytes });
+            }
+            What::Write(there, immediate) => {
+                let Some(there) = self.place(there, operation.here.bytes()) else { return failed("no such memory") };
+                let token = match immediate {
+                    Some(_) => Some(self.ends.get_mut(&peer)?.receives.pop_front()?.1),
+                    None => None,
+                };
+                copy(operation.here.address(), there, operation.here.bytes());
+                if let Some(immediate) = immediate {
+                    self.complete(peer, Completion::Written { token, immediate });
+                }
+            }
+            What::Read(there) => {
+                let Some(there) = self.place(there, operation.here.bytes()) else { return failed("no such memory") };
+                copy(there, operation.here.address(), operation.here.bytes());
+            }
+        }
+        Some(Completion::Done { token: operation.token })
+    }
+
+    /// Returns where memory of a peer is, if that has as many bytes there.
+    fn place(&self, at: RemoteMemory, bytes: usize) -> Option<*mut u8> {
+        let region = self.regions.get(&at.key)?;
+        let offset = usize::try_from(at.address).ok()?;
+        let end = offset.checked_add(bytes)?;
+        (end <= region.memory.bytes()).then(|| region.memory.address().as_ptr().wrapping_add(offset))
+    }
+}
+
+fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
+    // SAFETY: both lie in regions that live, as long as that; regions do not overlap, as their memory does not.
+    unsafe { ptr::copy(from, to, bytes) }
+}
+
+impl FakeEndpoint {
+    fn begin(&self, here: &Slice, what: What, token: u64) -> Result<Begun, FabricError> {
+        let mut state = self.world.state.lock();
+        let own = state.under_way.iter().filter(|operation| operation.by == self.id).count();
+        if own >= OPERATIONS_MAX {
+            return Ok(Begun::Busy);
+        }
+        state.under_way.push(Operation { by: self.id, token, here: here.clone(), what });
+        self.world.changed.notify_all();
+        Ok(Begun::Yes)
+    }
+}
+
+impl Endpoint for FakeEndpoint {
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn connect(&self, name: &[u8]) -> Result<(), FabricError> {
+        let name: [u8; 8] = name.try_into().map_err(|_| FabricError::Misbehaves("no name".into()))?;
+        let mut state = self.world.state.lock();
+        if let Some(end) = state.ends.get_mut(&self.id) {
+            end.peer = Some(u64::from_be_bytes(name));
+        }
+        Ok(())
+    }
+
+    fn register(&self, memory: Arc<dyn Memory>, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
+        let region = Arc::new(FakeRegion { memory, key });
+        if access == Access::Remote {
+            self.world.state.lock().regions.insert(key, region.clone());
+        }
+        Ok(region)
+    }
+
+    fn receive(&self, into: &Slice, token: u64) -> Result<Begun, FabricError> {
+        let mut state = self.world.state.lock();
+        if let Some(end) = state.ends.get_mut(&self.id) {
+            end.receives.push_back((into.clone(), token));
+        }
+        self.world.changed.notify_all();
+        Ok(Begun::Yes)
+    }
+
+    fn send(&self, from: &Slice, token: u64) -> Result<Begun, FabricError> {
+        self.begin(from, What::Send, token)
+    }
+
+    fn write(&self, from: &Slice, to: RemoteMemory, immediate: Option<u32>, token: u64) -> Result<Begun, FabricError> {
+        self.begin(from, What::Write(to, immediate), token)
+    }
+
+    fn read(&self, into: &Slice, from: RemoteMemory, token: u64) -> Result<Begun, FabricError> {
+        self.begin(into, What::Read(from), token)
+    }
+
+    fn poll(&self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut state = self.world.state.lock();
+        state.run(self.ordered);
+        let others = state.ends.iter().any(|(id, end)| *id != self.id && !end.completions.is_empty());
+        if let Some(end) = state.ends.get_mut(&self.id) {
+            completions.extend(end.completions.drain(..));
+        }
+        if others {
+            self.world.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn wait(&self, patience: Duration) {
+        let mut state = self.world.state.lock();
+        let is_idle = state.under_way.is_empty() || state.is_stuck;
+        let Some(end) = state.ends.get_mut(&self.id) else { return };
+        let has_something = !end.completions.is_empty() || std::mem::take(&mut end.is_woken);
+        if !has_something {
+            // What waits for a receive of the peer's is tried again soon.
+            let patience = if is_idle { patience } else { patience.min(Duration::from_millis(1)) };
+            self.world.changed.wait_for(&mut state, patience);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(end) = self.world.state.lock().ends.get_mut(&self.id) {
+            end.is_woken = true;
+        }
+        self.world.changed.notify_all();
+    }
+}
+
+impl Drop for FakeEndpoint {
+    fn drop(&mut self) {
+        let mut state = self.world.state.lock();
+        state.ends.remove(&self.id);
+        state.under_way.retain(|operation| operation.by != self.id);
+        self.world.changed.notify_all();
+    }
+}

@@ -1,0 +1,163 @@
+//! Is what two ends tell each other before they write into each other's memory.
+
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use skein_fabric::{Access, Endpoint, FabricError, RemoteMemory, Slot};
+
+use super::layout::{RingSlots, SLOT_BYTES, SLOTS};
+use super::ring::Ring;
+use crate::link::{LinkError, Pending};
+
+/// Bounds an answer on the wire, in bytes.
+const ANSWER_BYTES_MAX: usize = 2048;
+/// Bounds the reason of a refusal, in characters.
+const REASON_CHARS_MAX: usize = 400;
+
+/// What an end tells.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Answer {
+    /// The end is ready to be written.
+    Ready(Ready),
+    /// The end has no ring, and why.
+    Cannot(String),
+}
+
+/// An end that is ready to be written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Ready {
+    /// The provider of the end's rail, and its protocol: both ends must have the same.
+    provider: String,
+    protocol: (u32, u32),
+    /// The name by which the endpoint is found.
+    name: Vec<u8>,
+    slots: u16,
+    slot_bytes: u32,
+    /// Where the first slot is; the others follow.
+    address: u64,
+    key: u64,
+}
+
+/// Makes this end's ring, and tells the other end of it. Returns the ring once the other end has done the same.
+pub(super) fn exchange(pending: &mut dyn Pending, endpoint: Arc<dyn Endpoint>) -> Result<(Ring, RingSlots), LinkError> {
+    let made = make(&*endpoint);
+    let answer = match &made {
+        Ok((_, ready)) => Answer::Ready(ready.clone()),
+        Err(error) => Answer::Cannot(error.to_string().chars().take(REASON_CHARS_MAX).collect()),
+    };
+    tell(pending, &answer)?;
+    let (slots, ready) = made?;
+    let theirs = match hear(pending)? {
+        Answer::Ready(theirs) => theirs,
+        Answer::Cannot(why) => return Err(LinkError::NoRail(format!("the other end has no ring: {why}"))),
+    };
+    if (&theirs.provider, theirs.protocol) != (&ready.provider, ready.protocol) {
+        let (here, there) = (&ready.provider, &theirs.provider);
+        let why = format!("the rails of both ends are of different kinds: {here} here, {there} there");
+        return Err(LinkError::NoRail(why));
+    }
+    if (theirs.slots, theirs.slot_bytes) != (SLOTS, SLOT_BYTES as u32) {
+        return Err(LinkError::NoRail("the rings of both ends are of different sizes".into()));
+    }
+    endpoint.connect(&theirs.name)?;
+    let there = RemoteMemory { address: theirs.address, key: theirs.key };
+    let ring = Ring::new(endpoint, slots.messages, slots.notices, there)?;
+    Ok((ring, slots.rings))
+}
+
+/// The memory of a ring.
+struct Made {
+    rings: RingSlots,
+    /// Where messages of the other end come.
+    messages: Vec<Slot>,
+    /// Where messages to the other end are put together.
+    notices: Vec<Slot>,
+}
+
+fn make(endpoint: &dyn Endpoint) -> Result<(Made, Ready), LinkError> {
+    let key = || random().map(u64::from_le_bytes);
+    if endpoint.abilities().operation_bytes_max < SLOT_BYTES {
+        let most = endpoint.abilities().operation_bytes_max;
+        return Err(LinkError::NoRail(format!("the provider writes at most {most} bytes at once")));
+    }
+    let (incoming, here) = Slot::register(endpoint, SLOTS.into(), SLOT_BYTES, Access::Remote, key()?)?;
+    let (outgoing, _) = Slot::register(endpoint, SLOTS.into(), SLOT_BYTES, Access::Local, key()?)?;
+    let small = |count| -> Result<Vec<Slot>, LinkError> {
+        Ok(Slot::register(endpoint, count, Ring::MESSAGE_SLOT_BYTES, Access::Local, key()?)?.0)
+    };
+    let (messages, notices) = (small(Ring::MESSAGES)?, small(Ring::NOTICES)?);
+    // The other end may write as soon as it knows of this end.
+    Ring::receive_all(endpoint, &messages)?;
+    let abilities = endpoint.abilities();
+    let ready = Ready {
+        provider: abilities.provider.clone(),
+        protocol: abilities.protocol,
+        name: endpoint.name().to_vec(),
+        slots: SLOTS,
+        slot_bytes: SLOT_BYTES as u32,
+        address: here.address,
+        key: here.key,
+    };
+    Ok((Made { rings: RingSlots { outgoing, incoming }, messages, notices }, ready))
+}
+
+/// Draws a number that nobody can guess.
+fn random() -> Result<[u8; 8], LinkError> {
+    let mut drawn = [0; 8];
+    aws_lc_rs::rand::fill(&mut drawn).map_err(|_| io::Error::other("the system has no random numbers"))?;
+    Ok(drawn)
+}
+
+fn tell(pending: &mut dyn Pending, answer: &Answer) -> Result<(), LinkError> {
+    let encoded = postcard::to_stdvec(answer).expect("plain data always encodes");
+    let length = u16::try_from(encoded.len()).ok().filter(|length| usize::from(*length) <= ANSWER_BYTES_MAX);
+    let length = length.ok_or_else(|| FabricError::Misbehaves("a name that is too long".into()))?;
+    pending.send(&[&length.to_be_bytes()[..], &encoded].concat())
+}
+
+fn hear(pending: &mut dyn Pending) -> Result<Answer, LinkError> {
+    let garbage = || io::Error::new(io::ErrorKind::InvalidData, "no answer about a ring");
+    let mut length = [0; 2];
+    pending.receive(&mut length)?;
+    let length = usize::from(u16::from_be_bytes(length));
+    if length > ANSWER_BYTES_MAX {
+        return Err(garbage().into());
+    }
+    let mut encoded = vec![0; length];
+    pending.receive(&mut encoded)?;
+    Ok(decode(&encoded).ok_or_else(garbage)?)
+}
+
+fn decode(encoded: &[u8]) -> Option<Answer> {
+    match postcard::take_from_bytes(encoded) {
+        Ok((Answer::Cannot(why), [])) => Some(Answer::Cannot(why.chars().filter(|c| !c.is_control()).collect())),
+        Ok((answer, [])) => Some(answer),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn answers_survive_the_wire(provider: String, name: Vec<u8>, numbers: (u32, u32, u16, u32, u64, u64)) {
+            let (kind, version, slots, slot_bytes, address, key) = numbers;
+            let ready = Ready { provider, protocol: (kind, version), name, slots, slot_bytes, address, key };
+            let encoded = postcard::to_stdvec(&Answer::Ready(ready.clone())).unwrap();
+            prop_assert_eq!(decode(&encoded), Some(Answer::Ready(ready)));
+            prop_assert_eq!(decode(&encoded[1..]).filter(|answer| matches!(answer, Answer::Ready(_))), None);
+        }
+
+        #[test]
+        fn garbage_does_not_panic(encoded: Vec<u8>) {
+            if let Some(Answer::Cannot(why)) = decode(&encoded) {
+                prop_assert!(!why.contains(|c: char| c.is_control()));
+            }
+        }
+    }
+}
