@@ -58,7 +58,7 @@ if [ "$goal" = test ]; then
   # For the migration network.
   needs nft nftables
   # For RDMA over providers that need no device.
-  ldconfig -p | grep -q 'libfabric\.so\.1' || lacks libfabric1
+  ldconfig -p | grep 'libfabric\.so\.1' >/dev/null || lacks libfabric1
   # For hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi
