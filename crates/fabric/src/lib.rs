@@ -33,4 +33,4 @@ pub use fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Re
 pub use library::{Library, Offer};
 pub use memory::{Buffer, Memory};
 pub use rail::{OPERATIONS_MAX, Rail, RailEndpoint};
-pub use rails::{HostRails, NoRails, Rails};
+pub use rails::{HostRails, Rails};

@@ -24,16 +24,6 @@ pub trait Rails: fmt::Debug + Send + Sync {
     fn endpoint(&self, at: IpAddr) -> Result<Option<Arc<dyn Endpoint>>, FabricError>;
 }
 
-/// No rails.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoRails;
-
-impl Rails for NoRails {
-    fn endpoint(&self, _at: IpAddr) -> Result<Option<Arc<dyn Endpoint>>, FabricError> {
-        Ok(None)
-    }
-}
-
 /// The rails of the host that this program runs on, by libfabric.
 pub struct HostRails {
     providers: Vec<String>,
@@ -107,6 +97,5 @@ mod tests {
         assert!(rails.endpoint([192, 0, 2, 1].into()).is_err(), "not this host's");
         drop((a, b));
         assert!(rails.open.lock()[&at].upgrade().is_none(), "a rail that nobody uses is closed");
-        assert!(NoRails.endpoint(at).unwrap().is_none());
     }
 }

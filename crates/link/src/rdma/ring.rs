@@ -19,6 +19,8 @@ use crate::link::LinkEnd;
 const LAST_WORDS_TIME: Duration = Duration::from_secs(10);
 /// How long a rail that fails waits for the other end's word: a provider may notice first that the other end is gone.
 const WORD_TIME: Duration = Duration::from_millis(250);
+/// How many slots are given back at once while there is more to read.
+const GIVE_BACK_SLOTS: usize = SLOTS as usize / 4;
 /// How long the rail's thread waits before it tries again what the endpoint did not take.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
 /// Bounds a wait of the rail's thread, should a provider not tell of something.
@@ -121,7 +123,7 @@ impl Ring {
         messages: Vec<Slot>,
         notices: Vec<Slot>,
         there: RemoteMemory,
-    ) -> Result<Ring, FabricError> {
+    ) -> Ring {
         let tells = !endpoint.abilities().has_immediates();
         let state = State {
             sending: Sending::new(SLOTS, tells),
@@ -140,7 +142,7 @@ impl Ring {
             is_let_go: false,
         };
         let (room, content) = (Condvar::new(), Condvar::new());
-        Ok(Ring { endpoint, there, state: Mutex::new(state), room, content })
+        Ring { endpoint, there, state: Mutex::new(state), room, content }
     }
 
     /// Begins to receive into each of `messages`.
@@ -325,7 +327,7 @@ impl Ring {
     pub(super) fn read(&self, slot: u16) {
         let mut state = self.lock();
         state.receiving.read(slot);
-        self.give_back(&mut state, usize::from(SLOTS / 4));
+        self.give_back(&mut state, GIVE_BACK_SLOTS);
     }
 }
 
@@ -391,7 +393,7 @@ impl State {
             self.to_send.pop_front();
         }
         self.send(endpoint, Topic::Written)?;
-        match self.receiving.to_give_back() >= usize::from(SLOTS / 4) {
+        match self.receiving.to_give_back() >= GIVE_BACK_SLOTS {
             true => self.send(endpoint, Topic::GivenBack),
             false => Ok(()),
         }
@@ -474,10 +476,10 @@ impl State {
     fn reader_patience(&self) -> Result<Option<Duration>, LinkEnd> {
         match (&self.over, self.total) {
             (None | Some(Over::Peer(_)), Some(total)) if self.receiving.has_all(total) => Err(LinkEnd::Closed),
-            (Some(Over::Peer(at)), Some(_)) if at.elapsed() < LAST_WORDS_TIME => {
-                Ok(Some(LAST_WORDS_TIME - at.elapsed().min(LAST_WORDS_TIME)))
+            (Some(Over::Peer(at)), Some(_)) => {
+                LAST_WORDS_TIME.checked_sub(at.elapsed()).map(Some).ok_or(LinkEnd::Reset)
             }
-            (Some(Over::Peer(_)), _) => Err(LinkEnd::Reset),
+            (Some(Over::Peer(_)), None) => Err(LinkEnd::Reset),
             _ => self.writer_end().map(|()| None),
         }
     }

@@ -62,8 +62,7 @@ pub(super) fn exchange(pending: &mut dyn Pending, endpoint: Arc<dyn Endpoint>) -
     }
     endpoint.connect(&theirs.name)?;
     let there = RemoteMemory { address: theirs.address, key: theirs.key };
-    let ring = Ring::new(endpoint, slots.messages, slots.notices, there)?;
-    Ok((ring, slots.rings))
+    Ok((Ring::new(endpoint, slots.messages, slots.notices, there), slots.rings))
 }
 
 /// The memory of a ring.
