@@ -102,8 +102,10 @@ pub use peers::{
     DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
 pub use skein_dataplane::{
-    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError, TrafficClass,
+    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError,
+    TrafficClass,
 };
+pub use skein_fabric::{HostRails, serve_rail};
 pub use skein_network::WantedConnections;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};

@@ -50,6 +50,9 @@ enum Command {
     /// Started by an agent or a tunnel that has pages to compress
     #[command(name = commands::agent::PACK_PAGES, hide = true)]
     PackPages,
+    /// Started by an agent or a tunnel, for each connection over RDMA
+    #[command(name = commands::session_options::SERVE_RAIL, hide = true)]
+    ServeRail,
 }
 
 fn main() -> ExitCode {
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Command::Man(args) => commands::man::run(args, Cli::command()),
         Command::Names { named } => commands::cluster::names::run(named).map(success),
         Command::PackPages => skein_agent::pack_pages().map(success).map_err(Into::into),
+        Command::ServeRail => skein_agent::serve_rail().map(success).map_err(Into::into),
         Command::KeepChannels { .. } => skein_agent::keep_channels().map(success).map_err(Into::into),
     };
     match done {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_fabric::Rails;
 use skein_identity::Identity;
 use skein_link::{Incoming, ListenError, Listeners, ListeningNic, Pending, Security, Shutdown, TcpListeners};
 use skein_session::frame::FrameKind;
@@ -18,7 +19,7 @@ use skein_session::{ConnectionKind, Role, SessionId, Settings};
 use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, is_proof, listen, mark, refuse, return_probe};
+use crate::handshake::{HandshakeFailed, is_proof, listen, mark, rail, refuse, return_probe, take_apart};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
@@ -77,6 +78,7 @@ struct Admitted {
 /// The listeners of an acceptor, and the host's NICs.
 pub(crate) struct AcceptingHost {
     pub(crate) nics: Arc<dyn HostNics>,
+    pub(crate) rails: Option<Arc<dyn Rails>>,
     pub(crate) listeners: Box<dyn Listeners>,
 }
 
@@ -109,7 +111,8 @@ impl Acceptor {
         on_session: Box<OnSession>,
     ) -> Result<Acceptor, ListenError> {
         let listeners = Box::new(TcpListeners::new(skein_identity::server_config(identity)));
-        Acceptor::start_at(AcceptingHost { nics: Arc::new(ThisHost), listeners }, settings, on_session)
+        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.shared_rails());
+        Acceptor::start_at(AcceptingHost { nics, rails, listeners }, settings, on_session)
     }
 
     /// Starts as [`Self::start`] does, at a given host.
@@ -323,10 +326,15 @@ impl Shared {
             }
             error
         };
+        let rail = match hello.kind {
+            ConnectionKind::Data if hello.rail => rail(self.host.rails.as_deref(), local.ip()),
+            _ => None,
+        };
         let welcome = Welcome {
             version: PROTOCOL_VERSION,
             session: live.id,
             plain_key,
+            rail: rail.is_some(),
             addresses: announced(
                 self.settings.addresses.now(&*self.host.nics),
                 &hello.addresses,
@@ -338,7 +346,7 @@ impl Shared {
         mark(&mut *pending, self.settings.addresses.class);
         let near = self.host.nics.near_cores(&nic);
         let info = PathInfo { nic, local, remote: peer };
-        let connection = pending.split().map_err(|error| abandoned(error.into()))?;
+        let connection = take_apart(pending, rail).map_err(|error| abandoned(error.into()))?;
         if let Err(error) = live.add_connection(hello.connection, hello.path, hello.kind, info, near, connection) {
             debug!(session = %live.id, "{peer}: connection not added: {error}");
         }

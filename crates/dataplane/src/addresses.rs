@@ -1,5 +1,8 @@
 //! Lists this host's addresses as a session tells them.
 
+use std::sync::Arc;
+
+use skein_fabric::{HostRails, Rails};
 use skein_host::Nic;
 use skein_link::TrafficClass;
 use skein_session::address::{Network, NicAddress};
@@ -20,9 +23,16 @@ pub struct Addresses {
     pub preferred: Vec<Network>,
     /// The marks of connections for bulk data.
     pub class: TrafficClass,
+    /// What connections for bulk data go over where both ends have it; `None`: not over RDMA.
+    pub rails: Option<HostRails>,
 }
 
 impl Addresses {
+    /// Returns the rails, to be shared.
+    pub(crate) fn shared_rails(&self) -> Option<Arc<dyn Rails>> {
+        self.rails.clone().map(|rails| Arc::new(rails) as Arc<dyn Rails>)
+    }
+
     /// Returns the addresses of all NICs that are up now, loopback among them. Addresses that are of use on one network
     /// link only are left out, because every bridge and tap has one.
     pub fn list(&self, nics: &[Nic]) -> Vec<NicAddress> {

@@ -74,7 +74,10 @@ impl RunningSession {
             }
             state.core.connection_up(now, id, path, kind)?;
             state.paths.insert(path, info);
-            state.connections.insert(id, ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown });
+            state.connections.insert(
+                id,
+                ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown, path, over_rdma: caps.one_sided },
+            );
             Ok(())
         })?;
         debug!(session = %self.id, connection = id.0, "{from_to} is protected by {}", cipher.unwrap_or("no cipher"));

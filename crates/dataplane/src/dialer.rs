@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use skein_fabric::{Rails, SharedEndpoint};
 use skein_host::{WantedConnections, ports_of_member};
 use skein_identity::Identity;
-use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
+use skein_link::{Dial, Link, LinkError, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -19,10 +20,10 @@ use skein_session::pairs::{Choice, Ends, PATHS_MAX, Pair, Preference, announced,
 use skein_session::path_use::{PathUse, path_uses};
 use skein_session::{ConnectionId, ConnectionKind, PathId, Role, SessionId, Settings};
 use thiserror::Error;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, greet, mark, proof};
+use crate::handshake::{HandshakeFailed, greet, mark, proof, rail, take_apart};
 use crate::host_nics::{Carriers, HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::packet_survey::{PathSurvey, survey};
@@ -133,6 +134,7 @@ struct Chosen {
 #[derive(Clone)]
 pub(crate) struct DialingHost {
     pub(crate) nics: Arc<dyn HostNics>,
+    pub(crate) rails: Option<Arc<dyn Rails>>,
     /// The link of control connections. Its ends show who they are.
     pub(crate) control: Arc<dyn Link>,
     /// The link of data connections.
@@ -171,7 +173,8 @@ impl Dialer {
     ) -> Result<(Arc<Dialer>, Receiver<IncomingStream>), StartError> {
         let control = Arc::new(TlsLink::new(skein_identity::client_config(identity)));
         let data: Arc<dyn Link> = if settings.plain_data { Arc::new(TcpLink) } else { control.clone() };
-        Dialer::start_from(DialingHost { nics: Arc::new(ThisHost), control, data }, settings)
+        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.shared_rails());
+        Dialer::start_from(DialingHost { nics, rails, control, data }, settings)
     }
 
     /// Starts as [`Self::start`] does, from a given host over given links.
@@ -220,7 +223,7 @@ impl Dialer {
             stopping: AtomicBool::new(false),
         });
         let (id, path) = (ConnectionId(0), PathId(0));
-        dialer.add(pending, id, path, ConnectionKind::Control, &first);
+        dialer.add(pending, None, id, path, ConnectionKind::Control, &first);
         info!(session = %dialer.live.id, peer = dialer.live.peer(), "path {} is up", shown(&first));
         let state = PathState { has_worked: true, ..PathState::new(first.clone(), path) };
         dialer.lock().insert(first.ends(), state);
@@ -406,6 +409,10 @@ impl Dialer {
 
     /// Compares a path's connections with those that it is to have, and dials the difference.
     fn bring_to_number(self: &Arc<Self>, pair: &Pair, state: &mut PathState, now: Instant) {
+        if self.live.take_rail_failure(state.path) {
+            warn!(session = %self.live.id, "path {}: RDMA failed, and TCP is used for a while", shown(pair));
+            state.rail_failed = Some(Instant::now());
+        }
         let (control, data) = self.live.path_connections(state.path);
         let connections = state.connections_now();
         let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
@@ -573,6 +580,10 @@ impl Dialer {
         };
         let mut dial = self.dial(pair, packet_bytes);
         dial.from = dial.from.map(|from| LocalAddress { ports, ..from });
+        let mut rail = match kind {
+            ConnectionKind::Data if self.may_use_rail(pair) => rail(self.host.rails.as_deref(), pair.local.ip),
+            _ => None,
+        };
         let mut pending = link.dial(&dial)?;
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
         // The peer keeps to the addresses that it was told at first, and by the control connection.
@@ -580,14 +591,34 @@ impl Dialer {
         if pending.peer().is_none() {
             hello.proof = proof(&self.plain_key, self.live.id, id);
         }
-        greet(&mut *pending, &hello)?;
-        self.add(pending, id, path, kind, pair);
+        hello.rail = rail.is_some();
+        let welcome = greet(&mut *pending, &hello)?;
+        if !welcome.rail {
+            rail = None;
+        }
+        self.add(pending, rail, id, path, kind, pair);
         Ok(())
+    }
+
+    /// Returns whether the rails of a pair are to be used: not for a while after they failed.
+    fn may_use_rail(&self, pair: &Pair) -> bool {
+        let paths = self.lock();
+        let failed = paths.get(&pair.ends()).and_then(|state| state.rail_failed);
+        failed.is_none_or(|at| at.elapsed() >= FAILED_TIME)
+    }
+
+    /// Remembers that the rails of a pair failed: its connections go over TCP for a while.
+    fn note_rail(&self, pair: &Pair, why: &LinkError) {
+        warn!(session = %self.live.id, "path {}: RDMA is not used, but TCP: {why}", shown(pair));
+        if let Some(state) = self.lock().get_mut(&pair.ends()) {
+            state.rail_failed = Some(Instant::now());
+        }
     }
 
     fn add(
         self: &Arc<Self>,
         mut pending: Box<dyn Pending>,
+        rail: Option<SharedEndpoint>,
         id: ConnectionId,
         path: PathId,
         kind: ConnectionKind,
@@ -600,13 +631,13 @@ impl Dialer {
         };
         mark(&mut *pending, self.settings.addresses.class);
         let near = self.host.nics.near_cores(&pair.local.nic);
-        let added = pending
-            .split()
-            .map_err(HandshakeFailed::from)
+        let has_rail = rail.is_some();
+        let added = take_apart(pending, rail)
             .map(|connection| self.live.add_connection(id, path, kind, info, near, connection));
         match added {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(session = %self.live.id, "connection not added: {error}"),
+            Err(error) if has_rail => self.note_rail(pair, &error),
             Err(error) => debug!(session = %self.live.id, "connection not added: {error}"),
         }
     }
@@ -648,6 +679,7 @@ fn hello(
         path,
         kind,
         plain_data: settings.plain_data,
+        rail: false,
         proof: Vec::new(),
         addresses,
     }

@@ -1,12 +1,15 @@
 //! Exchanges the first messages on a connection.
 
+use std::net::IpAddr;
+
 use aws_lc_rs::hmac;
-use skein_link::{LinkError, Pending, TrafficClass};
+use skein_fabric::{Rails, SharedEndpoint};
+use skein_link::{Connection, LinkError, Pending, TrafficClass, rdma};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
 use skein_session::{ConnectionId, SessionId};
 use thiserror::Error;
-use tracing::debug;
+use tracing::{debug, warn};
 
 /// The reason why a connection did not come about.
 #[derive(Debug, Error)]
@@ -49,6 +52,22 @@ fn receive(pending: &mut dyn Pending) -> Result<(Header, Vec<u8>), HandshakeFail
 pub(crate) fn mark(pending: &mut dyn Pending, class: TrafficClass) {
     if let Err(error) = pending.mark(class) {
         debug!("a connection cannot be marked: {error}");
+    }
+}
+
+/// Opens an endpoint of the rail at an address of this host, if there is one that can be used.
+pub(crate) fn rail(rails: Option<&dyn Rails>, at: IpAddr) -> Option<SharedEndpoint> {
+    rails?.endpoint(at).unwrap_or_else(|error| {
+        warn!("RDMA at {at} is not used: {error}");
+        None
+    })
+}
+
+/// Takes a connection apart that has shaken hands, on the rail if both ends have one.
+pub(crate) fn take_apart(pending: Box<dyn Pending>, rail: Option<SharedEndpoint>) -> Result<Connection, LinkError> {
+    match rail {
+        Some(rail) => rdma::split(pending, rail),
+        None => pending.split(),
     }
 }
 

@@ -56,6 +56,8 @@ mod path_connections;
 mod path_mtu;
 mod path_state;
 mod pool;
+#[cfg(test)]
+mod rails_tests;
 mod running_session;
 pub mod source;
 mod stream;

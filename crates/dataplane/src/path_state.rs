@@ -33,6 +33,8 @@ pub(crate) struct PathState {
     pub(crate) dialling: bool,
     /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     pub(crate) packets: Option<(PathMtu, u32, Instant)>,
+    /// When the path's rails failed last.
+    pub(crate) rail_failed: Option<Instant>,
     /// What the path carries.
     pub(crate) carries: PathUse,
     /// What carries this end's traffic, as of when the path was last dialled.
@@ -52,6 +54,7 @@ impl PathState {
             retry_after: RETRY_FIRST,
             dialling: false,
             packets: None,
+            rail_failed: None,
             carries: PathUse::Data,
             carriers: None,
             connections: PathConnections::default(),

@@ -1,6 +1,6 @@
 //! Is a session with its threads.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -101,9 +101,16 @@ pub struct PathSnapshot {
     /// knows.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub connections: String,
+    /// How many of the data connections go over RDMA.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub rdma_connections: usize,
     /// Which ends exclude the path's network from data.
     #[serde(skip)]
     pub excluded: ExcludedBy,
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 impl PathSnapshot {
@@ -129,6 +136,9 @@ pub(crate) struct ConnectionHandle {
     /// Whether the connection's thread is to check for something to send.
     pub(crate) has_work: bool,
     pub(crate) shutdown: Box<dyn LinkShutdown>,
+    pub(crate) path: PathId,
+    /// Whether the connection goes over RDMA.
+    pub(crate) over_rdma: bool,
 }
 
 /// The sending half of a connection, for its own thread and for others.
@@ -194,6 +204,8 @@ pub(crate) struct State {
     problems: Vec<NetworkProblem>,
     /// What is known of the paths, at the end that dials.
     path_words: BTreeMap<PathId, PathWords>,
+    /// The paths of which a connection over RDMA has failed.
+    pub(crate) rails_failed: BTreeSet<PathId>,
     mtu_probes_under_way: usize,
     incoming: Option<SyncSender<IncomingStream>>,
 }
@@ -265,6 +277,7 @@ impl RunningSession {
                 peer_addresses,
                 problems: Vec::new(),
                 path_words: BTreeMap::new(),
+                rails_failed: BTreeSet::new(),
                 mtu_probes_under_way: 0,
                 incoming: Some(incoming),
             }),
@@ -326,8 +339,10 @@ impl RunningSession {
         let paths = status.paths.into_iter().filter_map(|status| {
             let words = state.path_words.get(&status.path).cloned().unwrap_or_default();
             let info = state.paths.get(&status.path)?;
+            let is_such = |handle: &&ConnectionHandle| handle.over_rdma && handle.path == status.path;
             Some(PathSnapshot {
                 excluded: state.excluded_by(info),
+                rdma_connections: state.connections.values().filter(is_such).count(),
                 info: info.clone(),
                 status,
                 carries: words.carries.unwrap_or_default(),
@@ -443,6 +458,9 @@ impl RunningSession {
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: ConnectionEnd) {
         self.with(|state, now| {
             if let Some(handle) = state.connections.remove(&id) {
+                if handle.over_rdma && how == ConnectionEnd::Failed && state.core.ended().is_none() {
+                    state.rails_failed.insert(handle.path);
+                }
                 handle.shutdown.close();
                 handle.sender.wake.notify_all();
                 state.core.connection_down(now, id, how);
@@ -451,6 +469,11 @@ impl RunningSession {
             }
         });
         self.changed.notify_all();
+    }
+
+    /// Returns whether a connection of a path over RDMA has failed since this was asked last.
+    pub(crate) fn take_rail_failure(&self, path: PathId) -> bool {
+        self.lock().rails_failed.remove(&path)
     }
 
     /// Notes that nothing more is sent on a connection. The connection's receiver goes on to the peer's end.

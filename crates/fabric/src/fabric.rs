@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::memory::{Buffer, Memory};
+use crate::memory::{Buffer, SharedMemory};
 
 /// What went wrong with a fabric.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 pub enum FabricError {
     /// The library is not there, or cannot be used.
     #[error("{0}")]
@@ -19,7 +20,7 @@ pub enum FabricError {
     #[error("{call}: {words} ({code})")]
     Call {
         /// The call, as libfabric names it.
-        call: &'static str,
+        call: String,
         /// The error's number: errno, or libfabric's own from 256 on.
         code: i32,
         /// The number in libfabric's words.
@@ -31,10 +32,13 @@ pub enum FabricError {
     /// The library said something that makes no sense.
     #[error("the provider misbehaves: {0}")]
     Misbehaves(String),
+    /// The process of the rail cannot be had, has ended, or does not answer.
+    #[error("the process of the rail {0}")]
+    Process(String),
 }
 
 /// What a rail's provider can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
     /// The provider's name: `verbs;ofi_rxm`, `efa`, `tcp;ofi_rxm`.
     pub provider: String,
@@ -56,7 +60,7 @@ impl Abilities {
 }
 
 /// Who may use registered memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// Operations of this end alone.
     Local,
@@ -66,8 +70,8 @@ pub enum Access {
 
 /// Memory that a rail has registered, until this is dropped and no operation uses the memory.
 pub trait Region: Send + Sync {
-    /// Returns the memory.
-    fn memory(&self) -> &dyn Memory;
+    /// Returns how many bytes the memory has.
+    fn bytes(&self) -> usize;
 
     /// Returns where the memory lies for the peer.
     fn remote(&self) -> RemoteMemory;
@@ -78,7 +82,7 @@ pub trait Region: Send + Sync {
 
 impl fmt::Debug for dyn Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Region").field("bytes", &self.memory().bytes()).finish_non_exhaustive()
+        f.debug_struct("Region").field("bytes", &self.bytes()).finish_non_exhaustive()
     }
 }
 
@@ -92,7 +96,7 @@ pub struct Slice {
 impl Slice {
     /// Returns the part of the region. `None`: the region is not as long.
     pub fn new(region: Arc<dyn Region>, range: Range<usize>) -> Option<Slice> {
-        (range.start <= range.end && range.end <= region.memory().bytes()).then_some(Slice { region, range })
+        (range.start <= range.end && range.end <= region.bytes()).then_some(Slice { region, range })
     }
 
     /// Returns the region.
@@ -109,16 +113,14 @@ impl Slice {
     pub fn bytes(&self) -> usize {
         self.range.len()
     }
-
-    pub(crate) fn address(&self) -> *mut u8 {
-        // SAFETY: the range lies within the region's memory, as `new` checked.
-        unsafe { self.region.memory().address().as_ptr().add(self.range.start) }
-    }
 }
 
 /// A part of registered memory that nothing else at this end refers to.
 #[derive(Debug)]
-pub struct Slot(Slice);
+pub struct Slot {
+    buffer: Arc<Buffer>,
+    slice: Slice,
+}
 
 impl Slot {
     /// Registers fresh memory, and returns that in slots of `bytes` bytes, with where the first lies for the peer.
@@ -133,35 +135,38 @@ impl Slot {
         key: u64,
     ) -> Result<(Vec<Slot>, RemoteMemory), FabricError> {
         let no_memory = |error: std::io::Error| FabricError::NoMemory(error.to_string());
-        let buffer = Buffer::new(count.saturating_mul(bytes)).map_err(no_memory)?;
-        let region = endpoint.register(Arc::new(buffer), access, key)?;
-        let slot = |i: usize| Slot(Slice { region: region.clone(), range: i * bytes..(i + 1) * bytes });
-        Ok(((0..count).map(slot).collect(), region.remote()))
+        let buffer = Arc::new(Buffer::new(count.saturating_mul(bytes)).map_err(no_memory)?);
+        let region = endpoint.register(buffer.memory(), access, key)?;
+        let slice = |i: usize| Slice { region: region.clone(), range: i * bytes..(i + 1) * bytes };
+        let slots = (0..count).map(|i| Slot { buffer: buffer.clone(), slice: slice(i) }).collect();
+        Ok((slots, region.remote()))
     }
 
     /// Returns the slot's first bytes, for an operation. The slot has as many.
     pub fn first(&self, bytes: usize) -> Slice {
-        assert!(bytes <= self.0.bytes(), "{bytes} bytes of a slot of {}", self.0.bytes());
-        Slice { region: self.0.region.clone(), range: self.0.range.start..self.0.range.start + bytes }
+        assert!(bytes <= self.slice.bytes(), "{bytes} bytes of a slot of {}", self.slice.bytes());
+        let begin = self.slice.range.start;
+        Slice { region: self.slice.region.clone(), range: begin..begin + bytes }
     }
 
     /// Returns the bytes. No operation of this end may write them now. From a peer that breaks the protocol, bytes may
     /// come that change meanwhile.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped and readable for as long as the region lives, and no other slot has these bytes. A peer that
-        // breaks the protocol can change them; they are only copied, or opened under a tag.
-        unsafe { std::slice::from_raw_parts(self.0.address(), self.0.bytes()) }
+        // SAFETY: the range lies within the buffer, which is mapped for as long as this lives, and no other slot has
+        // these bytes. A peer that breaks the protocol can change them; they are only copied, or opened under a tag.
+        unsafe { std::slice::from_raw_parts(self.buffer.address().add(self.slice.range.start), self.slice.bytes()) }
     }
 
     /// Returns the bytes, to be written. No operation may use them now.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let at = self.slice.range.start;
         // SAFETY: as for `bytes`.
-        unsafe { std::slice::from_raw_parts_mut(self.0.address(), self.0.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.address().add(at), self.slice.bytes()) }
     }
 }
 
 /// Memory of the peer that the peer has registered for this end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMemory {
     /// The address of its first byte: a virtual address there, or 0 where the provider counts from the region's begin.
     pub address: u64,
@@ -180,7 +185,7 @@ pub enum Begun {
 }
 
 /// What an endpoint reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Completion {
     /// An operation of this end is done. Its memory may be used again; what was written is in the peer's memory.
     Done {
@@ -213,7 +218,7 @@ pub enum Completion {
 /// An endpoint of a rail, for operations with one peer. All calls return at once, but [`Self::wait`].
 ///
 /// No order is promised, neither of operations nor of their completions (EFA has none).
-pub trait Endpoint: Send + Sync {
+pub trait Endpoint {
     /// Returns what the provider can do.
     fn abilities(&self) -> &Abilities;
 
@@ -231,7 +236,7 @@ pub trait Endpoint: Send + Sync {
     ///
     /// # Errors
     /// The system lets this process lock no more memory (`ulimit -l`), or the device has no room.
-    fn register(&self, memory: Arc<dyn Memory>, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError>;
+    fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError>;
 
     /// Takes a message, or the notice of a write, when one comes. May be called before [`Self::connect`].
     ///
@@ -268,4 +273,20 @@ pub trait Endpoint: Send + Sync {
 
     /// Ends a wait, the one under way or else the next.
     fn wake(&self);
+
+    /// Takes no completions from now on, and begins nothing: the endpoint only stays open, for a peer that still uses
+    /// it. To be called before the peer may close its own endpoint, which crashes `ofi_rxm` of libfabric 1.17 where the
+    /// other end takes completions.
+    fn rest(&self);
+
+    /// Closes the endpoint: when this returns, nothing of the peer's is written to this end's memory any more, and no
+    /// operation begins. What is registered stays so until the regions and the endpoint are dropped, because letting go
+    /// of much memory takes a while.
+    ///
+    /// # Errors
+    /// It cannot be said that the endpoint is closed.
+    fn close(&self) -> Result<(), FabricError>;
 }
+
+/// An endpoint that threads share.
+pub type SharedEndpoint = Arc<dyn Endpoint + Send + Sync>;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, Slice};
-use crate::memory::Memory;
+use crate::fabric::{
+    Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, SharedEndpoint, Slice,
+};
+use crate::memory::{Mapping, SharedMemory};
 
 /// How many operations of an endpoint are under way at most.
 const OPERATIONS_MAX: usize = 256;
@@ -67,13 +69,14 @@ enum What {
 }
 
 struct FakeRegion {
-    memory: Arc<dyn Memory>,
+    mapping: Mapping,
+    bytes: usize,
     key: u64,
 }
 
 impl Region for FakeRegion {
-    fn memory(&self) -> &dyn Memory {
-        &*self.memory
+    fn bytes(&self) -> usize {
+        self.bytes
     }
 
     fn remote(&self) -> RemoteMemory {
@@ -100,7 +103,7 @@ impl FakeFabric {
     }
 
     /// Opens an endpoint.
-    pub fn endpoint(&self) -> Arc<dyn Endpoint> {
+    pub fn endpoint(&self) -> SharedEndpoint {
         let mut state = self.world.state.lock();
         let id = state.next;
         state.next += 1;
@@ -185,7 +188,7 @@ impl State {
     /// Returns how the operation ended; `None`: it has to wait.
     fn carry_out(&mut self, operation: &Operation) -> Option<Completion> {
         let failed = |words: &str| {
-            let why = FabricError::Call { call: "fake", code: 5, words: words.into() };
+            let why = FabricError::Call { call: "fake".into(), code: 5, words: words.into() };
             Some(Completion::Failed { token: Some(operation.token), why })
         };
         let peer = self.ends.get(&operation.by)?.peer;
@@ -197,7 +200,7 @@ impl State {
                 if into.bytes() < bytes {
                     return failed("the message is too long");
                 }
-                copy(operation.here.address(), into.address(), bytes);
+                copy(address(&operation.here)?, address(&into)?, bytes);
                 self.complete(peer, Completion::Received { token, bytes });
             }
             What::Write(there, immediate) => {
@@ -206,14 +209,14 @@ impl State {
                     Some(_) => Some(self.ends.get_mut(&peer)?.receives.pop_front()?.1),
                     None => None,
                 };
-                copy(operation.here.address(), there, operation.here.bytes());
+                copy(address(&operation.here)?, there, operation.here.bytes());
                 if let Some(immediate) = immediate {
                     self.complete(peer, Completion::Written { token, immediate });
                 }
             }
             What::Read(there) => {
                 let Some(there) = self.place(there, operation.here.bytes()) else { return failed("no such memory") };
-                copy(there, operation.here.address(), operation.here.bytes());
+                copy(there, address(&operation.here)?, operation.here.bytes());
             }
         }
         Some(Completion::Done { token: operation.token })
@@ -224,8 +227,14 @@ impl State {
         let region = self.regions.get(&at.key)?;
         let offset = usize::try_from(at.address).ok()?;
         let end = offset.checked_add(bytes)?;
-        (end <= region.memory.bytes()).then(|| region.memory.address().as_ptr().wrapping_add(offset))
+        (end <= region.bytes).then(|| region.mapping.address().wrapping_add(offset))
     }
+}
+
+/// Returns where a part of a region of this fabric's begins.
+fn address(of: &Slice) -> Option<*mut u8> {
+    let region = of.region().as_any().downcast_ref::<FakeRegion>()?;
+    Some(region.mapping.address().wrapping_add(of.range().start))
 }
 
 fn copy(from: *mut u8, to: *mut u8, bytes: usize) {
@@ -264,8 +273,9 @@ impl Endpoint for FakeEndpoint {
         Ok(())
     }
 
-    fn register(&self, memory: Arc<dyn Memory>, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
-        let region = Arc::new(FakeRegion { memory, key });
+    fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
+        let mapping = Mapping::new(memory).map_err(|error| FabricError::NoMemory(error.to_string()))?;
+        let region = Arc::new(FakeRegion { mapping, bytes: memory.bytes(), key });
         if access == Access::Remote {
             self.world.state.lock().regions.insert(key, region.clone());
         }
@@ -318,6 +328,13 @@ impl Endpoint for FakeEndpoint {
         }
     }
 
+    fn rest(&self) {}
+
+    fn close(&self) -> Result<(), FabricError> {
+        self.leave();
+        Ok(())
+    }
+
     fn wake(&self) {
         if let Some(end) = self.world.state.lock().ends.get_mut(&self.id) {
             end.is_woken = true;
@@ -326,11 +343,17 @@ impl Endpoint for FakeEndpoint {
     }
 }
 
-impl Drop for FakeEndpoint {
-    fn drop(&mut self) {
+impl FakeEndpoint {
+    fn leave(&self) {
         let mut state = self.world.state.lock();
         state.ends.remove(&self.id);
         state.under_way.retain(|operation| operation.by != self.id);
         self.world.changed.notify_all();
+    }
+}
+
+impl Drop for FakeEndpoint {
+    fn drop(&mut self) {
+        self.leave();
     }
 }

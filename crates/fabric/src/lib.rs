@@ -2,17 +2,18 @@
 //!
 //! - [`Endpoint`] is what all that moves bytes knows: registered memory, messages, writes with immediate data, reads,
 //!   completions.
-//! - [`Library`] is libfabric, loaded when it is first asked for: a host without it has no fabrics, and no error.
-//!   [`Rail`] is a device of libfabric's that is open, [`RailEndpoint`] an endpoint of that.
+//! - [`RailProcess`] is an endpoint of libfabric's, which a process of its own serves ([`serve_rail`]).
 //! - [`Rails`] is which of a host's addresses have a rail.
-//! - [`Slot`] is a part of registered memory, [`Buffer`] memory to register.
+//! - [`Slot`] is a part of registered memory, [`Buffer`] memory to register, [`SharedMemory`] whatever can be.
 //!
 //! Not here: what is sent, who has proven who he is, and which memory a peer may write.
 //!
 //! # Invariants
 //!
+//! - **The library is loaded by the process of a rail alone**, so that what it does costs no more than that process:
+//!   tests that kill and stop it (`rail_tests`).
 //! - **Memory outlives the operations on it.** An operation keeps its region until its completion was taken, or the
-//!   endpoint is closed; an endpoint keeps what its peer may write. Test: `memory_is_kept_while_an_operation_uses_it`.
+//!   endpoint is closed; an endpoint keeps what its peer may write.
 //! - **What a provider or a peer says is checked.** A completion of nothing that was begun is an error.
 //! - **No order is assumed**: neither of operations, nor of completions.
 
@@ -24,13 +25,15 @@ pub mod fake;
 mod ffi;
 mod library;
 mod memory;
+mod process;
 mod rail;
 #[cfg(test)]
 mod rail_tests;
 mod rails;
 
-pub use fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, Slice, Slot};
-pub use library::{Library, Offer};
-pub use memory::{Buffer, Memory};
-pub use rail::{OPERATIONS_MAX, Rail, RailEndpoint};
-pub use rails::{HostRails, Rails};
+pub use fabric::{
+    Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, SharedEndpoint, Slice, Slot,
+};
+pub use memory::{Buffer, SharedMemory};
+pub use process::{RailProcess, serve_rail};
+pub use rails::{HostRails, Rails, rail_of};

@@ -79,13 +79,13 @@ impl Library {
     }
 
     /// Returns the error of a call that returned `code`, a negative number.
-    pub(crate) fn error(&self, call: &'static str, code: isize) -> FabricError {
+    pub(crate) fn error(&self, call: &str, code: isize) -> FabricError {
         let code = i32::try_from(code.unsigned_abs()).unwrap_or(i32::MAX);
         // SAFETY: takes any number, and returns a string that is never freed.
         let words = unsafe { (self.strerror)(code) };
         // SAFETY: a string with its end, or null.
         let words = if words.is_null() { String::new() } else { unsafe { text(words) } };
-        FabricError::Call { call, code, words }
+        FabricError::Call { call: call.to_owned(), code, words }
     }
 
     /// Returns the rails that providers offer at a local address; `None`: wherever. `provider` as libfabric names

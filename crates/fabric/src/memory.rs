@@ -1,69 +1,115 @@
-//! Is memory that NICs read and write.
+//! Is memory that NICs read and write, and that processes share.
 
+use std::fs::File;
+use std::io;
 use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 /// The size to which buffers are rounded up: that of a huge page of x86-64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory that stays where it is for as long as this lives.
-///
-/// # Safety
-/// `bytes()` bytes from `address()` on are mapped, may be read and written, and no reference to them exists, because
-/// the peer's NIC writes them at any time.
-pub unsafe trait Memory: Send + Sync {
-    /// Returns where the memory begins.
-    fn address(&self) -> NonNull<u8>;
-
-    /// Returns how many bytes the memory has.
-    fn bytes(&self) -> usize;
+/// A part of a file in memory (memfd, tmpfs, hugetlbfs), which a rail's process maps to register it.
+#[derive(Clone, Debug)]
+pub struct SharedMemory {
+    file: Arc<File>,
+    range: Range<u64>,
 }
 
-/// Memory of this process alone, zeroed, on huge pages where the system has some.
+impl SharedMemory {
+    /// Returns the part of the file. `None`: the range is empty, or too long for this machine.
+    pub fn new(file: Arc<File>, range: Range<u64>) -> Option<SharedMemory> {
+        let fits = range.start < range.end && usize::try_from(range.end).is_ok() && i64::try_from(range.end).is_ok();
+        fits.then_some(SharedMemory { file, range })
+    }
+
+    /// Returns how many bytes these are.
+    pub fn bytes(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// Returns where in the file the part begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.range.start
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Memory that is mapped until this is dropped. Others write to it at any time, so that no reference to it exists.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    address: NonNull<u8>,
+    bytes: NonZeroUsize,
+}
+
+// SAFETY: the mapping belongs to this alone, and nothing but copies in and out, and NICs, go through it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; two copies at once give mixed bytes, and no undefined reference.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps memory for reading and writing.
+    ///
+    /// # Errors
+    /// The system does not map it: the range does not begin with a page of the file, or there is no room.
+    pub(crate) fn new(memory: &SharedMemory) -> io::Result<Mapping> {
+        let bytes = NonZeroUsize::new(memory.bytes()).ok_or(io::ErrorKind::InvalidInput)?;
+        let (rights, offset) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, memory.range.start as i64);
+        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
+        let address = unsafe { mmap(None, bytes, rights, MapFlags::MAP_SHARED, &*memory.file, offset) }?;
+        Ok(Mapping { address: address.cast(), bytes })
+    }
+
+    /// Returns where the memory begins.
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`, which nothing refers to any more.
+        let _ = unsafe { munmap(self.address.cast(), self.bytes.get()) };
+    }
+}
+
+/// Fresh memory of this process, zeroed, which a rail's process may map as well.
 #[derive(Debug)]
 pub struct Buffer {
-    address: NonNull<u8>,
-    bytes: usize,
+    mapping: Mapping,
+    memory: SharedMemory,
 }
 
-// SAFETY: the memory belongs to the buffer alone, and nothing but copies in and out goes through it.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; two copies at once give mixed bytes, and no undefined reference.
-unsafe impl Sync for Buffer {}
-
 impl Buffer {
-    /// Maps memory of at least so many bytes.
+    /// Makes memory of at least so many bytes, on huge pages where the system gives some.
     ///
     /// # Errors
     /// The system has no room for as much, or `bytes` is 0.
-    pub fn new(bytes: usize) -> std::io::Result<Buffer> {
-        let invalid = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
-        let bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).and_then(NonZeroUsize::new).ok_or_else(invalid)?;
-        let (rights, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
-        // SAFETY: a new mapping at a place that the kernel chooses touches nothing that exists.
-        let address = unsafe { mmap_anonymous(None, bytes, rights, flags) }?;
+    pub fn new(bytes: usize) -> io::Result<Buffer> {
+        let bytes = bytes.checked_next_multiple_of(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::InvalidInput)?;
+        let file = File::from(memfd_create(c"skein-rail", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(bytes as u64)?;
+        let memory = SharedMemory::new(Arc::new(file), 0..bytes as u64).ok_or(io::ErrorKind::InvalidInput)?;
+        let mapping = Mapping::new(&memory)?;
         // SAFETY: advice about the mapping that was just made. A kernel without huge pages refuses, which is no harm.
-        let _ = unsafe { madvise(address, bytes.get(), MmapAdvise::MADV_HUGEPAGE) };
-        Ok(Buffer { address: address.cast(), bytes: bytes.get() })
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which nothing refers to any more.
-        let _ = unsafe { munmap(self.address.cast(), self.bytes) };
-    }
-}
-
-// SAFETY: mapped in `new` until dropped, readable and writable; no reference to it is ever made.
-unsafe impl Memory for Buffer {
-    fn address(&self) -> NonNull<u8> {
-        self.address
+        let _ = unsafe { madvise(mapping.address.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
+        Ok(Buffer { mapping, memory })
     }
 
-    fn bytes(&self) -> usize {
-        self.bytes
+    /// Returns the memory, to be registered.
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.mapping.address()
     }
 }

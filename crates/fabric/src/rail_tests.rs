@@ -1,32 +1,55 @@
-//! Tests rails over the providers that need no device: TCP, and memory that two processes share.
+//! Tests rails over the providers that need no device: TCP, and memory that two processes share. Each rail has its
+//! process.
 
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use crate::{
-    Access, Begun, Buffer, Completion, Endpoint, FabricError, Library, Memory, Rail, RailEndpoint, Region,
-    RemoteMemory, Slice,
+    Access, Begun, Buffer, Completion, Endpoint, FabricError, HostRails, RailProcess, Rails, Region, RemoteMemory,
+    Slice, serve_rail,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOT: usize = 1 << 20;
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
+/// Names the variable that says that a test program is to be the process of a rail.
+const ROLE: &str = "SKEIN_TEST_ROLE";
 
-fn providers() -> [(&'static str, Option<std::net::IpAddr>); 2] {
-    [("tcp;ofi_rxm", Some([127, 0, 0, 1].into())), ("shm", None)]
+/// Is no test, but what the processes of rails are.
+#[test]
+fn a_role() {
+    if std::env::var(ROLE).is_ok_and(|role| role == "rail") {
+        serve_rail().unwrap();
+    }
+}
+
+/// Returns the command of this very test program, as the process of a rail.
+fn words() -> Vec<OsString> {
+    let program = format!("/proc/{}/exe", std::process::id());
+    let (_, module) = module_path!().split_once("::").unwrap();
+    ["env", &format!("{ROLE}=rail"), &program, "--exact", &format!("{module}::a_role"), "--nocapture"]
+        .map(Into::into)
+        .into()
 }
 
 struct End {
-    endpoint: RailEndpoint,
+    endpoint: RailProcess,
+    buffer: Buffer,
     region: Arc<dyn Region>,
 }
 
 impl End {
-    fn new(provider: &str, at: Option<std::net::IpAddr>, key: u64) -> End {
-        let offer = Library::get().unwrap().offers(Some(provider), at).unwrap().remove(0);
-        let endpoint = RailEndpoint::open(&Rail::open(offer).unwrap()).unwrap();
-        let buffer = Arc::new(Buffer::new(2 * SLOT).unwrap());
-        let region = endpoint.register(buffer, Access::Remote, key).unwrap();
-        End { endpoint, region }
+    fn new(provider: &str, key: u64) -> End {
+        let endpoint = RailProcess::start(&words(), &[provider.to_owned()], HERE).unwrap().unwrap();
+        let buffer = Buffer::new(2 * SLOT).unwrap();
+        let region = endpoint.register(buffer.memory(), Access::Remote, key).unwrap();
+        End { endpoint, buffer, region }
     }
 
     fn slice(&self, range: std::ops::Range<usize>) -> Slice {
@@ -35,8 +58,9 @@ impl End {
 
     fn with<T>(&self, range: std::ops::Range<usize>, use_it: impl FnOnce(&mut [u8]) -> T) -> T {
         let slice = self.slice(range);
-        // SAFETY: mapped for as long as the region, and the test uses the memory only while no operation does.
-        use_it(unsafe { std::slice::from_raw_parts_mut(slice.address(), slice.bytes()) })
+        let at = self.buffer.address().wrapping_add(slice.range().start);
+        // SAFETY: mapped for as long as the buffer, and the test uses the memory only while no operation does.
+        use_it(unsafe { std::slice::from_raw_parts_mut(at, slice.bytes()) })
     }
 
     fn taken(&self) -> Vec<Completion> {
@@ -44,10 +68,14 @@ impl End {
         self.endpoint.poll(&mut taken).unwrap();
         taken
     }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.endpoint.process().try_into().unwrap())
+    }
 }
 
-fn ends(provider: &str, at: Option<std::net::IpAddr>) -> (End, End) {
-    let (a, b) = (End::new(provider, at, 7), End::new(provider, at, 8));
+fn ends(provider: &str) -> (End, End) {
+    let (a, b) = (End::new(provider, 7), End::new(provider, 8));
     a.endpoint.connect(b.endpoint.name()).unwrap();
     b.endpoint.connect(a.endpoint.name()).unwrap();
     (a, b)
@@ -78,8 +106,8 @@ fn remote(end: &End, offset: u64) -> RemoteMemory {
 
 #[test]
 fn writes_reads_and_messages_arrive_whole() {
-    for (provider, at) in providers() {
-        let (a, b) = ends(provider, at);
+    for provider in PROVIDERS {
+        let (a, b) = ends(provider);
         let pattern = |i: usize| (i * 7 + i / 251) as u8;
         a.with(0..SLOT, |bytes| bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i)));
         assert_eq!(b.endpoint.receive(&b.slice(2 * SLOT - 64..2 * SLOT), 70).unwrap(), Begun::Yes);
@@ -108,73 +136,110 @@ fn writes_reads_and_messages_arrive_whole() {
 /// A peer that guesses a key, or asks for what lies outside a region, gets an error and nothing else.
 #[test]
 fn nothing_outside_a_region_is_written() {
-    let (provider, at) = providers()[0];
-    for wrong in
-        [RemoteMemory { key: 12345, ..remote(&End::new(provider, at, 9), 0) }, RemoteMemory { address: 1, key: 8 }]
+    let provider = PROVIDERS[0];
+    for wrong in [RemoteMemory { key: 12345, ..remote(&End::new(provider, 9), 0) }, RemoteMemory { address: 1, key: 8 }]
     {
-        let (a, b) = ends(provider, at);
+        let (a, b) = ends(provider);
         a.with(0..SLOT, |bytes| bytes.fill(0xa5));
         let wrong = match wrong.key {
             8 => remote(&b, (2 * SLOT - 100) as u64),
             _ => wrong,
         };
-        let since = Instant::now();
-        let mut begun = false;
-        let failed = loop {
-            // A provider may refuse at once.
-            match a.endpoint.write(&a.slice(0..SLOT), wrong, None, 4) {
-                _ if begun => {}
-                Ok(now) => begun = now == Begun::Yes,
-                Err(_) => break true,
-            }
-            let (at_a, _) = (a.taken(), b.taken());
-            match at_a.first() {
-                Some(Completion::Failed { .. }) => break true,
-                Some(_) => break false,
-                None => assert!(since.elapsed() < PATIENCE, "neither done nor failed"),
-            }
-        };
-        assert!(failed, "{wrong:?}");
+        let (at_a, _) = complete(&a, &b, (1, 0), || a.endpoint.write(&a.slice(0..SLOT), wrong, None, 4).unwrap());
+        assert!(matches!(at_a[..], [Completion::Failed { .. }]), "{wrong:?}: {at_a:?}");
         b.with(0..2 * SLOT, |bytes| assert!(bytes.iter().all(|byte| *byte == 0)));
     }
 }
 
 #[test]
-fn memory_is_kept_while_an_operation_uses_it() {
-    struct Told(Buffer, #[expect(dead_code)] Arc<()>);
-    // SAFETY: the buffer's own.
-    unsafe impl Memory for Told {
-        fn address(&self) -> std::ptr::NonNull<u8> {
-            self.0.address()
+fn memory_of_another_rail_is_refused() {
+    let (a, b) = ends(PROVIDERS[0]);
+    assert!(Slice::new(a.region.clone(), 0..a.region.bytes() + 1).is_none());
+    assert!(matches!(b.endpoint.receive(&a.slice(0..64), 5), Err(FabricError::Misbehaves(_))));
+}
+
+/// A library that crashes or hangs costs its process.
+#[test]
+fn a_process_that_dies_or_hangs_is_an_error_and_leaves_nothing_behind() {
+    let (a, b) = ends(PROVIDERS[0]);
+    kill(a.pid(), Signal::SIGKILL).unwrap();
+    let since = Instant::now();
+    let why = loop {
+        match a.endpoint.poll(&mut Vec::new()) {
+            Err(why) => break why,
+            Ok(()) => assert!(since.elapsed() < PATIENCE),
         }
-        fn bytes(&self) -> usize {
-            self.0.bytes()
+        a.endpoint.wait(Duration::from_secs(1));
+    };
+    assert_eq!(why.to_string(), "the process of the rail has ended");
+    assert!(a.endpoint.send(&a.slice(0..10), 1).is_err());
+    assert!(a.endpoint.register(a.buffer.memory(), Access::Local, 1).is_err());
+    kill(b.pid(), Signal::SIGSTOP).unwrap();
+    let mut begun = 0;
+    while b.endpoint.send(&b.slice(0..10), 1).unwrap() == Begun::Yes {
+        begun += 1;
+        assert!(begun < 10_000, "a queue has an end");
+    }
+    for end in [a, b] {
+        let (pid, since) = (end.pid(), Instant::now());
+        drop(end);
+        while kill(pid, None).is_ok() {
+            assert!(since.elapsed() < PATIENCE, "{pid} is there");
+            std::thread::sleep(Duration::from_millis(10));
         }
     }
-    let (provider, at) = providers()[0];
-    let (a, b) = ends(provider, at);
-    let alive = Arc::new(());
-    let memory = Arc::new(Told(Buffer::new(SLOT).unwrap(), alive.clone()));
-    drop(a.endpoint.register(memory.clone(), Access::Remote, 69).unwrap());
-    assert_eq!(Arc::strong_count(&memory), 2, "what a peer may write is kept, too");
-    let region = a.endpoint.register(memory, Access::Local, 70).unwrap();
-    let slice = Slice::new(region, 0..64).unwrap();
-    assert!(Slice::new(slice.region().clone(), 0..slice.region().memory().bytes() + 1).is_none());
-    assert_eq!(a.endpoint.receive(&slice, 5).unwrap(), Begun::Yes);
-    assert!(
-        matches!(b.endpoint.receive(&slice, 5), Err(FabricError::Misbehaves(_))),
-        "memory of another rail is refused"
+}
+
+/// A peer whose write comes late, or that keeps on writing, changes nothing once the endpoint is closed, however the
+/// process is.
+#[test]
+fn nothing_is_written_once_an_endpoint_is_closed() {
+    for is_hung in [false, true] {
+        let (a, b) = ends(PROVIDERS[0]);
+        let write = || a.endpoint.write(&a.slice(0..SLOT), remote(&b, 0), None, 1).unwrap();
+        a.with(0..SLOT, |bytes| bytes.fill(1));
+        complete(&a, &b, (1, 0), write);
+        if is_hung {
+            kill(b.pid(), Signal::SIGSTOP).unwrap();
+        }
+        a.with(0..SLOT, |bytes| bytes.fill(2));
+        for _ in 0..8 {
+            let _ = write();
+        }
+        b.endpoint.close().unwrap();
+        let then = b.with(0..SLOT, |bytes| bytes.to_vec());
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(300) {
+            let _ = a.endpoint.write(&a.slice(0..SLOT), remote(&b, 0), None, 1);
+            let _ = a.endpoint.poll(&mut Vec::new());
+        }
+        b.with(0..SLOT, |bytes| assert!(*bytes == then[..], "hung: {is_hung}"));
+        assert!(b.endpoint.register(b.buffer.memory(), Access::Local, 9).is_err());
+    }
+}
+
+#[test]
+fn an_address_without_a_rail_and_a_program_that_is_none_are_told() {
+    let rails = |words, providers: &[&str]| {
+        let providers = providers.iter().map(|provider| (*provider).to_owned()).collect();
+        HostRails::of_providers(words, providers).endpoint(HERE).map(|endpoint| endpoint.is_some())
+    };
+    assert_eq!(rails(words(), &["no such provider"]), Ok(false));
+    assert_eq!(rails(words(), &["no such provider", "tcp;ofi_rxm"]), Ok(true));
+    assert_eq!(
+        rails(vec!["/bin/false".into()], &PROVIDERS).unwrap_err().to_string(),
+        "the process of the rail has ended"
     );
-    drop(slice);
-    assert_eq!(Arc::strong_count(&alive), 2);
-    drop(a.endpoint);
-    assert_eq!(Arc::strong_count(&alive), 1);
+    let missing = rails(vec!["/no/such/program".into()], &PROVIDERS).unwrap_err().to_string();
+    assert!(missing.starts_with("the process of the rail cannot be started: "), "{missing}");
+    let foreign = HostRails::of_providers(words(), vec!["tcp;ofi_rxm".into()]).endpoint([192, 0, 2, 1].into());
+    assert!(foreign.is_err(), "not this host's address");
 }
 
 #[test]
 fn waits_end_when_something_comes_and_when_woken() {
-    let (provider, at) = providers()[0];
-    let (a, b) = ends(provider, at);
+    let provider = PROVIDERS[0];
+    let (a, b) = ends(provider);
     assert_eq!(b.endpoint.receive(&b.slice(0..64), 6).unwrap(), Begun::Yes);
     let begun = Instant::now();
     std::thread::scope(|scope| {

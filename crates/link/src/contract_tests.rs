@@ -1,7 +1,8 @@
 //! Tests what every link promises, with each link: TCP without TLS and with TLS, there with each cipher of records;
-//! RDMA over a fake, with and without immediate data, with and without an order; and the fake of TCP with an order and
-//! without.
+//! RDMA over a fake, with and without immediate data, with and without an order, and over libfabric's provider for TCP;
+//! and the fake of TCP with an order and without.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skein_fabric::fake::{FakeAbilities, FakeFabric};
+use skein_fabric::{HostRails, Rails, SharedEndpoint, serve_rail};
 use skein_identity::{CipherPolicy, ClusterCa, Validity};
 
 use crate::fake::{FAKE_CAPS, FakeNetwork};
@@ -32,7 +34,46 @@ struct Bench {
     security: Security,
     at: SocketAddr,
     /// The rail that connections move to after their handshake.
-    rail: Option<FakeFabric>,
+    rail: Option<Rail>,
+}
+
+#[derive(Clone)]
+enum Rail {
+    Fake(FakeFabric),
+    /// libfabric's over TCP.
+    Real,
+}
+
+impl Rail {
+    fn endpoint(&self) -> SharedEndpoint {
+        match self {
+            Rail::Fake(fabric) => fabric.endpoint(),
+            Rail::Real => {
+                let rails = HostRails::of_providers(rail_words(), vec!["tcp;ofi_rxm".into()]);
+                rails.endpoint([127, 0, 0, 1].into()).unwrap().unwrap()
+            }
+        }
+    }
+}
+
+/// Names the variable that says that a test program is to be the process of a rail.
+const ROLE: &str = "SKEIN_TEST_ROLE";
+
+/// Is no test, but what the processes of rails are.
+#[test]
+fn a_role() {
+    if std::env::var(ROLE).is_ok_and(|role| role == "rail") {
+        serve_rail().unwrap();
+    }
+}
+
+/// Returns the command of this very test program, as the process of a rail.
+fn rail_words() -> Vec<OsString> {
+    let program = format!("/proc/{}/exe", std::process::id());
+    let (_, module) = module_path!().split_once("::").unwrap();
+    ["env", &format!("{ROLE}=rail"), &program, "--exact", &format!("{module}::a_role"), "--nocapture"]
+        .map(Into::into)
+        .into()
 }
 
 fn benches() -> Vec<Bench> {
@@ -66,12 +107,16 @@ fn benches() -> Vec<Bench> {
         Bench { rail: faked(true, false), ..tcp(CipherPolicy::Auto, "RDMA", Security::Plain) },
         Bench { rail: faked(true, true), ..tcp(CipherPolicy::AesGcm, "RDMA with AES-128-GCM", Security::Encrypted) },
         Bench { rail: faked(false, false), ..tcp(CipherPolicy::Aegis, "RDMA with AEGIS-128X2", Security::Encrypted) },
+        Bench {
+            rail: Some(Rail::Real),
+            ..tcp(CipherPolicy::AesGcm, "RDMA over libfabric with AES-128-GCM", Security::Encrypted)
+        },
     ]
 }
 
 /// Returns a fabric whose writes carry immediate data or not, and whose operations end in order or not.
-fn faked(immediates: bool, ordered: bool) -> Option<FakeFabric> {
-    Some(FakeFabric::new(FakeAbilities { immediates, ordered }, 7))
+fn faked(immediates: bool, ordered: bool) -> Option<Rail> {
+    Some(Rail::Fake(FakeFabric::new(FakeAbilities { immediates, ordered }, 7)))
 }
 
 impl Bench {
@@ -106,7 +151,7 @@ impl Bench {
 }
 
 /// Takes a connection apart, on a rail if it moves to one.
-fn split(pending: Box<dyn Pending>, rail: Option<&FakeFabric>) -> Connection {
+fn split(pending: Box<dyn Pending>, rail: Option<&Rail>) -> Connection {
     match rail {
         Some(rail) => rdma::split(pending, rail.endpoint()).unwrap(),
         None => pending.split().unwrap(),
@@ -158,7 +203,9 @@ fn messages_arrive_before_and_after_the_split() {
         let to_a = thread::spawn(move || split(b, rail.as_ref()));
         let data = pattern(1_000_003);
         let sent = data.clone();
-        let ciphers = ["TLS with ", "RDMA with "].iter().find_map(|kind| bench.name.strip_prefix(kind));
+        let ciphers = ["TLS with ", "RDMA with ", "RDMA over libfabric with "]
+            .iter()
+            .find_map(|kind| bench.name.strip_prefix(kind));
         // The message goes right behind the welcome, before the other end has read the welcome.
         let sending = thread::spawn(move || {
             // The reader reads everything, up to the end of the connection.
@@ -432,7 +479,7 @@ mod of_rails {
 
     fn bench(fabric: &FakeFabric) -> Bench {
         let found = benches().into_iter().find(|bench| bench.name == "RDMA").unwrap();
-        Bench { rail: Some(fabric.clone()), ..found }
+        Bench { rail: Some(Rail::Fake(fabric.clone())), ..found }
     }
 
     fn fabric() -> FakeFabric {

@@ -26,6 +26,8 @@ pub struct Hello {
     pub kind: ConnectionKind,
     /// Whether bulk data is to travel without encryption.
     pub plain_data: bool,
+    /// Whether the connection is to go on over RDMA: the sender has a rail there.
+    pub rail: bool,
     /// Proof of membership on a connection without TLS. Empty on connections with TLS.
     pub proof: Vec<u8>,
     /// Where the sender can be reached.
@@ -41,6 +43,8 @@ pub struct Welcome {
     pub session: SessionId,
     /// Key of the proofs on connections without TLS. Empty if this end does not allow such connections.
     pub plain_key: Vec<u8>,
+    /// Whether the connection goes on over RDMA, as was asked: the sender has a rail there, too.
+    pub rail: bool,
     /// Where the sender can be reached.
     pub addresses: Vec<NicAddress>,
 }
@@ -188,6 +192,7 @@ mod tests {
             path: PathId(1),
             kind: ConnectionKind::Data,
             plain_data: false,
+            rail: true,
             proof: vec![],
             addresses: vec![NicAddress::new("10.77.0.1".parse().unwrap(), 24, "eth0")],
         }
@@ -203,6 +208,7 @@ mod tests {
             version: PROTOCOL_VERSION,
             session: SessionId([1; 16]),
             plain_key: vec![9; 32],
+            rail: true,
             addresses: hello().addresses,
         };
         let bytes = welcome.encode();

@@ -1,6 +1,5 @@
 //! `skein agent`.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{self, PathBuf};
 
@@ -14,6 +13,7 @@ use skein_agent::{
 use skein_handover::MigrationLimits;
 use tracing::warn;
 
+use super::own_command;
 use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal};
 
 /// The file of the migration network, unless an option says otherwise.
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         migration_network: args.migration_network,
         connections: args.connections,
         plain_data: args.plain_data,
-        packer_command: packer(),
+        packer_command: own_command(PACK_PAGES),
         vms,
     };
     let port = args.listen.port();
@@ -182,12 +182,6 @@ fn allow_files() {
     if let Err(error) = raised {
         warn!("the limit of open files stays as it is: {error}");
     }
-}
-
-/// Returns the command that starts this very program as a [`skein_agent::pack_pages`], directly or by way of another
-/// program.
-pub fn packer() -> Vec<OsString> {
-    [format!("/proc/{}/exe", std::process::id()), PACK_PAGES.to_owned()].map(Into::into).into()
 }
 
 /// Tells systemd the state of this program (sd_notify(3)), if systemd started it.

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use skein_agent::{Network, TrafficClass};
+use skein_agent::{HostRails, Network, TrafficClass};
 use skein_api::Transport;
 use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
 use tracing::{info, warn};
@@ -20,6 +20,8 @@ use super::networks;
 /// How often a status is printed with `--json`.
 pub const STATUS_PERIOD: Duration = Duration::from_millis(200);
 
+/// The argument with which this program becomes a [`skein_agent::serve_rail`].
+pub const SERVE_RAIL: &str = "serve-rail";
 /// How guests' memory is marked unless something else is asked for.
 const BULK: TrafficClass = TrafficClass::BULK;
 
@@ -49,6 +51,10 @@ pub struct SessionOptions {
     /// The code point of migrations' packets (DSCP); 0: none
     #[arg(long, value_name = "N", default_value_t = BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: u8,
+    /// Whether guests go over RDMA: off, auto (where both ends have an RDMA device, and libfabric), or a provider of
+    /// libfabric, with or without a device; may be given several times, the best provider first
+    #[arg(long, value_name = "RDMA", default_value = "off")]
+    pub rdma: Vec<String>,
     /// How long streams outlive the loss of all paths, in seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub outage: u64,
@@ -90,7 +96,16 @@ impl SessionOptions {
         }
         let (nics, excluded, preferred) = (self.nics.clone(), self.excluded.clone(), self.preferred.clone());
         let class = TrafficClass { priority: self.priority, dscp: self.dscp };
-        Ok(skein_agent::Addresses { nics, excluded, preferred, class })
+        Ok(skein_agent::Addresses { nics, excluded, preferred, class, rails: self.rails() })
+    }
+
+    fn rails(&self) -> Option<HostRails> {
+        let words = super::own_command(SERVE_RAIL);
+        match &self.rdma[..] {
+            [only] if only == "off" => None,
+            [only] if only == "auto" => Some(HostRails::of_devices(words)),
+            providers => Some(HostRails::of_providers(words, providers.to_vec())),
+        }
     }
 
     /// Returns the time of `--outage`.

@@ -85,7 +85,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         outage: args.common.outage(),
     };
     let (forwards, socket_mode, transport) = (args.forward, args.socket_mode, args.transport);
-    let packer = super::agent::packer();
+    let packer = super::own_command(super::agent::PACK_PAGES);
     let settings = TunnelSettings { dialer, forwards, socket_mode, transport, packer };
     let tunnel = Tunnel::start(settings, identity)?;
     if !args.common.json {

@@ -146,7 +146,7 @@ impl Joined {
         let on_session = move |live, streams| sender.send((live, streams)).expect("the test waits");
         let listen = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
         let settings = AcceptorSettings { listen, addresses: of_b, allow_plain_data: false, outage };
-        let host = AcceptingHost { nics: hosts.b.clone(), listeners: Box::new(hosts.b.listeners()) };
+        let host = AcceptingHost { nics: hosts.b.clone(), rails: None, listeners: Box::new(hosts.b.listeners()) };
         let acceptor = Acceptor::start_at(host, settings, Box::new(on_session)).unwrap();
         let settings = DialerSettings {
             to: vec![SocketAddr::new(ip(0, 2), acceptor.port())],
@@ -158,7 +158,7 @@ impl Joined {
             outage,
         };
         let link = Arc::new(hosts.a.link(Security::Encrypted));
-        let host = DialingHost { nics: hosts.a.clone(), control: link.clone(), data: link };
+        let host = DialingHost { nics: hosts.a.clone(), rails: None, control: link.clone(), data: link };
         let (dialer, at_a) = Dialer::start_from(host, settings).unwrap();
         let (accepting, at_b) = sessions.recv_timeout(PATIENCE).unwrap();
         Joined { hosts, dialer, acceptor, accepting, streams: [at_a.into(), at_b.into()] }

@@ -37,7 +37,7 @@ fn both_ends_of_control_and_data_connections_are_marked() {
 fn whoever_dials_another_host_than_the_named_one_is_told() {
     let joined = Joined::new(1, FAKE_CAPS);
     let link = Arc::new(joined.hosts.a.link(Security::Encrypted));
-    let host = DialingHost { nics: joined.hosts.a.clone(), control: link.clone(), data: link };
+    let host = DialingHost { nics: joined.hosts.a.clone(), rails: None, control: link.clone(), data: link };
     let settings = DialerSettings {
         to: vec![joined.dialer.to()],
         host: Some("c".into()),

@@ -82,7 +82,7 @@ fn listen(ring: &Ring, mut reader: Box<dyn Reader>) {
             Err(LinkEnd::GivenUp) => Over::GivenUp,
             Err(_) => Over::Peer(Instant::now()),
         };
-        return ring.end(end);
+        return ring.end_by_peer(end);
     }
 }
 

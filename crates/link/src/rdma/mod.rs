@@ -33,7 +33,7 @@ mod way;
 
 use std::sync::Arc;
 
-use skein_fabric::Endpoint;
+use skein_fabric::SharedEndpoint;
 
 use self::halves::take_apart;
 use self::layout::SLOT_BYTES;
@@ -50,7 +50,7 @@ pub(crate) fn caps(began_as: Caps) -> Caps {
 /// # Errors
 /// One of the ends has no room for the ring, their rails are of different kinds, or the connection failed. The
 /// connection is over then.
-pub fn split(mut pending: Box<dyn Pending>, endpoint: Arc<dyn Endpoint>) -> Result<Connection, LinkError> {
+pub fn split(mut pending: Box<dyn Pending>, endpoint: SharedEndpoint) -> Result<Connection, LinkError> {
     let caps = caps(pending.caps());
     let protection = pending.message_protection()?;
     let (ring, slots) = set_up::exchange(&mut *pending, endpoint)?;

@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use skein_fabric::{Begun, Completion, Endpoint, FabricError, RemoteMemory, Slice, Slot};
+use skein_fabric::{Begun, Completion, Endpoint, FabricError, RemoteMemory, SharedEndpoint, Slice, Slot};
 
 use super::layout::{SLOT_BYTES, SLOTS};
 use super::messages::{MESSAGE_BYTES_MAX, Topic, decode, encode};
@@ -19,6 +18,8 @@ use crate::link::LinkEnd;
 const LAST_WORDS_TIME: Duration = Duration::from_secs(10);
 /// How long a rail that fails waits for the other end's word: a provider may notice first that the other end is gone.
 const WORD_TIME: Duration = Duration::from_millis(250);
+/// How long an end that is gone keeps its endpoint for the other end, which may still take completions.
+const LINGER_TIME: Duration = Duration::from_secs(2);
 /// How many slots are given back at once while there is more to read.
 const GIVE_BACK_SLOTS: usize = SLOTS as usize / 4;
 /// How long the rail's thread waits before it tries again what the endpoint did not take.
@@ -72,7 +73,7 @@ impl Purpose {
 
 /// What both halves share, and the rail's thread.
 pub(super) struct Ring {
-    endpoint: Arc<dyn Endpoint>,
+    endpoint: SharedEndpoint,
     /// Where the other end's first slot is.
     there: RemoteMemory,
     state: Mutex<State>,
@@ -98,6 +99,8 @@ struct State {
     /// How many slots the other end has written in all. It said so, and writes none any more.
     total: Option<u64>,
     over: Option<Over>,
+    /// Whether the other end takes no completions any more: it said its last word, or its process has ended.
+    is_peer_gone: bool,
     /// Why the rail fails, and since when.
     failing: Option<(String, Instant)>,
     /// What this end has to say last, and since when.
@@ -118,12 +121,7 @@ impl Ring {
     pub(super) const NOTICES: usize = 16;
 
     /// Makes the ring of an endpoint that is connected, and that has begun [`Self::receive_all`].
-    pub(super) fn new(
-        endpoint: Arc<dyn Endpoint>,
-        messages: Vec<Slot>,
-        notices: Vec<Slot>,
-        there: RemoteMemory,
-    ) -> Ring {
+    pub(super) fn new(endpoint: SharedEndpoint, messages: Vec<Slot>, notices: Vec<Slot>, there: RemoteMemory) -> Ring {
         let tells = !endpoint.abilities().has_immediates();
         let state = State {
             sending: Sending::new(SLOTS, tells),
@@ -136,6 +134,7 @@ impl Ring {
             numbered: 0,
             total: None,
             over: None,
+            is_peer_gone: false,
             failing: None,
             farewell: None,
             said: None,
@@ -173,6 +172,12 @@ impl Ring {
         self.content.notify_all();
     }
 
+    /// Takes in that the other end is gone: how this end then finds the connection.
+    pub(super) fn end_by_peer(&self, over: Over) {
+        self.lock().is_peer_gone = true;
+        self.end(over);
+    }
+
     /// Takes in that the other end has written so many slots in all, and writes no more.
     pub(super) fn set_total(&self, total: u64) {
         self.lock().total = Some(total);
@@ -203,10 +208,16 @@ impl Ring {
             let patience = if state.is_behind() || state.is_parting() { RETRY_WAIT } else { IDLE_WAIT };
             let (farewell, total, is_done) = (state.due_farewell(), state.numbered, state.is_done());
             drop(state);
+            if farewell == Some(Farewell::Gone) {
+                self.endpoint.rest();
+            }
             if let Some(farewell) = farewell {
                 way.say(farewell, total);
             }
             if is_done {
+                if self.linger() {
+                    way.close();
+                }
                 return;
             }
             match failed {
@@ -220,6 +231,16 @@ impl Ring {
                 self.endpoint.wait(patience);
             }
         }
+    }
+
+    /// Keeps the endpoint for the other end, until that is gone, too. Returns whether the connection ends in order.
+    fn linger(&self) -> bool {
+        let deadline = Instant::now() + LINGER_TIME;
+        let mut state = self.lock();
+        while !state.is_peer_gone && state.over != Some(Over::GivenUp) && Instant::now() < deadline {
+            self.content.wait_until(&mut state, deadline);
+        }
+        state.over != Some(Over::GivenUp)
     }
 
     /// Says a last word to the other end, once what was sent is there.

@@ -1,10 +1,9 @@
 //! Is what two ends tell each other before they write into each other's memory.
 
 use std::io;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use skein_fabric::{Access, Endpoint, FabricError, RemoteMemory, Slot};
+use skein_fabric::{Access, Endpoint, FabricError, RemoteMemory, SharedEndpoint, Slot};
 
 use super::layout::{RingSlots, SLOT_BYTES, SLOTS};
 use super::ring::Ring;
@@ -40,7 +39,7 @@ struct Ready {
 }
 
 /// Makes this end's ring, and tells the other end of it. Returns the ring once the other end has done the same.
-pub(super) fn exchange(pending: &mut dyn Pending, endpoint: Arc<dyn Endpoint>) -> Result<(Ring, RingSlots), LinkError> {
+pub(super) fn exchange(pending: &mut dyn Pending, endpoint: SharedEndpoint) -> Result<(Ring, RingSlots), LinkError> {
     let made = make(&*endpoint);
     let answer = match &made {
         Ok((_, ready)) => Answer::Ready(ready.clone()),

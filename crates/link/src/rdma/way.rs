@@ -33,8 +33,13 @@ impl Way {
         // A socket that takes nothing is one that the other end's process does not have any more.
         let _ = said.and_then(|()| writer.flush(Patience::Try));
         if farewell == Farewell::Gone {
-            self.shutdown.close();
+            self.shutdown.finish();
         }
+    }
+
+    /// Closes the connection over TCP.
+    pub(super) fn close(&self) {
+        self.shutdown.close();
     }
 
     /// Gives the connection over TCP up.

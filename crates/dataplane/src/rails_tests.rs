@@ -1,0 +1,187 @@
+//! Tests sessions over rails of libfabric's TCP provider, which needs no device: real sockets, real TLS.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use skein_fabric::{HostRails, serve_rail};
+use skein_host::WantedConnections;
+use skein_identity::{ClusterCa, Validity};
+
+use crate::StreamContent;
+use crate::{Acceptor, AcceptorSettings, Addresses, Dialer, DialerSettings, IncomingStream, LocalEnd, RunningSession};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const BYTES: usize = 20_000_000;
+
+/// A session on the loopback interface.
+struct Joined {
+    dialer: Arc<Dialer>,
+    acceptor: Acceptor,
+    accepting: Arc<RunningSession>,
+    streams: Receiver<IncomingStream>,
+}
+
+impl Joined {
+    fn new([here, there]: [Option<HostRails>; 2]) -> Joined {
+        let addresses = |rails| Addresses { nics: vec!["lo".into()], rails, ..Addresses::default() };
+        let ca = ClusterCa::create("test").unwrap();
+        let [a, b] = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
+        let (sender, sessions) = mpsc::sync_channel(1);
+        let accepting = AcceptorSettings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            addresses: addresses(there),
+            allow_plain_data: false,
+            outage: PATIENCE,
+        };
+        let on_session = move |live, streams| sender.send((live, streams)).expect("the test waits");
+        let acceptor = Acceptor::start(accepting, &b, Box::new(on_session)).unwrap();
+        let dialling = DialerSettings {
+            to: vec![([127, 0, 0, 1], acceptor.port()).into()],
+            host: Some("b".into()),
+            addresses: addresses(here),
+            connections: WantedConnections::Fixed(2),
+            tells_queues: false,
+            plain_data: false,
+            outage: PATIENCE,
+        };
+        let (dialer, _) = Dialer::start(dialling, &a).unwrap();
+        let (accepting, streams) = sessions.recv_timeout(PATIENCE).unwrap();
+        Joined { dialer, acceptor, accepting, streams }
+    }
+
+    /// Waits for both data connections. Returns how many of them go over RDMA at either end.
+    fn connections(&self) -> [usize; 2] {
+        let begun = Instant::now();
+        loop {
+            let ends = [self.dialer.live(), &self.accepting].map(|live| live.snapshot().paths);
+            if ends.iter().all(|paths| paths.len() == 1 && paths[0].status.data_connections == 2) {
+                return ends.map(|paths| paths[0].rdma_connections);
+            }
+            assert!(begun.elapsed() < PATIENCE, "{ends:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends bytes there and back on a stream.
+    fn echo(&self) {
+        self.echo_and(|| {});
+    }
+
+    /// Sends bytes there and back on a stream, and does something when half of them went.
+    fn echo_and(&self, half_way: impl FnOnce()) {
+        let (mut here, joined) = UnixStream::pair().unwrap();
+        self.dialer.live().open("there", LocalEnd::from(joined), StreamContent::Bytes).unwrap();
+        let incoming = self.streams.recv_timeout(PATIENCE).unwrap();
+        let (mut there, joined) = UnixStream::pair().unwrap();
+        self.accepting.join_socket(incoming.stream, joined, StreamContent::Bytes);
+        let back = thread::spawn(move || {
+            let mut data = Vec::new();
+            there.read_to_end(&mut data).unwrap();
+            there.write_all(&data).unwrap();
+        });
+        let data: Vec<u8> = (0..BYTES as u32).map(|i| (i ^ i >> 8 ^ i >> 16) as u8).collect();
+        let (first, rest) = data.split_at(BYTES / 2);
+        here.write_all(first).unwrap();
+        half_way();
+        here.write_all(rest).unwrap();
+        here.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut echoed = Vec::new();
+        here.read_to_end(&mut echoed).unwrap();
+        assert!(echoed == data);
+        back.join().unwrap();
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.dialer.stop("the test is over");
+        self.acceptor.stop("the test is over");
+    }
+}
+
+/// Names the variable that says that a test program is to be the process of a rail.
+const ROLE: &str = "SKEIN_TEST_ROLE";
+
+/// Is no test, but what the processes of rails are.
+#[test]
+fn a_role() {
+    if std::env::var(ROLE).is_ok_and(|role| role.starts_with("rail")) {
+        serve_rail().unwrap();
+    }
+}
+
+/// Returns the rails of a provider, whose processes are this very test program, marked by `mark`.
+fn marked(provider: &str, mark: &str) -> Option<HostRails> {
+    let program = format!("/proc/{}/exe", std::process::id());
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let role = format!("{ROLE}=rail{mark}");
+    let words = ["env", &role, &program, "--exact", &format!("{module}::a_role"), "--nocapture"];
+    Some(HostRails::of_providers(words.map(Into::into).into(), vec![provider.into()]))
+}
+
+fn over(provider: &str) -> Option<HostRails> {
+    marked(provider, "")
+}
+
+/// Returns the processes of rails with a mark.
+fn processes(mark: &str) -> Vec<Pid> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let children = tasks.flat_map(|task| {
+        let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
+        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
+    });
+    let role = format!("{ROLE}=rail{mark}");
+    let is_marked = |pid: &i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == role.as_bytes())
+    };
+    children.filter(is_marked).map(Pid::from_raw).collect()
+}
+
+#[test]
+fn data_goes_over_rails_where_both_ends_have_one() {
+    let joined = Joined::new([over("tcp;ofi_rxm"), over("tcp;ofi_rxm")]);
+    assert_eq!(joined.connections(), [2, 2]);
+    joined.echo();
+    assert_eq!(joined.connections(), [2, 2]);
+}
+
+#[test]
+fn data_goes_over_tcp_where_an_end_has_no_rail() {
+    let of_devices = Some(HostRails::of_devices(Vec::<OsString>::new()));
+    let no_program = Some(HostRails::of_providers(vec!["/no/such/program".into()], vec!["tcp;ofi_rxm".into()]));
+    let rail = || over("tcp;ofi_rxm");
+    for ends in
+        [[rail(), None], [None, rail()], [rail(), over("no such provider")], [of_devices, rail()], [rail(), no_program]]
+    {
+        let joined = Joined::new(ends);
+        assert_eq!(joined.connections(), [0, 0]);
+        joined.echo();
+    }
+}
+
+/// A library that crashes or hangs while a guest moves: nothing is lost, and the rest goes over TCP.
+#[test]
+fn data_goes_on_over_tcp_when_the_process_of_a_rail_dies_or_hangs() {
+    for (signal, mark) in [(Signal::SIGKILL, "killed"), (Signal::SIGSTOP, "stopped")] {
+        let joined = Joined::new([marked("tcp;ofi_rxm", mark), marked("tcp;ofi_rxm", mark)]);
+        assert_eq!(joined.connections(), [2, 2]);
+        let rails = processes(mark);
+        assert_eq!(rails.len(), 4, "a process for each end of each connection");
+        joined.echo_and(|| rails.iter().for_each(|rail| kill(*rail, signal).unwrap()));
+        assert_eq!(joined.connections(), [0, 0], "{mark}");
+        drop(joined);
+        let since = Instant::now();
+        while !processes(mark).is_empty() {
+            assert!(since.elapsed() < PATIENCE, "{mark} processes are left behind");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

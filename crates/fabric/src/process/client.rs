@@ -1,0 +1,389 @@
+//! Is a rail as its agent has it: an endpoint that another process serves.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{any, io};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
+
+use super::words::{Channel, Operation, Reply, Request, Word};
+use crate::fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, Slice};
+use crate::memory::SharedMemory;
+
+/// How many operations other than receives are under way at most.
+const OPERATIONS_MAX: usize = 512;
+/// How long the process has for an answer: to load the library and to open a device, or to lock memory.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long the process has to come to rest.
+const REST_TIME: Duration = Duration::from_millis(500);
+/// How long the process has to close the endpoint, and then, if it does not, to end.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+/// How often who waits for an answer looks whether another thread has received that.
+const ANSWER_CHECK: Duration = Duration::from_millis(5);
+/// How often the process is asked whether it lives, and how long it has for that answer: a library that hangs answers
+/// nothing.
+const PING_PERIOD: Duration = Duration::from_secs(1);
+const HANG_TIME: Duration = Duration::from_secs(5);
+/// How long the process has to end by itself.
+const END_TIME: Duration = Duration::from_secs(3);
+/// How often who waits for the end looks.
+const END_CHECK: Duration = Duration::from_millis(10);
+/// What the library is told. Its default number of peers asks soft-RoCE for longer queues than that has, and of psm2,
+/// which Debian's links, nobody wants files that tell of a crash.
+const ENVIRONMENT: [(&str, &str); 3] =
+    [("FI_UNIVERSE_SIZE", "16"), ("HFI_NO_BACKTRACE", "1"), ("IPATH_NO_BACKTRACE", "1")];
+
+/// An endpoint that a process of its own serves. The process ends when this is dropped.
+pub struct RailProcess {
+    link: Arc<Link>,
+    child: Mutex<Option<Child>>,
+    abilities: Abilities,
+    name: Vec<u8>,
+    next_region: Mutex<u32>,
+    under_way: AtomicUsize,
+    /// What is written at one end ends a wait at the other.
+    waker: (UnixStream, UnixStream),
+}
+
+/// The connection to the process, which regions keep as well.
+struct Link {
+    channel: Channel,
+    inbox: Mutex<Inbox>,
+    /// Held by who asks for something: one at a time.
+    asks: Mutex<()>,
+}
+
+/// What the process has said.
+#[derive(Default)]
+struct Inbox {
+    happened: VecDeque<Completion>,
+    reply: Option<Result<Reply, FabricError>>,
+    over: Option<FabricError>,
+    /// When the process was asked last whether it lives, and whether it has said anything since.
+    pinged: Option<(Instant, bool)>,
+}
+
+impl Link {
+    /// Takes in what the process has said.
+    fn hear(&self, inbox: &mut Inbox) {
+        while inbox.over.is_none() {
+            match self.channel.receive() {
+                Ok(Some((word, _))) => {
+                    inbox.pinged = inbox.pinged.map(|(at, _)| (at, true));
+                    match word {
+                        Word::Happened(happened) => inbox.happened.extend(happened),
+                        Word::Reply(reply) => inbox.reply = Some(reply),
+                        Word::Alive => {}
+                        Word::Over(why) => inbox.over = Some(why),
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => inbox.over = Some(gone(&error)),
+            }
+        }
+    }
+
+    /// Asks from time to time whether the process lives, and gives it up if it does not say so.
+    fn ping(&self, inbox: &mut Inbox) {
+        let now = Instant::now();
+        match inbox.pinged {
+            Some((at, false)) if now - at >= HANG_TIME => inbox.over = inbox.over.take().or_else(|| Some(hangs())),
+            Some((_, false)) => {}
+            Some((at, true)) if now - at < PING_PERIOD => {}
+            // Where there is no room for the question, the process has enough to answer.
+            _ => inbox.pinged = self.channel.send(&Request::Ping, None).ok().map(|_| (now, false)),
+        }
+    }
+
+    /// Says something that has no answer. Returns whether there was room.
+    fn say(&self, request: &Request) -> Result<bool, FabricError> {
+        self.channel.send(request, None).map_err(|error| self.why_over(gone(&error)))
+    }
+
+    /// Returns why the rail is over, as the process said, or else as it looks.
+    fn why_over(&self, looks: FabricError) -> FabricError {
+        let mut inbox = self.inbox.lock();
+        self.hear(&mut inbox);
+        inbox.over.clone().unwrap_or(looks)
+    }
+
+    /// Asks for something, and waits for the answer.
+    fn ask(&self, request: &Request, memory: Option<&SharedMemory>, patience: Duration) -> Result<Reply, FabricError> {
+        let _asks = self.asks.lock();
+        let deadline = Instant::now() + patience;
+        let file = memory.map(SharedMemory::file);
+        while !self.channel.send(request, file).map_err(|error| self.why_over(gone(&error)))? {
+            self.pause(deadline)?;
+        }
+        loop {
+            let mut inbox = self.inbox.lock();
+            self.hear(&mut inbox);
+            if let Some(reply) = inbox.reply.take() {
+                return reply;
+            }
+            if let Some(why) = inbox.over.clone() {
+                return Err(why);
+            }
+            drop(inbox);
+            self.pause(deadline)?;
+        }
+    }
+
+    fn pause(&self, deadline: Instant) -> Result<(), FabricError> {
+        if Instant::now() >= deadline {
+            return Err(hangs());
+        }
+        let patience = PollTimeout::try_from(ANSWER_CHECK).unwrap_or(PollTimeout::ZERO);
+        let _ = poll(&mut [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)], patience);
+        Ok(())
+    }
+}
+
+fn hangs() -> FabricError {
+    FabricError::Process("does not answer".into())
+}
+
+fn gone(error: &io::Error) -> FabricError {
+    FabricError::Process(match error.kind() {
+        io::ErrorKind::InvalidData => "says what makes no sense".into(),
+        _ => "has ended".into(),
+    })
+}
+
+impl RailProcess {
+    /// Starts a process for the rail at a local address, of the first of the providers that has one there; `None`:
+    /// none has. `words` are a program that calls [`crate::serve_rail`], and its arguments.
+    ///
+    /// # Errors
+    /// The process cannot be started, has no library, or the rail cannot be opened.
+    pub fn start(words: &[OsString], providers: &[String], at: IpAddr) -> Result<Option<RailProcess>, FabricError> {
+        let cannot = |error: io::Error| FabricError::Process(format!("cannot be started: {error}"));
+        let (program, arguments) = words.split_first().ok_or_else(|| cannot(io::ErrorKind::InvalidInput.into()))?;
+        let (channel, other) = Channel::pair().map_err(cannot)?;
+        let mut command = Command::new(program);
+        command.args(arguments).envs(ENVIRONMENT).stdin(other).stdout(Stdio::null());
+        // A Ctrl-C in the agent's terminal is not meant for the process.
+        let child = command.process_group(0).spawn().map_err(cannot)?;
+        // From here on the process alone has the other end.
+        drop(command);
+        let waker = UnixStream::pair().and_then(|pair| {
+            pair.0.set_nonblocking(true)?;
+            pair.1.set_nonblocking(true)?;
+            Ok(pair)
+        });
+        let link = Arc::new(Link { channel, inbox: Mutex::default(), asks: Mutex::new(()) });
+        let abilities = Abilities {
+            provider: String::new(),
+            protocol: (0, 0),
+            device: String::new(),
+            immediate_bytes: 0,
+            operation_bytes_max: 0,
+        };
+        let mut process = RailProcess {
+            link,
+            child: Mutex::new(Some(child)),
+            abilities,
+            name: Vec::new(),
+            next_region: Mutex::new(0),
+            under_way: AtomicUsize::new(0),
+            waker: waker.map_err(cannot)?,
+        };
+        match process.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, ANSWER_TIME)? {
+            Reply::Opened { abilities, name } => {
+                (process.abilities, process.name) = (abilities, name);
+                Ok(Some(process))
+            }
+            Reply::NoRail => Ok(None),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn begin(&self, operation: Operation, at: &Slice, token: u64) -> Result<Begun, FabricError> {
+        let region = at.region().as_any().downcast_ref::<ProcessRegion>();
+        let Some(region) = region.filter(|region| Arc::ptr_eq(&region.link, &self.link)) else {
+            return Err(FabricError::Misbehaves("memory that another rail has registered".into()));
+        };
+        let is_counted = operation != Operation::Receive;
+        if is_counted && self.under_way.load(Ordering::Relaxed) >= OPERATIONS_MAX {
+            return Ok(Begun::Busy);
+        }
+        let (offset, bytes) = (at.range().start as u64, at.bytes() as u64);
+        if !self.link.say(&Request::Begin { operation, region: region.id, offset, bytes, token })? {
+            return Ok(Begun::Busy);
+        }
+        if is_counted {
+            self.under_way.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Begun::Yes)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn process(&self) -> u32 {
+        self.child.lock().as_ref().map_or(0, Child::id)
+    }
+}
+
+fn nonsense() -> FabricError {
+    FabricError::Process("says what makes no sense".into())
+}
+
+impl Endpoint for RailProcess {
+    fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn connect(&self, name: &[u8]) -> Result<(), FabricError> {
+        self.link.ask(&Request::Connect { name: name.to_vec() }, None, ANSWER_TIME).map(drop)
+    }
+
+    fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
+        let id = {
+            let mut next = self.next_region.lock();
+            *next += 1;
+            *next
+        };
+        let (offset, bytes) = (memory.offset(), memory.bytes());
+        let request = Request::Register { region: id, offset, bytes: bytes as u64, access, key };
+        match self.link.ask(&request, Some(memory), ANSWER_TIME)? {
+            Reply::Registered(remote) => Ok(Arc::new(ProcessRegion { id, bytes, remote, link: self.link.clone() })),
+            _ => Err(nonsense()),
+        }
+    }
+
+    fn receive(&self, into: &Slice, token: u64) -> Result<Begun, FabricError> {
+        self.begin(Operation::Receive, into, token)
+    }
+
+    fn send(&self, from: &Slice, token: u64) -> Result<Begun, FabricError> {
+        self.begin(Operation::Send, from, token)
+    }
+
+    fn write(&self, from: &Slice, to: RemoteMemory, immediate: Option<u32>, token: u64) -> Result<Begun, FabricError> {
+        self.begin(Operation::Write { to, immediate }, from, token)
+    }
+
+    fn read(&self, into: &Slice, from: RemoteMemory, token: u64) -> Result<Begun, FabricError> {
+        self.begin(Operation::Read { from }, into, token)
+    }
+
+    fn poll(&self, completions: &mut Vec<Completion>) -> Result<(), FabricError> {
+        let mut inbox = self.link.inbox.lock();
+        self.link.hear(&mut inbox);
+        self.link.ping(&mut inbox);
+        let ends = |completion: &&Completion| matches!(completion, Completion::Done { .. } | Completion::Failed { .. });
+        // A receive that failed counts, too; but then the connection is of no use any more.
+        let ended = inbox.happened.iter().filter(ends).count();
+        let _ = self.under_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| Some(n.saturating_sub(ended)));
+        completions.extend(inbox.happened.drain(..));
+        match &inbox.over {
+            Some(why) if completions.is_empty() => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn wait(&self, patience: Duration) {
+        let patience = PollTimeout::try_from(patience.min(Duration::from_secs(3600))).unwrap_or(PollTimeout::MAX);
+        let mut ends = [self.waker.1.as_fd(), self.link.channel.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let _ = poll(&mut ends, patience);
+        let mut woken = [0; 64];
+        while matches!((&self.waker.1).read(&mut woken), Ok(count) if count == woken.len()) {}
+    }
+
+    fn wake(&self) {
+        // A full pipe wakes as well.
+        let _ = (&self.waker.0).write(&[1]);
+    }
+
+    fn rest(&self) {
+        // A process that does not answer takes nothing either.
+        let _ = self.link.ask(&Request::Rest, None, REST_TIME);
+    }
+
+    fn close(&self) -> Result<(), FabricError> {
+        if self.link.ask(&Request::Close, None, CLOSE_TIME).is_ok() {
+            return Ok(());
+        }
+        // A process that has ended has closed all that it had: the kernel sees to that.
+        let mut child = self.child.lock();
+        let Some(running) = child.as_mut() else { return Ok(()) };
+        let _ = running.kill();
+        let deadline = Instant::now() + CLOSE_TIME;
+        while matches!(running.try_wait(), Ok(None)) {
+            if Instant::now() >= deadline {
+                return Err(FabricError::Process("does not end, and may still write".into()));
+            }
+            thread::sleep(END_CHECK);
+        }
+        *child = None;
+        Ok(())
+    }
+}
+
+impl Drop for RailProcess {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.lock().take() else { return };
+        // Regions may keep the socket.
+        let _ = nix::sys::socket::shutdown(
+            std::os::fd::AsRawFd::as_raw_fd(&self.link.channel.as_fd()),
+            nix::sys::socket::Shutdown::Both,
+        );
+        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&mut child));
+    }
+}
+
+/// Waits until the process has ended, and ends it if it does not.
+fn end(child: &mut Child) {
+    let deadline = Instant::now() + END_TIME;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        thread::sleep(END_CHECK);
+    }
+}
+
+/// Memory that the process has registered.
+struct ProcessRegion {
+    id: u32,
+    bytes: usize,
+    remote: RemoteMemory,
+    link: Arc<Link>,
+}
+
+impl Region for ProcessRegion {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn remote(&self) -> RemoteMemory {
+        self.remote
+    }
+
+    fn as_any(&self) -> &dyn any::Any {
+        self
+    }
+}
+
+impl Drop for ProcessRegion {
+    fn drop(&mut self) {
+        // A process that does not hear this keeps the memory until it ends.
+        let _ = self.link.channel.send(&Request::Forget { region: self.id }, None);
+    }
+}

@@ -1,0 +1,275 @@
+//! Is the process of a rail: does what the agent asks for, until the agent is gone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::exit;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_name;
+use nix::sys::resource::{Resource, setrlimit};
+
+use super::words::{COMPLETIONS_MAX, Channel, Operation, Reply, Request, Word};
+use crate::fabric::{Begun, Completion, FabricError};
+use crate::library::Library;
+use crate::memory::SharedMemory;
+use crate::rail::{OPERATIONS_MAX, RailEndpoint, RailRegion, RailSlice};
+
+/// The provider between processes of one host.
+const SHARED_MEMORY: &str = "shm";
+/// How many requests are taken before completions are.
+const REQUESTS_AT_ONCE: usize = 64;
+/// How long a wait lasts at most: briefly where something is to be tried again.
+const RETRY_WAIT: Duration = Duration::from_millis(1);
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// How long the library has to close what it opened when the agent is gone.
+const END_TIME: Duration = Duration::from_secs(2);
+
+/// Serves a rail until the agent ends the connection that is standard input: all that the process does.
+///
+/// # Errors
+/// Standard input is no such connection, or the agent says what makes no sense.
+pub fn serve_rail() -> io::Result<()> {
+    set_name(c"skein-rail")?;
+    // A dump would hold guests' memory.
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    let link = io::stdin().as_fd().try_clone_to_owned()?;
+    let watched = link.try_clone()?;
+    thread::Builder::new().name("watch".into()).spawn(move || end_with_agent(&watched))?;
+    match Service::open(Channel::of(link))? {
+        Some(service) => service.run(),
+        None => Ok(()),
+    }
+}
+
+/// Ends the process when the agent is gone, whatever the library does.
+fn end_with_agent(link: &OwnedFd) {
+    loop {
+        // No event but the other end's end is waited for.
+        let _ = poll(&mut [PollFd::new(link.as_fd(), PollFlags::empty())], PollTimeout::NONE).inspect(|ended| {
+            if *ended > 0 {
+                thread::sleep(END_TIME);
+                exit(1);
+            }
+        });
+    }
+}
+
+struct Service {
+    channel: Channel,
+    /// `None`: closed.
+    endpoint: Option<RailEndpoint>,
+    regions: BTreeMap<u32, Rc<RailRegion>>,
+    /// Operations that could not be begun yet: receives, and the others.
+    receives: VecDeque<(RailSlice, u64)>,
+    others: VecDeque<(Operation, RailSlice, u64)>,
+    /// What the agent has not been told.
+    untold: VecDeque<Word>,
+    /// Whether no completions are taken any more.
+    is_resting: bool,
+}
+
+impl Service {
+    /// Opens what the agent asks for first. `None`: there is no such rail, and the agent was told.
+    fn open(channel: Channel) -> io::Result<Option<Service>> {
+        let (providers, at) = loop {
+            match channel.receive()? {
+                Some((Request::Open { providers, at }, _)) => break (providers, at),
+                Some(_) => return Err(io::ErrorKind::InvalidData.into()),
+                None => wait_for(&channel),
+            }
+        };
+        let (endpoint, reply) = match open(&providers, at) {
+            Ok(Some(endpoint)) => {
+                let (abilities, name) = (endpoint.abilities().clone(), endpoint.name().to_vec());
+                (Some(endpoint), Ok(Reply::Opened { abilities, name }))
+            }
+            Ok(None) => (None, Ok(Reply::NoRail)),
+            Err(error) => (None, Err(error)),
+        };
+        channel.send(&Word::Reply(reply), None)?;
+        let service = |endpoint| Service {
+            channel,
+            endpoint: Some(endpoint),
+            regions: BTreeMap::new(),
+            receives: VecDeque::new(),
+            others: VecDeque::new(),
+            untold: VecDeque::new(),
+            is_resting: false,
+        };
+        Ok(endpoint.map(service))
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let mut happened = Vec::new();
+        loop {
+            let mut is_idle = true;
+            for _ in 0..REQUESTS_AT_ONCE {
+                match self.channel.receive() {
+                    Ok(Some((request, file))) => self.take(request, file)?,
+                    Ok(None) => break,
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
+                    // The agent is gone, or needs the rail no more.
+                    Err(_) => return Ok(()),
+                }
+                is_idle = false;
+            }
+            if !self.is_resting {
+                is_idle &= !self.step(&mut happened);
+            }
+            while let Some(word) = self.untold.front() {
+                match self.channel.send(word, None) {
+                    Ok(true) => drop(self.untold.pop_front()),
+                    Ok(false) => break,
+                    Err(_) => return Ok(()),
+                }
+            }
+            let waits = self.receives.is_empty() && self.others.is_empty() && self.untold.is_empty();
+            match &self.endpoint {
+                _ if !is_idle => {}
+                Some(endpoint) if !self.is_resting => {
+                    endpoint.wait(self.channel.as_fd(), if waits { IDLE_WAIT } else { RETRY_WAIT });
+                }
+                _ => wait_for(&self.channel),
+            }
+        }
+    }
+
+    /// Begins what the endpoint takes, and takes what is done. Returns whether anything is.
+    fn step(&mut self, happened: &mut Vec<Completion>) -> bool {
+        let Some(endpoint) = self.endpoint.take() else { return false };
+        self.begin(&endpoint);
+        if let Err(error) = endpoint.poll(happened) {
+            self.over(error);
+        }
+        self.endpoint = Some(endpoint);
+        let has_happened = !happened.is_empty();
+        self.tell(happened);
+        has_happened
+    }
+
+    /// Does what the agent asks for.
+    ///
+    /// # Errors
+    /// The agent has no such region, or asks for more than there may be.
+    fn take(&mut self, request: Request, file: Option<OwnedFd>) -> io::Result<()> {
+        let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
+        let reply = match request {
+            Request::Open { .. } => return Err(nonsense()),
+            Request::Forget { region } => {
+                self.regions.remove(&region);
+                return Ok(());
+            }
+            Request::Begin { operation, region, offset, bytes, token } => {
+                let region = self.regions.get(&region).cloned().ok_or_else(nonsense)?;
+                let slice = RailSlice::new(region, offset as usize, bytes as usize).ok_or_else(nonsense)?;
+                if self.others.len() + self.receives.len() >= 2 * OPERATIONS_MAX {
+                    return Err(nonsense());
+                }
+                match operation {
+                    Operation::Receive => self.receives.push_back((slice, token)),
+                    _ => self.others.push_back((operation, slice, token)),
+                }
+                return Ok(());
+            }
+            Request::Ping => {
+                self.untold.push_back(Word::Alive);
+                return Ok(());
+            }
+            Request::Connect { name } => self.open_endpoint().and_then(|of| of.connect(&name)).map(|()| Reply::Done),
+            Request::Register { region, offset, bytes, access, key } => {
+                let file = Arc::new(File::from(file.ok_or_else(nonsense)?));
+                let end = offset.checked_add(bytes).ok_or_else(nonsense)?;
+                let memory = SharedMemory::new(file, offset..end).ok_or_else(nonsense)?;
+                self.open_endpoint().and_then(|of| of.register(&memory, access, key)).map(|registered| {
+                    let remote = registered.remote();
+                    self.regions.insert(region, registered);
+                    Reply::Registered(remote)
+                })
+            }
+            Request::Rest => {
+                self.is_resting = true;
+                Ok(Reply::Done)
+            }
+            Request::Close => {
+                self.is_resting = true;
+                self.endpoint = None;
+                Ok(Reply::Done)
+            }
+        };
+        self.untold.push_back(Word::Reply(reply));
+        Ok(())
+    }
+
+    fn open_endpoint(&self) -> Result<&RailEndpoint, FabricError> {
+        self.endpoint.as_ref().ok_or_else(|| FabricError::Process("has closed the endpoint".into()))
+    }
+
+    /// Begins what the endpoint takes.
+    fn begin(&mut self, endpoint: &RailEndpoint) {
+        while let Some((slice, token)) = self.receives.front() {
+            match endpoint.receive(slice, *token) {
+                Ok(Begun::Busy) => break,
+                begun => self.begun(*token, begun),
+            }
+            self.receives.pop_front();
+        }
+        while let Some((operation, slice, token)) = self.others.front() {
+            let begun = match *operation {
+                Operation::Receive => endpoint.receive(slice, *token),
+                Operation::Send => endpoint.send(slice, *token),
+                Operation::Write { to, immediate } => endpoint.write(slice, to, immediate, *token),
+                Operation::Read { from } => endpoint.read(slice, from, *token),
+            };
+            match begun {
+                Ok(Begun::Busy) => break,
+                begun => self.begun(*token, begun),
+            }
+            self.others.pop_front();
+        }
+    }
+
+    fn begun(&mut self, token: u64, begun: Result<Begun, FabricError>) {
+        if let Err(why) = begun {
+            self.untold.push_back(Word::Happened(vec![Completion::Failed { token: Some(token), why }]));
+        }
+    }
+
+    fn tell(&mut self, happened: &mut Vec<Completion>) {
+        while !happened.is_empty() {
+            let rest = happened.split_off(happened.len().min(COMPLETIONS_MAX));
+            self.untold.push_back(Word::Happened(std::mem::replace(happened, rest)));
+        }
+    }
+
+    /// Says that the endpoint is of no use any more.
+    fn over(&mut self, why: FabricError) {
+        self.untold.push_back(Word::Over(why));
+        self.is_resting = true;
+    }
+}
+
+/// Waits until the agent says something.
+fn wait_for(channel: &Channel) {
+    let _ = poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+}
+
+/// Opens the rail at an address, of the first provider that has one there.
+fn open(providers: &[String], at: IpAddr) -> Result<Option<RailEndpoint>, FabricError> {
+    let library = Library::get()?;
+    for provider in providers {
+        // Where there is no NIC, an address is only a name, which two endpoints cannot have.
+        let at = (provider != SHARED_MEMORY).then_some(at);
+        let mut offers = library.offers(Some(provider), at)?;
+        if !offers.is_empty() {
+            return RailEndpoint::open(offers.swap_remove(0)).map(Some);
+        }
+    }
+    Ok(None)
+}
