@@ -102,10 +102,9 @@ pub use peers::{
     DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
 pub use skein_dataplane::{
-    AcceptorSettings, Addresses, DialerSettings, Network, NetworkProblem, SessionSnapshot, StartError,
-    TrafficClass,
+    AcceptorSettings, Addresses, DialerSettings, HostRails, Network, NetworkProblem, SessionSnapshot, StartError,
+    TrafficClass, rail_of, serve_rail,
 };
-pub use skein_fabric::{HostRails, serve_rail};
 pub use skein_network::WantedConnections;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};

@@ -327,7 +327,7 @@ impl Shared {
             error
         };
         let rail = match hello.kind {
-            ConnectionKind::Data if hello.rail => rail(self.host.rails.as_deref(), local.ip()),
+            ConnectionKind::Data if hello.rail => rail(self.host.rails.as_deref(), &*self.host.nics, &nic, local.ip()),
             _ => None,
         };
         let welcome = Welcome {

@@ -581,7 +581,9 @@ impl Dialer {
         let mut dial = self.dial(pair, packet_bytes);
         dial.from = dial.from.map(|from| LocalAddress { ports, ..from });
         let mut rail = match kind {
-            ConnectionKind::Data if self.may_use_rail(pair) => rail(self.host.rails.as_deref(), pair.local.ip),
+            ConnectionKind::Data if self.may_use_rail(pair) => {
+                rail(self.host.rails.as_deref(), &*self.host.nics, &pair.local.nic, pair.local.ip)
+            }
             _ => None,
         };
         let mut pending = link.dial(&dial)?;

@@ -11,6 +11,8 @@ use skein_session::{ConnectionId, SessionId};
 use thiserror::Error;
 use tracing::{debug, warn};
 
+use crate::host_nics::HostNics;
+
 /// The reason why a connection did not come about.
 #[derive(Debug, Error)]
 pub enum HandshakeFailed {
@@ -55,9 +57,10 @@ pub(crate) fn mark(pending: &mut dyn Pending, class: TrafficClass) {
     }
 }
 
-/// Opens an endpoint of the rail at an address of this host, if there is one that can be used.
-pub(crate) fn rail(rails: Option<&dyn Rails>, at: IpAddr) -> Option<SharedEndpoint> {
-    rails?.endpoint(at).unwrap_or_else(|error| {
+/// Opens an endpoint of the rail of a NIC of this host at one of its addresses, if there is one that can be used.
+pub(crate) fn rail(rails: Option<&dyn Rails>, nics: &dyn HostNics, nic: &str, at: IpAddr) -> Option<SharedEndpoint> {
+    let rails = rails.filter(|rails| !rails.bars(nic, &|| nics.has_rdma(nic)))?;
+    rails.endpoint(at).unwrap_or_else(|error| {
         warn!("RDMA at {at} is not used: {error}");
         None
     })

@@ -22,6 +22,9 @@ pub(crate) trait HostNics: Send + Sync {
     /// Returns what carries each of these NICs' traffic in the end, in their order.
     fn carriers(&self, nics: &[String]) -> Vec<Carriers>;
 
+    /// Returns whether a NIC has an RDMA device that can be used.
+    fn has_rdma(&self, nic: &str) -> bool;
+
     /// Returns the cores on which threads that serve a NIC are to stay; `None`: no core is better than another.
     fn near_cores(&self, nic: &str) -> Option<CoreList>;
 
@@ -50,6 +53,11 @@ impl HostNics for ThisHost {
     fn carriers(&self, nics: &[String]) -> Vec<Carriers> {
         let all = interfaces(&Kernel::new()).unwrap_or_default();
         nics.iter().map(|nic| Carriers { queues: queues(&all, nic), bond: bond_below(&all, nic) }).collect()
+    }
+
+    fn has_rdma(&self, nic: &str) -> bool {
+        let all = interfaces(&Kernel::new()).unwrap_or_default();
+        all.iter().any(|of| of.nic.name == nic && of.rdma.iter().any(|port| port.active))
     }
 
     fn near_cores(&self, nic: &str) -> Option<CoreList> {

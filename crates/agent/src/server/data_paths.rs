@@ -40,6 +40,7 @@ mod tests {
             },
             carries: carries.into(),
             connections: String::new(),
+            rdma_connections: 0,
             excluded,
         }
     }

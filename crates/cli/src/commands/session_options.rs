@@ -55,6 +55,9 @@ pub struct SessionOptions {
     /// libfabric, with or without a device; may be given several times, the best provider first
     #[arg(long, value_name = "RDMA", default_value = "off")]
     pub rdma: Vec<String>,
+    /// Carry no guests over RDMA by this NIC; may be given several times
+    #[arg(long = "no-rdma", value_name = "NAME")]
+    pub no_rdma: Vec<String>,
     /// How long streams outlive the loss of all paths, in seconds
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub outage: u64,
@@ -101,11 +104,12 @@ impl SessionOptions {
 
     fn rails(&self) -> Option<HostRails> {
         let words = super::own_command(SERVE_RAIL);
-        match &self.rdma[..] {
-            [only] if only == "off" => None,
-            [only] if only == "auto" => Some(HostRails::of_devices(words)),
-            providers => Some(HostRails::of_providers(words, providers.to_vec())),
-        }
+        let rails = match &self.rdma[..] {
+            [only] if only == "off" => return None,
+            [only] if only == "auto" => HostRails::of_devices(words),
+            providers => HostRails::of_providers(words, providers.to_vec()),
+        };
+        Some(rails.without(self.no_rdma.clone()))
     }
 
     /// Returns the time of `--outage`.

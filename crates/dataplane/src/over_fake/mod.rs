@@ -43,6 +43,10 @@ impl HostNics for FakeHost {
         nics.iter().map(|_| Carriers { queues: Some(QUEUES), bond: None }).collect()
     }
 
+    fn has_rdma(&self, _: &str) -> bool {
+        false
+    }
+
     fn near_cores(&self, _: &str) -> Option<CoreList> {
         None
     }

@@ -4,6 +4,7 @@ mod agent;
 mod excluded;
 mod finding;
 mod network;
+mod rdma;
 mod system;
 
 use std::path::{Path, PathBuf};
@@ -72,6 +73,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(network::interfaces());
     findings.extend(excluded::networks_of(pid));
     findings.extend(network::tcp());
+    findings.extend(rdma::rdma(pid));
     findings.extend(system::memory());
     findings.extend(system::cpu());
     findings.push(system::ciphers());
