@@ -254,6 +254,9 @@ pub trait Pending: Send {
     /// The connection failed or ended, or the deadline passed.
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), LinkError>;
 
+    /// Gives what is left of the handshake so much time from now on. A link without deadlines does nothing.
+    fn give_time(&mut self, _patience: Duration) {}
+
     /// Marks what this end sends from now on. A link without marks does nothing.
     ///
     /// # Errors

@@ -109,6 +109,8 @@ struct State {
     said: Option<Farewell>,
     /// Whether nobody holds the connection any more.
     is_let_go: bool,
+    /// What completed before the rail's thread began.
+    early: Vec<Completion>,
 }
 
 impl Ring {
@@ -120,8 +122,15 @@ impl Ring {
     /// How many messages may be on their way to the other end at once.
     pub(super) const NOTICES: usize = 16;
 
-    /// Makes the ring of an endpoint that is connected, and that has begun [`Self::receive_all`].
-    pub(super) fn new(endpoint: SharedEndpoint, messages: Vec<Slot>, notices: Vec<Slot>, there: RemoteMemory) -> Ring {
+    /// Makes the ring of an endpoint that is connected, and that has begun [`Self::receive_all`]. `early` is what has
+    /// completed already.
+    pub(super) fn new(
+        endpoint: SharedEndpoint,
+        messages: Vec<Slot>,
+        notices: Vec<Slot>,
+        there: RemoteMemory,
+        early: Vec<Completion>,
+    ) -> Ring {
         let tells = !endpoint.abilities().has_immediates();
         let state = State {
             sending: Sending::new(SLOTS, tells),
@@ -139,6 +148,7 @@ impl Ring {
             farewell: None,
             said: None,
             is_let_go: false,
+            early,
         };
         let (room, content) = (Condvar::new(), Condvar::new());
         Ring { endpoint, there, state: Mutex::new(state), room, content }
@@ -153,6 +163,19 @@ impl Ring {
             }
         }
         Ok(())
+    }
+
+    /// Begins once more to receive where a message came, of which `token` tells.
+    pub(super) fn receive_again(endpoint: &dyn Endpoint, messages: &[Slot], token: u64) -> Result<(), FabricError> {
+        let slot = match Purpose::of(token) {
+            Some(Purpose::Receive(at)) => messages.get(usize::from(at)),
+            _ => None,
+        };
+        let slot = slot.ok_or_else(|| FabricError::Misbehaves("a message that nobody waited for".into()))?;
+        match endpoint.receive(&slot.first(Ring::MESSAGE_SLOT_BYTES), token)? {
+            Begun::Yes => Ok(()),
+            Begun::Busy => Err(FabricError::Misbehaves("it takes no receive in place of another".into())),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -187,7 +210,7 @@ impl Ring {
     /// Takes what completes, until nobody holds the connection any more. This is the rail's own thread: whether a
     /// half's thread is busy or not, the other end gets on.
     pub(super) fn run(&self, way: &Way) {
-        let mut completions = Vec::new();
+        let mut completions = std::mem::take(&mut self.lock().early);
         loop {
             let polled = self.endpoint.poll(&mut completions);
             let is_idle = completions.is_empty();

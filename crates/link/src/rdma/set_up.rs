@@ -1,9 +1,10 @@
 //! Is what two ends tell each other before they write into each other's memory.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use skein_fabric::{Access, Endpoint, FabricError, RemoteMemory, SharedEndpoint, Slot};
+use skein_fabric::{Access, Begun, Completion, Endpoint, FabricError, RemoteMemory, SharedEndpoint, Slot};
 
 use super::layout::{RingSlots, SLOT_BYTES, SLOTS};
 use super::ring::Ring;
@@ -13,6 +14,12 @@ use crate::link::{LinkError, Pending};
 const ANSWER_BYTES_MAX: usize = 2048;
 /// Bounds the reason of a refusal, in characters.
 const REASON_CHARS_MAX: usize = 400;
+
+/// How long the first messages have, and how long a wait for them lasts: what the endpoint did not take is tried again.
+const GREET_TIME: Duration = Duration::from_secs(10);
+const GREET_CHECK: Duration = Duration::from_millis(1);
+/// The token of the first message.
+const GREETING: u64 = u64::MAX;
 
 /// What an end tells.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,8 +67,50 @@ pub(super) fn exchange(pending: &mut dyn Pending, endpoint: SharedEndpoint) -> R
         return Err(LinkError::NoRail("the rings of both ends are of different sizes".into()));
     }
     endpoint.connect(&theirs.name)?;
+    let goes_first = endpoint.name() < &theirs.name[..];
+    let early = greet(&*endpoint, &slots.messages, &slots.notices[0], goes_first)?;
     let there = RemoteMemory { address: theirs.address, key: theirs.key };
-    Ok((Ring::new(endpoint, slots.messages, slots.notices, there), slots.rings))
+    Ok((Ring::new(endpoint, slots.messages, slots.notices, there, early), slots.rings))
+}
+
+/// Lets a message pass each way before anything else does, one end after the other: `ofi_rxm` connects with the first
+/// message, and releases of libfabric that are in use crash where both ends connect at once. A fabric that nothing
+/// passes is found here, too, and not by a guest's memory. Returns what else has completed meanwhile.
+fn greet(
+    endpoint: &dyn Endpoint,
+    messages: &[Slot],
+    notice: &Slot,
+    goes_first: bool,
+) -> Result<Vec<Completion>, LinkError> {
+    let deadline = Instant::now() + GREET_TIME;
+    let (mut early, mut has_sent, mut is_sent, mut has_heard) = (Vec::new(), false, false, false);
+    while !(is_sent && has_heard) {
+        if Instant::now() >= deadline {
+            return Err(LinkError::NoRail(format!("nothing passes the rails within {} s", GREET_TIME.as_secs())));
+        }
+        if !has_sent && (goes_first || has_heard) {
+            has_sent = endpoint.send(&notice.first(1), GREETING)? == Begun::Yes;
+        }
+        let mut completions = Vec::new();
+        endpoint.poll(&mut completions)?;
+        let is_idle = completions.is_empty();
+        for completion in completions {
+            match completion {
+                Completion::Done { token: GREETING } => is_sent = true,
+                Completion::Failed { why, .. } => return Err(why.into()),
+                // Slots' messages are longer.
+                Completion::Received { token, bytes: 1 } if !has_heard => {
+                    has_heard = true;
+                    Ring::receive_again(endpoint, messages, token)?;
+                }
+                other => early.push(other),
+            }
+        }
+        if is_idle {
+            endpoint.wait(GREET_CHECK);
+        }
+    }
+    Ok(early)
 }
 
 /// The memory of a ring.

@@ -234,6 +234,10 @@ impl Pending for PendingConnection {
         Ok(())
     }
 
+    fn give_time(&mut self, patience: Duration) {
+        (self.patience, self.deadline) = (patience, Instant::now() + patience);
+    }
+
     fn mark(&mut self, class: TrafficClass) -> io::Result<()> {
         let socket = &self.shared.socket;
         // The two lowest bits are for congestion (RFC 3168).
