@@ -55,6 +55,7 @@ fn migration(stage: Option<SourcePhase>, elapsed_ms: u64) -> Migration {
             remote: "10.0.0.2".into(),
             usable: true,
             sent_bytes: 1_200_000_000,
+            rdma_connections: 0,
             bits_per_s: 940_000_000,
             note: String::new(),
             connections: String::new(),

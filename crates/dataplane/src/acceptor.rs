@@ -19,7 +19,7 @@ use skein_session::{ConnectionKind, Role, SessionId, Settings};
 use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, is_proof, listen, mark, rail, refuse, return_probe, take_apart};
+use crate::handshake::{HandshakeFailed, RAIL_TIME, is_proof, listen, mark, rail, refuse, return_probe, take_apart};
 use crate::host_nics::{HostNics, ThisHost};
 use crate::running_session::{IncomingStream, PathInfo, RunningSession, spawn};
 
@@ -327,7 +327,10 @@ impl Shared {
             error
         };
         let rail = match hello.kind {
-            ConnectionKind::Data if hello.rail => rail(self.host.rails.as_deref(), &*self.host.nics, &nic, local.ip()),
+            ConnectionKind::Data if hello.rail => {
+                pending.give_time(RAIL_TIME);
+                rail(self.host.rails.as_deref(), &*self.host.nics, &nic, local.ip())
+            }
             _ => None,
         };
         let welcome = Welcome {
@@ -376,7 +379,14 @@ impl Shared {
         let id = SessionId(random());
         let plain_key = if hello.plain_data { random::<32>().to_vec() } else { Vec::new() };
         let settings = Settings { outage: self.settings.outage };
-        let started = RunningSession::start(Role::Acceptor, settings, id, peer.to_owned(), hello.addresses.clone());
+        let started = RunningSession::start(
+            Role::Acceptor,
+            settings,
+            id,
+            peer.to_owned(),
+            hello.addresses.clone(),
+            self.host.rails.clone(),
+        );
         let (live, streams) = started.map_err(|error| (RefuseCode::Busy, error.to_string()))?;
         sessions.insert(id, OpenSession { live: live.clone(), plain_key: plain_key.clone() });
         Ok(Admitted { live, plain_key, streams: Some(streams) })

@@ -353,7 +353,7 @@ mod tests {
         let ca = ClusterCa::create("test").unwrap();
         let identities = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
         let start = |role, peer: &str| {
-            RunningSession::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new()).unwrap()
+            RunningSession::start(role, Settings::default(), SessionId([7; 16]), peer.into(), Vec::new(), None).unwrap()
         };
         let ((dialling, none), (accepting, streams)) = (start(Role::Dialer, "b"), start(Role::Acceptor, "a"));
         (Ends { dialling, accepting, identities }, [none, streams])

@@ -202,7 +202,8 @@ impl Dialer {
     ) -> io::Result<(Arc<Dialer>, Receiver<IncomingStream>)> {
         let peer = pending.peer().unwrap_or_default().to_owned();
         let core = Settings { outage: settings.outage };
-        let (live, streams) = RunningSession::start(Role::Dialer, core, welcome.session, peer, welcome.addresses)?;
+        let (live, streams) =
+            RunningSession::start(Role::Dialer, core, welcome.session, peer, welcome.addresses, host.rails.clone())?;
         let remote_queues = match settings.tells_queues {
             true => RemoteQueues::Awaited,
             false => RemoteQueues::Told(BTreeMap::new()),

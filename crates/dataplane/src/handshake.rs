@@ -1,6 +1,7 @@
 //! Exchanges the first messages on a connection.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use skein_fabric::{Rails, SharedEndpoint};
@@ -57,6 +58,10 @@ pub(crate) fn mark(pending: &mut dyn Pending, class: TrafficClass) {
     }
 }
 
+/// How long both ends have, from the moment that a rail is asked for, to open that: each loads a library, opens a
+/// device and registers memory.
+pub(crate) const RAIL_TIME: Duration = Duration::from_secs(20);
+
 /// Opens an endpoint of the rail of a NIC of this host at one of its addresses, if there is one that can be used.
 pub(crate) fn rail(rails: Option<&dyn Rails>, nics: &dyn HostNics, nic: &str, at: IpAddr) -> Option<SharedEndpoint> {
     let rails = rails.filter(|rails| !rails.bars(nic, &|| nics.has_rdma(nic)))?;
@@ -76,6 +81,9 @@ pub(crate) fn take_apart(pending: Box<dyn Pending>, rail: Option<SharedEndpoint>
 
 /// Sends a hello, and returns the answer. This is the dialling end.
 pub(crate) fn greet(pending: &mut dyn Pending, hello: &Hello) -> Result<Welcome, HandshakeFailed> {
+    if hello.rail {
+        pending.give_time(RAIL_TIME);
+    }
     pending.send(&hello.encode())?;
     let (header, payload) = receive(pending)?;
     Ok(Welcome::decode(&header, &payload)?)

@@ -56,6 +56,7 @@ mod path_connections;
 mod path_mtu;
 mod path_state;
 mod pool;
+mod rail_paths;
 #[cfg(test)]
 mod rails_tests;
 mod running_session;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
+use skein_fabric::Rails;
 use skein_link::{Shutdown as LinkShutdown, Writer};
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
@@ -206,6 +207,8 @@ pub(crate) struct State {
     path_words: BTreeMap<PathId, PathWords>,
     /// The paths of which a connection over RDMA has failed.
     pub(crate) rails_failed: BTreeSet<PathId>,
+    /// The bytes that rails of the paths have written into guests' RAM at the peer.
+    rail_bytes: BTreeMap<PathId, u64>,
     mtu_probes_under_way: usize,
     incoming: Option<SyncSender<IncomingStream>>,
 }
@@ -253,6 +256,8 @@ pub struct RunningSession {
     /// Notified when the session ends or a connection goes.
     changed: Condvar,
     clock: Clock,
+    /// The rails of this host, for one-sided writes.
+    rails: Option<Arc<dyn Rails>>,
 }
 
 impl RunningSession {
@@ -263,6 +268,7 @@ impl RunningSession {
         id: SessionId,
         peer: String,
         peer_addresses: Vec<NicAddress>,
+        rails: Option<Arc<dyn Rails>>,
     ) -> io::Result<(Arc<RunningSession>, Receiver<IncomingStream>)> {
         let (incoming, streams) = sync_channel(STREAMS_MAX as usize);
         let live = Arc::new(RunningSession {
@@ -278,11 +284,13 @@ impl RunningSession {
                 problems: Vec::new(),
                 path_words: BTreeMap::new(),
                 rails_failed: BTreeSet::new(),
+                rail_bytes: BTreeMap::new(),
                 mtu_probes_under_way: 0,
                 incoming: Some(incoming),
             }),
             changed: Condvar::new(),
             clock: Clock::default(),
+            rails,
         });
         let kept = live.clone();
         spawn("keeper", move || kept.tell_time())?;
@@ -336,7 +344,8 @@ impl RunningSession {
     pub fn snapshot(&self) -> SessionSnapshot {
         let state = self.lock();
         let status = state.core.status();
-        let paths = status.paths.into_iter().filter_map(|status| {
+        let paths = status.paths.into_iter().filter_map(|mut status| {
+            status.sent_bytes += state.rail_bytes.get(&status.path).copied().unwrap_or(0);
             let words = state.path_words.get(&status.path).cloned().unwrap_or_default();
             let info = state.paths.get(&status.path)?;
             let is_such = |handle: &&ConnectionHandle| handle.over_rdma && handle.path == status.path;
@@ -358,6 +367,28 @@ impl RunningSession {
             problems: state.problems.clone(),
             mtu_probes_under_way: state.mtu_probes_under_way,
         }
+    }
+
+    pub(crate) fn rails(&self) -> Option<&dyn Rails> {
+        self.rails.as_deref()
+    }
+
+    /// Returns the paths that have data connections over RDMA.
+    pub(crate) fn rdma_paths(&self) -> Vec<u32> {
+        let state = self.lock();
+        let paths: BTreeSet<u32> =
+            state.connections.values().filter(|handle| handle.over_rdma).map(|handle| handle.path.0).collect();
+        paths.into_iter().collect()
+    }
+
+    /// Returns the address of this end of a path.
+    pub(crate) fn path_address(&self, path: u32) -> Option<IpAddr> {
+        self.lock().paths.get(&PathId(path)).map(|info| info.local.ip())
+    }
+
+    /// Counts bytes that the rail of a path has written into guests' RAM at the peer.
+    pub(crate) fn count_written(&self, path: u32, bytes: u64) {
+        *self.lock().rail_bytes.entry(PathId(path)).or_default() += bytes;
     }
 
     /// Returns whether a stream is open to a destination for which `is_such` is true.

@@ -29,11 +29,15 @@ pub enum StreamContent {
 
 impl StreamContent {
     /// Returns what decodes the arriving bytes. `None`: the local end gets the bytes as they are.
-    fn decoder(&self, id: StreamId) -> Option<Box<dyn Decode>> {
+    fn decoder(&self, id: StreamId, live: &Arc<RunningSession>) -> Option<Box<dyn Decode>> {
         match self {
             StreamContent::Bytes => None,
-            StreamContent::Source(pages) => Some(Box::new(TargetMessages::new(pages.clone(), id))),
-            StreamContent::Target(pages) => Some(Box::new(PageWriter::new(pages.clone(), id))),
+            StreamContent::Source(pages) => {
+                Some(Box::new(TargetMessages::new(pages.clone(), id, Arc::new(live.clone()))))
+            }
+            StreamContent::Target(pages) => {
+                Some(Box::new(PageWriter::new(pages.clone(), id, Some(Arc::new(live.clone())))))
+            }
         }
     }
 }
@@ -82,7 +86,7 @@ impl RunningSession {
 
     fn join(self: &Arc<Self>, id: StreamId, local_end: LocalEnd, content: StreamContent) -> Result<(), JoinError> {
         local_end.widen();
-        let leaving = Arc::new(Egress::new(local_end, content.decoder(id)));
+        let leaving = Arc::new(Egress::new(local_end, content.decoder(id, self)));
         let writable = self.with(|state, _| {
             let handle = state.streams.get_mut(&id)?;
             handle.egress = Some(leaving.clone());

@@ -144,9 +144,14 @@ impl Slot {
 
     /// Returns the slot's first bytes, for an operation. The slot has as many.
     pub fn first(&self, bytes: usize) -> Slice {
-        assert!(bytes <= self.slice.bytes(), "{bytes} bytes of a slot of {}", self.slice.bytes());
+        self.part(0..bytes)
+    }
+
+    /// Returns some of the slot's bytes, for an operation. The slot has them.
+    pub fn part(&self, range: Range<usize>) -> Slice {
+        assert!(range.start <= range.end && range.end <= self.slice.bytes(), "{range:?} of {}", self.slice.bytes());
         let begin = self.slice.range.start;
-        Slice { region: self.slice.region.clone(), range: begin..begin + bytes }
+        Slice { region: self.slice.region.clone(), range: begin + range.start..begin + range.end }
     }
 
     /// Returns the bytes. No operation of this end may write them now. From a peer that breaks the protocol, bytes may

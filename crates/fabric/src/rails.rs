@@ -16,6 +16,9 @@ pub trait Rails: fmt::Debug + Send + Sync {
     /// There is one, and it cannot be used.
     fn endpoint(&self, at: IpAddr) -> Result<Option<SharedEndpoint>, FabricError>;
 
+    /// Returns whether guests' memory may go over rails without protection, so that NICs place it by themselves.
+    fn allows_plaintext(&self) -> bool;
+
     /// Returns whether a NIC has no rail, whatever its address: `has_device` is whether the NIC has an RDMA device.
     fn bars(&self, nic: &str, has_device: &dyn Fn() -> bool) -> bool;
 }
@@ -43,6 +46,7 @@ pub struct HostRails {
     needs_device: bool,
     /// The NICs that are not to be used.
     barred: Vec<String>,
+    allows_plaintext: bool,
 }
 
 impl HostRails {
@@ -56,13 +60,19 @@ impl HostRails {
             providers: HostRails::PROVIDERS.map(str::to_owned).into(),
             needs_device: true,
             barred: Vec::new(),
+            allows_plaintext: false,
         }
     }
 
     /// Returns the rails of these providers, which libfabric names, the best first. `words` as for
     /// [`Self::of_devices`].
     pub fn of_providers(words: Vec<OsString>, providers: Vec<String>) -> HostRails {
-        HostRails { words, providers, needs_device: false, barred: Vec::new() }
+        HostRails { words, providers, needs_device: false, barred: Vec::new(), allows_plaintext: false }
+    }
+
+    /// Returns the rails of a fabric that is trusted: guests' memory may go without protection.
+    pub fn with_plaintext(self) -> HostRails {
+        HostRails { allows_plaintext: true, ..self }
     }
 
     /// Returns the rails without those of some NICs.
@@ -75,6 +85,10 @@ impl Rails for HostRails {
     fn endpoint(&self, at: IpAddr) -> Result<Option<SharedEndpoint>, FabricError> {
         let process = RailProcess::start(&self.words, &self.providers, at)?;
         Ok(process.map(|process| Arc::new(process) as SharedEndpoint))
+    }
+
+    fn allows_plaintext(&self) -> bool {
+        self.allows_plaintext
     }
 
     fn bars(&self, nic: &str, has_device: &dyn Fn() -> bool) -> bool {

@@ -167,6 +167,10 @@ impl Memory {
 }
 
 impl Ram for Memory {
+    fn file(&self) -> Option<(&File, Range<u64>)> {
+        Some((&self.file, self.extent.clone()))
+    }
+
     fn bytes(&self) -> u64 {
         self.extent.end - self.extent.start
     }

@@ -1,6 +1,8 @@
 //! A RAM block as its users know it: memory that others write to as well, or a fake of it in tests.
 
+use std::fs::File;
 use std::io;
+use std::ops::Range;
 
 /// A RAM block of a guest, whose bytes are copied in and out.
 ///
@@ -14,6 +16,11 @@ pub trait Ram: Send + Sync {
     /// Returns whether the bytes stay when QEMU ends.
     fn outlives_qemu(&self) -> bool {
         true
+    }
+
+    /// Returns the file in memory that the block is, and its range of that. `None`: the memory is the process's own.
+    fn file(&self) -> Option<(&File, Range<u64>)> {
+        None
     }
 
     /// Writes `data` at `offset`.

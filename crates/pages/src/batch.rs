@@ -46,7 +46,7 @@ impl PageRuns {
     }
 
     /// Returns the numbers of the pages.
-    pub fn pages(&self) -> impl Iterator<Item = u32> {
+    pub fn pages(&self) -> impl Iterator<Item = u32> + Clone {
         self.runs.iter().flat_map(|run| (0..u32::from(run.pages)).map(|nth| run.first.wrapping_add(nth)))
     }
 }
@@ -143,7 +143,7 @@ impl Batch {
         let mut changes = BytesMut::new();
         for (nth, to_send) in to_send.into_iter().enumerate() {
             let head = match to_send {
-                ToSend::Whole => continue,
+                ToSend::Whole { .. } => continue,
                 ToSend::Nothing => DeltaHead::unchanged(version),
                 ToSend::Hold(head) | ToSend::Delta(head) => head,
             };
@@ -154,6 +154,26 @@ impl Batch {
             self.deltas.push(head);
         }
         self.changes = changes.freeze();
+        if PageKind::Stored.count(&self.kinds) == 0 {
+            self.content = Bytes::new();
+        }
+        self
+    }
+
+    /// Returns the batch without the content of pages that a rail has written, which are `written`: for the nth page
+    /// the mark of what was written, ascending.
+    pub fn with_written(mut self, written: &[(usize, u128)]) -> Batch {
+        let (mut deltas, mut written) = (self.deltas.into_iter(), written.iter().peekable());
+        let mut heads = Vec::new();
+        for (nth, kind) in self.kinds.iter_mut().enumerate() {
+            if let Some((_, mark)) = written.next_if(|(of, _)| *of == nth) {
+                *kind = PageKind::Delta;
+                heads.push(DeltaHead::written(*mark));
+            } else if *kind == PageKind::Delta {
+                heads.extend(deltas.next());
+            }
+        }
+        self.deltas = heads;
         if PageKind::Stored.count(&self.kinds) == 0 {
             self.content = Bytes::new();
         }

@@ -15,6 +15,8 @@ pub struct PageCounts {
     pub packed_bytes: u64,
     /// Pages that went as they are.
     pub stored_pages: u64,
+    /// Pages that rails wrote into the target guest's RAM.
+    pub written_pages: u64,
     /// Pages that the guest wrote to, and whose content the target has all the same: next to nothing on the wire.
     pub unchanged_pages: u64,
     /// Pages of which only what had changed went.
@@ -51,6 +53,11 @@ impl PageCounts {
         bytes(self.stored_pages)
     }
 
+    /// Returns how many bytes rails wrote into the target guest's RAM.
+    pub fn written_bytes(&self) -> u64 {
+        bytes(self.written_pages)
+    }
+
     /// Returns how many bytes were sent again because the target's copy differed.
     pub fn repaired_bytes(&self) -> u64 {
         bytes(self.repaired_pages)
@@ -59,7 +66,7 @@ impl PageCounts {
     /// Returns how many bytes pages and the rest took on the wire, without framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
         let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
-        of_pages.saturating_add(self.other_bytes)
+        of_pages.saturating_add(self.written_bytes()).saturating_add(self.other_bytes)
     }
 }
 

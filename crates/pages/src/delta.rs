@@ -11,7 +11,7 @@
 
 use bytes::BytesMut;
 
-use crate::page::{PAGE_BYTES, VERSION_KEPT, VERSION_MAX};
+use crate::page::{PAGE_BYTES, VERSION_KEPT, VERSION_MAX, VERSION_WRITTEN};
 
 /// Bytes of a part: a small change costs one part, and the hashes of all parts take 3.1 % of a page.
 pub const PART_BYTES: usize = 128;
@@ -25,7 +25,7 @@ pub const DELTA_BYTES_MAX: usize = CHANGED_MAX as usize * PART_BYTES;
 /// A delta without its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHead {
-    /// The version of the page that the delta changes, or [`VERSION_KEPT`].
+    /// The version of the page that the delta changes, [`VERSION_KEPT`], or [`VERSION_WRITTEN`].
     pub base: u32,
     /// The mark of the result.
     pub mark: u128,
@@ -39,14 +39,25 @@ impl DeltaHead {
         DeltaHead { base: version, mark: 0, changed: 0 }
     }
 
+    /// Returns the delta of a page that a rail has written into the guest's RAM: the page is there.
+    pub fn written(mark: u128) -> DeltaHead {
+        DeltaHead { base: VERSION_WRITTEN, mark, changed: 0 }
+    }
+
     /// Returns whether such a delta is possible: neither too many parts nor a version that cannot be.
     pub fn is_valid(&self) -> bool {
-        self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX
+        let is_possible = self.changed.count_ones() <= CHANGED_MAX && self.base <= VERSION_MAX;
+        is_possible && (!self.is_written() || self.changed == 0)
+    }
+
+    /// Returns whether a rail has written the page: see [`Self::written`].
+    pub fn is_written(&self) -> bool {
+        self.base == VERSION_WRITTEN
     }
 
     /// Returns whether nothing has to be done for the delta in a batch of this version: see [`Self::unchanged`].
     pub fn is_unchanged(&self, version: u32) -> bool {
-        self.base >= version && self.base != VERSION_KEPT
+        self.base >= version && self.base != VERSION_KEPT && !self.is_written()
     }
 
     /// Returns how many bytes change.

@@ -49,7 +49,7 @@ pub use batch::{BATCH_BYTES_MAX, BATCH_PAGES_MAX, Batch, BatchForm, BlockName, P
 pub use counts::PageCounts;
 pub use ledger::{Ledger, LedgerError, RegionGuard};
 pub use mark::{Digest, Key};
-pub use page::{PAGE_BYTES, REGION_PAGES, VERSION_KEPT, VERSION_MAX, is_zero};
+pub use page::{PAGE_BYTES, REGION_PAGES, VERSION_KEPT, VERSION_MAX, VERSION_WRITTEN, is_zero};
 pub use received::{BatchHead, ReceivedBatch, ReceivedRun, ReceivedRuns, RunContent, StoredPages};
 pub use region::{Region, RegionId};
 pub use sent::{Hashing, SentPages, ToSend};

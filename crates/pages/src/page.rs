@@ -12,6 +12,9 @@ pub const VERSION_MAX: u32 = u32::MAX - 2;
 /// Stands for a delta's base: what the target kept of the guest's last stay.
 pub const VERSION_KEPT: u32 = VERSION_MAX;
 
+/// Stands for a delta's base: what a rail of the source's has written into the guest's RAM. Nothing changes of that.
+pub const VERSION_WRITTEN: u32 = VERSION_MAX - 1;
+
 const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// Returns whether `page` has only zeros.

@@ -59,6 +59,34 @@ pub struct BlockInfo {
     pub bytes: u64,
 }
 
+/// A rail by which the source would write the guest's RAM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferedRail {
+    /// The session's path whose NICs the rail has.
+    pub path: u32,
+    /// The rail's provider and its protocol, which both ends must share.
+    pub provider: String,
+    /// The protocol's number and version.
+    pub protocol: (u32, u32),
+    /// The name by which the source's end is found.
+    pub name: Vec<u8>,
+}
+
+/// A slice of a block that a rail may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WritableSlice {
+    /// The rail's number.
+    pub rail: u8,
+    /// The block's number.
+    pub block: u16,
+    /// The slice's number in the block.
+    pub slice: u32,
+    /// Where the slice begins, as the target's provider says.
+    pub address: u64,
+    /// The key that the target's provider asks for.
+    pub key: u64,
+}
+
 /// A message between the two agents of a migration, in the migration's streams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PageMessage {
@@ -112,6 +140,40 @@ pub enum PageMessage {
         /// Whether no more follow.
         last: bool,
     },
+    /// The source says by which rails it would write the guest's RAM. From then on it asks with
+    /// [`PageMessage::AskRails`].
+    Rails {
+        /// The rails, each known by its place in this list.
+        rails: Vec<OfferedRail>,
+        /// How many pages a slice has at most: a block begins with one, and each but the last is whole.
+        slice_pages: u32,
+        /// The slices that are not zero at the source: the block's number, and the slices' numbers.
+        slices: Vec<(u16, Vec<u32>)>,
+    },
+    /// The source asks what became of its rails. The target answers with [`PageMessage::RailNews`].
+    AskRails,
+    /// The target says what became of rails since it was asked before.
+    RailNews {
+        /// Rails that are open at the target, by number, and the names by which the target's ends are found.
+        opened: Vec<(u8, Vec<u8>)>,
+        /// Rails that are not used, and why not, in words.
+        refused: Vec<(u8, String)>,
+        /// Slices that may be written from now on.
+        slices: Vec<WritableSlice>,
+        /// Whether nothing more comes.
+        is_last: bool,
+    },
+    /// The source gives a rail up. What was begun to be written by it may still arrive, so the target closes the rail,
+    /// and answers with [`PageMessage::Fenced`].
+    Fence {
+        /// The rail's number.
+        rail: u8,
+    },
+    /// The target says that a rail is closed: nothing comes by it any more.
+    Fenced {
+        /// The rail's number.
+        rail: u8,
+    },
     /// The target says, after the last of the regions, which of them differ. The source sends these again, and then
     /// [`PageMessage::Complete`].
     Differ {
@@ -119,6 +181,13 @@ pub enum PageMessage {
         regions: Vec<RegionId>,
     },
 }
+
+/// Bounds the rails of a migration.
+pub const RAILS_MAX: usize = 16;
+/// Bounds the slices of a migration's RAM: the keys of so many fit into some messages.
+pub const SLICES_MAX: usize = 4096;
+/// Bounds the slices in one [`PageMessage::RailNews`].
+pub const SLICES_PER_MESSAGE_MAX: usize = 1024;
 
 /// Bounds the regions in one [`PageMessage::Regions`].
 pub const REGIONS_PER_MESSAGE_MAX: usize = 4096;
@@ -488,7 +557,9 @@ mod tests {
                 if let BatchForm::Direct(_) = made.form {
                     let to_send = |(page, fill, changed): &(u32, u8, Option<u32>)| {
                         let delta = |changed| DeltaHead { base: *page, mark: u128::from(*page) << 90, changed };
-                        changed.filter(|_| *fill > 0).map_or(ToSend::Whole, |changed| ToSend::Delta(delta(changed)))
+                        changed
+                            .filter(|_| *fill > 0)
+                            .map_or(ToSend::Whole { before: None, mark: 0 }, |changed| ToSend::Delta(delta(changed)))
                     };
                     made = made.with_deltas(0, pages.iter().map(to_send).collect());
                 }

@@ -30,7 +30,12 @@ pub enum ToSend {
     /// What changed of the page. A delta without parts means that the target has the same.
     Delta(DeltaHead),
     /// The whole page.
-    Whole,
+    Whole {
+        /// The version before this one that was sent, if there was one.
+        before: Option<u32>,
+        /// The mark of the page.
+        mark: u128,
+    },
 }
 
 /// Which pages are hashed, so that a delta can be made when they are sent again.
@@ -171,6 +176,23 @@ impl SentPages {
         Ok(to_send)
     }
 
+    /// Returns whether a version of each of these pages is still the newest that was noted.
+    ///
+    /// # Errors
+    /// There is no such page.
+    pub fn are_newest(
+        &self,
+        block: u16,
+        version: u32,
+        pages: impl IntoIterator<Item = u32>,
+    ) -> Result<bool, LedgerError> {
+        let mut are_newest = true;
+        self.ledger.each(block, pages.into_iter().map(|page| (page, None)), |region, nth, _, _| {
+            are_newest &= region.version(nth) == Some(version);
+        })?;
+        Ok(are_newest)
+    }
+
     /// Notes the nth page of a region.
     fn note_page(
         &self,
@@ -219,7 +241,7 @@ impl SentPages {
         if let (Some(sketches), Some(sketch)) = (&mut region.sketches, sketch) {
             sketches.set(nth, sketch);
         }
-        head.map_or(ToSend::Whole, ToSend::Delta)
+        head.map_or(ToSend::Whole { before, mark }, ToSend::Delta)
     }
 
     /// Returns whether the target keeps a page of this mark.
@@ -257,7 +279,7 @@ mod tests {
     fn delta(to_send: ToSend) -> Option<DeltaHead> {
         match to_send {
             ToSend::Hold(head) | ToSend::Delta(head) => Some(head),
-            ToSend::Nothing | ToSend::Whole => None,
+            ToSend::Nothing | ToSend::Whole { .. } => None,
         }
     }
 
@@ -290,7 +312,8 @@ mod tests {
                     head.apply(&parts, &mut made);
                     prop_assert!(made == whole);
                 } else {
-                    prop_assert_eq!(to_send[0], ToSend::Whole);
+                    let is_whole = matches!(to_send[0], ToSend::Whole { .. });
+                    prop_assert!(is_whole);
                 }
                 said.insert(page, (version, whole));
             }
@@ -369,8 +392,8 @@ mod tests {
                     region.set(page as usize, round, head.mark);
                 }
             }
-            assert!(matches!(to_send, ToSend::Hold(_) | ToSend::Whole), "{to_send:?}");
-            to_send != ToSend::Whole
+            assert!(matches!(to_send, ToSend::Hold(_) | ToSend::Whole { .. }), "{to_send:?}");
+            !matches!(to_send, ToSend::Whole { .. })
         };
         source.set_held_pages_max(2);
         let held: Vec<usize> = (0..6).map(|round| (0..4).filter(|page| send(round, *page)).count()).collect();

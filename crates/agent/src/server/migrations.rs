@@ -200,6 +200,7 @@ impl RequestServer {
                 remote: path.info.remote.ip().to_string(),
                 usable: path.status.usable,
                 sent_bytes: path.status.sent_bytes,
+                rdma_connections: path.rdma_connections as u32,
             };
             paths.into_iter().map(path).collect()
         });

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, Offer, PeerEvent,
-    Peers, PeersSettings, Question, WantedConnections,
+    AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, HostRails, Offer,
+    PeerEvent, Peers, PeersSettings, Question, WantedConnections,
 };
 use skein_dataplane::source::{DirtyTracking, RateShare, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, RunningSession, StreamContent, Width};
@@ -55,10 +55,14 @@ pub fn start(dir: &Path, identity: &Identity, port: u16) -> Node {
 
 /// Starts an agent that speaks other versions of the protocol.
 pub fn start_as(dir: &Path, identity: &Identity, port: u16, versions: ControlVersions) -> Node {
+    start_at(dir, identity, port, versions, loopback())
+}
+
+fn start_at(dir: &Path, identity: &Identity, port: u16, versions: ControlVersions, addresses: Addresses) -> Node {
     let settings = PeersSettings {
         acceptor: AcceptorSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], port)),
-            addresses: loopback(),
+            addresses,
             allow_plain_data: false,
             outage: Duration::from_secs(60),
         },
@@ -165,12 +169,14 @@ impl Node {
 
 pub struct World {
     pub dir: tempfile::TempDir,
-    ca: ClusterCa,
+    pub ca: ClusterCa,
+    /// The rails of all agents.
+    pub rails: Option<HostRails>,
 }
 
 impl World {
     pub fn new() -> World {
-        World { dir: tempfile::tempdir().unwrap(), ca: ClusterCa::create("test").unwrap() }
+        World { dir: tempfile::tempdir().unwrap(), ca: ClusterCa::create("test").unwrap(), rails: None }
     }
 
     pub fn identity(&self, name: &str) -> Identity {
@@ -178,7 +184,8 @@ impl World {
     }
 
     pub fn start(&self, name: &str) -> Node {
-        start(self.dir.path(), &self.identity(name), 0)
+        let addresses = Addresses { rails: self.rails.clone(), ..loopback() };
+        start_at(self.dir.path(), &self.identity(name), 0, CONTROL_VERSIONS, addresses)
     }
 
     /// Starts two agents that know where each other is.

@@ -143,6 +143,9 @@ pub struct PageCounts {
     pub packed_bytes: u64,
     /// The pages that went uncompressed.
     pub stored_pages: u64,
+    /// The pages that NICs wrote straight into the target guest's RAM, over RDMA.
+    #[serde(default)]
+    pub written_pages: u64,
     /// The pages that the guest had written to and that hold what the target has: next to nothing on the wire.
     pub unchanged_pages: u64,
     /// The pages of which only the changed parts went …
@@ -201,6 +204,11 @@ impl PageCounts {
         bytes(self.stored_pages)
     }
 
+    /// Returns the bytes that NICs wrote straight into the target guest's RAM.
+    pub fn written_bytes(&self) -> u64 {
+        bytes(self.written_pages)
+    }
+
     /// Returns how many of these bytes had no CPU in time.
     pub fn late_bytes(&self) -> u64 {
         bytes(self.late_pages)
@@ -224,7 +232,7 @@ impl PageCounts {
     /// Returns the bytes that pages and the rest took on the wire, without framing and encryption.
     pub fn wire_bytes(&self) -> u64 {
         let of_pages = self.packed_bytes.saturating_add(self.stored_bytes()).saturating_add(self.delta_bytes);
-        of_pages.saturating_add(self.other_bytes)
+        of_pages.saturating_add(self.written_bytes()).saturating_add(self.other_bytes)
     }
 
     /// Returns the bytes on the wire for each byte of the guest; `None`: no page was sent yet.
@@ -260,6 +268,9 @@ pub struct PathView {
     /// How many connections for data the path is to have, and why, in words; empty: it carries none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub connections: String,
+    /// How many of the connections for data go over RDMA.
+    #[serde(default)]
+    pub rdma_connections: u32,
 }
 
 #[cfg(test)]

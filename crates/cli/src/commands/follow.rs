@@ -491,6 +491,7 @@ fn kinds_words(copy: &CopyProgress) -> Option<String> {
             .filter(|bytes| *bytes > 0)
             .map(|bytes| format!("{} as what changed", part(bytes))),
         counts.ratio().map(|ratio| format!("{} compressed {ratio:.1}:1", part(counts.unpacked_bytes()))),
+        Some(counts.written_bytes()).filter(|bytes| *bytes > 0).map(|bytes| format!("{} by NICs", part(bytes))),
         Some(format!("{} as it is", part(counts.stored_bytes()))),
     ];
     Some(format!("{wire} on the wire ({})", kinds.into_iter().flatten().collect::<Vec<_>>().join(", ")))
@@ -833,6 +834,7 @@ mod tests {
             remote: "r".into(),
             usable,
             sent_bytes: 0,
+            rdma_connections: 0,
             bits_per_s,
             note: String::new(),
             connections: String::new(),

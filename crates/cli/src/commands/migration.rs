@@ -457,7 +457,8 @@ fn shown(migration: &Migration, events: bool) -> String {
     }
     rows.extend(migration.paths.iter().flat_map(|path| {
         let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
-        let note = if path.note.is_empty() { String::new() } else { format!(", {}", clean_line(&path.note)) };
+        let rdma = if path.rdma_connections > 0 { ", RDMA" } else { "" };
+        let note = if path.note.is_empty() { rdma.to_owned() } else { format!(", {}", clean_line(&path.note)) };
         let path_words =
             format!("{} → {}  {state}, {} sent{note}", path.nic, path.remote, about_bytes(path.sent_bytes));
         let connections = Some(&path.connections).filter(|words| !words.is_empty());
@@ -517,6 +518,12 @@ fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
             late => format!(", {} of it as no CPU was idle to compress it in time", about_bytes(late)),
         };
         rows.push(("as it is", about_bytes(counts.stored_bytes()) + &late));
+        if counts.written_pages > 0 {
+            rows.push((
+                "by NICs",
+                format!("{} straight into the guest's RAM (RDMA)", about_bytes(counts.written_bytes())),
+            ));
+        }
         if counts.other_bytes > 0 {
             rows.push(("else", format!("{} of headers and devices' state", about_bytes(counts.other_bytes))));
         }

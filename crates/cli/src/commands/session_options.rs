@@ -55,6 +55,10 @@ pub struct SessionOptions {
     /// libfabric, with or without a device; may be given several times, the best provider first
     #[arg(long, value_name = "RDMA", default_value = "off")]
     pub rdma: Vec<String>,
+    /// Whether guests' memory may go over RDMA without encryption, on a fabric that is trusted: NICs then write it
+    /// straight into the guest's RAM. Both hosts have to allow it; what is not memory stays encrypted
+    #[arg(long, value_enum, default_value_t = Plaintext::Deny)]
+    pub rdma_plaintext: Plaintext,
     /// Carry no guests over RDMA by this NIC; may be given several times
     #[arg(long = "no-rdma", value_name = "NAME")]
     pub no_rdma: Vec<String>,
@@ -64,6 +68,15 @@ pub struct SessionOptions {
     /// Print a line of JSON every 200 ms: peer, streams, and each path with its bytes and rate
     #[arg(long)]
     pub json: bool,
+}
+
+/// Whether guests' memory may go without encryption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Plaintext {
+    /// What goes over RDMA is encrypted.
+    Deny,
+    /// NICs may write straight into guests' RAM.
+    Allow,
 }
 
 impl SessionOptions {
@@ -109,7 +122,8 @@ impl SessionOptions {
             [only] if only == "auto" => HostRails::of_devices(words),
             providers => HostRails::of_providers(words, providers.to_vec()),
         };
-        Some(rails.without(self.no_rdma.clone()))
+        let rails = rails.without(self.no_rdma.clone());
+        Some(if self.rdma_plaintext == Plaintext::Allow { rails.with_plaintext() } else { rails })
     }
 
     /// Returns the time of `--outage`.

@@ -273,6 +273,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         remote: remote.into(),
         usable: true,
         sent_bytes: 1_200_000_000,
+        rdma_connections: 0,
         bits_per_s,
         note: String::new(),
         connections: "2: a NIC has one queue".into(),

@@ -160,7 +160,8 @@ impl LinkShutdown for Scripted {
 #[test]
 fn a_goodbye_that_waits_behind_a_write_that_fails() {
     let (live, _streams) =
-        RunningSession::start(Role::Acceptor, Settings::default(), SessionId([7; 16]), "b".into(), Vec::new()).unwrap();
+        RunningSession::start(Role::Acceptor, Settings::default(), SessionId([7; 16]), "b".into(), Vec::new(), None)
+            .unwrap();
     let script = Arc::new(Script::default());
     let connection = Connection {
         caps: FAKE_CAPS,

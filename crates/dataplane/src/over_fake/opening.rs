@@ -60,7 +60,8 @@ fn whoever_dials_another_host_than_the_named_one_is_told() {
 fn a_link_that_promises_too_little_is_refused() {
     let network = FakeNetwork::new(FAKE_CAPS, 7);
     let (live, _streams) =
-        RunningSession::start(Role::Dialer, Settings::default(), SessionId([7; 16]), "b".into(), Vec::new()).unwrap();
+        RunningSession::start(Role::Dialer, Settings::default(), SessionId([7; 16]), "b".into(), Vec::new(), None)
+            .unwrap();
     let unreliable = Caps { reliable: false, ..FAKE_CAPS };
     let unbounded = Caps { flow_controlled: false, ..FAKE_CAPS };
     for (caps, id) in [(unreliable, 0), (unbounded, 1), (FAKE_CAPS, 2)] {

@@ -106,6 +106,8 @@ pub(crate) enum Awaited {
     Comparison,
     #[error("QEMU's channels")]
     Channels,
+    #[error("whether it has closed a rail that failed")]
+    Fence,
 }
 
 /// The reason why the target's agent should not have written pages itself, though it has.

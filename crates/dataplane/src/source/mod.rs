@@ -18,6 +18,7 @@ mod pacer;
 mod packer_pool;
 mod page_counters;
 mod pages;
+mod rail_writes;
 mod rate_limiter;
 mod socket_reader;
 mod target_messages;

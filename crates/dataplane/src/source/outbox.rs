@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Condvar, Mutex};
@@ -23,16 +24,24 @@ use skein_pages::page_record::{self, PAGE_RECORD_BYTES_MAX, PageMessage};
 use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, Hashing, PAGE_BYTES, PageKind};
 use skein_session::StreamId;
 
-use super::error::SourceError;
+use super::error::{Awaited, SourceError};
 use super::packer_pool::{PackJob, Taken};
 use super::page_counters::add;
 use super::pages::{DirectBlocks, SourcePages};
+use super::rail_writes::{Fencing, PlannedWrite, WriteJob};
+use crate::ResetCode;
 use crate::connection::submit;
+use crate::error_chain::error_chain;
 use crate::running_session::{RunningSession, spawn};
 
 /// Bounds what waits for capacity on a stream while batches are packed: a packet of multifd. A guest's last pages spend
 /// time here.
 const WAITING_BYTES: usize = 2 * BATCH_BYTES_MAX;
+/// Bounds the same while rails write batches: as many as a rail's round trip takes.
+const WRITING_BYTES: usize = 16 * BATCH_BYTES_MAX;
+/// How often a stream that waits for a rail to be closed looks whether it was torn down, and how long it waits at most.
+const FENCE_CHECK: Duration = Duration::from_millis(100);
+const FENCE_TIME: Duration = Duration::from_secs(20);
 /// Bounds the gathered bytes for QEMU.
 const GATHERED_BYTES: usize = 32 << 10;
 
@@ -94,8 +103,32 @@ impl Outbox {
         let BatchForm::Direct(place) = &batch.form else { unreachable!("only such pages are placed") };
         let pages = place.pages().enumerate().map(|(nth, page)| (page, batch.page(nth)));
         let hashing = if self.is_ahead { Hashing::Ahead } else { Hashing::OnlyResent };
-        let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing);
-        self.send_batch(batch.with_deltas(version, to_send.map_err(SourceError::NoPage)?))
+        let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing).map_err(SourceError::NoPage)?;
+        let source = self.shared.pages.clone();
+        source.rails.wait_clear(place.block, place.pages());
+        if let Some(message) = source.rails.to_say() {
+            self.send_message(&message)?;
+        }
+        let are_newest = |pages: &[(u16, u32)]| {
+            let numbers = pages.iter().map(|(_, page)| *page);
+            direct.sent.are_newest(place.block, version, numbers).unwrap_or(false)
+        };
+        let planned = source.rails.plan(&batch, &to_send, source.written_through(), are_newest);
+        let batch = batch.with_deltas(version, to_send);
+        match planned {
+            Some(planned) => self.write(planned, batch),
+            None => self.send_batch(batch),
+        }
+    }
+
+    /// Has a rail write some of a batch's pages.
+    fn write(&mut self, planned: PlannedWrite, batch: Batch) -> Result<(), NotSent> {
+        let (live, id) = (&self.shared.live, self.shared.id);
+        let pages = &self.shared.pages;
+        add(&pages.counts.pages, batch.kinds.len());
+        add(&pages.counts.zero_pages, PageKind::Zero.count(&batch.kinds));
+        pages.rate().wait(planned.bytes(), || live.lock().core.is_reset(id));
+        self.enqueue_up_to(QueueEntry::Write(pages.rails.begin(planned, batch)), WRITING_BYTES)
     }
 
     /// Sends pages, packed if that pays.
@@ -163,8 +196,13 @@ impl Outbox {
     }
 
     fn enqueue(&mut self, entry: QueueEntry) -> Result<(), NotSent> {
+        self.enqueue_up_to(entry, WAITING_BYTES)
+    }
+
+    /// Has an entry wait for its turn, once less than `most` bytes wait.
+    fn enqueue_up_to(&mut self, entry: QueueEntry, most: usize) -> Result<(), NotSent> {
         self.is_ahead = !self.shared.queue.is_idle();
-        if self.shared.queue.push(entry, WAITING_BYTES) { Ok(()) } else { Err(NotSent::Over) }
+        if self.shared.queue.push(entry, most) { Ok(()) } else { Err(NotSent::Over) }
     }
 }
 
@@ -185,7 +223,27 @@ impl Shared {
     /// Submits what waits to the session, each entry in its turn, until the end.
     fn feed(&self) {
         loop {
-            let (bytes, job) = self.queue.wait();
+            let (bytes, job) = match self.queue.wait() {
+                First::Write(job) => match self.written(&job) {
+                    Ok(parts) => {
+                        let bytes = parts.iter().map(Bytes::len).sum();
+                        if self.wait_for_capacity(bytes).is_none() {
+                            return self.queue.close();
+                        }
+                        self.queue.pop();
+                        self.submit(bytes, parts);
+                        continue;
+                    }
+                    Err(why) => {
+                        if let NotSent::Failed(why) = why {
+                            self.live.reset(self.id, ResetCode::Unsound, &error_chain(&why));
+                            self.pages.fail(why);
+                        }
+                        return self.queue.close();
+                    }
+                },
+                First::Entry(bytes, job) => (bytes, job),
+            };
             // Packing comes first, then capacity: capacity that is granted and not used yet holds up other streams.
             let late = job.filter(|job| !job.is_done());
             if let Some(job) = &late {
@@ -200,6 +258,7 @@ impl Shared {
                 }
                 Some(QueueEntry::Cut) => return self.queue.close(),
                 Some(QueueEntry::Ready(parts)) => parts,
+                Some(QueueEntry::Write(_)) => unreachable!("a write is taken as such"),
                 Some(QueueEntry::Job(job)) => {
                     self.packed(&job, if is_held_up { PackingOutcome::HeldUp } else { PackingOutcome::InTime })
                 }
@@ -248,6 +307,33 @@ impl Shared {
         takes
     }
 
+    /// Waits until a rail has written pages of a batch whose turn has come, and returns the records. If the rail
+    /// failed, the pages go in the records, once nothing of what was begun can arrive any more.
+    fn written(&self, job: &WriteJob) -> Result<Vec<Bytes>, NotSent> {
+        if job.wait() {
+            return Ok(self.as_it_is(&job.batch.clone().with_written(&job.written)));
+        }
+        let deadline = Instant::now() + FENCE_TIME;
+        loop {
+            match self.pages.rails.fence(job) {
+                Fencing::Done => break,
+                Fencing::Ask(message) => {
+                    let record = page_record::note(&message).map_err(|why| NotSent::Failed(why.into()))?;
+                    self.wait_for_capacity(record.len()).ok_or(NotSent::Over)?;
+                    self.submit(record.len(), vec![record]);
+                }
+                Fencing::Wait if self.live.lock().core.is_reset(self.id) => return Err(NotSent::Over),
+                Fencing::Wait if Instant::now() >= deadline => {
+                    let (awaited, after) = (Awaited::Fence, FENCE_TIME);
+                    return Err(NotSent::Failed(SourceError::Late { awaited, after }));
+                }
+                Fencing::Wait => self.pages.rails.wait_fenced(FENCE_CHECK),
+            }
+        }
+        self.pages.rails.clear(job);
+        Ok(self.as_it_is(&job.batch))
+    }
+
     /// Returns the records of a batch whose turn has come. `outcome` is what became of the batch, unless it is late.
     fn packed(&self, job: &PackJob, outcome: PackingOutcome) -> Vec<Bytes> {
         let (batch, counts) = (&job.batch, &self.pages.counts);
@@ -290,6 +376,8 @@ enum QueueEntry {
     Ready(Vec<Bytes>),
     /// The entry is a batch that may be packed until its turn comes.
     Job(Arc<PackJob>),
+    /// The entry is a batch of which a rail writes pages.
+    Write(Arc<WriteJob>),
     /// Nothing follows.
     End,
     /// Nothing follows, and that is not the stream's end: the local socket was reset.
@@ -302,9 +390,17 @@ impl QueueEntry {
         match self {
             QueueEntry::Ready(parts) => parts.iter().map(Bytes::len).sum(),
             QueueEntry::Job(job) => job.batch.bytes().max(PAGE_BYTES),
+            QueueEntry::Write(job) => job.batch.bytes().max(PAGE_BYTES),
             QueueEntry::End | QueueEntry::Cut => 0,
         }
     }
+}
+
+/// The first entry of a queue.
+enum First {
+    /// How many bytes the entry may become, and the job if the entry is a job.
+    Entry(usize, Option<Arc<PackJob>>),
+    Write(Arc<WriteJob>),
 }
 
 /// The entries that an intake has read and no path has had capacity for yet, in order.
@@ -343,18 +439,18 @@ impl Queue {
         state.waiting.is_empty() && !state.submitting && !state.closed
     }
 
-    /// Waits for the first entry. Returns how many bytes the entry may become, and the job if the entry is a job. What
-    /// was taken before was submitted.
-    fn wait(&self) -> (usize, Option<Arc<PackJob>>) {
+    /// Waits for the first entry. What was taken before was submitted.
+    fn wait(&self) -> First {
         let mut state = self.state.lock();
         state.submitting = false;
         loop {
             if let Some(first) = state.waiting.front() {
                 let job = match first {
                     QueueEntry::Job(job) => Some(job.clone()),
+                    QueueEntry::Write(job) => return First::Write(job.clone()),
                     QueueEntry::Ready(_) | QueueEntry::End | QueueEntry::Cut => None,
                 };
-                return (first.bytes().min(PAGE_RECORD_BYTES_MAX), job);
+                return First::Entry(first.bytes().min(PAGE_RECORD_BYTES_MAX), job);
             }
             self.changed.wait(&mut state);
         }

@@ -18,6 +18,7 @@ pub(crate) struct PageCounters {
     pub(crate) packed_pages: AtomicU64,
     pub(crate) packed_bytes: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
+    pub(crate) written_pages: AtomicU64,
     pub(crate) unchanged_pages: AtomicU64,
     pub(crate) delta_pages: AtomicU64,
     pub(crate) delta_bytes: AtomicU64,
@@ -48,12 +49,14 @@ impl PageCounters {
 
     /// Counts deltas that go. `packed` of their bytes are packed.
     pub(crate) fn deltas(&self, deltas: &[DeltaHead], packed: usize) {
-        let unchanged = deltas.iter().filter(|delta| delta.changed == 0).count();
+        let written = deltas.iter().filter(|delta| delta.is_written()).count();
+        let unchanged = deltas.iter().filter(|delta| delta.changed == 0).count() - written;
         let changed = deltas.iter().filter(|delta| delta.changed != 0);
         let bytes: usize = changed.map(|delta| DELTA_HEAD_BYTES + delta.bytes()).sum();
-        add(&self.other_bytes, unchanged * DELTA_HEAD_BYTES);
+        add(&self.other_bytes, (written + unchanged) * DELTA_HEAD_BYTES);
+        add(&self.written_pages, written);
         add(&self.unchanged_pages, unchanged);
-        add(&self.delta_pages, deltas.len() - unchanged);
+        add(&self.delta_pages, deltas.len() - written - unchanged);
         add(&self.delta_bytes, bytes - packed);
         add(&self.packed_delta_bytes, packed);
     }
@@ -74,6 +77,7 @@ impl PageCounters {
             packed_pages: self.packed_pages.load(Relaxed),
             packed_bytes: self.packed_bytes.load(Relaxed),
             stored_pages: self.stored_pages.load(Relaxed),
+            written_pages: self.written_pages.load(Relaxed),
             unchanged_pages: self.unchanged_pages.load(Relaxed),
             delta_pages: self.delta_pages.load(Relaxed),
             delta_bytes: self.delta_bytes.load(Relaxed),

@@ -16,10 +16,12 @@ use super::error::{Awaited, ProtocolError, SourceError, Unknown, Unplaceable};
 use super::pacer::Pacer;
 use super::packer_pool::PackerPool;
 use super::page_counters::PageCounters;
+use super::rail_writes::RailWrites;
 use super::rate_limiter::RateShare;
 use crate::error_chain::error_chain;
 use crate::find_ram::{FindRam, RamNotFound};
 use crate::kept_ram::{KeptMarks, KeptRam, RamIsPrivate, Trip};
+use crate::rail_paths::RailPaths;
 
 /// Bounds the other agent's time for an answer. After that the migration is called off.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
@@ -84,6 +86,8 @@ pub struct SourcePages {
     changed: Condvar,
     pacer: Arc<Pacer>,
     pub(super) counts: Arc<PageCounters>,
+    /// What writes pages into the guest's RAM itself.
+    pub(super) rails: Arc<RailWrites>,
 }
 
 #[derive(Default)]
@@ -184,6 +188,12 @@ impl DirectBlocks {
     }
 }
 
+impl Drop for SourcePages {
+    fn drop(&mut self) {
+        self.rails.end();
+    }
+}
+
 impl SourcePages {
     /// Makes the pages of a migration, before its first stream.
     pub fn new(settings: SourcePagesSettings) -> Arc<SourcePages> {
@@ -197,6 +207,7 @@ impl SourcePages {
             changed: Condvar::new(),
             pacer,
             counts,
+            rails: Arc::default(),
         })
     }
 
@@ -360,7 +371,7 @@ impl SourcePages {
     }
 
     /// Handles a message of the target.
-    pub(super) fn handle_message(&self, note: PageMessage) -> Result<(), SourceError> {
+    pub(super) fn handle_message(&self, note: PageMessage, paths: &Arc<dyn RailPaths>) -> Result<(), SourceError> {
         let mut state = self.state.lock();
         match note {
             PageMessage::Mode { direct, .. } if direct.is_empty() && !self.settings.direct => {
@@ -388,9 +399,16 @@ impl SourcePages {
                     PageRoute::Rebuild
                 } else {
                     state.builds_on_kept = chosen.sent.builds_on_kept();
+                    if chosen.sent.has_deltas() {
+                        self.rails.open(paths.clone(), chosen.ram.clone());
+                    }
                     PageRoute::Direct(Arc::new(chosen))
                 });
             }
+            PageMessage::RailNews { opened, refused, slices, is_last } => {
+                self.rails.hear(paths, opened, refused, slices, is_last);
+            }
+            PageMessage::Fenced { rail } => self.rails.fenced(rail),
             PageMessage::Doubt => {
                 if let Some(PageRoute::Direct(direct)) = &state.mode {
                     direct.sent.doubt_kept();
@@ -487,6 +505,14 @@ impl SourcePages {
         self.changed.notify_all();
     }
 
+    /// Returns the version up to which, without that, all streams are written at the target.
+    pub(super) fn written_through(&self) -> u32 {
+        let state = self.state.lock();
+        // The main stream has pages, too, whether there are other channels or not.
+        let is_whole = state.pages_written.len() > usize::from(self.settings.channels);
+        state.pages_written.values().min().copied().filter(|_| is_whole).unwrap_or(0)
+    }
+
     /// Notes that the target has written everything before so many barriers of a stream.
     pub(super) fn note_pages_written(&self, stream: StreamId, barriers: u32) {
         self.state.lock().pages_written.insert(stream, barriers);
@@ -519,13 +545,16 @@ impl SourcePages {
             return Err(self.fail_direct_placement(Unplaceable::Planted));
         }
         let channels = self.settings.channels;
-        self.wait(Awaited::Channels, is_over, |state| {
+        let passed = self.wait(Awaited::Channels, is_over, |state| {
             let passed = state.channels.values().filter(|passed| **passed >= barriers).count();
             (passed >= usize::from(channels)).then(|| {
                 state.asked = Some(Instant::now());
                 channels
             })
-        })
+        });
+        // All that was written is known to be there.
+        self.rails.end();
+        passed
     }
 
     /// Notes why the migration cannot go on. The first reason stands; that a stream is over is no reason.
@@ -535,6 +564,7 @@ impl SourcePages {
             state.failed = Some(Arc::new(why));
         }
         drop(state);
+        self.rails.end();
         self.changed.notify_all();
     }
 

@@ -11,17 +11,19 @@ use skein_session::StreamId;
 use super::error::{ProtocolError, SourceError};
 use super::pages::SourcePages;
 use crate::decode::{Decode, DecodeError, Progress};
+use crate::rail_paths::RailPaths;
 
 /// Takes apart what comes from the target.
 pub(crate) struct TargetMessages {
     pages: Arc<SourcePages>,
     stream: StreamId,
     decoder: Decoder,
+    paths: Arc<dyn RailPaths>,
 }
 
 impl TargetMessages {
-    pub(crate) fn new(source: Arc<SourcePages>, stream: StreamId) -> TargetMessages {
-        TargetMessages { pages: source, stream, decoder: Decoder::default() }
+    pub(crate) fn new(source: Arc<SourcePages>, stream: StreamId, paths: Arc<dyn RailPaths>) -> TargetMessages {
+        TargetMessages { pages: source, stream, decoder: Decoder::default(), paths }
     }
 
     /// Appends what QEMU is to get to `out`.
@@ -33,7 +35,7 @@ impl TargetMessages {
                 PageRecord::Note(PageMessage::Passed { barriers }) => {
                     self.pages.note_pages_written(self.stream, barriers)
                 }
-                PageRecord::Note(note) => self.pages.handle_message(note)?,
+                PageRecord::Note(note) => self.pages.handle_message(note, &self.paths)?,
                 _ => return Err(ProtocolError::SourcesRecord.into()),
             }
         }

@@ -1,12 +1,16 @@
 //! Is the guest's RAM at the target: pages are written if they are newer, read back, and marked.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
 use std::sync::Arc;
 
 use skein_guest_ram::Ram;
 use skein_pages::delta::DeltaHead;
 use skein_pages::page_record::BlockInfo;
-use skein_pages::{Key, Ledger, PAGE_BYTES, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT, is_zero};
+use skein_pages::{
+    Key, Ledger, PAGE_BYTES, REGION_PAGES, Region, RegionGuard, RegionId, VERSION_KEPT, VERSION_WRITTEN, is_zero,
+};
 use tracing::debug;
 
 use super::error::{ProtocolError, TargetError};
@@ -119,6 +123,11 @@ impl Blocks {
     /// Returns the marks of the pages as they are now.
     pub(super) fn written(&self) -> WrittenMarks {
         WrittenMarks { blocks: self.infos.clone(), key: self.key, marks: self.ledger.clone() }
+    }
+
+    /// Returns the file in memory that a block is, and its range.
+    pub(super) fn file(&self, number: u16) -> Option<(&File, Range<u64>)> {
+        self.ram.get(&number)?.file()
     }
 
     fn ram(&self, number: u16) -> Result<&dyn Ram, TargetError> {
@@ -482,6 +491,8 @@ fn delta_base(region: &Region, page: u32, version: u32, delta: &DeltaHead) -> De
     match delta {
         _ if !is_newer(region, page, version) || delta.is_unchanged(version) => DeltaBase::Old,
         DeltaHead { base: VERSION_KEPT, .. } => DeltaBase::Kept,
+        // Its mark is the source's word: nobody reads what a NIC has written. The sample does, at the end.
+        DeltaHead { base: VERSION_WRITTEN, .. } => DeltaBase::Done,
         _ if !has_base => DeltaBase::None,
         DeltaHead { changed: 0, mark, .. } if region.mark(nth) == *mark => DeltaBase::Done,
         DeltaHead { changed: 0, .. } => DeltaBase::None,

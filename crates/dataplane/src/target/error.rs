@@ -2,6 +2,7 @@
 
 use std::io;
 
+use skein_fabric::FabricError;
 use skein_guest_ram::AccessError;
 use skein_pages::LedgerError;
 use skein_pages::packing::UnpackError;
@@ -32,6 +33,9 @@ pub(crate) enum TargetError {
     /// The guest's RAM cannot be written.
     #[error("the guest's RAM cannot be written")]
     Write(#[source] AccessError),
+    /// A rail may still write.
+    #[error("a rail into the guest's RAM cannot be closed")]
+    RailOpen(#[source] FabricError),
     /// What was written is not what QEMU has in its memory.
     #[error("QEMU has the guest's RAM in another place than it was written to")]
     Elsewhere,
@@ -42,6 +46,8 @@ pub(crate) enum TargetError {
 pub(crate) enum ProtocolError {
     #[error("the source's agent tells of the guest's RAM twice, or of too much")]
     Blocks,
+    #[error("the source's agent offers rails twice, or more than there may be")]
+    Rails,
     #[error("the source's agent ends before it began")]
     EndBeforeBegin,
     #[error("the source's agent tells of more RAM than there is")]

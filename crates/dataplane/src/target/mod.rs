@@ -15,6 +15,7 @@ mod page_writer;
 mod pages;
 #[cfg(test)]
 mod pages_tests;
+mod rail_regions;
 
 pub use pages::TargetPages;
 

@@ -17,9 +17,11 @@ use skein_session::StreamId;
 use super::blocks::{Bases, Blocks, Destination};
 use super::error::{ProtocolError, TargetError};
 use super::pages::{Regions, TargetPages};
+use super::rail_regions::Offer;
 use crate::decode::{Decode, DecodeError, Progress};
 #[cfg(feature = "fault-points")]
 use crate::fault_points::{Plant, is_planted};
+use crate::rail_paths::RailPaths;
 
 static ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -33,6 +35,8 @@ const BASE_WAIT_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct PageWriter {
     pages: Arc<TargetPages>,
     stream: StreamId,
+    /// The rails of the session's paths.
+    paths: Option<Arc<dyn RailPaths>>,
     decoder: Decoder,
     decompressor: Option<PageDecompressor>,
     scratch: Vec<u8>,
@@ -50,11 +54,12 @@ struct Complete {
 }
 
 impl PageWriter {
-    pub(crate) fn new(target: Arc<TargetPages>, stream: StreamId) -> PageWriter {
+    pub(crate) fn new(target: Arc<TargetPages>, stream: StreamId, paths: Option<Arc<dyn RailPaths>>) -> PageWriter {
         target.passed(stream, 0);
         PageWriter {
             pages: target,
             stream,
+            paths,
             decoder: Decoder::default(),
             decompressor: None,
             scratch: vec![0; SCRATCH_BYTES],
@@ -125,7 +130,19 @@ impl PageWriter {
             }
             PageMessage::Regions { regions, last: true } => self.pages.compare(Regions::Last(regions)),
             PageMessage::Regions { regions, last: false } => self.pages.compare(Regions::More(regions)),
+            PageMessage::Rails { rails, slice_pages, slices } => {
+                let blocks = self.pages.blocks().ok_or(ProtocolError::PagesBeforeBlocks)?;
+                let offer = Offer { rails, slice_pages, slices };
+                self.pages.rails.open(offer, self.paths.clone(), &blocks).map(|()| None)
+            }
+            PageMessage::AskRails => Ok(Some(self.pages.rails.news())),
+            PageMessage::Fence { rail } => {
+                self.pages.rails.fence(rail)?;
+                Ok(Some(PageMessage::Fenced { rail }))
+            }
             PageMessage::Passed { .. }
+            | PageMessage::RailNews { .. }
+            | PageMessage::Fenced { .. }
             | PageMessage::Mode { .. }
             | PageMessage::Comparison { .. }
             | PageMessage::Differ { .. }
@@ -392,7 +409,8 @@ mod tests {
             let target = TargetPages::new(Some(Box::new(move |_| Ok(Box::new(found.clone())))), None);
             let block = BlockInfo { name: "ram".into(), bytes: guest.len() as u64 };
             target.choose_direct_blocks(&KEY, vec![block], None).unwrap();
-            let mut writers: Vec<PageWriter> = (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id))).collect();
+            let mut writers: Vec<PageWriter> =
+                (0..3).map(|id| PageWriter::new(target.clone(), StreamId(id), None)).collect();
             let (mut out, mut answers) = (VecDeque::new(), Vec::new());
             let (mut waits, mut steps) = ([false; 3], 0);
             while wires.iter().any(|wire| !wire.is_empty()) || waits.contains(&true) {

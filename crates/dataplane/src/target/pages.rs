@@ -40,6 +40,7 @@ use tracing::warn;
 
 use super::blocks::{Blocks, WrittenMarks};
 use super::error::{ProtocolError, TargetError};
+use super::rail_regions::RailRegions;
 #[cfg(feature = "fault-points")]
 use crate::fault_points;
 use crate::find_ram::FindRam;
@@ -66,6 +67,8 @@ pub struct TargetPages {
     vain: AtomicUsize,
     /// The RAM of the guest's last stay here.
     kept_ram: Mutex<Option<KeptRam>>,
+    /// What the source's rails write.
+    pub(super) rails: RailRegions,
     /// Whether the kept RAM is not what it should be …
     is_doubted: AtomicBool,
     /// … and whether the source was told so.
@@ -102,9 +105,15 @@ impl TargetPages {
             waiting: AtomicUsize::new(0),
             vain: AtomicUsize::new(0),
             kept_ram: Mutex::new(kept),
+            rails: RailRegions::default(),
             is_doubted: AtomicBool::new(false),
             doubt_told: AtomicBool::new(false),
         })
+    }
+
+    /// Has no rail write the guest's RAM: QEMU may give parts of it back, and then others than it has would be written.
+    pub fn bar_rails(&self) {
+        self.rails.bar();
     }
 
     /// Returns the marks of the pages with which the guest came on this trip, for its way back. Returns them once.
@@ -219,6 +228,7 @@ impl TargetPages {
     /// Compares what both ends hold. If it is the same, the RAM is let go: what follows may make QEMU write to it.
     pub(super) fn compare_all(&self, digest: Digest) -> Result<PageMessage, TargetError> {
         let blocks = self.blocks().ok_or(ProtocolError::EndBeforeBegin)?;
+        self.rails.fence_all()?;
         #[cfg(feature = "fault-points")]
         fault_points::compared();
         let owed = blocks.ledger().owed();

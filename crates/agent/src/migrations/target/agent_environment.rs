@@ -147,6 +147,11 @@ impl TargetEnvironment for AgentEnvironment {
         let process = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| offer.indirect.is_none());
         let ram = process.and_then(|process| guest_ram::find(guest, process.id()));
         let pages = TargetPages::new(ram, self.kept.take());
+        // What is not known to keep its RAM may give it back.
+        let own = self.vm.as_ref().and_then(|vm| vm.composition().ok());
+        if own.is_none_or(|own| own.memory_devices.iter().any(|device| device.contains("virtio-mem"))) {
+            pages.bar_rails();
+        }
         self.pages = Some(pages.clone());
         let path = self.context.dirs.incoming_socket(self.id);
         self.context.peers.incoming_channels().open(self.id, &self.peer, &path, pages);

@@ -1,13 +1,17 @@
 //! Tests a guest's pages from a source's outgoing channels to a target's RAM or QEMU, on the loopback interface, with
 //! streams that are made up.
 
+mod rails;
+mod ram;
+#[path = "../world/mod.rs"]
 mod world;
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,86 +21,18 @@ use skein_dataplane::source::{
     Compress, DirtyTracking, PackResult, PackerPool, RateShare, SourcePages, SourcePagesSettings,
 };
 use skein_dataplane::target::TargetPages;
-use skein_dataplane::{FindRam, KeptMarks, KeptRam, RamNotFound, Width};
-use skein_guest_ram::{AccessError, Ram};
+use skein_dataplane::{KeptMarks, KeptRam, Width};
 use skein_handover::MigrationId;
 use skein_pages::packing::{Effort, PageCompressor};
 use skein_qemu_stream::main_channel::{Entry, entry};
 use skein_qemu_stream::multifd::Canonical;
 
+use self::ram::{FakeRam, PAGE, STEPS};
 use self::world::*;
 
-const PAGE: usize = 4096;
 const PAGES: usize = 1500;
 /// Holds a section of something that is not RAM.
 const DEVICES: &[u8] = b"\x04\0\0\0\x09\x07devices\0\0\0\0\0\0\0\x01 state, of which nobody knows how long it is";
-
-/// A guest's RAM.
-#[derive(Clone)]
-struct FakeRam {
-    bytes: Arc<Mutex<Vec<u8>>>,
-    /// How many writes are done wrong from now on.
-    wrong: Arc<AtomicU64>,
-    /// Whether QEMU has its RAM somewhere else.
-    elsewhere: bool,
-    /// Whether the RAM is out of the agent's reach.
-    is_hidden: bool,
-}
-
-impl FakeRam {
-    fn new(bytes: Vec<u8>) -> FakeRam {
-        FakeRam { bytes: Arc::new(Mutex::new(bytes)), wrong: Arc::default(), elsewhere: false, is_hidden: false }
-    }
-
-    fn find(&self) -> FindRam {
-        let ram = self.clone();
-        Box::new(move |info| match &info.name[..] {
-            "pc.ram" if !ram.is_hidden => Ok(Box::new(ram.clone())),
-            name => Err(RamNotFound::NoBlock(name.to_owned())),
-        })
-    }
-}
-
-impl Ram for FakeRam {
-    fn bytes(&self) -> u64 {
-        self.bytes.lock().unwrap().len() as u64
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        let mut bytes = self.bytes.lock().unwrap();
-        bytes[offset as usize..][..data.len()].copy_from_slice(data);
-        // No later round writes this page again, and mends it.
-        let first = offset as usize / PAGE;
-        let lasting = (first..first + data.len() / PAGE).find(|page| !is_rewritten(*page));
-        if let Some(page) = lasting
-            && self.wrong.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
-        {
-            bytes[page * PAGE + 77] ^= 1;
-        }
-        Ok(())
-    }
-
-    fn zero(&self, offset: u64, bytes: u64) -> Result<(), AccessError> {
-        self.write(offset, &vec![0; bytes as usize])
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        out.copy_from_slice(&self.bytes.lock().unwrap()[offset as usize..][..out.len()]);
-        Ok(())
-    }
-
-    fn is_zero(&self, offset: u64, bytes: u64) -> Result<bool, AccessError> {
-        Ok(self.bytes.lock().unwrap()[offset as usize..][..bytes as usize].iter().all(|byte| *byte == 0))
-    }
-
-    fn read_in_qemu(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        if self.elsewhere {
-            out.fill(0);
-            return Ok(());
-        }
-        self.read(offset, out)
-    }
-}
 
 /// A QEMU's connections, and the content of its guest's RAM at the end.
 struct Recorded {
@@ -144,14 +80,6 @@ type MakePacket<'a> = dyn FnMut(u32, &[usize], &[usize], usize) -> Vec<u8> + 'a;
 /// Returns three rounds over a guest's RAM: on the main channel alone, or by `channels` of multifd.
 fn recorded(channels: usize) -> Recorded {
     rounds(channels, 3)
-}
-
-/// Says which pages each round sends: one of so many.
-const STEPS: [usize; 3] = [1, 4, 7];
-
-/// Returns whether another round than the first sends a page.
-fn is_rewritten(page: usize) -> bool {
-    STEPS[1..].iter().any(|step| page.is_multiple_of(*step))
 }
 
 /// Returns so many of the rounds. After less than three QEMU has not said that it is through with its RAM.
@@ -295,9 +223,22 @@ fn carry_from(
     packs: bool,
     (source, misses): (Option<&FakeRam>, DirtyTracking),
     target: Option<&FakeRam>,
-    (marks, ram): (Option<KeptMarks>, Option<KeptRam>),
+    kept: (Option<KeptMarks>, Option<KeptRam>),
 ) -> Outcome {
-    let world = World::new();
+    carry_over(&World::new(), recorded, packs, (source, misses), target, kept, &|_, _| {})
+}
+
+/// Carries the same, over the rails of a world. `paces` is called before each part that QEMU writes, with the source's
+/// pages and the part's number on its connection.
+fn carry_over(
+    world: &World,
+    recorded: &Recorded,
+    packs: bool,
+    (source, misses): (Option<&FakeRam>, DirtyTracking),
+    target: Option<&FakeRam>,
+    (marks, ram): (Option<KeptMarks>, Option<KeptRam>),
+    paces: &(dyn Fn(&SourcePages, usize) + Sync),
+) -> Outcome {
     let (a, b) = world.pair();
     let id = MigrationId(5);
     let pages = SourcePages::new(SourcePagesSettings {
@@ -324,9 +265,15 @@ fn carry_from(
     let got = thread::scope(|scope| {
         for bytes in &streams {
             let mut socket = UnixStream::connect(&tap_path).unwrap();
+            let pages = &pages;
             scope.spawn(move || {
+                let mut parts = bytes.chunks(100_001).enumerate();
+                let mut write = |(nth, part)| {
+                    paces(pages, nth);
+                    socket.write_all(part)
+                };
                 // The connection may be broken off.
-                if bytes.chunks(100_001).try_for_each(|part| socket.write_all(part)).is_ok() {
+                if parts.try_for_each(&mut write).is_ok() {
                     let _ = socket.shutdown(Shutdown::Write);
                 }
                 let _ = socket.read(&mut [0]);
@@ -571,7 +518,9 @@ fn what_was_kept_and_is_damaged_is_sent_again() {
         let recorded = recorded(channels);
         let kept_ram = FakeRam::new(recorded.ram.clone());
         let (kept, _) = left(&recorded, &kept_ram, (7, 7));
-        kept_ram.bytes.lock().unwrap().chunks_mut(PAGE).skip(1).step_by(every).for_each(|page| page[99] ^= 1);
+        for (nth, page) in kept_ram.content().chunks(PAGE).enumerate().skip(1).step_by(every) {
+            kept_ram.file.write_all_at(&[page[99] ^ 1], (nth * PAGE + 99) as u64).unwrap();
+        }
         let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
         let outcome = carry_back(&recorded, true, Some(&source), Some(&target), kept);
         assert_eq!(outcome.source.failed(), None);
@@ -611,7 +560,7 @@ fn what_was_kept_of_anything_else_is_not_used() {
 }
 
 fn differing(ram: &FakeRam, expected: &[u8]) -> Vec<usize> {
-    let ram = ram.bytes.lock().unwrap();
+    let ram = ram.content();
     (0..PAGES).filter(|page| ram[page * PAGE..][..PAGE] != expected[page * PAGE..][..PAGE]).collect()
 }
 

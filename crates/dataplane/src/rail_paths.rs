@@ -1,0 +1,48 @@
+//! Opens rails beside a session's connections, for one-sided writes into guests' RAM.
+
+use std::sync::Arc;
+
+use skein_fabric::{FabricError, SharedEndpoint};
+
+use crate::running_session::RunningSession;
+
+/// The rails of a session's paths, as a migration sees them.
+pub(crate) trait RailPaths: Send + Sync {
+    /// Returns whether this end has rails, and allows RDMA without protection.
+    fn may_write(&self) -> bool;
+
+    /// Returns the paths over whose rails RAM may be written: the connections of each go over RDMA, and this end allows
+    /// RDMA without protection.
+    fn writable(&self) -> Vec<u32>;
+
+    /// Opens an endpoint of the rail of a path.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be used.
+    fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError>;
+
+    /// Counts bytes that were written by the rail of a path.
+    fn written(&self, path: u32, bytes: u64);
+}
+
+impl RailPaths for Arc<RunningSession> {
+    fn may_write(&self) -> bool {
+        self.rails().is_some_and(|rails| rails.allows_plaintext())
+    }
+
+    fn writable(&self) -> Vec<u32> {
+        if self.may_write() { self.rdma_paths() } else { Vec::new() }
+    }
+
+    fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError> {
+        let refused = |why: &str| FabricError::NoLibrary(why.to_owned());
+        let rails = self.rails().filter(|rails| rails.allows_plaintext());
+        let rails = rails.ok_or_else(|| refused("RDMA without protection is not allowed here"))?;
+        let at = self.path_address(path).ok_or_else(|| refused("there is no such path"))?;
+        rails.endpoint(at)?.ok_or_else(|| refused("there is no rail"))
+    }
+
+    fn written(&self, path: u32, bytes: u64) {
+        self.count_written(path, bytes);
+    }
+}

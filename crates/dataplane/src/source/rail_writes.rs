@@ -1,0 +1,560 @@
+//! Is the rails of a migration's source, which write pages straight into the target guest's RAM.
+//!
+//! Pages go over the session's connections from the first moment. Meanwhile rails are opened, and the target registers
+//! slice after slice of the guest's RAM. Runs of pages in a slice that is ready are copied into a slot and written by a
+//! rail, one-sided; their record in the stream then has their marks in place of their content.
+//!
+//! A page has several versions, and a write has no place in the order of streams. So
+//!
+//! - a record follows its write only when that is done: what a record says is there;
+//! - a page is written only if no earlier version of it may still be on its way to the guest's RAM: there was none, or
+//!   all streams are known to be written past it ([`RailWrites::plan`]);
+//! - no other version of a page goes any way while one is being written ([`RailWrites::wait_clear`]);
+//! - after a rail fails, its pages go again only once the target has closed it: until then what was begun may arrive.
+//!
+//! Each rail has a thread. None waits for anything but its rail.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use skein_fabric::{Access, Begun, Completion, FabricError, RemoteMemory, SharedEndpoint, Slice, Slot};
+use skein_guest_ram::Ram;
+use skein_pages::page_record::{OfferedRail, PageMessage, RAILS_MAX, SLICES_MAX, WritableSlice};
+use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, ToSend};
+use tracing::{info, warn};
+
+use crate::rail_paths::RailPaths;
+use crate::running_session::spawn;
+
+/// How many pages in a row are written by a rail at least. What is shorter is gathered, with other pages, into a chunk
+/// of a connection: a transfer of 64 KiB costs little more than one of 4 KiB.
+const RUN_PAGES_MIN: usize = 16;
+/// How large a slice is at least, in pages: 16 MiB.
+const SLICE_PAGES_MIN: u64 = 4096;
+/// How many batches a rail has under way at most.
+const SLOTS: usize = 32;
+/// How long a session that has just begun has for its first connections over RDMA, and how often that is looked at.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+const CONNECT_CHECK: Duration = Duration::from_millis(20);
+/// How often the target is asked for news.
+const ASK_PERIOD: Duration = Duration::from_millis(10);
+/// How long a rail's thread waits before it tries again what the endpoint did not take, and at most without a word.
+const RETRY_WAIT: Duration = Duration::from_micros(100);
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+/// How long a rail has for a write. One that takes longer has failed.
+const WRITE_TIME: Duration = Duration::from_secs(5);
+
+/// The rails of a migration at its source.
+#[derive(Default)]
+pub(crate) struct RailWrites {
+    state: Mutex<State>,
+    /// Is told when a write ends, and when a rail is fenced.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is to be said next, unasked.
+    offer: Option<PageMessage>,
+    rails: Vec<RailState>,
+    slice_pages: u32,
+    /// Where rails may write: by block and slice, of each rail.
+    slices: BTreeMap<(u16, u32), BTreeMap<usize, RemoteMemory>>,
+    /// Whether the target has told everything.
+    is_told: bool,
+    asked: Option<Instant>,
+    /// The pages that are being written.
+    under_way: HashSet<(u16, u32)>,
+    /// Whether nothing more is written: the target compares.
+    is_over: bool,
+}
+
+struct RailState {
+    path: u32,
+    endpoint: SharedEndpoint,
+    /// What the thread gets when the target's end is known.
+    slots: Option<Vec<Slot>>,
+    queue: VecDeque<Arc<WriteJob>>,
+    /// How many batches the rail has under way, with those in the queue.
+    load: usize,
+    status: RailStatus,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RailStatus {
+    /// The target has not opened its end.
+    Opening,
+    Open,
+    /// The rail is not used any more. What was begun may still arrive at the target.
+    Failed,
+    /// Somebody asks the target to close its end.
+    Fencing,
+    /// Nothing arrives any more.
+    Fenced,
+}
+
+/// A batch of which a rail writes pages.
+pub(super) struct WriteJob {
+    pub(super) batch: Batch,
+    block: u16,
+    /// The runs that are written: the place of the first page in the batch, the page's number, how many pages.
+    runs: Vec<(usize, u32, usize)>,
+    /// The marks of the pages of these runs, with their places in the batch.
+    pub(super) written: Vec<(usize, u128)>,
+    rail: usize,
+    outcome: Mutex<Outcome>,
+    ended: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    UnderWay,
+    Written,
+    Failed,
+}
+
+impl WriteJob {
+    fn pages(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.runs.iter().flat_map(|(_, first, pages)| (*first..).take(*pages)).map(|page| (self.block, page))
+    }
+
+    /// Returns how many bytes are written.
+    pub(super) fn bytes(&self) -> usize {
+        self.written.len() * PAGE_BYTES
+    }
+
+    fn end(&self, outcome: Outcome) {
+        *self.outcome.lock() = outcome;
+        self.ended.notify_all();
+    }
+
+    /// Waits for the end of the write, for as long as that takes: a rail's thread gives a write up. Returns whether the
+    /// pages are there.
+    pub(super) fn wait(&self) -> bool {
+        let mut outcome = self.outcome.lock();
+        while *outcome == Outcome::UnderWay {
+            self.ended.wait(&mut outcome);
+        }
+        *outcome == Outcome::Written
+    }
+}
+
+/// What becomes of a failed rail's pages next.
+pub(super) enum Fencing {
+    /// The caller asks the target to close the rail.
+    Ask(PageMessage),
+    /// Somebody has asked.
+    Wait,
+    /// The rail is closed there: the pages may go any way.
+    Done,
+}
+
+impl RailWrites {
+    /// Opens the rails of paths in the background, and prepares the offer to the target. `rams` are the blocks' RAM at
+    /// the source, by number.
+    pub(super) fn open(self: &Arc<Self>, paths: Arc<dyn RailPaths>, rams: BTreeMap<u16, Arc<dyn Ram>>) {
+        if !paths.may_write() || rams.is_empty() {
+            return;
+        }
+        let rails = self.clone();
+        let _ = spawn("rails", move || {
+            let deadline = Instant::now() + CONNECT_TIME;
+            let mut numbers = paths.writable();
+            while numbers.is_empty() && Instant::now() < deadline && !rails.state.lock().is_over {
+                thread::sleep(CONNECT_CHECK);
+                numbers = paths.writable();
+            }
+            let (offered, opened) = numbers.into_iter().take(RAILS_MAX).filter_map(|path| open(&*paths, path)).unzip();
+            rails.offer(offered, opened, &rams);
+        });
+    }
+
+    fn offer(&self, offered: Vec<OfferedRail>, opened: Vec<RailState>, rams: &BTreeMap<u16, Arc<dyn Ram>>) {
+        let pages = |ram: &Arc<dyn Ram>| ram.bytes() / PAGE_BYTES as u64;
+        let all: u64 = rams.values().map(pages).sum();
+        let slice_pages = all.div_ceil(SLICES_MAX as u64 / 2).next_multiple_of(SLICE_PAGES_MIN).max(SLICE_PAGES_MIN);
+        let Ok(slice_pages) = u32::try_from(slice_pages) else { return };
+        let slices = rams.iter().map(|(block, ram)| {
+            let slices = 0..pages(ram).div_ceil(slice_pages.into()) as u32;
+            (*block, slices.filter(|slice| has_data(&**ram, *slice, slice_pages)).collect())
+        });
+        let offer = PageMessage::Rails { slice_pages, slices: slices.collect(), rails: offered };
+        let mut state = self.state.lock();
+        if !state.is_over && !opened.is_empty() {
+            (state.offer, state.rails, state.slice_pages) = (Some(offer), opened, slice_pages);
+        }
+    }
+
+    /// Returns what is to be said to the target now.
+    pub(super) fn to_say(&self) -> Option<PageMessage> {
+        let mut state = self.state.lock();
+        if state.is_over || state.rails.is_empty() {
+            return None;
+        }
+        let now = Instant::now();
+        if let Some(offer) = state.offer.take() {
+            state.asked = Some(now);
+            return Some(offer);
+        }
+        let is_due = state.asked.is_some_and(|asked| now - asked >= ASK_PERIOD);
+        (is_due && !state.is_told).then(|| {
+            state.asked = Some(now);
+            PageMessage::AskRails
+        })
+    }
+
+    /// Takes in what became of the rails at the target.
+    pub(super) fn hear(
+        self: &Arc<Self>,
+        paths: &Arc<dyn RailPaths>,
+        opened: Vec<(u8, Vec<u8>)>,
+        refused: Vec<(u8, String)>,
+        slices: Vec<WritableSlice>,
+        is_last: bool,
+    ) {
+        let mut state = self.state.lock();
+        state.is_told |= is_last;
+        for (rail, why) in refused {
+            info!("the guest's RAM is not written by rail {rail}: {why}");
+        }
+        for (rail, name) in opened {
+            let number = usize::from(rail);
+            let Some(of) = state.rails.get_mut(number).filter(|of| of.status == RailStatus::Opening) else { continue };
+            let Some(slots) = of.slots.take() else { continue };
+            of.status = RailStatus::Open;
+            let (path, endpoint) = (of.path, of.endpoint.clone());
+            let (rails, paths) = (self.clone(), paths.clone());
+            if spawn("rail-writes", move || Writer::new(rails, number, endpoint, slots).run(&name, &*paths, path))
+                .is_err()
+            {
+                of.status = RailStatus::Failed;
+            }
+        }
+        for slice in slices {
+            let at = RemoteMemory { address: slice.address, key: slice.key };
+            if state.slices.len() < SLICES_MAX {
+                state.slices.entry((slice.block, slice.slice)).or_default().insert(slice.rail.into(), at);
+            }
+        }
+    }
+
+    /// Takes in that the target has closed a rail.
+    pub(super) fn fenced(&self, rail: u8) {
+        let mut state = self.state.lock();
+        if let Some(of) = state.rails.get_mut(usize::from(rail)) {
+            of.status = RailStatus::Fenced;
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Returns what is to be done before pages of a failed rail may go another way.
+    pub(super) fn fence(&self, job: &WriteJob) -> Fencing {
+        let mut state = self.state.lock();
+        let Some(of) = state.rails.get_mut(job.rail) else { return Fencing::Done };
+        match of.status {
+            RailStatus::Fenced => Fencing::Done,
+            RailStatus::Fencing => Fencing::Wait,
+            RailStatus::Opening | RailStatus::Open | RailStatus::Failed => {
+                of.status = RailStatus::Fencing;
+                Fencing::Ask(PageMessage::Fence { rail: job.rail as u8 })
+            }
+        }
+    }
+
+    /// Waits a little for the target to close a rail.
+    pub(super) fn wait_fenced(&self, patience: Duration) {
+        self.changed.wait_for(&mut self.state.lock(), patience);
+    }
+
+    /// Takes in that the pages of a write are there, or that nothing of it can arrive any more.
+    pub(super) fn clear(&self, job: &WriteJob) {
+        let mut state = self.state.lock();
+        job.pages().for_each(|page| {
+            state.under_way.remove(&page);
+        });
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until none of these pages is being written: whoever calls this has noted another version of them.
+    pub(super) fn wait_clear(&self, block: u16, pages: impl Iterator<Item = u32> + Clone) {
+        let mut state = self.state.lock();
+        let is_under_way = |state: &State| {
+            !state.under_way.is_empty() && pages.clone().any(|page| state.under_way.contains(&(block, page)))
+        };
+        while !state.is_over && is_under_way(&state) {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Writes nothing more: the target is about to compare, or the migration has failed. Rails end.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        state.is_over = true;
+        state.rails.iter().for_each(|rail| rail.endpoint.wake());
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Plans which pages of a batch a rail writes. `None`: none. `to_send` is what the target needs of each page, and
+    /// `written_through` the version through which all streams are written there. The pages are being written from now
+    /// on, until [`Self::clear`]; [`Self::begin`] begins that.
+    pub(super) fn plan(
+        &self,
+        batch: &Batch,
+        to_send: &[ToSend],
+        written_through: u32,
+        are_newest: impl FnOnce(&[(u16, u32)]) -> bool,
+    ) -> Option<PlannedWrite> {
+        let BatchForm::Direct(place) = &batch.form else { return None };
+        let mut state = self.state.lock();
+        if state.is_over || state.slices.is_empty() {
+            return None;
+        }
+        // What each rail could write.
+        let is_open = |rail: &usize| state.rails.get(*rail).is_some_and(|of| of.status == RailStatus::Open);
+        let rail = (0..state.rails.len()).filter(is_open).min_by_key(|rail| state.rails[*rail].load)?;
+        let may_write = |nth: usize| match to_send[nth] {
+            ToSend::Whole { before, mark } if batch.kinds[nth] == PageKind::Stored => {
+                before.is_none_or(|before| before < written_through).then_some(mark)
+            }
+            _ => None,
+        };
+        let slice_of = |page: u32| page / state.slice_pages.max(1);
+        let is_writable =
+            |page: u32| state.slices.get(&(place.block, slice_of(page))).is_some_and(|of| of.contains_key(&rail));
+        let (mut runs, mut written) = (Vec::<(usize, u32, usize)>::new(), Vec::new());
+        for (nth, page) in place.pages().enumerate() {
+            let Some(mark) = may_write(nth).filter(|_| is_writable(page)) else { continue };
+            written.push((nth, mark));
+            match runs.last_mut() {
+                Some((begin, first, pages))
+                    if *begin + *pages == nth
+                        && *first + *pages as u32 == page
+                        && slice_of(*first) == slice_of(page) =>
+                {
+                    *pages += 1;
+                }
+                _ => runs.push((nth, page, 1)),
+            }
+        }
+        runs.retain(|(_, _, pages)| *pages >= RUN_PAGES_MIN);
+        written.retain(|(nth, _)| runs.iter().any(|(begin, _, pages)| (*begin..*begin + *pages).contains(nth)));
+        if runs.is_empty() {
+            return None;
+        }
+        let pages = runs.iter().flat_map(|(_, first, pages)| (*first..).take(*pages)).map(|page| (place.block, page));
+        let pages: Vec<(u16, u32)> = pages.collect();
+        if pages.iter().any(|page| state.under_way.contains(page)) {
+            return None;
+        }
+        state.under_way.extend(pages.iter().copied());
+        // Whoever has noted a newer version before this looks for the pages only now; whoever notes one later waits.
+        drop(state);
+        if !are_newest(&pages) {
+            let mut state = self.state.lock();
+            pages.iter().for_each(|page| {
+                state.under_way.remove(page);
+            });
+            drop(state);
+            self.changed.notify_all();
+            return None;
+        }
+        Some(PlannedWrite { block: place.block, runs, written, rail })
+    }
+
+    /// Begins a write.
+    pub(super) fn begin(&self, planned: PlannedWrite, batch: Batch) -> Arc<WriteJob> {
+        let PlannedWrite { block, runs, written, rail } = planned;
+        let outcome = Mutex::new(Outcome::UnderWay);
+        let job = Arc::new(WriteJob { batch, block, runs, written, rail, outcome, ended: Condvar::new() });
+        let mut state = self.state.lock();
+        match state.rails.get_mut(rail).filter(|of| of.status == RailStatus::Open) {
+            Some(of) => {
+                of.queue.push_back(job.clone());
+                of.load += 1;
+                of.endpoint.wake();
+            }
+            None => job.end(Outcome::Failed),
+        }
+        job
+    }
+
+    /// Ends a rail and all that it has.
+    fn fail(&self, rail: usize, jobs: impl IntoIterator<Item = Arc<WriteJob>>) {
+        let mut state = self.state.lock();
+        let of = &mut state.rails[rail];
+        if of.status == RailStatus::Open {
+            of.status = RailStatus::Failed;
+        }
+        let queued = std::mem::take(&mut of.queue);
+        drop(state);
+        queued.into_iter().chain(jobs).for_each(|job| job.end(Outcome::Failed));
+    }
+}
+
+/// Pages that a rail is to write.
+pub(super) struct PlannedWrite {
+    block: u16,
+    runs: Vec<(usize, u32, usize)>,
+    written: Vec<(usize, u128)>,
+    rail: usize,
+}
+
+impl PlannedWrite {
+    /// Returns how many bytes are to be written.
+    pub(super) fn bytes(&self) -> usize {
+        self.written.len() * PAGE_BYTES
+    }
+}
+
+/// Opens the rail of a path.
+fn open(paths: &dyn RailPaths, path: u32) -> Option<(OfferedRail, RailState)> {
+    let opened = paths.open(path).and_then(|endpoint| {
+        let (slots, _) = Slot::register(&*endpoint, SLOTS, BATCH_BYTES_MAX, Access::Local, 0)?;
+        Ok((endpoint, slots))
+    });
+    let (endpoint, slots) = opened.inspect_err(|error| warn!("path {path}: its rail is not used: {error}")).ok()?;
+    let abilities = endpoint.abilities();
+    let (provider, protocol) = (abilities.provider.clone(), abilities.protocol);
+    let offered = OfferedRail { path, provider, protocol, name: endpoint.name().to_vec() };
+    let status = RailStatus::Opening;
+    Some((offered, RailState { path, endpoint, slots: Some(slots), queue: VecDeque::new(), load: 0, status }))
+}
+
+/// Returns whether there is anything but zeros in a slice. What cannot be read may have something.
+fn has_data(ram: &dyn Ram, slice: u32, slice_pages: u32) -> bool {
+    let slice_bytes = u64::from(slice_pages) * PAGE_BYTES as u64;
+    let offset = u64::from(slice) * slice_bytes;
+    !ram.is_zero(offset, slice_bytes.min(ram.bytes() - offset)).unwrap_or(false)
+}
+
+/// A rail's thread.
+struct Writer {
+    rails: Arc<RailWrites>,
+    number: usize,
+    endpoint: SharedEndpoint,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Of each slot: the batch in it, how many operations are not done, and since when.
+    jobs: BTreeMap<usize, (Arc<WriteJob>, usize, Instant)>,
+    /// Operations that are not begun yet.
+    to_begin: VecDeque<(usize, Slice, RemoteMemory)>,
+}
+
+impl Writer {
+    fn new(rails: Arc<RailWrites>, number: usize, endpoint: SharedEndpoint, slots: Vec<Slot>) -> Writer {
+        let free = (0..slots.len()).collect();
+        Writer { rails, number, endpoint, slots, free, jobs: BTreeMap::new(), to_begin: VecDeque::new() }
+    }
+
+    fn run(mut self, peer: &[u8], paths: &dyn RailPaths, path: u32) {
+        let mut completions = Vec::new();
+        if let Err(why) = self.endpoint.connect(peer).and_then(|()| self.serve(&mut completions, paths, path)) {
+            warn!("a rail that writes the guest's RAM failed, and its pages go over connections: {why}");
+            self.rails.fail(self.number, self.jobs.into_values().map(|(job, ..)| job));
+        }
+    }
+
+    /// Writes until the migration is over.
+    fn serve(
+        &mut self,
+        completions: &mut Vec<Completion>,
+        paths: &dyn RailPaths,
+        path: u32,
+    ) -> Result<(), FabricError> {
+        loop {
+            self.endpoint.poll(completions)?;
+            let mut is_idle = completions.is_empty();
+            for completion in completions.drain(..) {
+                paths.written(path, self.take(completion)?);
+            }
+            is_idle &= !self.begin_jobs();
+            while let Some((slot, from, to)) = self.to_begin.front() {
+                if self.endpoint.write(from, *to, None, *slot as u64)? == Begun::Busy {
+                    break;
+                }
+                self.to_begin.pop_front();
+            }
+            let is_late = |(_, _, since): &(_, _, Instant)| since.elapsed() >= WRITE_TIME;
+            if self.jobs.values().any(is_late) {
+                return Err(FabricError::Misbehaves(format!("a write is not done within {} s", WRITE_TIME.as_secs())));
+            }
+            if self.jobs.is_empty() && self.rails.state.lock().is_over {
+                self.rails.fail(self.number, []);
+                return Ok(());
+            }
+            if is_idle {
+                self.endpoint.wait(if self.to_begin.is_empty() { IDLE_WAIT } else { RETRY_WAIT });
+            }
+        }
+    }
+
+    /// Takes a completion. Returns how many bytes are written by that.
+    fn take(&mut self, completion: Completion) -> Result<u64, FabricError> {
+        let strange = || FabricError::Misbehaves("a completion of nothing that was begun".into());
+        let token = match completion {
+            Completion::Done { token } => token,
+            Completion::Failed { why, .. } => return Err(why),
+            _ => return Err(strange()),
+        };
+        let slot = usize::try_from(token).map_err(|_| strange())?;
+        let (job, left, _) = self.jobs.get_mut(&slot).ok_or_else(strange)?;
+        *left -= 1;
+        if *left > 0 {
+            return Ok(0);
+        }
+        let job = job.clone();
+        self.jobs.remove(&slot);
+        self.free.push(slot);
+        self.rails.state.lock().rails[self.number].load -= 1;
+        self.rails.clear(&job);
+        job.end(Outcome::Written);
+        Ok(job.bytes() as u64)
+    }
+
+    /// Copies batches that wait into slots that are free. Returns whether there was any.
+    fn begin_jobs(&mut self) -> bool {
+        let mut has_begun = false;
+        while let Some(&slot) = self.free.last() {
+            let (job, places) = {
+                let mut state = self.rails.state.lock();
+                let Some(job) = state.rails[self.number].queue.pop_front() else { break };
+                let place = |(_, first, _): &(usize, u32, usize)| {
+                    let slice = first / state.slice_pages.max(1);
+                    let at = state.slices.get(&(job.block, slice)).and_then(|of| of.get(&self.number))?;
+                    let offset = u64::from(first % state.slice_pages.max(1)) * PAGE_BYTES as u64;
+                    Some(RemoteMemory { address: at.address + offset, key: at.key })
+                };
+                let places: Option<Vec<RemoteMemory>> = job.runs.iter().map(place).collect();
+                (job, places)
+            };
+            // A rail's slices are never taken back.
+            let Some(places) = places else {
+                job.end(Outcome::Failed);
+                continue;
+            };
+            has_begun = true;
+            self.free.pop();
+            let mut at = 0;
+            for (nth, _, pages) in &job.runs {
+                let content = &job.batch.content[nth * PAGE_BYTES..(nth + pages) * PAGE_BYTES];
+                self.slots[slot].bytes_mut()[at..at + content.len()].copy_from_slice(content);
+                at += content.len();
+            }
+            let mut at = 0;
+            for ((_, _, pages), to) in job.runs.iter().zip(places) {
+                let bytes = pages * PAGE_BYTES;
+                self.to_begin.push_back((slot, self.slots[slot].part(at..at + bytes), to));
+                at += bytes;
+            }
+            let operations = job.runs.len();
+            self.jobs.insert(slot, (job, operations, Instant::now()));
+        }
+        has_begun
+    }
+}

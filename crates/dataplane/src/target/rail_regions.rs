@@ -1,0 +1,231 @@
+//! Is the rails of a migration's target: the guest's RAM, registered slice after slice for the source's rails to write.
+//!
+//! What is registered is what the source reports as not zero, of blocks that are files in memory. Memory is found for a
+//! slice before the rail's process registers that, so that the process does not stand still for long.
+//!
+//! # No late write lands in a running guest
+//!
+//! [`RailRegions::fence_all`] closes each rail before both ends are compared, and the guest is granted after that
+//! alone. A rail that cannot be closed calls the migration off. Memory is let go of later: that takes tens of ms for a
+//! GiB.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use parking_lot::Mutex;
+use skein_fabric::{Access, FabricError, Region, SharedEndpoint, SharedMemory};
+use skein_pages::PAGE_BYTES;
+use skein_pages::page_record::{
+    OfferedRail, PageMessage, RAILS_MAX, SLICES_MAX, SLICES_PER_MESSAGE_MAX, WritableSlice,
+};
+use tracing::debug;
+
+use super::blocks::Blocks;
+use super::error::{ProtocolError, TargetError};
+use crate::rail_paths::RailPaths;
+use crate::running_session::spawn;
+
+/// Bounds the words about a rail that is not used, in characters.
+const WHY_CHARS_MAX: usize = 200;
+
+/// The rails of a migration at its target.
+#[derive(Default)]
+pub(super) struct RailRegions(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    /// Whether the source has offered rails.
+    is_offered: bool,
+    /// The rails that are open, by their numbers.
+    rails: BTreeMap<u8, OpenRail>,
+    news: News,
+    /// Whether no rail is opened, and nothing registered any more.
+    is_over: bool,
+}
+
+struct OpenRail {
+    endpoint: SharedEndpoint,
+    regions: Vec<Arc<dyn Region>>,
+}
+
+/// What the source has not been told.
+#[derive(Default)]
+struct News {
+    opened: Vec<(u8, Vec<u8>)>,
+    refused: Vec<(u8, String)>,
+    slices: Vec<WritableSlice>,
+    is_done: bool,
+}
+
+/// What the source offers.
+pub(super) struct Offer {
+    pub(super) rails: Vec<OfferedRail>,
+    pub(super) slice_pages: u32,
+    pub(super) slices: Vec<(u16, Vec<u32>)>,
+}
+
+impl RailRegions {
+    /// Opens rails in the background, and registers the guest's RAM for them.
+    ///
+    /// # Errors
+    /// The source offers twice, or more than there may be.
+    pub(super) fn open(
+        &self,
+        offer: Offer,
+        paths: Option<Arc<dyn RailPaths>>,
+        blocks: &Arc<Blocks>,
+    ) -> Result<(), TargetError> {
+        let slices: usize = offer.slices.iter().map(|(_, slices)| slices.len()).sum();
+        let mut state = self.0.lock();
+        let is_again = std::mem::replace(&mut state.is_offered, true);
+        if state.is_over {
+            state.news.is_done = true;
+            return Ok(());
+        }
+        if is_again || offer.rails.len() > RAILS_MAX || slices > SLICES_MAX || offer.slice_pages == 0 {
+            return Err(ProtocolError::Rails.into());
+        }
+        drop(state);
+        let (state, blocks) = (self.0.clone(), blocks.clone());
+        let opened = spawn("rails", move || {
+            for (number, rail) in (0u8..).zip(&offer.rails) {
+                let opened = paths.as_ref().map_or_else(|| Err(not_here()), |paths| open(&**paths, rail));
+                let mut state = state.lock();
+                match opened {
+                    Ok((name, endpoint)) if !state.is_over => {
+                        state.rails.insert(number, OpenRail { endpoint, regions: Vec::new() });
+                        state.news.opened.push((number, name));
+                    }
+                    Ok(_) => {}
+                    Err(why) => state.refuse(number, &why),
+                }
+            }
+            let wanted = offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice)));
+            for (block, slice) in wanted {
+                if state.lock().rails.is_empty() || state.lock().is_over {
+                    break;
+                }
+                match memory(&blocks, block, slice, offer.slice_pages) {
+                    Ok(memory) => register(&state, &memory, block, slice),
+                    Err(why) => debug!("slice {slice} of block {block} is not registered: {why}"),
+                }
+            }
+            state.lock().news.is_done = true;
+        });
+        if opened.is_err() {
+            self.0.lock().news.is_done = true;
+        }
+        Ok(())
+    }
+
+    /// Returns what the source was not told yet.
+    pub(super) fn news(&self) -> PageMessage {
+        let mut state = self.0.lock();
+        let news = &mut state.news;
+        let slices = news.slices.drain(..news.slices.len().min(SLICES_PER_MESSAGE_MAX)).collect();
+        let (opened, refused) = (std::mem::take(&mut news.opened), std::mem::take(&mut news.refused));
+        PageMessage::RailNews { opened, refused, slices, is_last: news.is_done && news.slices.is_empty() }
+    }
+
+    /// Closes a rail: nothing of the source's comes by it any more.
+    ///
+    /// # Errors
+    /// The rail cannot be said to be closed.
+    pub(super) fn fence(&self, rail: u8) -> Result<(), TargetError> {
+        let closed = self.0.lock().rails.remove(&rail);
+        closed.map_or(Ok(()), close)
+    }
+
+    /// Closes all rails, for good.
+    ///
+    /// # Errors
+    /// A rail cannot be said to be closed.
+    pub(super) fn fence_all(&self) -> Result<(), TargetError> {
+        let mut state = self.0.lock();
+        state.is_over = true;
+        let rails = std::mem::take(&mut state.rails);
+        drop(state);
+        rails.into_values().map(close).fold(Ok(()), Result::and)
+    }
+}
+
+impl RailRegions {
+    /// Opens no rail from now on.
+    pub(super) fn bar(&self) {
+        self.0.lock().is_over = true;
+    }
+}
+
+impl Drop for RailRegions {
+    fn drop(&mut self) {
+        self.0.lock().is_over = true;
+    }
+}
+
+impl State {
+    fn refuse(&mut self, number: u8, why: &FabricError) {
+        self.news.refused.push((number, why.to_string().chars().take(WHY_CHARS_MAX).collect()));
+    }
+}
+
+/// Closes a rail's endpoint, and lets go of its memory later.
+fn close(rail: OpenRail) -> Result<(), TargetError> {
+    rail.endpoint.close().map_err(TargetError::RailOpen)?;
+    let _ = spawn("unpin", move || drop(rail));
+    Ok(())
+}
+
+fn not_here() -> FabricError {
+    FabricError::NoLibrary("there is no rail here".into())
+}
+
+/// Opens this end of a rail. Returns the name by which that is found.
+fn open(paths: &dyn RailPaths, rail: &OfferedRail) -> Result<(Vec<u8>, SharedEndpoint), FabricError> {
+    let endpoint = paths.open(rail.path)?;
+    let abilities = endpoint.abilities();
+    if (&abilities.provider, abilities.protocol) != (&rail.provider, rail.protocol) {
+        let (here, there) = (&abilities.provider, &rail.provider);
+        return Err(FabricError::Misbehaves(format!("the rails are of different kinds: {here} and {there}")));
+    }
+    endpoint.connect(&rail.name)?;
+    Ok((endpoint.name().to_vec(), endpoint))
+}
+
+/// Returns the memory of a slice of a block, after the system has found some for it.
+fn memory(blocks: &Blocks, block: u16, slice: u32, slice_pages: u32) -> Result<SharedMemory, String> {
+    let (file, extent) = blocks.file(block).ok_or("the block is no file in memory")?;
+    let slice_bytes = u64::from(slice_pages) * PAGE_BYTES as u64;
+    let begin = extent.start + u64::from(slice) * slice_bytes;
+    let end = extent.end.min(begin.saturating_add(slice_bytes));
+    let file = file.try_clone().map_err(|error| error.to_string())?;
+    let bytes = end.checked_sub(begin).and_then(|bytes| i64::try_from(bytes).ok()).ok_or("there is no such slice")?;
+    fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, begin as i64, bytes)
+        .map_err(|error| error.to_string())?;
+    SharedMemory::new(Arc::new(file), begin..end).ok_or_else(|| "there is no such slice".into())
+}
+
+/// Registers a slice for each rail that is open. A rail that takes no more writes what it has.
+fn register(state: &Mutex<State>, memory: &SharedMemory, block: u16, slice: u32) {
+    let rails: Vec<(u8, SharedEndpoint)> =
+        state.lock().rails.iter().map(|(rail, open)| (*rail, open.endpoint.clone())).collect();
+    for (rail, endpoint) in rails {
+        let mut key = [0; 8];
+        let registered = match aws_lc_rs::rand::fill(&mut key) {
+            Ok(()) => endpoint.register(memory, Access::Remote, u64::from_le_bytes(key)),
+            Err(_) => Err(FabricError::NoMemory("for random numbers".into())),
+        };
+        let mut state = state.lock();
+        match registered {
+            Ok(region) => {
+                let at = region.remote();
+                // A rail that was closed meanwhile has no use for the region.
+                let Some(open) = state.rails.get_mut(&rail) else { continue };
+                open.regions.push(region);
+                state.news.slices.push(WritableSlice { rail, block, slice, address: at.address, key: at.key });
+            }
+            Err(why) => state.refuse(rail, &why),
+        }
+    }
+}
