@@ -59,6 +59,9 @@ if [ "$goal" = test ]; then
   needs nft nftables
   # For RDMA over providers that need no device.
   ldconfig -p | grep 'libfabric\.so\.1' >/dev/null || lacks libfabric1
+  # And with the kernel's RDMA in software, in emulated machines (scripts/rdma.sh).
+  compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null || lacks ibverbs-providers
+  needs rdma iproute2
   # For hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi

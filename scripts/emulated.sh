@@ -53,7 +53,9 @@ if [ ! -e "$work/initrd" ] || [ scripts/emulated.sh -nt "$work/initrd" ]; then
   for module in virtio_pci 9pnet_virtio 9p overlay veth bridge tun ifb sch_tbf sch_htb sch_netem sch_fq sch_ingress \
     cls_u32 cls_matchall cls_flower act_mirred bonding 8021q macvlan dummy sch_ets sch_mqprio virtio_net igb \
     crc32c_generic openvswitch team team_mode_activebackup team_mode_broadcast team_mode_loadbalance team_mode_random \
-    team_mode_roundrobin i6300esb lpc_ich iTCO_wdt; do add "$module"; done
+    team_mode_roundrobin i6300esb lpc_ich iTCO_wdt crc32_generic rdma_rxe ib_uverbs rdma_ucm; do
+    add "$module"
+  done
   with i6300esb nowayout=1; with iTCO_wdt nowayout=1; with bonding max_bonds=0; with dummy numdummies=0
 
   cat >"$work/root/init" <<'INIT'
