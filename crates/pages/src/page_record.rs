@@ -140,6 +140,12 @@ pub enum PageMessage {
         /// Whether no more follow.
         last: bool,
     },
+    /// The target says, after the last of the regions, which of them differ. The source sends these again, and then
+    /// [`PageMessage::Complete`].
+    Differ {
+        /// The regions that differ.
+        regions: Vec<RegionId>,
+    },
     /// The source says by which rails it would write the guest's RAM. From then on it asks with
     /// [`PageMessage::AskRails`].
     Rails {
@@ -173,12 +179,6 @@ pub enum PageMessage {
     Fenced {
         /// The rail's number.
         rail: u8,
-    },
-    /// The target says, after the last of the regions, which of them differ. The source sends these again, and then
-    /// [`PageMessage::Complete`].
-    Differ {
-        /// The regions that differ.
-        regions: Vec<RegionId>,
     },
 }
 
