@@ -38,7 +38,7 @@ pub enum FabricError {
 }
 
 /// What a rail's provider can do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Abilities {
     /// The provider's name: `verbs;ofi_rxm`, `efa`, `tcp;ofi_rxm`.
     pub provider: String,

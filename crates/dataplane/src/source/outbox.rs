@@ -105,12 +105,15 @@ impl Outbox {
         let hashing = if self.is_ahead { Hashing::Ahead } else { Hashing::OnlyResent };
         let to_send = direct.sent.note_and_diff(place.block, version, pages, hashing).map_err(SourceError::NoPage)?;
         let source = self.shared.pages.clone();
+        if !source.rails.are_open() {
+            return self.send_batch(batch.with_deltas(version, to_send));
+        }
         source.rails.wait_clear(place.block, place.pages());
         if let Some(message) = source.rails.to_say() {
             self.send_message(&message)?;
         }
-        let are_newest = |pages: &[(u16, u32)]| {
-            let numbers = pages.iter().map(|(_, page)| *page);
+        let are_newest = |write: &PlannedWrite| {
+            let numbers = write.pages().map(|(_, page)| page);
             direct.sent.are_newest(place.block, version, numbers).unwrap_or(false)
         };
         let planned = source.rails.plan(&batch, &to_send, source.written_through(), are_newest);
@@ -311,7 +314,7 @@ impl Shared {
     /// failed, the pages go in the records, once nothing of what was begun can arrive any more.
     fn written(&self, job: &WriteJob) -> Result<Vec<Bytes>, NotSent> {
         if job.wait() {
-            return Ok(self.as_it_is(&job.batch.clone().with_written(&job.written)));
+            return Ok(self.as_it_is(&job.batch.clone().with_written(&job.planned.written)));
         }
         let deadline = Instant::now() + FENCE_TIME;
         loop {
@@ -330,7 +333,7 @@ impl Shared {
                 Fencing::Wait => self.pages.rails.wait_fenced(FENCE_CHECK),
             }
         }
-        self.pages.rails.clear(job);
+        self.pages.rails.clear(&job.planned);
         Ok(self.as_it_is(&job.batch))
     }
 

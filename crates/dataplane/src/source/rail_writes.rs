@@ -16,6 +16,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ const WRITE_TIME: Duration = Duration::from_secs(5);
 /// The rails of a migration at its source.
 #[derive(Default)]
 pub(crate) struct RailWrites {
+    /// Whether there are rails: without them nothing has to be looked at for each batch.
+    are_open: AtomicBool,
     state: Mutex<State>,
     /// Is told when a write ends, and when a rail is fenced.
     changed: Condvar,
@@ -99,12 +102,7 @@ enum RailStatus {
 /// A batch of which a rail writes pages.
 pub(super) struct WriteJob {
     pub(super) batch: Batch,
-    block: u16,
-    /// The runs that are written: the place of the first page in the batch, the page's number, how many pages.
-    runs: Vec<(usize, u32, usize)>,
-    /// The marks of the pages of these runs, with their places in the batch.
-    pub(super) written: Vec<(usize, u128)>,
-    rail: usize,
+    pub(super) planned: PlannedWrite,
     outcome: Mutex<Outcome>,
     ended: Condvar,
 }
@@ -117,15 +115,6 @@ enum Outcome {
 }
 
 impl WriteJob {
-    fn pages(&self) -> impl Iterator<Item = (u16, u32)> {
-        self.runs.iter().flat_map(|(_, first, pages)| (*first..).take(*pages)).map(|page| (self.block, page))
-    }
-
-    /// Returns how many bytes are written.
-    pub(super) fn bytes(&self) -> usize {
-        self.written.len() * PAGE_BYTES
-    }
-
     fn end(&self, outcome: Outcome) {
         *self.outcome.lock() = outcome;
         self.ended.notify_all();
@@ -185,7 +174,13 @@ impl RailWrites {
         let mut state = self.state.lock();
         if !state.is_over && !opened.is_empty() {
             (state.offer, state.rails, state.slice_pages) = (Some(offer), opened, slice_pages);
+            self.are_open.store(true, SeqCst);
         }
+    }
+
+    /// Returns whether there are rails. Until then no page is being written.
+    pub(super) fn are_open(&self) -> bool {
+        self.are_open.load(SeqCst)
     }
 
     /// Returns what is to be said to the target now.
@@ -254,13 +249,13 @@ impl RailWrites {
     /// Returns what is to be done before pages of a failed rail may go another way.
     pub(super) fn fence(&self, job: &WriteJob) -> Fencing {
         let mut state = self.state.lock();
-        let Some(of) = state.rails.get_mut(job.rail) else { return Fencing::Done };
+        let Some(of) = state.rails.get_mut(job.planned.rail) else { return Fencing::Done };
         match of.status {
             RailStatus::Fenced => Fencing::Done,
             RailStatus::Fencing => Fencing::Wait,
             RailStatus::Opening | RailStatus::Open | RailStatus::Failed => {
                 of.status = RailStatus::Fencing;
-                Fencing::Ask(PageMessage::Fence { rail: job.rail as u8 })
+                Fencing::Ask(PageMessage::Fence { rail: job.planned.rail as u8 })
             }
         }
     }
@@ -271,9 +266,9 @@ impl RailWrites {
     }
 
     /// Takes in that the pages of a write are there, or that nothing of it can arrive any more.
-    pub(super) fn clear(&self, job: &WriteJob) {
+    pub(super) fn clear(&self, write: &PlannedWrite) {
         let mut state = self.state.lock();
-        job.pages().for_each(|page| {
+        write.pages().for_each(|page| {
             state.under_way.remove(&page);
         });
         drop(state);
@@ -308,7 +303,7 @@ impl RailWrites {
         batch: &Batch,
         to_send: &[ToSend],
         written_through: u32,
-        are_newest: impl FnOnce(&[(u16, u32)]) -> bool,
+        are_newest: impl FnOnce(&PlannedWrite) -> bool,
     ) -> Option<PlannedWrite> {
         let BatchForm::Direct(place) = &batch.form else { return None };
         let mut state = self.state.lock();
@@ -347,31 +342,25 @@ impl RailWrites {
         if runs.is_empty() {
             return None;
         }
-        let pages = runs.iter().flat_map(|(_, first, pages)| (*first..).take(*pages)).map(|page| (place.block, page));
-        let pages: Vec<(u16, u32)> = pages.collect();
-        if pages.iter().any(|page| state.under_way.contains(page)) {
+        let planned = PlannedWrite { block: place.block, runs, written, rail };
+        if planned.pages().any(|page| state.under_way.contains(&page)) {
             return None;
         }
-        state.under_way.extend(pages.iter().copied());
+        state.under_way.extend(planned.pages());
         // Whoever has noted a newer version before this looks for the pages only now; whoever notes one later waits.
         drop(state);
-        if !are_newest(&pages) {
-            let mut state = self.state.lock();
-            pages.iter().for_each(|page| {
-                state.under_way.remove(page);
-            });
-            drop(state);
-            self.changed.notify_all();
+        if !are_newest(&planned) {
+            self.clear(&planned);
             return None;
         }
-        Some(PlannedWrite { block: place.block, runs, written, rail })
+        Some(planned)
     }
 
     /// Begins a write.
     pub(super) fn begin(&self, planned: PlannedWrite, batch: Batch) -> Arc<WriteJob> {
-        let PlannedWrite { block, runs, written, rail } = planned;
+        let rail = planned.rail;
         let outcome = Mutex::new(Outcome::UnderWay);
-        let job = Arc::new(WriteJob { batch, block, runs, written, rail, outcome, ended: Condvar::new() });
+        let job = Arc::new(WriteJob { batch, planned, outcome, ended: Condvar::new() });
         let mut state = self.state.lock();
         match state.rails.get_mut(rail).filter(|of| of.status == RailStatus::Open) {
             Some(of) => {
@@ -400,12 +389,19 @@ impl RailWrites {
 /// Pages that a rail is to write.
 pub(super) struct PlannedWrite {
     block: u16,
+    /// The runs that are written: the place of the first page in the batch, the page's number, how many pages.
     runs: Vec<(usize, u32, usize)>,
-    written: Vec<(usize, u128)>,
+    /// The marks of the pages of these runs, with their places in the batch.
+    pub(super) written: Vec<(usize, u128)>,
     rail: usize,
 }
 
 impl PlannedWrite {
+    /// Returns the pages: block and number.
+    pub(super) fn pages(&self) -> impl Iterator<Item = (u16, u32)> {
+        self.runs.iter().flat_map(|(_, first, pages)| (*first..).take(*pages)).map(|page| (self.block, page))
+    }
+
     /// Returns how many bytes are to be written.
     pub(super) fn bytes(&self) -> usize {
         self.written.len() * PAGE_BYTES
@@ -512,9 +508,9 @@ impl Writer {
         self.jobs.remove(&slot);
         self.free.push(slot);
         self.rails.state.lock().rails[self.number].load -= 1;
-        self.rails.clear(&job);
+        self.rails.clear(&job.planned);
         job.end(Outcome::Written);
-        Ok(job.bytes() as u64)
+        Ok(job.planned.bytes() as u64)
     }
 
     /// Copies batches that wait into slots that are free. Returns whether there was any.
@@ -526,11 +522,11 @@ impl Writer {
                 let Some(job) = state.rails[self.number].queue.pop_front() else { break };
                 let place = |(_, first, _): &(usize, u32, usize)| {
                     let slice = first / state.slice_pages.max(1);
-                    let at = state.slices.get(&(job.block, slice)).and_then(|of| of.get(&self.number))?;
+                    let at = state.slices.get(&(job.planned.block, slice)).and_then(|of| of.get(&self.number))?;
                     let offset = u64::from(first % state.slice_pages.max(1)) * PAGE_BYTES as u64;
                     Some(RemoteMemory { address: at.address + offset, key: at.key })
                 };
-                let places: Option<Vec<RemoteMemory>> = job.runs.iter().map(place).collect();
+                let places: Option<Vec<RemoteMemory>> = job.planned.runs.iter().map(place).collect();
                 (job, places)
             };
             // A rail's slices are never taken back.
@@ -541,18 +537,18 @@ impl Writer {
             has_begun = true;
             self.free.pop();
             let mut at = 0;
-            for (nth, _, pages) in &job.runs {
+            for (nth, _, pages) in &job.planned.runs {
                 let content = &job.batch.content[nth * PAGE_BYTES..(nth + pages) * PAGE_BYTES];
                 self.slots[slot].bytes_mut()[at..at + content.len()].copy_from_slice(content);
                 at += content.len();
             }
             let mut at = 0;
-            for ((_, _, pages), to) in job.runs.iter().zip(places) {
+            for ((_, _, pages), to) in job.planned.runs.iter().zip(places) {
                 let bytes = pages * PAGE_BYTES;
                 self.to_begin.push_back((slot, self.slots[slot].part(at..at + bytes), to));
                 at += bytes;
             }
-            let operations = job.runs.len();
+            let operations = job.planned.runs.len();
             self.jobs.insert(slot, (job, operations, Instant::now()));
         }
         has_begun

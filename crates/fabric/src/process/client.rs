@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{any, io};
@@ -50,7 +50,7 @@ pub struct RailProcess {
     child: Mutex<Option<Child>>,
     abilities: Abilities,
     name: Vec<u8>,
-    next_region: Mutex<u32>,
+    next_region: AtomicU32,
     under_way: AtomicUsize,
     /// What is written at one end ends a wait at the other.
     waker: (UnixStream, UnixStream),
@@ -183,19 +183,12 @@ impl RailProcess {
             Ok(pair)
         });
         let link = Arc::new(Link { channel, inbox: Mutex::default(), asks: Mutex::new(()) });
-        let abilities = Abilities {
-            provider: String::new(),
-            protocol: (0, 0),
-            device: String::new(),
-            immediate_bytes: 0,
-            operation_bytes_max: 0,
-        };
         let mut process = RailProcess {
             link,
             child: Mutex::new(Some(child)),
-            abilities,
+            abilities: Abilities::default(),
             name: Vec::new(),
-            next_region: Mutex::new(0),
+            next_region: AtomicU32::new(0),
             under_way: AtomicUsize::new(0),
             waker: waker.map_err(cannot)?,
         };
@@ -252,11 +245,7 @@ impl Endpoint for RailProcess {
     }
 
     fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
-        let id = {
-            let mut next = self.next_region.lock();
-            *next += 1;
-            *next
-        };
+        let id = self.next_region.fetch_add(1, Ordering::Relaxed);
         let (offset, bytes) = (memory.offset(), memory.bytes());
         let request = Request::Register { region: id, offset, bytes: bytes as u64, access, key };
         match self.link.ask(&request, Some(memory), ANSWER_TIME)? {

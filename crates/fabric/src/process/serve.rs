@@ -130,11 +130,11 @@ impl Service {
                     Err(_) => return Ok(()),
                 }
             }
-            let waits = self.receives.is_empty() && self.others.is_empty() && self.untold.is_empty();
+            let has_begun_all = self.receives.is_empty() && self.others.is_empty() && self.untold.is_empty();
             match &self.endpoint {
                 _ if !is_idle => {}
                 Some(endpoint) if !self.is_resting => {
-                    endpoint.wait(self.channel.as_fd(), if waits { IDLE_WAIT } else { RETRY_WAIT });
+                    endpoint.wait(self.channel.as_fd(), if has_begun_all { IDLE_WAIT } else { RETRY_WAIT });
                 }
                 _ => wait_for(&self.channel),
             }
