@@ -1,6 +1,7 @@
 //! Is the end that dials: finds pairs of NICs, and keeps several connections alive on each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use skein_fabric::{Rails, SharedEndpoint};
 use skein_host::{WantedConnections, ports_of_member};
 use skein_identity::Identity;
-use skein_link::{Dial, Link, LinkError, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
+use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -23,7 +24,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, greet, mark, proof, rail, take_apart};
+use crate::handshake::{HandshakeFailed, RAIL_TIME, greet, mark, proof, rail, take_apart};
 use crate::host_nics::{Carriers, HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, UnusedNic};
 use crate::packet_survey::{PathSurvey, survey};
@@ -595,7 +596,13 @@ impl Dialer {
             hello.proof = proof(&self.plain_key, self.live.id, id);
         }
         hello.rail = rail.is_some();
-        let welcome = greet(&mut *pending, &hello)?;
+        let asked = Instant::now();
+        let welcome = greet(&mut *pending, &hello).inspect_err(|error| {
+            // The other end may still be opening its rail, and would be the next time.
+            if hello.rail && asked.elapsed() >= RAIL_TIME {
+                self.note_rail(pair, error);
+            }
+        })?;
         if !welcome.rail {
             rail = None;
         }
@@ -611,7 +618,7 @@ impl Dialer {
     }
 
     /// Remembers that the rails of a pair failed: its connections go over TCP for a while.
-    fn note_rail(&self, pair: &Pair, why: &LinkError) {
+    fn note_rail(&self, pair: &Pair, why: &dyn Display) {
         warn!(session = %self.live.id, "path {}: RDMA is not used, but TCP: {why}", shown(pair));
         if let Some(state) = self.lock().get_mut(&pair.ends()) {
             state.rail_failed = Some(Instant::now());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_fabric::{HostRails, serve_rail};
+use skein_fabric::{HostRails, test_process};
 use skein_host::WantedConnections;
 use skein_identity::{ClusterCa, Validity};
 
@@ -106,43 +106,19 @@ impl Drop for Joined {
     }
 }
 
-/// Names the variable that says that a test program is to be the process of a rail.
-const ROLE: &str = "SKEIN_TEST_ROLE";
-
 /// Is no test, but what the processes of rails are.
 #[test]
 fn a_role() {
-    if std::env::var(ROLE).is_ok_and(|role| role.starts_with("rail")) {
-        serve_rail().unwrap();
-    }
+    test_process::serve_if_asked();
 }
 
 /// Returns the rails of a provider, whose processes are this very test program, marked by `mark`.
 fn marked(provider: &str, mark: &str) -> Option<HostRails> {
-    let program = format!("/proc/{}/exe", std::process::id());
-    let (_, module) = module_path!().split_once("::").unwrap();
-    let role = format!("{ROLE}=rail{mark}");
-    let words = ["env", &role, &program, "--exact", &format!("{module}::a_role"), "--nocapture"];
-    Some(HostRails::of_providers(words.map(Into::into).into(), vec![provider.into()]))
+    Some(HostRails::of_providers(test_process::words(module_path!(), mark), vec![provider.into()]))
 }
 
 fn over(provider: &str) -> Option<HostRails> {
     marked(provider, "")
-}
-
-/// Returns the processes of rails with a mark.
-fn processes(mark: &str) -> Vec<Pid> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let children = tasks.flat_map(|task| {
-        let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
-    });
-    let role = format!("{ROLE}=rail{mark}");
-    let is_marked = |pid: &i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == role.as_bytes())
-    };
-    children.filter(is_marked).map(Pid::from_raw).collect()
 }
 
 #[test]
@@ -173,13 +149,13 @@ fn data_goes_on_over_tcp_when_the_process_of_a_rail_dies_or_hangs() {
     for (signal, mark) in [(Signal::SIGKILL, "killed"), (Signal::SIGSTOP, "stopped")] {
         let joined = Joined::new([marked("tcp;ofi_rxm", mark), marked("tcp;ofi_rxm", mark)]);
         assert_eq!(joined.connections(), [2, 2]);
-        let rails = processes(mark);
+        let rails = test_process::rails(mark);
         assert_eq!(rails.len(), 4, "a process for each end of each connection");
-        joined.echo_and(|| rails.iter().for_each(|rail| kill(*rail, signal).unwrap()));
+        joined.echo_and(|| rails.iter().for_each(|rail| kill(Pid::from_raw(*rail), signal).unwrap()));
         assert_eq!(joined.connections(), [0, 0], "{mark}");
         drop(joined);
         let since = Instant::now();
-        while !processes(mark).is_empty() {
+        while !test_process::rails(mark).is_empty() {
             assert!(since.elapsed() < PATIENCE, "{mark} processes are left behind");
             thread::sleep(Duration::from_millis(10));
         }

@@ -30,6 +30,8 @@ mod rail;
 #[cfg(test)]
 mod rail_tests;
 mod rails;
+#[cfg(any(test, feature = "fake"))]
+pub mod test_process;
 
 pub use fabric::{
     Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, SharedEndpoint, Slice, Slot,

@@ -11,31 +11,23 @@ use nix::unistd::Pid;
 
 use crate::{
     Access, Begun, Buffer, Completion, Endpoint, FabricError, HostRails, RailProcess, Rails, Region, RemoteMemory,
-    Slice, serve_rail,
+    Slice, test_process,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SLOT: usize = 1 << 20;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PROVIDERS: [&str; 2] = ["tcp;ofi_rxm", "shm"];
-/// Names the variable that says that a test program is to be the process of a rail.
-const ROLE: &str = "SKEIN_TEST_ROLE";
 
 /// Is no test, but what the processes of rails are.
 #[test]
 fn a_role() {
-    if std::env::var(ROLE).is_ok_and(|role| role == "rail") {
-        serve_rail().unwrap();
-    }
+    test_process::serve_if_asked();
 }
 
 /// Returns the command of this very test program, as the process of a rail.
 fn words() -> Vec<OsString> {
-    let program = format!("/proc/{}/exe", std::process::id());
-    let (_, module) = module_path!().split_once("::").unwrap();
-    ["env", &format!("{ROLE}=rail"), &program, "--exact", &format!("{module}::a_role"), "--nocapture"]
-        .map(Into::into)
-        .into()
+    test_process::words(module_path!(), "")
 }
 
 struct End {

@@ -2,7 +2,6 @@
 //! RDMA over a fake, with and without immediate data, with and without an order, and over libfabric's provider for TCP;
 //! and the fake of TCP with an order and without.
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use skein_fabric::fake::{FakeAbilities, FakeFabric};
-use skein_fabric::{HostRails, Rails, SharedEndpoint, serve_rail};
+use skein_fabric::{HostRails, Rails, SharedEndpoint, test_process};
 use skein_identity::{CipherPolicy, ClusterCa, Validity};
 
 use crate::fake::{FAKE_CAPS, FakeNetwork};
@@ -49,31 +48,18 @@ impl Rail {
         match self {
             Rail::Fake(fabric) => fabric.endpoint(),
             Rail::Real => {
-                let rails = HostRails::of_providers(rail_words(), vec!["tcp;ofi_rxm".into()]);
+                let rails =
+                    HostRails::of_providers(test_process::words(module_path!(), ""), vec!["tcp;ofi_rxm".into()]);
                 rails.endpoint([127, 0, 0, 1].into()).unwrap().unwrap()
             }
         }
     }
 }
 
-/// Names the variable that says that a test program is to be the process of a rail.
-const ROLE: &str = "SKEIN_TEST_ROLE";
-
 /// Is no test, but what the processes of rails are.
 #[test]
 fn a_role() {
-    if std::env::var(ROLE).is_ok_and(|role| role == "rail") {
-        serve_rail().unwrap();
-    }
-}
-
-/// Returns the command of this very test program, as the process of a rail.
-fn rail_words() -> Vec<OsString> {
-    let program = format!("/proc/{}/exe", std::process::id());
-    let (_, module) = module_path!().split_once("::").unwrap();
-    ["env", &format!("{ROLE}=rail"), &program, "--exact", &format!("{module}::a_role"), "--nocapture"]
-        .map(Into::into)
-        .into()
+    test_process::serve_if_asked();
 }
 
 fn benches() -> Vec<Bench> {

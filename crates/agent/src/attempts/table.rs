@@ -239,7 +239,7 @@ impl<S: Starter> AttemptTable<S> {
     /// Returns the state of a request at this moment.
     pub(crate) fn standing(&self, key: RequestKey) -> Option<Standing> {
         let mut table = self.shared.table.lock();
-        self.shared.look_after(&mut table, Instant::now());
+        self.shared.look_after(&mut table);
         table.get(key)?.standing()
     }
 
@@ -265,7 +265,7 @@ impl<S: Starter> AttemptTable<S> {
     /// agent may go on.
     pub(crate) fn cancel(&self, newest: MigrationId) -> Result<bool, Refusal> {
         let mut table = self.shared.table.lock();
-        self.shared.look_after(&mut table, Instant::now());
+        self.shared.look_after(&mut table);
         let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
             return Ok(false);
         };
@@ -291,7 +291,7 @@ impl<S: Starter> AttemptTable<S> {
         let shared = &self.shared;
         let mut table = shared.table.lock();
         table.withdraw(request_id);
-        shared.look_after(&mut table, Instant::now());
+        shared.look_after(&mut table);
         let Some(entry) = table.entries.iter_mut().find(|entry| entry.request_id.as_deref() == Some(request_id)) else {
             return Ok(None);
         };
@@ -400,9 +400,9 @@ impl<S: Starter> Shared<S> {
             if self.is_stopping.load(Ordering::SeqCst) {
                 return;
             }
-            let now = Instant::now();
             let mut table = self.table.lock();
-            self.look_after(&mut table, now);
+            self.look_after(&mut table);
+            let now = Instant::now();
             self.begin_due(&mut table, now);
             let due = table.entries.iter().filter_map(|entry| entry.attempts.next_due()).min();
             drop(table);
@@ -418,7 +418,7 @@ impl<S: Starter> Shared<S> {
     }
 
     /// Notes the ends of migrations.
-    fn look_after(&self, table: &mut Table, now: Instant) {
+    fn look_after(&self, table: &mut Table) {
         for entry in &mut table.entries {
             if entry.is_unsaved {
                 self.save_or_warn(entry);
@@ -433,7 +433,7 @@ impl<S: Starter> Shared<S> {
             let is_lost =
                 entry.placement == Some(Placement::Direct) && self.starter.placement(vm) == Placement::ThroughQemu;
             let loss = if is_lost { PlacementLoss::Direct } else { PlacementLoss::None };
-            entry.attempts.handle_ended(now, end, loss);
+            entry.attempts.handle_ended(Instant::now(), end, loss);
             if entry.attempts.next_due().is_some() {
                 let count = entry.attempts.count();
                 let follows = AgentEvent::AttemptFollows { number: count.made + 1, of: count.allowed };

@@ -1,49 +1,28 @@
 //! Tests pages that rails write straight into the target's RAM, over libfabric's provider for TCP.
 
-use std::ffi::OsString;
 use std::os::unix::fs::FileExt;
 use std::thread;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_agent::{HostRails, serve_rail};
+use skein_agent::HostRails;
 use skein_dataplane::source::{DirtyTracking, SourcePages};
+use skein_fabric::test_process;
 
 use super::world::{SECOND, World};
 use super::{FakeRam, PAGE, PAGES, assert_same, carry_over, differing, recorded};
 
-/// Names the variable that says that a test program is to be the process of a rail.
-const ROLE: &str = "SKEIN_TEST_ROLE";
-
 /// Is no test, but what the processes of rails are.
 #[test]
 fn a_role() {
-    if std::env::var(ROLE).is_ok_and(|role| role.starts_with("rail")) {
-        serve_rail().unwrap();
-    }
+    test_process::serve_if_asked();
 }
 
 /// Returns a world whose hosts have rails over TCP, and trust them. The processes of rails have a mark.
 fn world_with_rails(mark: &str) -> World {
-    let (program, role) = (format!("/proc/{}/exe", std::process::id()), format!("{ROLE}=rail{mark}"));
-    let words: Vec<OsString> =
-        ["env", &role, &program, "--exact", "rails::a_role", "--nocapture"].map(Into::into).into();
+    let words = test_process::words(module_path!(), mark);
     let rails = HostRails::of_providers(words, vec!["tcp;ofi_rxm".into()]).with_plaintext();
     World { rails: Some(rails), ..World::new() }
-}
-
-/// Returns the processes of rails with a mark.
-fn rail_processes(mark: &str) -> Vec<Pid> {
-    let children = std::fs::read_dir("/proc/self/task").unwrap().flat_map(|task| {
-        let children = std::fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default();
-        children.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>()
-    });
-    let role = format!("{ROLE}=rail{mark}");
-    let is_marked = |pid: &i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|variable| variable == role.as_bytes())
-    };
-    children.filter(is_marked).map(Pid::from_raw).collect()
 }
 
 /// Has QEMU write slowly until a rail writes: the source asks for news as pages come.
@@ -85,7 +64,9 @@ fn what_rails_that_die_or_hang_had_goes_over_connections() {
         let break_off = |pages: &SourcePages, nth: usize| {
             pace(pages, nth);
             if pages.counts().written_pages > 0 {
-                is_done.call_once(|| rail_processes(mark).into_iter().for_each(|rail| kill(rail, signal).unwrap()));
+                is_done.call_once(|| {
+                    test_process::rails(mark).iter().for_each(|rail| kill(Pid::from_raw(*rail), signal).unwrap())
+                });
             }
         };
         let outcome = carry_over(&world, &recorded, false, sides, Some(&target), (None, None), &break_off);

@@ -241,6 +241,10 @@ impl PageCounts {
     }
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 fn bytes(pages: u64) -> u64 {
     pages.saturating_mul(PAGE_BYTES)
 }
@@ -268,8 +272,8 @@ pub struct PathView {
     /// How many connections for data the path is to have, and why, in words; empty: it carries none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub connections: String,
-    /// How many of the connections for data go over RDMA.
-    #[serde(default)]
+    /// How many of the connections for data go over RDMA; left out where none does.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub rdma_connections: u32,
 }
 

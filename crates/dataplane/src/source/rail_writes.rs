@@ -228,7 +228,12 @@ impl RailWrites {
                 of.status = RailStatus::Failed;
             }
         }
+        let slice_bytes = u64::from(state.slice_pages) * PAGE_BYTES as u64;
         for slice in slices {
+            if slice.address.checked_add(slice_bytes).is_none() {
+                warn!("rail {}: slice {} of block {} is nowhere", slice.rail, slice.slice, slice.block);
+                continue;
+            }
             let at = RemoteMemory { address: slice.address, key: slice.key };
             if state.slices.len() < SLICES_MAX {
                 state.slices.entry((slice.block, slice.slice)).or_default().insert(slice.rail.into(), at);

@@ -142,7 +142,10 @@ impl Link {
 
     fn pause(&self, deadline: Instant) -> Result<(), FabricError> {
         if Instant::now() >= deadline {
-            return Err(hangs());
+            // What it answers later is not taken for the answer to another question.
+            let mut inbox = self.inbox.lock();
+            inbox.reply = None;
+            return Err(inbox.over.get_or_insert_with(hangs).clone());
         }
         let patience = PollTimeout::try_from(ANSWER_CHECK).unwrap_or(PollTimeout::ZERO);
         let _ = poll(&mut [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)], patience);
@@ -304,7 +307,7 @@ impl Endpoint for RailProcess {
     }
 
     fn close(&self) -> Result<(), FabricError> {
-        if self.link.ask(&Request::Close, None, CLOSE_TIME).is_ok() {
+        if matches!(self.link.ask(&Request::Close, None, CLOSE_TIME), Ok(Reply::Done)) {
             return Ok(());
         }
         // A process that has ended has closed all that it had: the kernel sees to that.
@@ -327,10 +330,7 @@ impl Drop for RailProcess {
     fn drop(&mut self) {
         let Some(mut child) = self.child.lock().take() else { return };
         // Regions may keep the socket.
-        let _ = nix::sys::socket::shutdown(
-            std::os::fd::AsRawFd::as_raw_fd(&self.link.channel.as_fd()),
-            nix::sys::socket::Shutdown::Both,
-        );
+        self.link.channel.shut_down();
         let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&mut child));
     }
 }
@@ -374,5 +374,21 @@ impl Drop for ProcessRegion {
     fn drop(&mut self) {
         // A process that does not hear this keeps the memory until it ends.
         let _ = self.link.channel.send(&Request::Forget { region: self.id }, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A late answer to what is given up must not pass for that to a question which a guest's memory depends on.
+    #[test]
+    fn an_answer_that_comes_too_late_answers_nothing() {
+        let (channel, other) = Channel::pair().unwrap();
+        let (link, process) = (Link { channel, inbox: Mutex::default(), asks: Mutex::new(()) }, Channel::of(other));
+        let patience = Duration::from_millis(20);
+        assert_eq!(link.ask(&Request::Rest, None, patience), Err(hangs()));
+        assert!(process.send(&Word::Reply(Ok(Reply::Done)), None).unwrap());
+        assert_eq!(link.ask(&Request::Close, None, patience), Err(hangs()));
     }
 }

@@ -50,15 +50,17 @@ pub fn serve_rail() -> io::Result<()> {
 
 /// Ends the process when the agent is gone, whatever the library does.
 fn end_with_agent(link: &OwnedFd) {
-    loop {
-        // No event but the other end's end is waited for.
-        let _ = poll(&mut [PollFd::new(link.as_fd(), PollFlags::empty())], PollTimeout::NONE).inspect(|ended| {
-            if *ended > 0 {
-                thread::sleep(END_TIME);
-                exit(1);
-            }
-        });
-    }
+    // No event but the other end's end is waited for; a signal may come between.
+    while poll(&mut [PollFd::new(link.as_fd(), PollFlags::empty())], PollTimeout::NONE).is_err() {}
+    thread::sleep(END_TIME);
+    exit(1);
+}
+
+/// Operations that could not be begun yet: receives, and the others.
+#[derive(Default)]
+struct ToBegin {
+    receives: VecDeque<(RailSlice, u64)>,
+    others: VecDeque<(Operation, RailSlice, u64)>,
 }
 
 struct Service {
@@ -66,9 +68,7 @@ struct Service {
     /// `None`: closed.
     endpoint: Option<RailEndpoint>,
     regions: BTreeMap<u32, Rc<RailRegion>>,
-    /// Operations that could not be begun yet: receives, and the others.
-    receives: VecDeque<(RailSlice, u64)>,
-    others: VecDeque<(Operation, RailSlice, u64)>,
+    to_begin: ToBegin,
     /// What the agent has not been told.
     untold: VecDeque<Word>,
     /// Whether no completions are taken any more.
@@ -98,8 +98,7 @@ impl Service {
             channel,
             endpoint: Some(endpoint),
             regions: BTreeMap::new(),
-            receives: VecDeque::new(),
-            others: VecDeque::new(),
+            to_begin: ToBegin::default(),
             untold: VecDeque::new(),
             is_resting: false,
         };
@@ -130,7 +129,7 @@ impl Service {
                     Err(_) => return Ok(()),
                 }
             }
-            let has_begun_all = self.receives.is_empty() && self.others.is_empty() && self.untold.is_empty();
+            let has_begun_all = self.to_begin.count() == 0 && self.untold.is_empty();
             match &self.endpoint {
                 _ if !is_idle => {}
                 Some(endpoint) if !self.is_resting => {
@@ -143,12 +142,12 @@ impl Service {
 
     /// Begins what the endpoint takes, and takes what is done. Returns whether anything is.
     fn step(&mut self, happened: &mut Vec<Completion>) -> bool {
-        let Some(endpoint) = self.endpoint.take() else { return false };
-        self.begin(&endpoint);
-        if let Err(error) = endpoint.poll(happened) {
-            self.over(error);
+        let Some(endpoint) = &self.endpoint else { return false };
+        self.to_begin.begin(endpoint, happened);
+        if let Err(why) = endpoint.poll(happened) {
+            self.untold.push_back(Word::Over(why));
+            self.is_resting = true;
         }
-        self.endpoint = Some(endpoint);
         let has_happened = !happened.is_empty();
         self.tell(happened);
         has_happened
@@ -169,12 +168,12 @@ impl Service {
             Request::Begin { operation, region, offset, bytes, token } => {
                 let region = self.regions.get(&region).cloned().ok_or_else(nonsense)?;
                 let slice = RailSlice::new(region, offset as usize, bytes as usize).ok_or_else(nonsense)?;
-                if self.others.len() + self.receives.len() >= 2 * OPERATIONS_MAX {
+                if self.to_begin.count() >= 2 * OPERATIONS_MAX {
                     return Err(nonsense());
                 }
                 match operation {
-                    Operation::Receive => self.receives.push_back((slice, token)),
-                    _ => self.others.push_back((operation, slice, token)),
+                    Operation::Receive => self.to_begin.receives.push_back((slice, token)),
+                    _ => self.to_begin.others.push_back((operation, slice, token)),
                 }
                 return Ok(());
             }
@@ -211,12 +210,32 @@ impl Service {
         self.endpoint.as_ref().ok_or_else(|| FabricError::Process("has closed the endpoint".into()))
     }
 
-    /// Begins what the endpoint takes.
-    fn begin(&mut self, endpoint: &RailEndpoint) {
+    fn tell(&mut self, happened: &mut Vec<Completion>) {
+        while !happened.is_empty() {
+            let rest = happened.split_off(happened.len().min(COMPLETIONS_MAX));
+            self.untold.push_back(Word::Happened(std::mem::replace(happened, rest)));
+        }
+    }
+}
+
+impl ToBegin {
+    fn count(&self) -> usize {
+        self.receives.len() + self.others.len()
+    }
+
+    /// Begins what the endpoint takes. What cannot be begun has failed.
+    fn begin(&mut self, endpoint: &RailEndpoint, happened: &mut Vec<Completion>) {
+        let mut is_taken = |token, begun| match begun {
+            Ok(Begun::Busy) => false,
+            Ok(Begun::Yes) => true,
+            Err(why) => {
+                happened.push(Completion::Failed { token: Some(token), why });
+                true
+            }
+        };
         while let Some((slice, token)) = self.receives.front() {
-            match endpoint.receive(slice, *token) {
-                Ok(Begun::Busy) => break,
-                begun => self.begun(*token, begun),
+            if !is_taken(*token, endpoint.receive(slice, *token)) {
+                break;
             }
             self.receives.pop_front();
         }
@@ -227,31 +246,11 @@ impl Service {
                 Operation::Write { to, immediate } => endpoint.write(slice, to, immediate, *token),
                 Operation::Read { from } => endpoint.read(slice, from, *token),
             };
-            match begun {
-                Ok(Begun::Busy) => break,
-                begun => self.begun(*token, begun),
+            if !is_taken(*token, begun) {
+                break;
             }
             self.others.pop_front();
         }
-    }
-
-    fn begun(&mut self, token: u64, begun: Result<Begun, FabricError>) {
-        if let Err(why) = begun {
-            self.untold.push_back(Word::Happened(vec![Completion::Failed { token: Some(token), why }]));
-        }
-    }
-
-    fn tell(&mut self, happened: &mut Vec<Completion>) {
-        while !happened.is_empty() {
-            let rest = happened.split_off(happened.len().min(COMPLETIONS_MAX));
-            self.untold.push_back(Word::Happened(std::mem::replace(happened, rest)));
-        }
-    }
-
-    /// Says that the endpoint is of no use any more.
-    fn over(&mut self, why: FabricError) {
-        self.untold.push_back(Word::Over(why));
-        self.is_resting = true;
     }
 }
 

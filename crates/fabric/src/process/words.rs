@@ -9,7 +9,7 @@ use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, sendmsg, shutdown, socketpair,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,11 @@ impl Channel {
 
     pub(super) fn of(fd: OwnedFd) -> Channel {
         Channel(fd)
+    }
+
+    /// Ends the connection, also where others have this end as well.
+    pub(super) fn shut_down(&self) {
+        let _ = shutdown(&self.0, Shutdown::Both);
     }
 
     /// Sends a packet. Returns whether there was room.

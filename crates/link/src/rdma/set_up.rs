@@ -66,6 +66,9 @@ pub(super) fn exchange(pending: &mut dyn Pending, endpoint: SharedEndpoint) -> R
     if (theirs.slots, theirs.slot_bytes) != (SLOTS, SLOT_BYTES as u32) {
         return Err(LinkError::NoRail("the rings of both ends are of different sizes".into()));
     }
+    if theirs.address.checked_add(u64::from(SLOTS) * SLOT_BYTES as u64).is_none() {
+        return Err(LinkError::NoRail("the other end's ring is nowhere".into()));
+    }
     endpoint.connect(&theirs.name)?;
     let goes_first = endpoint.name() < &theirs.name[..];
     let early = greet(&*endpoint, &slots.messages, &slots.notices[0], goes_first)?;

@@ -39,6 +39,8 @@ pub(super) struct AgentEnvironment {
     reservation: Option<Reservation>,
     /// The RAM that this host kept when the guest left.
     kept: Option<skein_dataplane::KeptRam>,
+    /// Whether the guest is known to give no RAM back while it runs.
+    keeps_ram: bool,
     /// The receiver of the guest's pages.
     pages: Option<Arc<TargetPages>>,
     /// The file of the TPM's state as it was before the guest's own state came.
@@ -57,6 +59,7 @@ impl AgentEnvironment {
             offer,
             reservation: None,
             kept: None,
+            keeps_ram: false,
             pages: None,
             tpm_file: None,
         }
@@ -127,6 +130,8 @@ impl TargetEnvironment for AgentEnvironment {
             return Err(printable(format!("its QEMU is not as the guest's: {mismatches}"), TOLD_BYTES_MAX));
         }
         vm.set_launched(&own);
+        // Memory that a guest gives back must not be pinned by a NIC.
+        self.keeps_ram = !own.memory_devices.iter().any(|device| device.contains("virtio-mem"));
         guest.devices().map_err(|error| error.to_string())
     }
 
@@ -147,9 +152,7 @@ impl TargetEnvironment for AgentEnvironment {
         let process = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| offer.indirect.is_none());
         let ram = process.and_then(|process| guest_ram::find(guest, process.id()));
         let pages = TargetPages::new(ram, self.kept.take());
-        // What is not known to keep its RAM may give it back.
-        let own = self.vm.as_ref().and_then(|vm| vm.composition().ok());
-        if own.is_none_or(|own| own.memory_devices.iter().any(|device| device.contains("virtio-mem"))) {
+        if !self.keeps_ram {
             pages.bar_rails();
         }
         self.pages = Some(pages.clone());
