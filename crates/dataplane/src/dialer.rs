@@ -26,7 +26,7 @@ use tracing::{debug, info, warn};
 use crate::addresses::Addresses;
 use crate::handshake::{HandshakeFailed, RAIL_TIME, greet, mark, proof, rail, take_apart};
 use crate::host_nics::{Carriers, HostNics, ThisHost};
-use crate::network_problem::{NetworkProblem, UnusedNic};
+use crate::network_problem::{NetworkProblem, of_unused};
 use crate::packet_survey::{PathSurvey, survey};
 use crate::path_connections::{RemoteQueues, decide};
 use crate::path_mtu::{self, PathMtu};
@@ -378,7 +378,7 @@ impl Dialer {
         };
         self.live.set_path_words(paths.values().map(|state| (state.path, words(state))).collect());
         drop(paths);
-        self.set_problems(unused(&wanted, &left_out));
+        self.set_problems(of_unused(&wanted, &left_out));
     }
 
     /// Decides how many connections each path that carries data is to have.
@@ -530,7 +530,7 @@ impl Dialer {
             state.packets = Some((packets, mtu(pair), Instant::now()));
         }
         let Choice { pairs, left_out } = self.chosen.lock().expect("no panic under this lock").choice.clone();
-        self.set_problems(unused(&pairs, &left_out));
+        self.set_problems(of_unused(&pairs, &left_out));
     }
 
     /// Tries whether large packets pass a path that loses them. If they pass, the path's connections are dialled anew.
@@ -656,18 +656,6 @@ impl Dialer {
 /// Returns where the connections of a pair leave from.
 fn from(pair: &Pair) -> LocalAddress {
     LocalAddress { ip: pair.local.ip, nic: pair.local.nic.clone(), ports: Vec::new() }
-}
-
-/// Returns the problem of the NICs that have no path, if there are some.
-fn unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkProblem> {
-    let nic = |pair: &Pair| UnusedNic {
-        nic: pair.local.nic.clone(),
-        remote_nic: pair.remote.nic.clone(),
-        speed_mbit: pair.speed_mbit(),
-    };
-    let used = wanted.iter().map(|pair| &pair.local.nic).collect::<BTreeSet<_>>().len();
-    let fault = NetworkProblem::NicsLeftOut { used, unused: left_out.iter().map(nic).collect() };
-    (!left_out.is_empty()).then_some(fault)
 }
 
 /// Returns a path as logs show it.

@@ -1,6 +1,9 @@
 //! Tells what a session finds out about the network between its ends, for people.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
+use skein_session::pairs::Pair;
 
 /// A NIC without a path, and the NIC of the peer that it would reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -93,6 +96,18 @@ impl NetworkProblem {
             }
         }
     }
+}
+
+/// Returns the problem of the NICs that have no path, if there are some.
+pub(crate) fn of_unused(wanted: &[Pair], left_out: &[Pair]) -> Option<NetworkProblem> {
+    let nic = |pair: &Pair| UnusedNic {
+        nic: pair.local.nic.clone(),
+        remote_nic: pair.remote.nic.clone(),
+        speed_mbit: pair.speed_mbit(),
+    };
+    let used = wanted.iter().map(|pair| &pair.local.nic).collect::<BTreeSet<_>>().len();
+    let problem = NetworkProblem::NicsLeftOut { used, unused: left_out.iter().map(nic).collect() };
+    (!left_out.is_empty()).then_some(problem)
 }
 
 #[cfg(test)]
