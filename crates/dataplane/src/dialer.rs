@@ -1,7 +1,8 @@
 //! Is the end that dials: finds pairs of NICs, and keeps several connections alive on each.
 
+mod rails;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use skein_fabric::{Rails, SharedEndpoint};
 use skein_host::{WantedConnections, ports_of_member};
 use skein_identity::Identity;
-use skein_link::{Dial, Link, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
+use skein_link::{Dial, Link, LinkError, LocalAddress, PACKET_BYTES_MIN, Pending, TcpLink, TlsLink};
 use skein_session::address::NicAddress;
 use skein_session::handshake::{Hello, Welcome};
 use skein_session::limits::PROTOCOL_VERSION;
@@ -24,7 +25,7 @@ use thiserror::Error;
 use tracing::{debug, info, warn};
 
 use crate::addresses::Addresses;
-use crate::handshake::{HandshakeFailed, RAIL_TIME, greet, mark, proof, rail, take_apart};
+use crate::handshake::{HandshakeFailed, greet, mark, proof, take_apart};
 use crate::host_nics::{Carriers, HostNics, ThisHost};
 use crate::network_problem::{NetworkProblem, of_unused};
 use crate::packet_survey::{PathSurvey, survey};
@@ -225,7 +226,9 @@ impl Dialer {
             stopping: AtomicBool::new(false),
         });
         let (id, path) = (ConnectionId(0), PathId(0));
-        dialer.add(pending, None, id, path, ConnectionKind::Control, &first);
+        if let Err(error) = dialer.add(pending, None, (id, path, ConnectionKind::Control), &first) {
+            debug!(session = %dialer.live.id, "connection not added: {error}");
+        }
         info!(session = %dialer.live.id, peer = dialer.live.peer(), "path {} is up", shown(&first));
         let state = PathState { has_worked: true, ..PathState::new(first.clone(), path) };
         dialer.lock().insert(first.ends(), state);
@@ -413,7 +416,7 @@ impl Dialer {
     fn bring_to_number(self: &Arc<Self>, pair: &Pair, state: &mut PathState, now: Instant) {
         if self.live.take_rail_failure(state.path) {
             warn!(session = %self.live.id, "path {}: RDMA failed, and TCP is used for a while", shown(pair));
-            state.rail_failed = Some(Instant::now());
+            state.no_rail_at = Some(Instant::now());
         }
         let (control, data) = self.live.path_connections(state.path);
         let connections = state.connections_now();
@@ -428,9 +431,16 @@ impl Dialer {
             return;
         }
         if !missing.any() {
+            let (dialer, pair) = (self.clone(), pair.clone());
+            let tcp = connections.saturating_sub(self.live.rdma_connections(state.path));
+            if tcp > 0 && self.may_have_rails(&pair, state) {
+                let path = state.path;
+                let limit = state.packets.and_then(|(packets, ..)| packets.limit());
+                state.dialling = spawn("rails", move || dialer.open_rails(&pair, path, tcp, limit)).is_ok();
+                return;
+            }
             self.live.drop_more_data_than(state.path, connections);
             if state.is_doubtful() {
-                let (dialer, pair) = (self.clone(), pair.clone());
                 state.dialling = spawn("packets", move || dialer.try_large(pair)).is_ok();
             }
             return;
@@ -461,7 +471,7 @@ impl Dialer {
     fn open_connections(self: Arc<Self>, pair: Pair, path: PathId, missing: MissingConnections, members: u32) {
         let raised = (|| {
             if missing.control {
-                self.connect(&pair, path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
+                self.connect(&pair, Vec::new(), path, ConnectionKind::Control, CONTROL_PACKET_BYTES)?;
             }
             if missing.data == 0 {
                 return Ok(());
@@ -472,7 +482,7 @@ impl Dialer {
             })?;
             (0..missing.data).try_for_each(|nth| {
                 let ports = self.ports(&pair, missing.there + nth, members);
-                self.connect_from(&pair, ports, path, ConnectionKind::Data, packets.limit())
+                self.connect(&pair, ports, path, ConnectionKind::Data, packets.limit())
             })
         })();
         if let Err(HandshakeFailed::Handshake(error)) = &raised
@@ -561,16 +571,6 @@ impl Dialer {
     fn connect(
         self: &Arc<Self>,
         pair: &Pair,
-        path: PathId,
-        kind: ConnectionKind,
-        packet_bytes: Option<u32>,
-    ) -> Result<(), HandshakeFailed> {
-        self.connect_from(pair, Vec::new(), path, kind, packet_bytes)
-    }
-
-    fn connect_from(
-        self: &Arc<Self>,
-        pair: &Pair,
         ports: Vec<u16>,
         path: PathId,
         kind: ConnectionKind,
@@ -582,58 +582,31 @@ impl Dialer {
         };
         let mut dial = self.dial(pair, packet_bytes);
         dial.from = dial.from.map(|from| LocalAddress { ports, ..from });
-        let mut rail = match kind {
-            ConnectionKind::Data if self.may_use_rail(pair) => {
-                rail(self.host.rails.as_deref(), &*self.host.nics, &pair.local.nic, pair.local.ip)
-            }
-            _ => None,
-        };
         let mut pending = link.dial(&dial)?;
+        let hello = self.hello_on(&*pending, path, kind);
+        greet(&mut *pending, &hello)?;
+        self.add(pending, None, (hello.connection, path, kind), pair).map_err(HandshakeFailed::Link)
+    }
+
+    /// Returns what this end says first on another connection of the session.
+    fn hello_on(&self, pending: &dyn Pending, path: PathId, kind: ConnectionKind) -> Hello {
         let id = ConnectionId(self.next_connection.fetch_add(1, Ordering::SeqCst));
         // The peer keeps to the addresses that it was told at first, and by the control connection.
         let mut hello = hello(&self.settings, Some(self.live.id), (id, path, kind), Vec::new());
         if pending.peer().is_none() {
             hello.proof = proof(&self.plain_key, self.live.id, id);
         }
-        hello.rail = rail.is_some();
-        let asked = Instant::now();
-        let welcome = greet(&mut *pending, &hello).inspect_err(|error| {
-            // The other end may still be opening its rail, and would be the next time.
-            if hello.rail && asked.elapsed() >= RAIL_TIME {
-                self.note_rail(pair, error);
-            }
-        })?;
-        if !welcome.rail {
-            rail = None;
-        }
-        self.add(pending, rail, id, path, kind, pair);
-        Ok(())
+        hello
     }
 
-    /// Returns whether the rails of a pair are to be used: not for a while after they failed.
-    fn may_use_rail(&self, pair: &Pair) -> bool {
-        let paths = self.lock();
-        let failed = paths.get(&pair.ends()).and_then(|state| state.rail_failed);
-        failed.is_none_or(|at| at.elapsed() >= FAILED_TIME)
-    }
-
-    /// Remembers that the rails of a pair failed: its connections go over TCP for a while.
-    fn note_rail(&self, pair: &Pair, why: &dyn Display) {
-        warn!(session = %self.live.id, "path {}: RDMA is not used, but TCP: {why}", shown(pair));
-        if let Some(state) = self.lock().get_mut(&pair.ends()) {
-            state.rail_failed = Some(Instant::now());
-        }
-    }
-
+    /// Adds a connection to the session, on a rail if both ends have one.
     fn add(
-        self: &Arc<Self>,
+        &self,
         mut pending: Box<dyn Pending>,
         rail: Option<SharedEndpoint>,
-        id: ConnectionId,
-        path: PathId,
-        kind: ConnectionKind,
+        (id, path, kind): (ConnectionId, PathId, ConnectionKind),
         pair: &Pair,
-    ) {
+    ) -> Result<(), LinkError> {
         let info = PathInfo {
             nic: pair.local.nic.clone(),
             local: SocketAddr::new(pair.local.ip, 0),
@@ -641,15 +614,11 @@ impl Dialer {
         };
         mark(&mut *pending, self.settings.addresses.class);
         let near = self.host.nics.near_cores(&pair.local.nic);
-        let has_rail = rail.is_some();
-        let added = take_apart(pending, rail)
-            .map(|connection| self.live.add_connection(id, path, kind, info, near, connection));
-        match added {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => debug!(session = %self.live.id, "connection not added: {error}"),
-            Err(error) if has_rail => self.note_rail(pair, &error),
-            Err(error) => debug!(session = %self.live.id, "connection not added: {error}"),
+        let connection = take_apart(pending, rail)?;
+        if let Err(error) = self.live.add_connection(id, path, kind, info, near, connection) {
+            debug!(session = %self.live.id, "connection not added: {error}");
         }
+        Ok(())
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) struct PathState {
     pub(crate) dialling: bool,
     /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     pub(crate) packets: Option<(PathMtu, u32, Instant)>,
-    /// When the path's rails failed last.
-    pub(crate) rail_failed: Option<Instant>,
+    /// When it was found last that the path's rails cannot be used.
+    pub(crate) no_rail_at: Option<Instant>,
     /// What the path carries.
     pub(crate) carries: PathUse,
     /// What carries this end's traffic, as of when the path was last dialled.
@@ -54,7 +54,7 @@ impl PathState {
             retry_after: RETRY_FIRST,
             dialling: false,
             packets: None,
-            rail_failed: None,
+            no_rail_at: None,
             carries: PathUse::Data,
             carriers: None,
             connections: PathConnections::default(),

@@ -69,6 +69,15 @@ impl Joined {
         }
     }
 
+    /// Waits until this many data connections go over RDMA at both ends, and no more than both are there.
+    fn wait_for_rdma(&self, count: usize) {
+        let begun = Instant::now();
+        while self.connections() != [count; 2] {
+            assert!(begun.elapsed() < PATIENCE, "{:?} over RDMA, not {count}", self.connections());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Sends bytes there and back on a stream.
     fn echo(&self) {
         self.echo_and(|| {});
@@ -124,9 +133,9 @@ fn over(provider: &str) -> Option<HostRails> {
 #[test]
 fn data_goes_over_rails_where_both_ends_have_one() {
     let joined = Joined::new([over("tcp;ofi_rxm"), over("tcp;ofi_rxm")]);
-    assert_eq!(joined.connections(), [2, 2]);
+    joined.wait_for_rdma(2);
     joined.echo();
-    assert_eq!(joined.connections(), [2, 2]);
+    joined.wait_for_rdma(2);
 }
 
 #[test]
@@ -148,7 +157,7 @@ fn data_goes_over_tcp_where_an_end_has_no_rail() {
 fn data_goes_on_over_tcp_when_the_process_of_a_rail_dies_or_hangs() {
     for (signal, mark) in [(Signal::SIGKILL, "killed"), (Signal::SIGSTOP, "stopped")] {
         let joined = Joined::new([marked("tcp;ofi_rxm", mark), marked("tcp;ofi_rxm", mark)]);
-        assert_eq!(joined.connections(), [2, 2]);
+        joined.wait_for_rdma(2);
         let rails = test_process::rails(mark);
         assert_eq!(rails.len(), 4, "a process for each end of each connection");
         joined.echo_and(|| rails.iter().for_each(|rail| kill(Pid::from_raw(*rail), signal).unwrap()));

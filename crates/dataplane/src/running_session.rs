@@ -214,6 +214,10 @@ pub(crate) struct State {
 }
 
 impl State {
+    fn rdma_connections(&self, path: PathId) -> usize {
+        self.connections.values().filter(|handle| handle.over_rdma && handle.path == path).count()
+    }
+
     /// Returns which ends exclude a path from data, as far as this end was told.
     fn excluded_by(&self, path: &PathInfo) -> ExcludedBy {
         ExcludedBy::of(path.addresses(), self.core.addresses(), &self.peer_addresses)
@@ -348,10 +352,9 @@ impl RunningSession {
             status.sent_bytes += state.rail_bytes.get(&status.path).copied().unwrap_or(0);
             let words = state.path_words.get(&status.path).cloned().unwrap_or_default();
             let info = state.paths.get(&status.path)?;
-            let is_such = |handle: &&ConnectionHandle| handle.over_rdma && handle.path == status.path;
             Some(PathSnapshot {
                 excluded: state.excluded_by(info),
-                rdma_connections: state.connections.values().filter(is_such).count(),
+                rdma_connections: state.rdma_connections(status.path),
                 info: info.clone(),
                 status,
                 carries: words.carries.unwrap_or_default(),
@@ -531,13 +534,25 @@ impl RunningSession {
         path.map_or((false, 0), |p| (p.has_control_connection, p.data_connections))
     }
 
-    /// Drops the newest data connections of a path that has more than so many. What was on the way there goes again
-    /// over others.
+    /// Returns how many data connections of a path go over RDMA.
+    pub(crate) fn rdma_connections(&self, path: PathId) -> usize {
+        self.lock().rdma_connections(path)
+    }
+
+    /// Drops data connections of a path that has more than so many: first those over TCP, if there are others, and the
+    /// newest. What was on the way there goes again over others.
     pub(crate) fn drop_more_data_than(&self, path: PathId, number: usize) {
-        let connections = self.lock().core.data_connections_of(path);
-        for id in connections.into_iter().skip(number) {
+        let connections = {
+            let state = self.lock();
+            let over_rdma = |id: &ConnectionId| state.connections.get(id).is_some_and(|handle| handle.over_rdma);
+            let of_path = state.core.data_connections_of(path);
+            let (rdma, tcp): (Vec<_>, Vec<_>) = of_path.into_iter().partition(over_rdma);
+            rdma.into_iter().chain(tcp)
+        };
+        for id in connections.skip(number) {
             debug!(session = %self.id, connection = id.0, "dropped: its path is to have fewer");
             self.drop_connection(id, ConnectionEnd::Failed);
+            self.take_rail_failure(path);
         }
     }
 

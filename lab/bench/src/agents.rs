@@ -31,7 +31,7 @@ use crate::{
     migration::{
         ASK_EVERY, CANCEL_DEADLINE, Clock, MigrationError, Moved, RESUME_DEADLINE, ReachedState, SETTLE, note,
     },
-    mover::{MULTIFD_CHANNELS, Tls},
+    mover::{AgentData, MULTIFD_CHANNELS},
     process::Process,
     results::{GuestCheck, Phases, Step},
     rewriting::Count,
@@ -65,8 +65,8 @@ const KILLED_DEADLINE: Duration = Duration::from_secs(10);
 /// The agents of both hosts, and their guests. Dropping this ends them all.
 pub struct Agents {
     processes: Vec<Process>,
-    /// Whether they encrypt data.
-    tls: Tls,
+    /// What their data goes over.
+    data: AgentData,
     /// The control group of the agents and the guests that they start, if they have one.
     group: Option<Members>,
     /// The witness, which sees where the guests run.
@@ -128,7 +128,8 @@ impl Agents {
         let namespaces = namespaces.collect::<Result<Vec<_>, BenchError>>()?;
         let witness = Witness::new(namespaces);
         let group = busy.map(Busy::host);
-        let mut agents = Self { processes: Vec::new(), tls: Tls::On, group, witness, guests: Vec::new(), directory };
+        let mut agents =
+            Self { processes: Vec::new(), data: AgentData::Tls, group, witness, guests: Vec::new(), directory };
         for host in HOSTS {
             let process = agents.start(site, kit, host)?;
             agents.processes.push(process);
@@ -153,8 +154,11 @@ impl Agents {
         command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
         // As many migrations at once as a stage may have guests.
         command.args(["--incoming", "16", "--outgoing", "16"]);
-        if self.tls == Tls::Off {
-            command.args(["--plain-data", "--allow-plain-data"]);
+        match self.data {
+            AgentData::Tls => {}
+            AgentData::Plain => drop(command.args(["--plain-data", "--allow-plain-data"])),
+            AgentData::Rdma(provider) => drop(command.args(["--rdma", provider, "--rdma-plaintext", "allow"])),
+            AgentData::RdmaSealed(provider) => drop(command.args(["--rdma", provider])),
         }
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
         self.group.as_ref().map_or(Ok(()), |group| group.add(process.pid()))?;
@@ -222,13 +226,13 @@ impl Agents {
         Ok(())
     }
 
-    /// Sets whether data is encrypted. That is an agent's setting from its start on, so both agents are started again
+    /// Sets what data goes over. That is an agent's setting from its start on, so both agents are started again
     /// if it changes. Guests go on meanwhile.
-    pub(crate) fn set_tls(&mut self, tls: Tls, site: &Site, kit: &Kit) -> Result<(), BenchError> {
-        if tls == self.tls {
+    pub(crate) fn set_data(&mut self, data: AgentData, site: &Site, kit: &Kit) -> Result<(), BenchError> {
+        if data == self.data {
             return Ok(());
         }
-        self.tls = tls;
+        self.data = data;
         for process in &mut self.processes {
             process.end().map_err(CarryError::from)?;
         }
@@ -300,6 +304,11 @@ impl Agents {
             let why = migration.why.map_or_else(|| "no reason given".into(), |why| format!("{why:?}"));
             let reason = format!("{why} {}", migration.detail);
             return Err(MigrationError::Failed { status: "was called off".into(), reason });
+        }
+        if let AgentData::Rdma(_) | AgentData::RdmaSealed(_) = self.data
+            && migration.paths.iter().all(|path| path.rdma_connections == 0)
+        {
+            return Err(MigrationError::WithoutRdma);
         }
         let QemuReport { mut phases, migrate_s, info, mut steps } = heard;
         phases.order_s = Some(0.0);

@@ -57,6 +57,9 @@ pub enum MigrationError {
     /// The guest never ran on the target.
     #[error("the guest does not run on the target")]
     NotResumed,
+    /// The agents went over TCP where the mover is to go over RDMA.
+    #[error("the guest moved, but without RDMA; the agents' logs say why")]
+    WithoutRdma,
     /// An agent refused, or did not answer.
     #[error("the agent on the source")]
     Agent(#[source] skein_client::CallError),

@@ -35,6 +35,12 @@ pub enum Mover {
     SkeinAgentsMultichannel,
     /// The same with data in plain text.
     SkeinAgentsMultichannelPlain,
+    /// The same over libfabric's provider for TCP: NICs write pages as plain text into the target guest's RAM.
+    SkeinAgentsRdma,
+    /// The same over libfabric's provider for TCP, with data encrypted.
+    SkeinAgentsRdmaSealed,
+    /// The same over libfabric's provider for memory that processes share: plain text, and no links.
+    SkeinAgentsSharedMemory,
     /// QEMU multifd over MPTCP: plain text, all NICs.
     MptcpMultifd,
     /// QEMU multifd with zstd over MPTCP.
@@ -69,6 +75,23 @@ pub enum Tls {
     Off,
 }
 
+/// What agents' data goes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentData {
+    /// TCP, and encrypted.
+    Tls,
+    /// TCP, as plain text.
+    Plain,
+    /// Rails of a provider of libfabric's: pages are written as plain text into the target guest's RAM.
+    Rdma(&'static str),
+    /// Rails of a provider of libfabric's, and encrypted.
+    RdmaSealed(&'static str),
+}
+
+/// The providers of libfabric's that need no device: over TCP, and in memory that processes share.
+const RDMA_OVER_TCP: &str = "tcp;ofi_rxm";
+const SHARED_MEMORY: &str = "shm";
+
 /// What carries data between the two QEMUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
@@ -91,8 +114,8 @@ pub enum Carrier {
     MigrationNetwork,
     /// Skein's agents, which also own the QEMUs.
     Agents {
-        /// Whether data is encrypted.
-        tls: Tls,
+        /// What data goes over.
+        data: AgentData,
         /// The transport that they are told to use; `auto`: what they think best.
         transport: Transport,
     },
@@ -100,7 +123,7 @@ pub enum Carrier {
 
 impl Mover {
     /// Every mover: first Skein, then the peers from the strongest kind to the plainest.
-    pub const ALL: [Mover; 20] = [
+    pub const ALL: [Mover; 23] = [
         Mover::SkeinTls,
         Mover::SkeinPlain,
         Mover::SkeinNetwork,
@@ -110,6 +133,9 @@ impl Mover {
         Mover::SkeinAgentsCompression,
         Mover::SkeinAgentsMultichannel,
         Mover::SkeinAgentsMultichannelPlain,
+        Mover::SkeinAgentsRdma,
+        Mover::SkeinAgentsRdmaSealed,
+        Mover::SkeinAgentsSharedMemory,
         Mover::MptcpMultifd,
         Mover::MptcpMultifdZstd,
         Mover::Mptcp,
@@ -135,6 +161,9 @@ impl Mover {
             Mover::SkeinAgentsCompression => "skein-agents-compression",
             Mover::SkeinAgentsMultichannel => "skein-agents-multichannel",
             Mover::SkeinAgentsMultichannelPlain => "skein-agents-multichannel-plain",
+            Mover::SkeinAgentsRdma => "skein-agents-rdma",
+            Mover::SkeinAgentsRdmaSealed => "skein-agents-rdma-sealed",
+            Mover::SkeinAgentsSharedMemory => "skein-agents-shared-memory",
             Mover::MptcpMultifd => "mptcp-multifd",
             Mover::MptcpMultifdZstd => "mptcp-multifd-zstd",
             Mover::Mptcp => "mptcp",
@@ -161,6 +190,9 @@ impl Mover {
             Mover::SkeinAgentsCompression => "Skein's agents, compression",
             Mover::SkeinAgentsMultichannel => "Skein's agents, multichannel",
             Mover::SkeinAgentsMultichannelPlain => "Skein's agents, multichannel, plain data",
+            Mover::SkeinAgentsRdma => "Skein's agents, one-sided over TCP, plain data",
+            Mover::SkeinAgentsRdmaSealed => "Skein's agents, RDMA's ring over TCP, sealed",
+            Mover::SkeinAgentsSharedMemory => "Skein's agents, one-sided in shared memory, plain data",
             Mover::MptcpMultifd => "QEMU multifd over MPTCP",
             Mover::MptcpMultifdZstd => "QEMU multifd + zstd over MPTCP",
             Mover::Mptcp => "QEMU over MPTCP",
@@ -177,18 +209,20 @@ impl Mover {
 
     /// Returns what carries data between the QEMUs.
     pub fn carrier(self) -> Carrier {
+        let agents = |data, transport| Carrier::Agents { data, transport };
         match self {
             Mover::SkeinTls => Carrier::Skein { tls: Tls::On },
             Mover::SkeinPlain => Carrier::Skein { tls: Tls::Off },
             Mover::SkeinNetwork => Carrier::MigrationNetwork,
-            Mover::SkeinAgents => Carrier::Agents { tls: Tls::On, transport: Transport::Auto },
-            Mover::SkeinAgentsPlain => Carrier::Agents { tls: Tls::Off, transport: Transport::Auto },
-            Mover::SkeinAgentsTcp => Carrier::Agents { tls: Tls::On, transport: Transport::Tcp },
-            Mover::SkeinAgentsCompression => Carrier::Agents { tls: Tls::On, transport: Transport::Compression },
-            Mover::SkeinAgentsMultichannel => Carrier::Agents { tls: Tls::On, transport: Transport::Multichannel },
-            Mover::SkeinAgentsMultichannelPlain => {
-                Carrier::Agents { tls: Tls::Off, transport: Transport::Multichannel }
-            }
+            Mover::SkeinAgents => agents(AgentData::Tls, Transport::Auto),
+            Mover::SkeinAgentsPlain => agents(AgentData::Plain, Transport::Auto),
+            Mover::SkeinAgentsTcp => agents(AgentData::Tls, Transport::Tcp),
+            Mover::SkeinAgentsCompression => agents(AgentData::Tls, Transport::Compression),
+            Mover::SkeinAgentsMultichannel => agents(AgentData::Tls, Transport::Multichannel),
+            Mover::SkeinAgentsMultichannelPlain => agents(AgentData::Plain, Transport::Multichannel),
+            Mover::SkeinAgentsRdma => agents(AgentData::Rdma(RDMA_OVER_TCP), Transport::Multichannel),
+            Mover::SkeinAgentsRdmaSealed => agents(AgentData::RdmaSealed(RDMA_OVER_TCP), Transport::Multichannel),
+            Mover::SkeinAgentsSharedMemory => agents(AgentData::Rdma(SHARED_MEMORY), Transport::Multichannel),
             Mover::MptcpMultifd | Mover::MptcpMultifdZstd | Mover::Mptcp => Carrier::Mptcp,
             Mover::QemuMultifdTls => Carrier::TcpTls,
             Mover::QemuMultifd
@@ -309,9 +343,10 @@ mod tests {
             assert_eq!(tuning.xbzrle_cache.is_some(), mover.name().ends_with("xbzrle"));
             let memory = mover.memory(MemoryBackend::Memfd);
             assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
-            if let Carrier::Agents { tls, transport } = mover.carrier() {
-                assert_eq!(tls == Tls::Off, mover.name().ends_with("plain"));
-                assert!(transport == Transport::Auto || mover.name().contains(transport.name()));
+            if let Carrier::Agents { data, transport } = mover.carrier() {
+                assert_eq!(data == AgentData::Plain, mover.name().ends_with("plain"));
+                let is_rdma = matches!(data, AgentData::Rdma(_) | AgentData::RdmaSealed(_));
+                assert!(transport == Transport::Auto || is_rdma || mover.name().contains(transport.name()));
             }
             // QEMU refuses these two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());

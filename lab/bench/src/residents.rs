@@ -145,8 +145,8 @@ impl Household {
             }
         }
         let Some(agents) = &mut self.agents else { return Ok(()) };
-        let Carrier::Agents { tls, .. } = mover.carrier() else { return agents.stop() };
-        agents.set_tls(tls, site, kit)?;
+        let Carrier::Agents { data, .. } = mover.carrier() else { return agents.stop() };
+        agents.set_data(data, site, kit)?;
         agents.resume()
     }
 

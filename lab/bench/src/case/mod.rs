@@ -9,6 +9,7 @@ mod faults;
 mod hot;
 mod links;
 mod memory;
+mod rdma;
 mod scene;
 mod together;
 mod unshaped;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
         downtime::cases(),
         compression::cases(),
         hot::cases(),
+        rdma::cases(),
         cluster::cases(),
     ]
     .concat()
@@ -87,7 +89,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 47);
+        assert_eq!(names.len(), 51);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 

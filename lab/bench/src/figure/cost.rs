@@ -3,7 +3,10 @@
 use skein_units::measured;
 
 use super::data::{Data, completed};
-use super::part::{Limit::AtMost, figure, part, times};
+use super::part::{
+    Limit::{AtLeast, AtMost},
+    figure, part, times,
+};
 use crate::{
     mover::Mover,
     results::{GuestRam, Part, Run},
@@ -17,6 +20,33 @@ pub(super) fn cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: 
         times(data.cpu_per_gb(stage, subject), data.cpu_per_gb(stage, peer), |s| {
             format!("{} s/GB", measured::digits(s))
         }),
+    )
+}
+
+pub(super) fn cpu_of_stage(data: Data<'_>, stage: &'static str, other: &'static str, at_most: f64) -> Part {
+    let of = |stage| data.cpu_per_gb(stage, data.subject);
+    part(
+        figure(stage, format!("CPU of the mover per GB at most {at_most} x stage {other}'s")),
+        AtMost(at_most),
+        times(of(stage), of(other), |s| format!("{} s/GB", measured::digits(s))),
+    )
+}
+
+pub(super) fn written_at_least(data: Data<'_>, stage: &'static str, share: f64) -> Part {
+    let written = |run: &Run| {
+        let pages = run.pages.as_ref()?;
+        let pages = &pages.counts;
+        let whole = pages.pages.checked_sub(pages.zero_pages).filter(|whole| *whole > 0)?;
+        Some(pages.written_pages as f64 / whole as f64)
+    };
+    let measured = data.median_of(stage, data.subject, written);
+    part(
+        figure(
+            stage,
+            format!("at least {} of the pages that are not zero written one-sided", measured::percent(share)),
+        ),
+        AtLeast(share),
+        measured.map(|share| (share, measured::percent(share))),
     )
 }
 

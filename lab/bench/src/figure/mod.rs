@@ -48,6 +48,8 @@ pub enum Check {
     GoodputOfStage { stage: &'static str, other: &'static str, at_least: f64 },
     /// The CPU of the mover at both ends per GB is at most this many times the peer's.
     CpuOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// The CPU of the mover at both ends per GB is at most this many times that of the same mover in another stage.
+    CpuOfStage { stage: &'static str, other: &'static str, at_most: f64 },
     /// The CPU of QEMU's part in the migration and the mover together, per GB, is at most this many times the peer's.
     AllCpuOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// What all links carry in both directions is at most this many times the peer's.
@@ -55,6 +57,8 @@ pub enum Check {
     /// What all links carry in both directions in a later round is at most this many times what they carried in the
     /// first.
     WireBack { stage: &'static str, at_most: f64 },
+    /// The pages that NICs write straight into the guest's RAM are at least this share of those that are not zero.
+    WrittenAtLeast { stage: &'static str, share: f64 },
     /// The CPU that a migration costs the guests at work on its host is at most this many times the peer's.
     LostOf { stage: &'static str, peer: Mover, at_most: f64 },
     /// The anonymous memory of the mover at each end grows by at most this share of the guest's RAM, over the least
@@ -182,9 +186,11 @@ impl Check {
                 throughput::goodput_of_stage(data, stage, other, at_least)
             }
             Check::CpuOf { stage, peer, at_most } => cost::cpu_of(data, stage, peer, at_most),
+            Check::CpuOfStage { stage, other, at_most } => cost::cpu_of_stage(data, stage, other, at_most),
             Check::AllCpuOf { stage, peer, at_most } => cost::all_cpu_of(data, stage, peer, at_most),
             Check::WireOf { stage, peer, at_most } => cost::wire_of(data, stage, peer, at_most),
             Check::WireBack { stage, at_most } => cost::wire_back(data, stage, at_most),
+            Check::WrittenAtLeast { stage, share } => cost::written_at_least(data, stage, share),
             Check::LostOf { stage, peer, at_most } => cost::lost_of(data, stage, peer, at_most),
             Check::GrowthAtMost { stage, share } => cost::growth_at_most(data, stage, share),
             Check::AllocatedAtMost { stage, factor } => cost::allocated_at_most(data, stage, factor),

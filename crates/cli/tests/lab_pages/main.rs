@@ -7,6 +7,8 @@
 // QEMU: 7.2 10
 #![cfg(feature = "fault-points")]
 
+mod rails;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,14 +64,14 @@ fn settings() -> Settings {
     Settings::new(program())
 }
 
-/// Kills the processes that compress pages for the agents of a cluster. Returns how many there were.
-fn kill_packers(dir: &Path) -> usize {
+/// Kills the processes that agents of a cluster have started with an argument. Returns how many there were.
+fn kill_processes(dir: &Path, argument: &str) -> usize {
     let pids = fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_own = |pid: &i32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let is_packer = words.split(|byte| *byte == 0).any(|word| word == b"pack-pages");
-        is_packer && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(dir))
+        let is_wanted = words.split(|byte| *byte == 0).any(|word| word == argument.as_bytes());
+        is_wanted && fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.starts_with(dir))
     };
     pids.filter(is_own).filter(|pid| kill(Pid::from_raw(*pid), Signal::SIGKILL).is_ok()).count()
 }
@@ -85,11 +87,13 @@ struct World {
     /// The environment that agents are started with, so that a QEMU program in a script's environment finds its
     /// libraries.
     env: Vec<(String, String)>,
+    /// More arguments of the agents.
+    args: Vec<String>,
 }
 
 impl World {
     fn new(settings: Settings) -> World {
-        let mut world = World { cluster: Cluster::idle(settings), env: Vec::new() };
+        let mut world = World { cluster: Cluster::idle(settings), env: Vec::new(), args: Vec::new() };
         for host in world.cluster.hosts() {
             world.start(&host, None);
         }
@@ -108,7 +112,7 @@ impl World {
         let mut env = self.env.clone();
         env.extend([("SKEIN_FAULT_POINT".into(), "ram-complete".into()), ("SKEIN_FAULT_FILE".into(), file)]);
         env.extend(plant.map(|plant| ("SKEIN_PLANT".into(), plant.to_owned())));
-        self.cluster.start_as(host, &Start { env, ..Start::default() });
+        self.cluster.start_as(host, &Start { env, args: self.args.clone(), ..Start::default() });
     }
 
     /// Starts a working guest on `a` without an agent, and lets the agent adopt it once it works. `ram` is what QEMU is
@@ -310,7 +314,7 @@ fn both_rams_are_the_same_before_the_first_device() {
             // The process that compresses pages loses them.
             if transport == Transport::Compression {
                 until(KILL_WITHIN, || {
-                    killed += kill_packers(cluster.dir());
+                    killed += kill_processes(cluster.dir(), "pack-pages");
                     killed > 0
                 });
             }

@@ -1,0 +1,66 @@
+//! Tests guests that move over RDMA, by libfabric's provider for TCP.
+
+use super::*;
+
+const VM: &str = "v";
+const ONE_SIDED: &[&str] = &["--rdma", "tcp;ofi_rxm", "--rdma-plaintext", "allow"];
+const SEALED: &[&str] = &["--rdma", "tcp;ofi_rxm"];
+
+/// What happens to the processes of rails on the way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Live,
+    Killed,
+}
+
+fn written(migration: &Migration) -> u64 {
+    migration.copy.iter().filter_map(|copy| copy.pages.as_ref()).map(|pages| pages.counts.written_pages).sum()
+}
+
+#[test]
+fn a_guest_moves_over_rails_sealed_and_one_sided_and_when_they_are_killed() {
+    let mut world = World::new(Settings { nics: 2, rates: vec![Some(400)], ..settings() });
+    let params = Params { fill_mb: 320, rewrite_mb: 24, rate: 1000, ..busy(21) };
+    let definition = world.cluster.working(VM, &params);
+    world.cluster.start_vm("a", &definition);
+    world.cluster.wait_working(VM);
+    let trips = [
+        ("a", "b", ONE_SIDED, Fate::Live),
+        ("b", "a", SEALED, Fate::Live),
+        ("a", "b", ONE_SIDED, Fate::Killed),
+        ("b", "a", SEALED, Fate::Killed),
+    ];
+    for (from, to, args, fate) in trips {
+        world.args = args.iter().map(|word| (*word).to_owned()).collect();
+        ["a", "b"].iter().for_each(|host| world.start(host, None));
+        let mut killed = 0;
+        let options = MigrateOptions { allow_throttle: Some(99), ..MigrateOptions::default() };
+        let (pages, done) = world.compared(VM, (from, to), options, |cluster| {
+            if fate == Fate::Live {
+                return;
+            }
+            let is_on_rails = |migration: &Migration| match args {
+                ONE_SIDED => written(migration) > 0,
+                _ => migration.paths.iter().any(|path| path.rdma_connections > 0 && path.sent_bytes > 20_000_000),
+            };
+            let are_used = || {
+                let under_way = |migration: &&Migration| migration.outcome.is_none();
+                cluster.migrations(from).iter().filter(under_way).any(is_on_rails)
+            };
+            assert!(until(SOON, are_used), "rails are not used: {:?}", cluster.migrations(from));
+            killed = kill_processes(cluster.dir(), "serve-rail");
+        });
+        let figures = pages_of(&done);
+        let rdma: u32 = done.paths.iter().map(|path| path.rdma_connections).sum();
+        println!(
+            "{from} to {to}, {args:?}: {pages} pages, {} sent, {} written by rails, {rdma} connections over RDMA at \
+             the end, {killed} rails killed",
+            figures.counts.pages, figures.counts.written_pages
+        );
+        assert_eq!((figures.direct, figures.counts.repaired_pages), (Some(true), 0));
+        assert_eq!(written(&done) > 0, args == ONE_SIDED);
+        assert_eq!((rdma > 0, killed > 0), (fate == Fate::Live, fate == Fate::Killed), "{:?}", done.paths);
+        assert_eq!(world.cluster.verify(VM).pages, 320 << 8);
+    }
+    world.end();
+}
