@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use skein_dataplane::source::PackerPool;
-use skein_dataplane::{AcceptorSettings, SessionSnapshot};
+use skein_dataplane::{AcceptorSettings, HostRails, Rails, SessionSnapshot};
 use skein_handover::MigrationLimits;
 use skein_host::Kernel;
 use skein_hypervisor::QemuHypervisor;
@@ -227,10 +227,11 @@ fn keeps_ram(hosts: &WatchedFile<HostsFile>, host: &str) -> bool {
     }
 }
 
-/// Has guests get RAM that can be kept if the file of hosts says that this host keeps RAM.
-fn keep_ram_by(vms: &Vms, hosts_file: &Path, host: String) {
+/// Has guests get shared RAM if NICs may write that, or if the file of hosts says that this host keeps RAM.
+fn share_ram_by(vms: &Vms, rails: Option<&HostRails>, hosts_file: &Path, host: String) {
     let hosts = WatchedFile::new(hosts_file, HostsFile::parse);
-    vms.keeps_ram_if(move || keeps_ram(&hosts, &host));
+    let is_written = rails.is_some_and(Rails::allows_plaintext);
+    vms.shares_ram_if(move || is_written || keeps_ram(&hosts, &host));
 }
 
 /// What answers the questions of other hosts' agents.
@@ -305,7 +306,8 @@ fn with_vms(
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    keep_ram_by(&known, &settings.hosts_file, identity.host().to_owned());
+    let rails = settings.acceptor.addresses.rails.as_ref();
+    share_ram_by(&known, rails, &settings.hosts_file, identity.host().to_owned());
     try_kvm(known.clone());
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());

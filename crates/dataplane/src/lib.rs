@@ -76,7 +76,7 @@ pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
 pub use packet_survey::PathSurvey;
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
-pub use skein_fabric::{HostRails, rail_of, serve_rail};
+pub use skein_fabric::{HostRails, Rails, rail_of, serve_rail};
 pub use skein_link::TrafficClass;
 pub use skein_session::address::{Network, NicAddress};
 pub use skein_session::pairs::{is_routable, is_same_network};

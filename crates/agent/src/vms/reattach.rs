@@ -49,7 +49,7 @@ impl Vms {
             vms: Mutex::default(),
             kills: Kills::default(),
             on_killed: OnceLock::new(),
-            keeps_ram: OnceLock::new(),
+            shares_ram: OnceLock::new(),
         });
         let mut found = search::qemus(&vms.dirs.run.join("vms"));
         let mut names: BTreeSet<String> = found.keys().cloned().collect();

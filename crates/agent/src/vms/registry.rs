@@ -30,14 +30,14 @@ pub(crate) struct Vms {
     pub(super) kills: Kills,
     /// Called when a guest was killed, with its name and what killed it.
     pub(super) on_killed: OnceLock<Box<TellKilled>>,
-    /// Whether this host keeps the RAM of guests that leave; see [`Vms::keeps_ram_if`].
-    pub(super) keeps_ram: OnceLock<Box<AskKeepsRam>>,
+    /// Whether guests get shared RAM; see [`Vms::shares_ram_if`].
+    pub(super) shares_ram: OnceLock<Box<AskSharesRam>>,
 }
 
 /// Hears the name of a guest that was killed, and what killed it.
 type TellKilled = dyn Fn(&str, Killed) + Send + Sync;
-/// Tells whether RAM is kept.
-type AskKeepsRam = dyn Fn() -> bool + Send + Sync;
+/// Tells whether guests get shared RAM.
+type AskSharesRam = dyn Fn() -> bool + Send + Sync;
 
 impl std::fmt::Debug for Vms {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,14 +57,14 @@ impl Vms {
         let _ = self.on_killed.set(Box::new(tell));
     }
 
-    /// Has `ask` tell whether this host keeps the RAM of guests that leave: those guests need shared memory. Once;
-    /// before that the host keeps none.
-    pub(crate) fn keeps_ram_if(&self, ask: impl Fn() -> bool + Send + Sync + 'static) {
-        let _ = self.keeps_ram.set(Box::new(ask));
+    /// Has `ask` tell whether guests that are started here get shared RAM, whatever they ask for: the host keeps RAM of
+    /// guests that leave, or has NICs write RAM of guests that come. Once; before that they do not.
+    pub(crate) fn shares_ram_if(&self, ask: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.shares_ram.set(Box::new(ask));
     }
 
-    pub(super) fn keeps_ram(&self) -> bool {
-        self.keeps_ram.get().is_some_and(|ask| ask())
+    pub(super) fn shares_ram(&self) -> bool {
+        self.shares_ram.get().is_some_and(|ask| ask())
     }
 
     pub(super) fn file(&self, name: &str) -> PathBuf {

@@ -108,7 +108,7 @@ impl Vms {
                 if let Some(tpm) = definition.tpm {
                     swtpm::start(tpm, &vm.own.tpm(), &vm.dir)?;
                 }
-                let memory = memory_backend(definition, self.keeps_ram());
+                let memory = memory_backend(definition, self.shares_ram());
                 let begins = if incoming.is_some() { Incoming::Defer } else { Incoming::No };
                 let config = config(defined, self.qemu.as_deref(), &vm.dir, &vm.own, memory, begins);
                 let mut command = Command::new(config.program());

@@ -19,7 +19,7 @@ fn written(migration: &Migration) -> u64 {
 
 #[test]
 fn a_guest_moves_over_rails_sealed_and_one_sided_and_when_they_are_killed() {
-    let mut world = World::new(Settings { nics: 2, rates: vec![Some(400)], ..settings() });
+    let mut world = World::new(Settings { nics: 2, rates: vec![Some(200)], ..settings() });
     let params = Params { fill_mb: 320, rewrite_mb: 24, rate: 1000, ..busy(21) };
     let definition = world.cluster.working(VM, &params);
     world.cluster.start_vm("a", &definition);
@@ -34,7 +34,8 @@ fn a_guest_moves_over_rails_sealed_and_one_sided_and_when_they_are_killed() {
         world.args = args.iter().map(|word| (*word).to_owned()).collect();
         ["a", "b"].iter().for_each(|host| world.start(host, None));
         let mut killed = 0;
-        let options = MigrateOptions { allow_throttle: Some(99), ..MigrateOptions::default() };
+        let transport = Some(Transport::Multichannel);
+        let options = MigrateOptions { transport, allow_throttle: Some(99), ..MigrateOptions::default() };
         let (pages, done) = world.compared(VM, (from, to), options, |cluster| {
             if fate == Fate::Live {
                 return;

@@ -29,6 +29,9 @@ use crate::running_session::spawn;
 
 /// Bounds the words about a rail that is not used, in characters.
 const WHY_CHARS_MAX: usize = 200;
+/// Why no rail is opened for a guest.
+const NOT_HERE: &str = "there is no rail at the target";
+const NO_FILE: &str = "the guest's RAM at the target is no file in memory, but its QEMU's own";
 
 /// The rails of a migration at its target.
 #[derive(Default)]
@@ -90,8 +93,13 @@ impl RailRegions {
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
         let opened = spawn("rails", move || {
+            let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
+            let paths = paths.filter(|_| has_files).ok_or(if has_files { NOT_HERE } else { NO_FILE });
             for (number, rail) in (0u8..).zip(&offer.rails) {
-                let opened = paths.as_ref().map_or_else(|| Err(not_here()), |paths| open(&**paths, rail));
+                let opened = match &paths {
+                    Ok(paths) => open(&**paths, rail).map_err(|error| error.to_string()),
+                    Err(why) => Err((*why).to_owned()),
+                };
                 let mut state = state.lock();
                 match opened {
                     Ok((name, endpoint)) if !state.is_over => {
@@ -165,8 +173,8 @@ impl Drop for RailRegions {
 }
 
 impl State {
-    fn refuse(&mut self, number: u8, why: &FabricError) {
-        self.news.refused.push((number, why.to_string().chars().take(WHY_CHARS_MAX).collect()));
+    fn refuse(&mut self, number: u8, why: &str) {
+        self.news.refused.push((number, why.chars().take(WHY_CHARS_MAX).collect()));
     }
 }
 
@@ -175,10 +183,6 @@ fn close(rail: OpenRail) -> Result<(), TargetError> {
     rail.endpoint.close().map_err(TargetError::RailOpen)?;
     let _ = spawn("unpin", move || drop(rail));
     Ok(())
-}
-
-fn not_here() -> FabricError {
-    FabricError::NoLibrary("there is no rail here".into())
 }
 
 /// Opens this end of a rail. Returns the name by which that is found.
@@ -225,7 +229,7 @@ fn register(state: &Mutex<State>, memory: &SharedMemory, block: u16, slice: u32)
                 open.regions.push(region);
                 state.news.slices.push(WritableSlice { rail, block, slice, address: at.address, key: at.key });
             }
-            Err(why) => state.refuse(rail, &why),
+            Err(why) => state.refuse(rail, &why.to_string()),
         }
     }
 }

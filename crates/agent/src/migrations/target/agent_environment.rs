@@ -40,7 +40,7 @@ pub(super) struct AgentEnvironment {
     /// The RAM that this host kept when the guest left.
     kept: Option<skein_dataplane::KeptRam>,
     /// Whether the guest is known to give no RAM back while it runs.
-    keeps_ram: bool,
+    has_steady_ram: bool,
     /// The receiver of the guest's pages.
     pages: Option<Arc<TargetPages>>,
     /// The file of the TPM's state as it was before the guest's own state came.
@@ -59,7 +59,7 @@ impl AgentEnvironment {
             offer,
             reservation: None,
             kept: None,
-            keeps_ram: false,
+            has_steady_ram: false,
             pages: None,
             tpm_file: None,
         }
@@ -131,7 +131,7 @@ impl TargetEnvironment for AgentEnvironment {
         }
         vm.set_launched(&own);
         // Memory that a guest gives back must not be pinned by a NIC.
-        self.keeps_ram = !own.memory_devices.iter().any(|device| device.contains("virtio-mem"));
+        self.has_steady_ram = !own.memory_devices.iter().any(|device| device.contains("virtio-mem"));
         guest.devices().map_err(|error| error.to_string())
     }
 
@@ -152,7 +152,7 @@ impl TargetEnvironment for AgentEnvironment {
         let process = self.vm.as_ref().and_then(|vm| vm.process()).filter(|_| offer.indirect.is_none());
         let ram = process.and_then(|process| guest_ram::find(guest, process.id()));
         let pages = TargetPages::new(ram, self.kept.take());
-        if !self.keeps_ram {
+        if !self.has_steady_ram {
             pages.bar_rails();
         }
         self.pages = Some(pages.clone());
