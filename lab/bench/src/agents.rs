@@ -305,11 +305,6 @@ impl Agents {
             let reason = format!("{why} {}", migration.detail);
             return Err(MigrationError::Failed { status: "was called off".into(), reason });
         }
-        if let AgentData::Rdma(_) | AgentData::RdmaSealed(_) = self.data
-            && migration.paths.iter().all(|path| path.rdma_connections == 0)
-        {
-            return Err(MigrationError::WithoutRdma);
-        }
         let QemuReport { mut phases, migrate_s, info, mut steps } = heard;
         phases.order_s = Some(0.0);
         let arrived = self.arrived(n, 1 - host).ok_or(MigrationError::NotResumed)?;
@@ -342,12 +337,20 @@ impl Agents {
         let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };
         let mut conversation = self.client(host).ask(&request)?;
         let mut cancelled: Option<Instant> = None;
+        let mut lacks_rdma = matches!(self.data, AgentData::Rdma(_) | AgentData::RdmaSealed(_));
         loop {
-            match conversation.next(Duration::from_millis(100))? {
+            let reply = conversation.next(Duration::from_millis(100))?;
+            if let Some(Reply::Progress(progress)) = &reply {
+                lacks_rdma &= progress.paths.iter().all(|path| path.rdma_connections == 0);
+            }
+            match reply {
                 Some(Reply::Check(check)) if check.blocks() => {
                     let blocking = check.problems.iter().filter(|problem| problem.severity == Severity::Blocks);
                     let words: Vec<String> = blocking.map(ToString::to_string).collect();
                     return Err(MigrationError::Failed { status: "was refused".into(), reason: words.join("; ") });
+                }
+                Some(Reply::Migration(migration)) if lacks_rdma && migration.outcome == Some(Outcome::Moved) => {
+                    return Err(MigrationError::WithoutRdma);
                 }
                 Some(Reply::Migration(migration)) if cancelled.is_none() => return Ok(*migration),
                 Some(Reply::Migration(migration)) if migration.outcome == Some(Outcome::Moved) => {
