@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use skein_dataplane::source::PackerPool;
-use skein_dataplane::{AcceptorSettings, HostRails, Rails, SessionSnapshot};
+use skein_dataplane::{AcceptorSettings, Rails, SessionSnapshot};
 use skein_handover::MigrationLimits;
 use skein_host::Kernel;
 use skein_hypervisor::QemuHypervisor;
@@ -228,9 +228,9 @@ fn keeps_ram(hosts: &WatchedFile<HostsFile>, host: &str) -> bool {
 }
 
 /// Has guests get shared RAM if NICs may write that, or if the file of hosts says that this host keeps RAM.
-fn share_ram_by(vms: &Vms, rails: Option<&HostRails>, hosts_file: &Path, host: String) {
-    let hosts = WatchedFile::new(hosts_file, HostsFile::parse);
-    let is_written = rails.is_some_and(Rails::allows_plaintext);
+fn share_ram_by(vms: &Vms, settings: &AgentSettings, host: String) {
+    let hosts = WatchedFile::new(&settings.hosts_file, HostsFile::parse);
+    let is_written = settings.acceptor.addresses.rails.as_ref().is_some_and(Rails::allows_plaintext);
     vms.shares_ram_if(move || is_written || keeps_ram(&hosts, &host));
 }
 
@@ -306,8 +306,7 @@ fn with_vms(
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
-    let rails = settings.acceptor.addresses.rails.as_ref();
-    share_ram_by(&known, rails, &settings.hosts_file, identity.host().to_owned());
+    share_ram_by(&known, &settings, identity.host().to_owned());
     try_kvm(known.clone());
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());

@@ -49,5 +49,16 @@ pub(super) fn cases() -> Vec<Case> {
             "What a probe of four paths takes, and what a migration loses beside probes.",
             ClusterCase::ProbeCost,
         ),
+        case(
+            "page-clustering",
+            "Scattered pages of 4 KiB go over a rail of libfabric's provider for TCP: 64 in one write, against a write \
+             each.",
+            ClusterCase::PageClustering,
+        ),
+        case(
+            "rdma-read-write",
+            "A rail of libfabric's provider for TCP writes and reads, 4 KiB to 4 MiB at once.",
+            ClusterCase::ReadWrite,
+        ),
     ]
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure, probe_figure, rate_limit_figure, share_figure},
+    cluster::{drain_figure, fleet_figure, probe_figure, rails_figure, rate_limit_figure, share_figure},
     figure::Check,
     mover::Mover,
     results::Part,
@@ -45,6 +45,10 @@ pub enum ClusterCase {
     SharedBottleneck,
     /// Four paths are probed, also beside a migration.
     ProbeCost,
+    /// Scattered pages go over a rail.
+    PageClustering,
+    /// A rail writes and reads.
+    ReadWrite,
 }
 
 impl ClusterCase {
@@ -58,6 +62,8 @@ impl ClusterCase {
             ClusterCase::MtuLie => probe_figure::judge_lie(&[]),
             ClusterCase::SharedBottleneck => probe_figure::judge_shared(&[]),
             ClusterCase::ProbeCost => probe_figure::judge_cost(&[]),
+            ClusterCase::PageClustering => rails_figure::judge_clustering(&[]),
+            ClusterCase::ReadWrite => rails_figure::judge_read_write(&[]),
         }
     }
 }

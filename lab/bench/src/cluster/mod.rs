@@ -7,6 +7,8 @@ pub(crate) mod fleet_figure;
 mod options;
 mod probe;
 pub(crate) mod probe_figure;
+mod rails;
+pub(crate) mod rails_figure;
 mod rate_limit;
 pub(crate) mod rate_limit_figure;
 mod share;
@@ -28,6 +30,10 @@ pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(Str
         ClusterCase::MtuLie => probe::lie(options, tell).map(|rounds| probe_figure::judge_lie(&rounds)),
         ClusterCase::SharedBottleneck => probe::shared(options, tell).map(|rounds| probe_figure::judge_shared(&rounds)),
         ClusterCase::ProbeCost => probe::cost(options, tell).map(|rounds| probe_figure::judge_cost(&rounds)),
+        ClusterCase::PageClustering => {
+            rails::clustering(options, tell).map(|seen| rails_figure::judge_clustering(&seen))
+        }
+        ClusterCase::ReadWrite => rails::read_write(options, tell).map(|seen| rails_figure::judge_read_write(&seen)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }
