@@ -419,7 +419,9 @@ impl Dialer {
             state.no_rail_at = Some(Instant::now());
         }
         let (control, data) = self.live.path_connections(state.path);
-        let connections = state.connections_now();
+        let has_rail = self.live.rdma_connections(state.path) > 0;
+        // One connection over RDMA does what several over TCP do.
+        let connections = state.connections_now().min(if has_rail { 1 } else { usize::MAX });
         let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
         if state.dialling || now < state.retry_at {
             return;
@@ -432,11 +434,9 @@ impl Dialer {
         }
         if !missing.any() {
             let (dialer, pair) = (self.clone(), pair.clone());
-            let tcp = connections.saturating_sub(self.live.rdma_connections(state.path));
-            if tcp > 0 && self.may_have_rails(&pair, state) {
-                let path = state.path;
-                let limit = state.packets.and_then(|(packets, ..)| packets.limit());
-                state.dialling = spawn("rails", move || dialer.open_rails(&pair, path, tcp, limit)).is_ok();
+            if connections > 0 && !has_rail && self.may_have_rail(&pair, state) {
+                let (path, packets) = (state.path, state.packets.and_then(|(packets, ..)| packets.limit()));
+                state.dialling = spawn("rail", move || dialer.open_rail(&pair, path, packets)).is_ok();
                 return;
             }
             self.live.drop_more_data_than(state.path, connections);

@@ -539,6 +539,11 @@ impl RunningSession {
         self.lock().rdma_connections(path)
     }
 
+    /// Returns how many bytes the session has carried, both ways.
+    pub(crate) fn carried_bytes(&self) -> u64 {
+        self.lock().core.status().paths.iter().map(|path| path.sent_bytes + path.received_bytes).sum()
+    }
+
     /// Drops data connections of a path that has more than so many: first those over TCP, if there are others, and the
     /// newest. What was on the way there goes again over others.
     pub(crate) fn drop_more_data_than(&self, path: PathId, number: usize) {

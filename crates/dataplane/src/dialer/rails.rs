@@ -1,25 +1,29 @@
 //! Moves a path's data from TCP to RDMA, where both ends have a rail there.
 //!
-//! To open a rail takes both ends some time: each loads a library, opens a device and registers memory. Meanwhile data
-//! goes over TCP, whose connections are dropped once those over RDMA are there.
+//! To open a rail takes both ends some time and memory: each loads a library, opens a device and registers memory. So a
+//! path has one once its session carries more than a little, and until that is open data goes over TCP.
 
 use std::fmt::Display;
 
 use super::*;
 use crate::handshake::rail;
 
+/// How many bytes a session has carried when rails are worth their price.
+const BYTES_MIN: u64 = 1 << 20;
+
 impl Dialer {
-    /// Returns whether the rails of a pair are to be tried: not for a while after that came to nothing.
-    pub(super) fn may_have_rails(&self, pair: &Pair, state: &PathState) -> bool {
+    /// Returns whether a path is to get a connection over RDMA: not for a while after that came to nothing.
+    pub(super) fn may_have_rail(&self, pair: &Pair, state: &PathState) -> bool {
         let nic = &pair.local.nic;
         let rails = self.host.rails.as_ref();
         rails.is_some_and(|rails| !rails.bars(nic, &|| self.host.nics.has_rdma(nic)))
             && state.no_rail_at.is_none_or(|at| at.elapsed() >= FAILED_TIME)
+            && self.live.carried_bytes() >= BYTES_MIN
     }
 
-    /// Opens connections for data over RDMA, beside those that the path has.
-    pub(super) fn open_rails(self: Arc<Self>, pair: &Pair, path: PathId, number: usize, packet_bytes: Option<u32>) {
-        let opened = (0..number).try_for_each(|_| self.connect_by_rail(pair, path, packet_bytes));
+    /// Opens a connection for data over RDMA, beside those that the path has.
+    pub(super) fn open_rail(self: Arc<Self>, pair: &Pair, path: PathId, packet_bytes: Option<u32>) {
+        let opened = self.connect_by_rail(pair, path, packet_bytes);
         let mut paths = self.lock();
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
