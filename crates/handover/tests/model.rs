@@ -4,7 +4,8 @@
 //! step and starts again from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the
 //! guest) and what kills them; a network that delivers whatever was ever sent at any time, any number of times, in any
 //! order, or never; hosts that go off and come back with their disk and without their QEMU; people who cancel, who have
-//! a guest switch that is held, and who vouch for a host that is off. Whatever a state machine wants may be done at
+//! a guest switch that is held, and who vouch for a host that is off; NICs that write the guest's RAM at the target, and
+//! whose writes arrive whenever they like (`Budget::rails`). Whatever a state machine wants may be done at
 //! once, late, or never; waits may end as soon as they are wanted. See `model/world/step.rs` for each step, and
 //! `model/fair.rs` for what must follow once no more goes wrong.
 //!
@@ -67,6 +68,7 @@ impl Model for Handover {
             Property::always(WORD_KEPT, |_, world: &World| world.keeps_its_word()),
             Property::always(ONE_MIND, |_, world: &World| world.is_of_one_mind()),
             Property::always(DOUBT, |_, world: &World| world.doubts_with_reason()),
+            Property::always(NOT_LATE, |_, world: &World| !world.is_written_late()),
             Property::always(HELD, |_, world: &World| world.holds()),
             Property::always(RESTS, |_, world: &World| fair::comes_to_rest(world).is_ok()),
         ]
@@ -79,6 +81,7 @@ const WORD_KEPT: &str =
     "the source never resumes what it called moved, the target never runs what the source called kept";
 const ONE_MIND: &str = "what the source says of the outcome stays true";
 const DOUBT: &str = "in doubt only with the guest paused and nothing to be done about it here";
+const NOT_LATE: &str = "no NIC writes into the guest's RAM once the target has the whole guest";
 const HELD: &str = "a guest that is held goes to its switchover only once somebody has said so";
 const RESTS: &str = "once no more goes wrong, it comes to rest, with the guest where it belongs";
 
@@ -171,6 +174,15 @@ fn holds() {
     check("held, the target's QEMU is killed", Budget { hold: true, kills: [0, 1], ..Budget::NONE });
 }
 
+/// NICs write the guest's RAM at the target, and what they began may arrive at any time: also when the agents are gone.
+#[test]
+fn nics_write() {
+    check("NICs write", Budget { rails: true, ..Budget::NONE });
+    check("NICs write, each agent crashes", Budget { rails: true, crashes: [1, 1], ..Budget::NONE });
+    check("NICs write, hosts go off", Budget { rails: true, offs: [1, 1], ..Budget::NONE });
+    check("NICs write, the target's QEMU is killed", Budget { rails: true, kills: [0, 1], ..Budget::NONE });
+}
+
 /// Checks that take minutes, with `MODEL=large`.
 #[test]
 fn more_at_once() {
@@ -197,4 +209,6 @@ fn planted_errors_are_found() {
     finds(Error::RunUnwritten, RESTS);
     finds(Error::TargetForgets, ONE);
     finds_within(Budget { hold: true, ..Budget::NONE }, Error::SwitchUnasked, HELD);
+    finds_within(Budget { rails: true, ..Budget::NONE }, Error::RailsOpen, NOT_LATE);
+    finds_within(Budget { rails: true, crashes: [0, 1], ..Budget::NONE }, Error::ReceiverForgotten, NOT_LATE);
 }

@@ -3,7 +3,7 @@
 use skein_handover::{SourceHandover, SourceInput, SourceRecord, TargetHandover, TargetInput, TargetRecord};
 
 use super::faults::Error;
-use super::state::{Agent, World};
+use super::state::{Agent, Rails, TargetQemu, World};
 use super::step::End::{self, Source as S, Target as T};
 
 impl World {
@@ -19,6 +19,10 @@ impl World {
                 self.target_writes = None;
                 self.target_orders = None;
                 self.watched = false;
+                if self.rails == Rails::Open {
+                    self.rails = Rails::Left;
+                    self.stream_broken |= self.target_qemu == TargetQemu::Waiting;
+                }
                 if self.error == Some(Error::TargetForgets) {
                     self.target_disk = None;
                 }
@@ -73,7 +77,13 @@ impl World {
         let _ = self.end_qemu(end);
         match end {
             S => self.source_on = false,
-            T => self.target_on = false,
+            T => {
+                self.target_on = false;
+                // The NIC is off, too.
+                if self.rails == Rails::Left {
+                    self.rails = Rails::Ended;
+                }
+            }
         }
         Some(())
     }

@@ -17,6 +17,8 @@ pub struct Budget {
     pub doubt: bool,
     /// The migration is held, and people say at any time that the guest may switch.
     pub hold: bool,
+    /// NICs of the source's host write the guest's RAM at the target.
+    pub rails: bool,
     /// Steps are taken in every detail: see [`World::steps`].
     pub fine: bool,
 }
@@ -30,6 +32,7 @@ impl Budget {
         offs: [0, 0],
         doubt: false,
         hold: false,
+        rails: false,
         fine: false,
     };
 }
@@ -49,4 +52,8 @@ pub enum Error {
     TargetForgets,
     /// A guest that is held switches though nobody said so.
     SwitchUnasked,
+    /// The target hands the last byte to its QEMU before the rails are closed.
+    RailsOpen,
+    /// What follows the pages reaches the target's QEMU though the agent that received the pages is gone.
+    ReceiverForgotten,
 }

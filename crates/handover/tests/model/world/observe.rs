@@ -29,6 +29,10 @@ impl World {
         self.rolled_back
     }
 
+    pub fn is_written_late(&self) -> bool {
+        self.written_late
+    }
+
     pub fn keeps_its_word(&self) -> bool {
         !self.broke_word
     }

@@ -25,8 +25,8 @@ impl World {
                 unwritten.then(|| self.tell_target(TargetInput::Written(TargetRecord::Run)))?
             }
             Error::SwitchUnasked => self.tell_source(SourceInput::Switch),
-            // This error acts at the crash.
-            Error::TargetForgets => None,
+            // These errors act at the crash, and when the last byte arrives.
+            Error::TargetForgets | Error::RailsOpen | Error::ReceiverForgotten => None,
         }
     }
 }

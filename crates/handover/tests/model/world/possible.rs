@@ -100,6 +100,9 @@ impl World {
         steps.push(Step::NextMigration);
         steps.extend((budget.failures[0] > 0).then_some(Step::Halts));
         steps.extend([Step::MigrationGoesOn, Step::MigrationFails, Step::Loaded, Step::IncomingFails]);
+        if budget.rails {
+            steps.extend([Step::LateWrite, Step::RailsEnd]);
+        }
         for (end, on) in [(S, self.source_on), (T, self.target_on)] {
             let i = end as usize;
             steps.push(Step::Restart(end));

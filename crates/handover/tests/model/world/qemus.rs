@@ -2,7 +2,8 @@
 
 use skein_handover::{Outcome, SourceGuest, SourceOrder, TargetGuest, TargetInput, TargetOrder};
 
-use super::state::{SourceQemu, TargetQemu, World};
+use super::faults::Error;
+use super::state::{Rails, SourceQemu, TargetQemu, World};
 use super::step::End::{self, Source as S, Target as T};
 
 impl World {
@@ -85,8 +86,12 @@ impl World {
         match order {
             TargetOrder::Start => {
                 // A VM that is there already is not started.
+                let begins = self.target_qemu == TargetQemu::Absent && !self.moved_in;
+                if begins && self.budget.rails {
+                    self.rails = Rails::Open;
+                }
                 self.target_qemu = match self.target_qemu {
-                    TargetQemu::Absent if !self.moved_in => TargetQemu::Waiting,
+                    TargetQemu::Absent if begins => TargetQemu::Waiting,
                     TargetQemu::Absent => TargetQemu::Gone,
                     there => there,
                 };
@@ -100,6 +105,17 @@ impl World {
                     self.target_qemu = TargetQemu::Gone;
                 }
             }
+        }
+        Some(())
+    }
+
+    /// Closes the rails, before the last byte reaches QEMU. `None`: what receives pages is gone, and the rest of the
+    /// stream with that.
+    pub(super) fn fence(&mut self) -> Option<()> {
+        match self.rails {
+            Rails::Left | Rails::Ended if self.error != Some(Error::ReceiverForgotten) => return None,
+            Rails::Open if self.error != Some(Error::RailsOpen) => self.rails = Rails::Closed,
+            _ => {}
         }
         Some(())
     }

@@ -52,6 +52,19 @@ pub(super) enum TargetQemu {
     Gone,
 }
 
+/// The rails by which NICs of the source's host write the guest's RAM at the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Rails {
+    /// There are none, or they are closed.
+    Closed,
+    /// The target's agent has them, and receives pages.
+    Open,
+    /// The agent is gone, and with it what receives pages. Processes of rails may live on for a while.
+    Left,
+    /// These are gone, too.
+    Ended,
+}
+
 /// The state of the whole model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct World {
@@ -91,6 +104,9 @@ pub struct World {
     pub(super) all_sent: bool,
     /// Whether the source's end of the migration stream is closed.
     pub(super) stream_broken: bool,
+    pub(super) rails: Rails,
+    /// Whether a NIC wrote into the guest's RAM when that was whole.
+    pub(super) written_late: bool,
     /// Whether the source ran after `all_sent`: what the target has is stale then.
     pub(super) image_stale: bool,
     pub(super) target_ran: bool,
@@ -136,6 +152,8 @@ impl World {
             reports: 0,
             all_sent: false,
             stream_broken: false,
+            rails: Rails::Closed,
+            written_late: false,
             image_stale: false,
             target_ran: false,
             rolled_back: false,

@@ -62,6 +62,10 @@ pub enum Step {
     MigrationFails,
     /// The last byte arrives at the target.
     Loaded,
+    /// A write that a NIC began some time ago arrives.
+    LateWrite,
+    /// Processes of rails end, whose agent is gone.
+    RailsEnd,
     IncomingFails,
     QemuEnds(End),
     /// The guest that was kept is migrated again, and the whole of it is copied.

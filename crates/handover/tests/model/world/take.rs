@@ -6,7 +6,7 @@ use skein_handover::{
 };
 
 use super::faults::Budget;
-use super::state::{Agent, SourceQemu, TargetQemu, World};
+use super::state::{Agent, Rails, SourceQemu, TargetQemu, World};
 use super::step::{
     End::{self, Source as S, Target as T},
     Step,
@@ -88,7 +88,16 @@ impl World {
             Step::MigrationFails => self.migration_fails()?,
             Step::Loaded => {
                 (self.all_sent && self.target_qemu == TargetQemu::Waiting).then_some(())?;
+                self.fence()?;
                 self.target_qemu = TargetQemu::Loaded;
+            }
+            Step::LateWrite => {
+                matches!(self.rails, Rails::Open | Rails::Left).then_some(())?;
+                self.written_late |= matches!(self.target_qemu, TargetQemu::Loaded | TargetQemu::Running);
+            }
+            Step::RailsEnd => {
+                (self.rails == Rails::Left).then_some(())?;
+                self.rails = Rails::Ended;
             }
             Step::IncomingFails => self.incoming_fails()?,
             Step::NextMigration => self.migrate_again()?,
