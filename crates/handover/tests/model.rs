@@ -4,8 +4,8 @@
 //! step and starts again from its disk; the two QEMUs, with what they do by themselves (a failed migration resumes the
 //! guest) and what kills them; a network that delivers whatever was ever sent at any time, any number of times, in any
 //! order, or never; hosts that go off and come back with their disk and without their QEMU; people who cancel, who have
-//! a guest switch that is held, and who vouch for a host that is off; NICs that write the guest's RAM at the target, and
-//! whose writes arrive whenever they like (`Budget::rails`). Whatever a state machine wants may be done at
+//! a guest switch that is held, and who vouch for a host that is off; NICs that write the guest's RAM at the target,
+//! and whose writes arrive whenever they like (`Budget::rails`). Whatever a state machine wants may be done at
 //! once, late, or never; waits may end as soon as they are wanted. See `model/world/step.rs` for each step, and
 //! `model/fair.rs` for what must follow once no more goes wrong.
 //!

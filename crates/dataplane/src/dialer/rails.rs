@@ -14,11 +14,11 @@ const BYTES_MIN: u64 = 1 << 20;
 impl Dialer {
     /// Returns whether a path is to get a connection over RDMA: not for a while after that came to nothing.
     pub(super) fn may_have_rail(&self, pair: &Pair, state: &PathState) -> bool {
+        let Some(rails) = &self.host.rails else { return false };
         let nic = &pair.local.nic;
-        let rails = self.host.rails.as_ref();
-        rails.is_some_and(|rails| !rails.bars(nic, &|| self.host.nics.has_rdma(nic)))
-            && state.no_rail_at.is_none_or(|at| at.elapsed() >= FAILED_TIME)
+        state.no_rail_at.is_none_or(|at| at.elapsed() >= FAILED_TIME)
             && self.live.carried_bytes() >= BYTES_MIN
+            && !rails.bars(nic, &|| self.host.nics.has_rdma(nic))
     }
 
     /// Opens a connection for data over RDMA, beside those that the path has.
