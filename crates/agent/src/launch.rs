@@ -263,8 +263,8 @@ pub(crate) fn tap_name(nic: &definition::Nic) -> String {
 const NEEDS_SHARED_MEMORY: [&str; 5] = ["vhost-user", "vfio-user", "x-pci-proxy-dev", "blob=on", "blob=true"];
 
 /// Returns what holds a guest's RAM: memory of QEMU's own, which is as fast as the host allows and takes nothing for
-/// what nobody touched; or shared memory, where somebody else needs that. `shares_ram`: this host gives
-/// all guests such.
+/// what nobody touched; or shared memory, where somebody else needs that. `shares_ram`: this host gives all
+/// guests such.
 pub(crate) fn memory_backend(definition: &Definition, shares_ram: bool) -> MemoryBackend {
     let is_needed = |arg: &String| NEEDS_SHARED_MEMORY.iter().any(|word| arg.contains(word));
     let is_shared = definition.shared_memory || definition.hugepages.is_some() || shares_ram;

@@ -490,11 +490,18 @@ impl RunningSession {
 
     /// Drops a connection that is of no use any more. The connection's threads end.
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: ConnectionEnd) {
+        let mut state = self.lock();
+        if how == ConnectionEnd::Failed && state.core.ended().is_none() {
+            let failed = state.connections.get(&id).filter(|handle| handle.over_rdma).map(|handle| handle.path);
+            state.rails_failed.extend(failed);
+        }
+        drop(state);
+        self.remove_connection(id, how);
+    }
+
+    fn remove_connection(&self, id: ConnectionId, how: ConnectionEnd) {
         self.with(|state, now| {
             if let Some(handle) = state.connections.remove(&id) {
-                if handle.over_rdma && how == ConnectionEnd::Failed && state.core.ended().is_none() {
-                    state.rails_failed.insert(handle.path);
-                }
                 handle.shutdown.close();
                 handle.sender.wake.notify_all();
                 state.core.connection_down(now, id, how);
@@ -556,8 +563,7 @@ impl RunningSession {
         };
         for id in connections.skip(number) {
             debug!(session = %self.id, connection = id.0, "dropped: its path is to have fewer");
-            self.drop_connection(id, ConnectionEnd::Failed);
-            self.take_rail_failure(path);
+            self.remove_connection(id, ConnectionEnd::Failed);
         }
     }
 

@@ -154,12 +154,7 @@ impl Agents {
         command.arg("--hosts").arg(self.directory.path().join("hosts.toml"));
         // As many migrations at once as a stage may have guests.
         command.args(["--incoming", "16", "--outgoing", "16"]);
-        match self.data {
-            AgentData::Tls => {}
-            AgentData::Plain => drop(command.args(["--plain-data", "--allow-plain-data"])),
-            AgentData::Rdma(provider) => drop(command.args(["--rdma", provider, "--rdma-plaintext", "allow"])),
-            AgentData::RdmaSealed(provider) => drop(command.args(["--rdma", provider])),
-        }
+        command.args(self.data.arguments());
         let mut process = Process::start(command, &own.join("agent.log")).map_err(CarryError::from)?;
         self.group.as_ref().map_or(Ok(()), |group| group.add(process.pid()))?;
         process.wait_ready(READY_DEADLINE).map_err(CarryError::from)?;
@@ -337,7 +332,7 @@ impl Agents {
         let request = Request::Migrate { vm: vm.into(), to: HOSTS[1 - host].into(), options, detach: false };
         let mut conversation = self.client(host).ask(&request)?;
         let mut cancelled: Option<Instant> = None;
-        let mut lacks_rdma = matches!(self.data, AgentData::Rdma(_) | AgentData::RdmaSealed(_));
+        let mut lacks_rdma = self.data.is_rdma();
         loop {
             let reply = conversation.next(Duration::from_millis(100))?;
             if let Some(Reply::Progress(progress)) = &reply {

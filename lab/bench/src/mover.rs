@@ -88,8 +88,25 @@ pub enum AgentData {
     RdmaSealed(&'static str),
 }
 
+impl AgentData {
+    /// Returns whether data is to go over RDMA.
+    pub fn is_rdma(self) -> bool {
+        matches!(self, AgentData::Rdma(_) | AgentData::RdmaSealed(_))
+    }
+
+    /// Returns the arguments with which an agent is started.
+    pub fn arguments(self) -> Vec<&'static str> {
+        match self {
+            AgentData::Tls => Vec::new(),
+            AgentData::Plain => vec!["--plain-data", "--allow-plain-data"],
+            AgentData::Rdma(provider) => vec!["--rdma", provider, "--rdma-plaintext", "allow"],
+            AgentData::RdmaSealed(provider) => vec!["--rdma", provider],
+        }
+    }
+}
+
 /// The providers of libfabric's that need no device: over TCP, and in memory that processes share.
-const RDMA_OVER_TCP: &str = "tcp;ofi_rxm";
+pub(crate) const RDMA_OVER_TCP: &str = "tcp;ofi_rxm";
 const SHARED_MEMORY: &str = "shm";
 
 /// What carries data between the two QEMUs.
@@ -345,8 +362,7 @@ mod tests {
             assert_eq!(memory == MemoryBackend::Anonymous, mover.name().ends_with("anonymous"));
             if let Carrier::Agents { data, transport } = mover.carrier() {
                 assert_eq!(data == AgentData::Plain, mover.name().ends_with("plain"));
-                let is_rdma = matches!(data, AgentData::Rdma(_) | AgentData::RdmaSealed(_));
-                assert!(transport == Transport::Auto || is_rdma || mover.name().contains(transport.name()));
+                assert!(transport == Transport::Auto || data.is_rdma() || mover.name().contains(transport.name()));
             }
             // QEMU refuses these two together.
             assert!(tuning.multifd.is_none() || tuning.xbzrle_cache.is_none());

@@ -13,9 +13,8 @@ use skein_units::measured;
 
 use super::options::{ClusterOptions, rounds};
 use super::rails_figure::{Clustering, ReadWrite, SIZES};
-use crate::error::BenchError;
+use crate::{error::BenchError, mover::RDMA_OVER_TCP};
 
-const PROVIDER: &str = "tcp;ofi_rxm";
 const PAGE_BYTES: usize = 4096;
 /// How many pages are gathered, as many as QEMU sends at once.
 const GATHERED: usize = 64;
@@ -38,7 +37,7 @@ struct End {
 
 impl End {
     fn open(rails: &HostRails) -> Result<End, FabricError> {
-        let none = || FabricError::NoLibrary(format!("{PROVIDER} has no rail on the loopback address"));
+        let none = || FabricError::NoLibrary(format!("{RDMA_OVER_TCP} has no rail on the loopback address"));
         let endpoint = rails.endpoint([127, 0, 0, 1].into())?.ok_or_else(none)?;
         let (mut slots, at) = Slot::register(&*endpoint, 1, MEMORY_BYTES, Access::Remote, 1)?;
         let mut memory = slots.remove(0);
@@ -63,7 +62,7 @@ struct Pair {
 impl Pair {
     fn open(options: &ClusterOptions) -> Result<Pair, FabricError> {
         let words = vec![options.skein.clone().into(), "serve-rail".into()];
-        let rails = HostRails::of_providers(words, vec![PROVIDER.into()]);
+        let rails = HostRails::of_providers(words, vec![RDMA_OVER_TCP.into()]);
         let (here, there) = (End::open(&rails)?, End::open(&rails)?);
         here.endpoint.connect(there.endpoint.name())?;
         there.endpoint.connect(here.endpoint.name())?;
@@ -80,7 +79,7 @@ impl Pair {
     ) -> Result<f64, FabricError> {
         let most = OPERATIONS.min(UNDER_WAY_BYTES / bytes).max(2);
         let (mut begun, mut done, mut completions) = (0, 0, Vec::new());
-        let (started, mut counted) = (Instant::now(), None);
+        let (started, mut counted) = (Instant::now(), None::<(Instant, usize)>);
         loop {
             while begun - done < most && begin(self, begun)? == Begun::Yes {
                 begun += 1;
@@ -100,13 +99,13 @@ impl Pair {
                 done += 1;
             }
             let now = Instant::now();
-            let (since, before) = *counted.get_or_insert((started, 0));
-            if since == started && now - started >= MEASURED {
-                counted = Some((now, done));
-            } else if since != started && now - since >= MEASURED {
-                let rate = (done - before) as f64 * bytes as f64 / (now - since).as_secs_f64();
-                self.drain(begun - done)?;
-                return Ok(rate);
+            match counted {
+                None if now - started >= MEASURED => counted = Some((now, done)),
+                Some((since, before)) if now - since >= MEASURED => {
+                    self.drain(begun - done)?;
+                    return Ok((done - before) as f64 * bytes as f64 / (now - since).as_secs_f64());
+                }
+                _ => {}
             }
         }
     }
@@ -114,7 +113,10 @@ impl Pair {
     /// Waits for what is under way.
     fn drain(&mut self, mut left: usize) -> Result<(), FabricError> {
         let (since, mut completions) = (Instant::now(), Vec::new());
-        while left > 0 && since.elapsed() < PATIENCE {
+        while left > 0 {
+            if since.elapsed() >= PATIENCE {
+                return Err(FabricError::Misbehaves(format!("{left} operations are not done")));
+            }
             self.here.endpoint.poll(&mut completions)?;
             self.there.endpoint.poll(&mut completions)?;
             left = left.saturating_sub(completions.len());
