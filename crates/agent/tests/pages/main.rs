@@ -285,7 +285,7 @@ fn carry_over(
                 let socket = accept(&listener, &pages);
                 scope.spawn(move || {
                     let Some(mut socket) = socket else { return Vec::new() };
-                    socket.set_read_timeout(Some(20 * SECOND)).unwrap();
+                    socket.set_read_timeout(Some(120 * SECOND)).unwrap();
                     let mut got = Vec::new();
                     let _ = socket.read_to_end(&mut got);
                     got
