@@ -2,7 +2,7 @@
 //!
 //! - [`Endpoint`] is what all that moves bytes knows: registered memory, messages, writes with immediate data, reads,
 //!   completions.
-//! - [`RailProcess`] is an endpoint of libfabric's, which a process of its own serves ([`serve_rail`]).
+//! - [`RailProcess`] serves endpoints of libfabric's, in a process of its own ([`serve_rail`]).
 //! - [`Rails`] is which of a host's addresses have a rail.
 //! - [`Slot`] is a part of registered memory, [`Buffer`] memory to register, [`SharedMemory`] whatever can be.
 //!

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::process::ProcessEndpoint;
 use crate::{
-    Access, Begun, Buffer, Completion, Endpoint, FabricError, HostRails, RailProcess, Rails, Region, RemoteMemory,
-    Slice, test_process,
+    Access, Begun, Buffer, Completion, FabricError, HostRails, RailProcess, Rails, Region, RemoteMemory,
+    SharedEndpoint, Slice, test_process,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,17 +32,23 @@ fn words() -> Vec<OsString> {
 }
 
 struct End {
-    endpoint: RailProcess,
+    process: Arc<RailProcess>,
+    endpoint: SharedEndpoint,
     buffer: Buffer,
     region: Arc<dyn Region>,
 }
 
 impl End {
     fn new(provider: &str, key: u64) -> End {
-        let endpoint = RailProcess::start(&words(), &[provider.to_owned()], HERE).unwrap().unwrap();
+        End::of(RailProcess::start(&words()).unwrap(), provider, key)
+    }
+
+    fn of(process: Arc<RailProcess>, provider: &str, key: u64) -> End {
+        let endpoint = ProcessEndpoint::open(&process, &[provider.to_owned()], HERE).unwrap().unwrap();
+        let endpoint: SharedEndpoint = Arc::new(endpoint);
         let buffer = Buffer::new(2 * SLOT).unwrap();
         let region = endpoint.register(buffer.memory(), Access::Remote, key).unwrap();
-        End { endpoint, buffer, region }
+        End { process, endpoint, buffer, region }
     }
 
     fn slice(&self, range: std::ops::Range<usize>) -> Slice {
@@ -62,7 +69,7 @@ impl End {
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(self.endpoint.process().try_into().unwrap())
+        Pid::from_raw(self.process.id().try_into().unwrap())
     }
 }
 
@@ -208,6 +215,48 @@ fn nothing_is_written_once_an_endpoint_is_closed() {
         b.with(0..SLOT, |bytes| assert!(*bytes == then[..], "hung: {is_hung}"));
         assert!(b.endpoint.register(b.buffer.memory(), Access::Local, 9).is_err());
     }
+}
+
+/// Migrations have endpoints of their own in the process of a rail: one that is closed or dropped leaves the others be.
+#[test]
+fn endpoints_of_one_process_do_not_depend_on_each_other() {
+    let provider = PROVIDERS[0];
+    let process = RailProcess::start(&words()).unwrap();
+    let ends: Vec<End> = (0..3).map(|nth| End::of(process.clone(), provider, 20 + nth)).collect();
+    let peer = End::new(provider, 30);
+    ends.iter().for_each(|end| end.endpoint.connect(peer.endpoint.name()).unwrap());
+    peer.with(0..SLOT, |bytes| bytes.fill(7));
+    let mut ends = ends.into_iter();
+    ends.next().unwrap().endpoint.close().unwrap();
+    drop(ends.next());
+    let left = ends.next().unwrap();
+    let read = || left.endpoint.read(&left.slice(0..SLOT), remote(&peer, 0), 1).unwrap();
+    assert_eq!(complete(&left, &peer, (1, 0), read).0, [Completion::Done { token: 1 }]);
+    left.with(0..SLOT, |bytes| assert!(bytes.iter().all(|byte| *byte == 7)));
+}
+
+#[test]
+fn the_process_of_a_rail_is_kept_and_another_takes_its_place_when_it_dies() {
+    let mark = "kept";
+    let words = test_process::words(module_path!(), mark);
+    let rails = HostRails::of_providers(words, vec![PROVIDERS[0].to_owned()]);
+    let open = || rails.endpoint(HERE).unwrap().unwrap();
+    let first = open();
+    let [process] = test_process::rails(mark)[..] else { panic!("a rail has a process") };
+    let second = open();
+    drop(first);
+    drop(second);
+    let third = rails.clone().endpoint(HERE).unwrap().unwrap();
+    assert_eq!(test_process::rails(mark), [process]);
+    kill(Pid::from_raw(process), Signal::SIGKILL).unwrap();
+    let since = Instant::now();
+    while third.poll(&mut Vec::new()).is_ok() {
+        assert!(since.elapsed() < PATIENCE);
+        third.wait(Duration::from_millis(10));
+    }
+    let _fourth = open();
+    let others: Vec<i32> = test_process::rails(mark).into_iter().filter(|other| *other != process).collect();
+    assert_eq!(others.len(), 1);
 }
 
 #[test]

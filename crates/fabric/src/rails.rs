@@ -1,12 +1,15 @@
 //! Is the rails of a host: which of its addresses have an RDMA device.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::fabric::{FabricError, SharedEndpoint};
-use crate::process::RailProcess;
+use crate::process::{ProcessEndpoint, RailProcess};
 
 /// The rails of a host.
 pub trait Rails: fmt::Debug + Send + Sync {
@@ -36,8 +39,9 @@ pub fn rail_of(rails: &dyn Rails, at: IpAddr) -> Result<Option<String>, String> 
     }))
 }
 
-/// The rails of the host that this program runs on, by libfabric, each endpoint in a process of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The rails of the host that this program runs on, by libfabric, each in a process of its own. Clones have the same
+/// processes.
+#[derive(Clone)]
 pub struct HostRails {
     /// A program that calls [`crate::serve_rail`], and its arguments.
     words: Vec<OsString>,
@@ -47,6 +51,8 @@ pub struct HostRails {
     /// The NICs that are not to be used.
     barred: Vec<String>,
     allows_plaintext: bool,
+    /// The processes, by the addresses of their rails. Each is kept for the next endpoint.
+    processes: Arc<Mutex<BTreeMap<IpAddr, Arc<RailProcess>>>>,
 }
 
 impl HostRails {
@@ -55,19 +61,15 @@ impl HostRails {
 
     /// Returns the rails of RDMA devices. `words` are a program that calls [`crate::serve_rail`], and its arguments.
     pub fn of_devices(words: Vec<OsString>) -> HostRails {
-        HostRails {
-            words,
-            providers: HostRails::PROVIDERS.map(str::to_owned).into(),
-            needs_device: true,
-            barred: Vec::new(),
-            allows_plaintext: false,
-        }
+        let providers = HostRails::PROVIDERS.map(str::to_owned).into();
+        HostRails { needs_device: true, ..HostRails::of_providers(words, providers) }
     }
 
     /// Returns the rails of these providers, which libfabric names, the best first. `words` as for
     /// [`Self::of_devices`].
     pub fn of_providers(words: Vec<OsString>, providers: Vec<String>) -> HostRails {
-        HostRails { words, providers, needs_device: false, barred: Vec::new(), allows_plaintext: false }
+        let (barred, processes) = (Vec::new(), Arc::default());
+        HostRails { words, providers, needs_device: false, barred, allows_plaintext: false, processes }
     }
 
     /// Returns the rails of a fabric that is trusted: guests' memory may go without protection.
@@ -81,10 +83,28 @@ impl HostRails {
     }
 }
 
+impl fmt::Debug for HostRails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HostRails").field(&self.providers).finish()
+    }
+}
+
 impl Rails for HostRails {
     fn endpoint(&self, at: IpAddr) -> Result<Option<SharedEndpoint>, FabricError> {
-        let process = RailProcess::start(&self.words, &self.providers, at)?;
-        Ok(process.map(|process| Arc::new(process) as SharedEndpoint))
+        let kept = self.processes.lock().get(&at).cloned();
+        let opened = match kept.map(|process| ProcessEndpoint::open(&process, &self.providers, at)) {
+            // One that has died or hangs is replaced.
+            None | Some(Err(FabricError::Process(_))) => {
+                let process = RailProcess::start(&self.words)?;
+                let opened = ProcessEndpoint::open(&process, &self.providers, at)?;
+                if opened.is_some() {
+                    self.processes.lock().insert(at, process);
+                }
+                opened
+            }
+            Some(opened) => opened?,
+        };
+        Ok(opened.map(|endpoint| Arc::new(endpoint) as SharedEndpoint))
     }
 
     fn allows_plaintext(&self) -> bool {

@@ -146,10 +146,10 @@ pub enum PageMessage {
         /// The regions that differ.
         regions: Vec<RegionId>,
     },
-    /// The source says by which rails it would write the guest's RAM. From then on it asks with
-    /// [`PageMessage::AskRails`].
+    /// The source says by which rails it would write the guest's RAM: again, whenever it has others. From then on it
+    /// asks with [`PageMessage::AskRails`].
     Rails {
-        /// The rails, each known by its place in this list.
+        /// The rails. Each is known by its place in the list of all that were offered.
         rails: Vec<OfferedRail>,
         /// How many pages a slice has at most: a block begins with one, and each but the last is whole.
         slice_pages: u32,
@@ -166,8 +166,8 @@ pub enum PageMessage {
         refused: Vec<(u8, String)>,
         /// Slices that may be written from now on.
         slices: Vec<WritableSlice>,
-        /// Whether nothing more comes.
-        is_last: bool,
+        /// Of how many offers, [`PageMessage::Rails`], nothing more comes.
+        done: u32,
     },
     /// The source gives a rail up. What was begun to be written by it may still arrive, so the target closes the rail,
     /// and answers with [`PageMessage::Fenced`].
@@ -184,7 +184,7 @@ pub enum PageMessage {
 
 /// Bounds the rails of a migration.
 pub const RAILS_MAX: usize = 16;
-/// Bounds the slices of a migration's RAM: the keys of so many fit into some messages.
+/// Bounds the slices of a migration's RAM in an offer of rails: the keys of so many fit into some messages.
 pub const SLICES_MAX: usize = 4096;
 /// Bounds the slices in one [`PageMessage::RailNews`].
 pub const SLICES_PER_MESSAGE_MAX: usize = 1024;

@@ -25,12 +25,11 @@ fn world_with_rails(mark: &str) -> World {
     World { rails: Some(rails), ..World::new() }
 }
 
-/// Has QEMU write slowly until a rail writes: the source asks for news as pages come. The longer rails take to be ready,
-/// the slower QEMU writes, so that a busy machine has half a minute before the pages run out.
+/// Has QEMU write slowly until a rail writes, once a session has carried enough for rails: the source asks for news as
+/// pages come. The longer rails take to be ready, the slower QEMU writes.
 fn pace(source: &SourcePages, nth: usize) {
-    if nth > 0 && source.counts().written_pages == 0 {
-        thread::sleep((nth as u32 * SECOND / 2).min(3 * SECOND));
-        eprintln!("{:?} {nth} {}", std::time::SystemTime::now(), source.counts().written_pages);
+    if nth > 4 && source.counts().written_pages == 0 {
+        thread::sleep((nth as u32 * SECOND / 10).min(3 * SECOND));
     }
 }
 

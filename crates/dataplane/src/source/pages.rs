@@ -405,8 +405,8 @@ impl SourcePages {
                     PageRoute::Direct(Arc::new(chosen))
                 });
             }
-            PageMessage::RailNews { opened, refused, slices, is_last } => {
-                self.rails.hear(paths, opened, refused, slices, is_last);
+            PageMessage::RailNews { opened, refused, slices, done } => {
+                self.rails.hear(paths, opened, refused, slices, done);
             }
             PageMessage::Fenced { rail } => self.rails.fenced(rail),
             PageMessage::Doubt => {

@@ -14,7 +14,7 @@
 //!
 //! Each rail has a thread. None waits for anything but its rail.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
@@ -37,9 +37,8 @@ const RUN_PAGES_MIN: usize = 16;
 const SLICE_PAGES_MIN: u64 = 4096;
 /// How many batches a rail has under way at most.
 const SLOTS: usize = 32;
-/// How long a session that has just begun has for its first connections over RDMA, and how often that is looked at.
-const CONNECT_TIME: Duration = Duration::from_secs(10);
-const CONNECT_CHECK: Duration = Duration::from_millis(20);
+/// How often is looked for paths that have come to RDMA: each does so once its session has carried something.
+const PATHS_CHECK: Duration = Duration::from_millis(20);
 /// How often the target is asked for news.
 const ASK_PERIOD: Duration = Duration::from_millis(10);
 /// How long a rail's thread waits before it tries again what the endpoint did not take, and at most without a word.
@@ -61,13 +60,14 @@ pub(crate) struct RailWrites {
 #[derive(Default)]
 struct State {
     /// What is to be said next, unasked.
-    offer: Option<PageMessage>,
+    offers: VecDeque<PageMessage>,
+    /// How many offers were made, and of how many the target has told everything.
+    offered: u32,
+    told: u32,
     rails: Vec<RailState>,
     slice_pages: u32,
     /// Where rails may write: by block and slice, of each rail.
     slices: BTreeMap<(u16, u32), BTreeMap<usize, RemoteMemory>>,
-    /// Whether the target has told everything.
-    is_told: bool,
     asked: Option<Instant>,
     /// The pages that are being written.
     under_way: HashSet<(u16, u32)>,
@@ -142,38 +142,36 @@ pub(super) enum Fencing {
 }
 
 impl RailWrites {
-    /// Opens the rails of paths in the background, and prepares the offer to the target. `rams` are the blocks' RAM at
-    /// the source, by number.
+    /// Opens the rails of paths in the background as these come to RDMA, until the migration is over, and prepares the
+    /// offers to the target. `rams` are the blocks' RAM at the source, by number.
     pub(super) fn open(self: &Arc<Self>, paths: Arc<dyn RailPaths>, rams: BTreeMap<u16, Arc<dyn Ram>>) {
         if !paths.may_write() || rams.is_empty() {
             return;
         }
         let rails = self.clone();
         let _ = spawn("rails", move || {
-            let deadline = Instant::now() + CONNECT_TIME;
-            let mut numbers = paths.writable();
-            while numbers.is_empty() && Instant::now() < deadline && !rails.state.lock().is_over {
-                thread::sleep(CONNECT_CHECK);
-                numbers = paths.writable();
+            let (mut tried, mut slices) = (BTreeSet::new(), None);
+            while tried.len() < RAILS_MAX && !rails.state.lock().is_over {
+                let new = paths.writable().into_iter().find(|path| tried.insert(*path));
+                let Some(path) = new else {
+                    thread::sleep(PATHS_CHECK);
+                    continue;
+                };
+                if let Some((offered, opened)) = open(&*paths, path) {
+                    let Some(slices) = slices.get_or_insert_with(|| slices_with_data(&rams)) else { return };
+                    rails.offer(offered, opened, slices);
+                }
             }
-            let (offered, opened) = numbers.into_iter().take(RAILS_MAX).filter_map(|path| open(&*paths, path)).unzip();
-            rails.offer(offered, opened, &rams);
         });
     }
 
-    fn offer(&self, offered: Vec<OfferedRail>, opened: Vec<RailState>, rams: &BTreeMap<u16, Arc<dyn Ram>>) {
-        let pages = |ram: &Arc<dyn Ram>| ram.bytes() / PAGE_BYTES as u64;
-        let all: u64 = rams.values().map(pages).sum();
-        let slice_pages = all.div_ceil(SLICES_MAX as u64 / 2).next_multiple_of(SLICE_PAGES_MIN).max(SLICE_PAGES_MIN);
-        let Ok(slice_pages) = u32::try_from(slice_pages) else { return };
-        let slices = rams.iter().map(|(block, ram)| {
-            let slices = 0..pages(ram).div_ceil(slice_pages.into()) as u32;
-            (*block, slices.filter(|slice| has_data(&**ram, *slice, slice_pages)).collect())
-        });
-        let offer = PageMessage::Rails { slice_pages, slices: slices.collect(), rails: offered };
+    fn offer(&self, offered: OfferedRail, opened: RailState, (slice_pages, slices): &(u32, Vec<(u16, Vec<u32>)>)) {
+        let offer = PageMessage::Rails { slice_pages: *slice_pages, slices: slices.clone(), rails: vec![offered] };
         let mut state = self.state.lock();
-        if !state.is_over && !opened.is_empty() {
-            (state.offer, state.rails, state.slice_pages) = (Some(offer), opened, slice_pages);
+        if !state.is_over {
+            state.offers.push_back(offer);
+            state.rails.push(opened);
+            state.slice_pages = *slice_pages;
             self.are_open.store(true, SeqCst);
         }
     }
@@ -190,12 +188,13 @@ impl RailWrites {
             return None;
         }
         let now = Instant::now();
-        if let Some(offer) = state.offer.take() {
+        if let Some(offer) = state.offers.pop_front() {
             state.asked = Some(now);
+            state.offered += 1;
             return Some(offer);
         }
         let is_due = state.asked.is_some_and(|asked| now - asked >= ASK_PERIOD);
-        (is_due && !state.is_told).then(|| {
+        (is_due && state.told < state.offered).then(|| {
             state.asked = Some(now);
             PageMessage::AskRails
         })
@@ -208,10 +207,10 @@ impl RailWrites {
         opened: Vec<(u8, Vec<u8>)>,
         refused: Vec<(u8, String)>,
         slices: Vec<WritableSlice>,
-        is_last: bool,
+        done: u32,
     ) {
         let mut state = self.state.lock();
-        state.is_told |= is_last;
+        state.told = done;
         for (rail, why) in refused {
             info!("the guest's RAM is not written by rail {rail}: {why}");
         }
@@ -425,6 +424,19 @@ fn open(paths: &dyn RailPaths, path: u32) -> Option<(OfferedRail, RailState)> {
     let offered = OfferedRail { path, provider, protocol, name: endpoint.name().to_vec() };
     let status = RailStatus::Opening;
     Some((offered, RailState { path, endpoint, slots: Some(slots), queue: VecDeque::new(), load: 0, status }))
+}
+
+/// Returns how many pages a slice has, and which slices of each block have data. `None`: there are too many pages.
+fn slices_with_data(rams: &BTreeMap<u16, Arc<dyn Ram>>) -> Option<(u32, Vec<(u16, Vec<u32>)>)> {
+    let pages = |ram: &Arc<dyn Ram>| ram.bytes() / PAGE_BYTES as u64;
+    let all: u64 = rams.values().map(pages).sum();
+    let slice_pages = all.div_ceil(SLICES_MAX as u64 / 2).next_multiple_of(SLICE_PAGES_MIN).max(SLICE_PAGES_MIN);
+    let slice_pages = u32::try_from(slice_pages).ok()?;
+    let slices = rams.iter().map(|(block, ram)| {
+        let slices = 0..pages(ram).div_ceil(slice_pages.into()) as u32;
+        (*block, slices.filter(|slice| has_data(&**ram, *slice, slice_pages)).collect())
+    });
+    Some((slice_pages, slices.collect()))
 }
 
 /// Returns whether there is anything but zeros in a slice. What cannot be read may have something.

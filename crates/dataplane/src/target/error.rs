@@ -46,7 +46,7 @@ pub(crate) enum TargetError {
 pub(crate) enum ProtocolError {
     #[error("the source's agent tells of the guest's RAM twice, or of too much")]
     Blocks,
-    #[error("the source's agent offers rails twice, or more than there may be")]
+    #[error("the source's agent offers no rails, or more than there may be")]
     Rails,
     #[error("the source's agent ends before it began")]
     EndBeforeBegin,

@@ -39,8 +39,8 @@ pub(super) struct RailRegions(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Whether the source has offered rails.
-    is_offered: bool,
+    /// How many rails the source has offered.
+    offered: usize,
     /// The rails that are open, by their numbers.
     rails: BTreeMap<u8, OpenRail>,
     news: News,
@@ -59,7 +59,8 @@ struct News {
     opened: Vec<(u8, Vec<u8>)>,
     refused: Vec<(u8, String)>,
     slices: Vec<WritableSlice>,
-    is_done: bool,
+    /// Of how many offers nothing more comes.
+    done: u32,
 }
 
 /// What the source offers.
@@ -73,7 +74,7 @@ impl RailRegions {
     /// Opens rails in the background, and registers the guest's RAM for them.
     ///
     /// # Errors
-    /// The source offers twice, or more than there may be.
+    /// The source offers nothing, or more than there may be.
     pub(super) fn open(
         &self,
         offer: Offer,
@@ -82,48 +83,23 @@ impl RailRegions {
     ) -> Result<(), TargetError> {
         let slices: usize = offer.slices.iter().map(|(_, slices)| slices.len()).sum();
         let mut state = self.0.lock();
-        let is_again = std::mem::replace(&mut state.is_offered, true);
-        if state.is_over {
-            state.news.is_done = true;
-            return Ok(());
-        }
-        if is_again || offer.rails.len() > RAILS_MAX || slices > SLICES_MAX || offer.slice_pages == 0 {
+        let first = state.offered;
+        state.offered += offer.rails.len();
+        if offer.rails.is_empty() || state.offered > RAILS_MAX || slices > SLICES_MAX || offer.slice_pages == 0 {
             return Err(ProtocolError::Rails.into());
+        }
+        if state.is_over {
+            state.news.done += 1;
+            return Ok(());
         }
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
         let opened = spawn("rails", move || {
-            let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
-            let paths = paths.filter(|_| has_files).ok_or(if has_files { NOT_HERE } else { NO_FILE });
-            for (number, rail) in (0u8..).zip(&offer.rails) {
-                let opened = match &paths {
-                    Ok(paths) => open(&**paths, rail).map_err(|error| error.to_string()),
-                    Err(why) => Err((*why).to_owned()),
-                };
-                let mut state = state.lock();
-                match opened {
-                    Ok((name, endpoint)) if !state.is_over => {
-                        state.rails.insert(number, OpenRail { endpoint, regions: Vec::new() });
-                        state.news.opened.push((number, name));
-                    }
-                    Ok(_) => {}
-                    Err(why) => state.refuse(number, &why),
-                }
-            }
-            let wanted = offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice)));
-            for (block, slice) in wanted {
-                if state.lock().rails.is_empty() || state.lock().is_over {
-                    break;
-                }
-                match memory(&blocks, block, slice, offer.slice_pages) {
-                    Ok(memory) => register(&state, &memory, block, slice),
-                    Err(why) => debug!("slice {slice} of block {block} is not registered: {why}"),
-                }
-            }
-            state.lock().news.is_done = true;
+            serve(&state, first as u8, &offer, paths, &blocks);
+            state.lock().news.done += 1;
         });
         if opened.is_err() {
-            self.0.lock().news.is_done = true;
+            self.0.lock().news.done += 1;
         }
         Ok(())
     }
@@ -134,7 +110,9 @@ impl RailRegions {
         let news = &mut state.news;
         let slices = news.slices.drain(..news.slices.len().min(SLICES_PER_MESSAGE_MAX)).collect();
         let (opened, refused) = (std::mem::take(&mut news.opened), std::mem::take(&mut news.refused));
-        PageMessage::RailNews { opened, refused, slices, is_last: news.is_done && news.slices.is_empty() }
+        // What has an end is known to have one when the last of it is told.
+        let done = if news.slices.is_empty() { news.done } else { 0 };
+        PageMessage::RailNews { opened, refused, slices, done }
     }
 
     /// Closes a rail: nothing of the source's comes by it any more.
@@ -178,6 +156,39 @@ impl State {
     }
 }
 
+/// Opens the rails of an offer, the first of which has the number `first`, and registers the guest's RAM for them.
+fn serve(state: &Mutex<State>, first: u8, offer: &Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Blocks) {
+    let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
+    let paths = paths.filter(|_| has_files).ok_or(if has_files { NOT_HERE } else { NO_FILE });
+    let mut numbers = Vec::new();
+    for (number, rail) in (first..).zip(&offer.rails) {
+        let opened = match &paths {
+            Ok(paths) => open(&**paths, rail).map_err(|error| error.to_string()),
+            Err(why) => Err((*why).to_owned()),
+        };
+        let mut state = state.lock();
+        match opened {
+            Ok((name, endpoint)) if !state.is_over => {
+                state.rails.insert(number, OpenRail { endpoint, regions: Vec::new() });
+                state.news.opened.push((number, name));
+                numbers.push(number);
+            }
+            Ok(_) => {}
+            Err(why) => state.refuse(number, &why),
+        }
+    }
+    for (block, slice) in offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice))) {
+        let is_open = |state: &State| !state.is_over && numbers.iter().any(|rail| state.rails.contains_key(rail));
+        if !is_open(&state.lock()) {
+            break;
+        }
+        match memory(blocks, block, slice, offer.slice_pages) {
+            Ok(memory) => register(state, &numbers, &memory, block, slice),
+            Err(why) => debug!("slice {slice} of block {block} is not registered: {why}"),
+        }
+    }
+}
+
 /// Closes a rail's endpoint, and lets go of its memory later.
 fn close(rail: OpenRail) -> Result<(), TargetError> {
     rail.endpoint.close().map_err(TargetError::RailOpen)?;
@@ -210,10 +221,12 @@ fn memory(blocks: &Blocks, block: u16, slice: u32, slice_pages: u32) -> Result<S
     SharedMemory::new(Arc::new(file), begin..end).ok_or_else(|| "there is no such slice".into())
 }
 
-/// Registers a slice for each rail that is open. A rail that takes no more writes what it has.
-fn register(state: &Mutex<State>, memory: &SharedMemory, block: u16, slice: u32) {
-    let rails: Vec<(u8, SharedEndpoint)> =
-        state.lock().rails.iter().map(|(rail, open)| (*rail, open.endpoint.clone())).collect();
+/// Registers a slice for each of these rails that is open. A rail that takes no more writes what it has.
+fn register(state: &Mutex<State>, numbers: &[u8], memory: &SharedMemory, block: u16, slice: u32) {
+    let rails: Vec<(u8, SharedEndpoint)> = {
+        let state = state.lock();
+        numbers.iter().filter_map(|rail| Some((*rail, state.rails.get(rail)?.endpoint.clone()))).collect()
+    };
     for (rail, endpoint) in rails {
         let mut key = [0; 8];
         let registered = match aws_lc_rs::rand::fill(&mut key) {

@@ -1,4 +1,4 @@
-//! Is the process of a rail: does what the agent asks for, until the agent is gone.
+//! Is the process of a rail: does what the agent asks for, until the agent is gone. Each endpoint has a thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::exit;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollTimeout;
 use nix::sys::prctl::set_name;
 use nix::sys::resource::{Resource, setrlimit};
 
@@ -39,21 +39,28 @@ pub fn serve_rail() -> io::Result<()> {
     set_name(c"skein-rail")?;
     // A dump would hold guests' memory.
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    let link = io::stdin().as_fd().try_clone_to_owned()?;
-    let watched = link.try_clone()?;
-    thread::Builder::new().name("watch".into()).spawn(move || end_with_agent(&watched))?;
-    match Service::open(Channel::of(link))? {
-        Some(service) => service.run(),
-        None => Ok(()),
+    let channel = Channel::of(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut endpoints = Vec::<JoinHandle<()>>::new();
+    loop {
+        match channel.receive() {
+            Ok(Some((Request::Serve, Some(socket)))) => {
+                endpoints.retain(|endpoint| !endpoint.is_finished());
+                let serve = || drop(Service::open(Channel::of(socket)).map(|service| service.map(Service::run)));
+                endpoints.push(thread::Builder::new().name("endpoint".into()).spawn(serve)?);
+            }
+            Ok(Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
+            Ok(None) => channel.wait(PollTimeout::NONE),
+            // The agent is gone, or needs the rail no more.
+            Err(_) => break,
+        }
     }
-}
-
-/// Ends the process when the agent is gone, whatever the library does.
-fn end_with_agent(link: &OwnedFd) {
-    // No event but the other end's end is waited for; a signal may come between.
-    while poll(&mut [PollFd::new(link.as_fd(), PollFlags::empty())], PollTimeout::NONE).is_err() {}
-    thread::sleep(END_TIME);
-    exit(1);
+    // Whatever the library does, the process ends.
+    thread::spawn(|| {
+        thread::sleep(END_TIME);
+        exit(1);
+    });
+    endpoints.into_iter().for_each(|endpoint| drop(endpoint.join()));
+    Ok(())
 }
 
 /// Operations that could not be begun yet: receives, and the others.
@@ -63,8 +70,8 @@ struct ToBegin {
     others: VecDeque<(Operation, RailSlice, u64)>,
 }
 
+/// An endpoint, and what its agent asks of that.
 struct Service {
-    channel: Channel,
     /// `None`: closed.
     endpoint: Option<RailEndpoint>,
     regions: BTreeMap<u32, Rc<RailRegion>>,
@@ -73,6 +80,8 @@ struct Service {
     untold: VecDeque<Word>,
     /// Whether no completions are taken any more.
     is_resting: bool,
+    /// Ends after all else: the agent takes that for the end of the endpoint.
+    channel: Channel,
 }
 
 impl Service {
@@ -82,7 +91,7 @@ impl Service {
             match channel.receive()? {
                 Some((Request::Open { providers, at }, _)) => break (providers, at),
                 Some(_) => return Err(io::ErrorKind::InvalidData.into()),
-                None => wait_for(&channel),
+                None => channel.wait(PollTimeout::NONE),
             }
         };
         let (endpoint, reply) = match open(&providers, at) {
@@ -95,12 +104,12 @@ impl Service {
         };
         channel.send(&Word::Reply(reply), None)?;
         let service = |endpoint| Service {
-            channel,
             endpoint: Some(endpoint),
             regions: BTreeMap::new(),
             to_begin: ToBegin::default(),
             untold: VecDeque::new(),
             is_resting: false,
+            channel,
         };
         Ok(endpoint.map(service))
     }
@@ -135,7 +144,7 @@ impl Service {
                 Some(endpoint) if !self.is_resting => {
                     endpoint.wait(self.channel.as_fd(), if has_begun_all { IDLE_WAIT } else { RETRY_WAIT });
                 }
-                _ => wait_for(&self.channel),
+                _ => self.channel.wait(PollTimeout::NONE),
             }
         }
     }
@@ -160,7 +169,7 @@ impl Service {
     fn take(&mut self, request: Request, file: Option<OwnedFd>) -> io::Result<()> {
         let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
         let reply = match request {
-            Request::Open { .. } => return Err(nonsense()),
+            Request::Open { .. } | Request::Serve => return Err(nonsense()),
             Request::Forget { region } => {
                 self.regions.remove(&region);
                 return Ok(());
@@ -252,11 +261,6 @@ impl ToBegin {
             self.others.pop_front();
         }
     }
-}
-
-/// Waits until the agent says something.
-fn wait_for(channel: &Channel) {
-    let _ = poll(&mut [PollFd::new(channel.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
 }
 
 /// Opens the rail at an address, of the first provider that has one there.

@@ -1,10 +1,13 @@
-//! Is what an agent and the process of a rail say to each other: packets of a unix socket, some with a descriptor.
+//! Is what an agent and the process of a rail say to each other: packets of unix sockets, some with a descriptor. The
+//! process has a socket at its standard input, by which it gets one for each endpoint.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::cmsg_space;
 use rustix::io::Errno;
 use rustix::net::{
@@ -24,7 +27,9 @@ pub(super) const COMPLETIONS_MAX: usize = 16;
 /// What the agent asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Opens the rail at an address, of the first provider that has one there. The first request.
+    /// Serves an endpoint at the socket that comes along: all that is asked at the process's own socket.
+    Serve,
+    /// Opens the rail at an address, of the first provider that has one there. The first request of an endpoint.
     Open { providers: Vec<String>, at: IpAddr },
     /// Names the peer.
     Connect { name: Vec<u8> },
@@ -54,7 +59,7 @@ pub(super) enum Operation {
 /// What the process says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Word {
-    /// Answers the request that waits for an answer: all but `Forget`, `Begin` and `Ping`.
+    /// Answers the request that waits for an answer: all but `Serve`, `Forget`, `Begin` and `Ping`.
     Reply(Result<Reply, FabricError>),
     /// Answers a ping.
     Alive,
@@ -93,9 +98,29 @@ impl Channel {
         Channel(fd)
     }
 
-    /// Ends the connection, also where others have this end as well.
-    pub(super) fn shut_down(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+    /// Says that nothing more is sent, also where others have this end as well.
+    pub(super) fn end(&self) {
+        let _ = shutdown(&self.0, Shutdown::Write);
+    }
+
+    /// Waits until the other end is gone, for so long. Returns whether that is so.
+    pub(super) fn has_ended(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut end = [PollFd::new(self.0.as_fd(), PollFlags::empty())];
+            match poll(&mut end, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                Ok(0) => return false,
+                Ok(_) => return true,
+                Err(_) if left.is_zero() => return false,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits until there is something to receive.
+    pub(super) fn wait(&self, patience: PollTimeout) {
+        let _ = poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], patience);
     }
 
     /// Sends a packet. Returns whether there was room.

@@ -1,13 +1,10 @@
-//! Is a rail as its agent has it: an endpoint that another process serves.
+//! Is an endpoint as its agent has it: the process of a rail serves it.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
@@ -17,6 +14,7 @@ use std::{any, io};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
 
+use super::rail_process::RailProcess;
 use super::words::{Channel, Operation, Reply, Request, Word};
 use crate::fabric::{Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, Slice};
 use crate::memory::SharedMemory;
@@ -27,7 +25,7 @@ const OPERATIONS_MAX: usize = 512;
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long the process has to come to rest.
 const REST_TIME: Duration = Duration::from_millis(500);
-/// How long the process has to close the endpoint, and then, if it does not, to end.
+/// How long the process has to close the endpoint.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How often who waits for an answer looks whether another thread has received that.
 const ANSWER_CHECK: Duration = Duration::from_millis(5);
@@ -35,19 +33,13 @@ const ANSWER_CHECK: Duration = Duration::from_millis(5);
 /// nothing.
 const PING_PERIOD: Duration = Duration::from_secs(1);
 const HANG_TIME: Duration = Duration::from_secs(5);
-/// How long the process has to end by itself.
+/// How long the process has to let go of an endpoint that is dropped.
 const END_TIME: Duration = Duration::from_secs(3);
-/// How often who waits for the end looks.
-const END_CHECK: Duration = Duration::from_millis(10);
-/// What the library is told. Its default number of peers asks soft-RoCE for longer queues than that has, and of psm2,
-/// which Debian's links, nobody wants files that tell of a crash.
-const ENVIRONMENT: [(&str, &str); 3] =
-    [("FI_UNIVERSE_SIZE", "16"), ("HFI_NO_BACKTRACE", "1"), ("IPATH_NO_BACKTRACE", "1")];
 
-/// An endpoint that a process of its own serves. The process ends when this is dropped.
-pub struct RailProcess {
+/// An endpoint that the process of a rail serves.
+pub(crate) struct ProcessEndpoint {
     link: Arc<Link>,
-    child: Mutex<Option<Child>>,
+    process: Arc<RailProcess>,
     abilities: Abilities,
     name: Vec<u8>,
     next_region: AtomicU32,
@@ -56,7 +48,7 @@ pub struct RailProcess {
     waker: (UnixStream, UnixStream),
 }
 
-/// The connection to the process, which regions keep as well.
+/// The connection to what serves the endpoint, which regions keep as well.
 struct Link {
     channel: Channel,
     inbox: Mutex<Inbox>,
@@ -164,41 +156,35 @@ fn gone(error: &io::Error) -> FabricError {
     })
 }
 
-impl RailProcess {
-    /// Starts a process for the rail at a local address, of the first of the providers that has one there; `None`:
-    /// none has. `words` are a program that calls [`crate::serve_rail`], and its arguments.
+impl ProcessEndpoint {
+    /// Opens an endpoint at a local address, of the first of the providers that has a rail there; `None`: none has.
     ///
     /// # Errors
-    /// The process cannot be started, has no library, or the rail cannot be opened.
-    pub fn start(words: &[OsString], providers: &[String], at: IpAddr) -> Result<Option<RailProcess>, FabricError> {
-        let cannot = |error: io::Error| FabricError::Process(format!("cannot be started: {error}"));
-        let (program, arguments) = words.split_first().ok_or_else(|| cannot(io::ErrorKind::InvalidInput.into()))?;
-        let (channel, other) = Channel::pair().map_err(cannot)?;
-        let mut command = Command::new(program);
-        command.args(arguments).envs(ENVIRONMENT).stdin(other).stdout(Stdio::null());
-        // A Ctrl-C in the agent's terminal is not meant for the process.
-        let child = command.process_group(0).spawn().map_err(cannot)?;
-        // From here on the process alone has the other end.
-        drop(command);
+    /// The process has ended or has no library, or the rail cannot be opened.
+    pub(crate) fn open(
+        process: &Arc<RailProcess>,
+        providers: &[String],
+        at: IpAddr,
+    ) -> Result<Option<ProcessEndpoint>, FabricError> {
+        let channel = process.connect()?;
         let waker = UnixStream::pair().and_then(|pair| {
             pair.0.set_nonblocking(true)?;
             pair.1.set_nonblocking(true)?;
             Ok(pair)
         });
-        let link = Arc::new(Link { channel, inbox: Mutex::default(), asks: Mutex::new(()) });
-        let mut process = RailProcess {
-            link,
-            child: Mutex::new(Some(child)),
+        let mut endpoint = ProcessEndpoint {
+            link: Arc::new(Link { channel, inbox: Mutex::default(), asks: Mutex::new(()) }),
+            process: process.clone(),
             abilities: Abilities::default(),
             name: Vec::new(),
             next_region: AtomicU32::new(0),
             under_way: AtomicUsize::new(0),
-            waker: waker.map_err(cannot)?,
+            waker: waker.map_err(|error| FabricError::Process(format!("cannot be heard: {error}")))?,
         };
-        match process.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, ANSWER_TIME)? {
+        match endpoint.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, ANSWER_TIME)? {
             Reply::Opened { abilities, name } => {
-                (process.abilities, process.name) = (abilities, name);
-                Ok(Some(process))
+                (endpoint.abilities, endpoint.name) = (abilities, name);
+                Ok(Some(endpoint))
             }
             Reply::NoRail => Ok(None),
             _ => Err(nonsense()),
@@ -223,18 +209,13 @@ impl RailProcess {
         }
         Ok(Begun::Yes)
     }
-
-    #[cfg(test)]
-    pub(crate) fn process(&self) -> u32 {
-        self.child.lock().as_ref().map_or(0, Child::id)
-    }
 }
 
 fn nonsense() -> FabricError {
     FabricError::Process("says what makes no sense".into())
 }
 
-impl Endpoint for RailProcess {
+impl Endpoint for ProcessEndpoint {
     fn abilities(&self) -> &Abilities {
         &self.abilities
     }
@@ -310,41 +291,23 @@ impl Endpoint for RailProcess {
         if matches!(self.link.ask(&Request::Close, None, CLOSE_TIME), Ok(Reply::Done)) {
             return Ok(());
         }
-        // A process that has ended has closed all that it had: the kernel sees to that.
-        let mut child = self.child.lock();
-        let Some(running) = child.as_mut() else { return Ok(()) };
-        let _ = running.kill();
-        let deadline = Instant::now() + CLOSE_TIME;
-        while matches!(running.try_wait(), Ok(None)) {
-            if Instant::now() >= deadline {
-                return Err(FabricError::Process("does not end, and may still write".into()));
-            }
-            thread::sleep(END_CHECK);
-        }
-        *child = None;
-        Ok(())
+        self.process.kill()
     }
 }
 
-impl Drop for RailProcess {
+impl Drop for ProcessEndpoint {
     fn drop(&mut self) {
-        let Some(mut child) = self.child.lock().take() else { return };
         // Regions may keep the socket.
-        self.link.channel.shut_down();
-        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&mut child));
+        self.link.channel.end();
+        let (link, process) = (self.link.clone(), self.process.clone());
+        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&link.channel, &process));
     }
 }
 
-/// Waits until the process has ended, and ends it if it does not.
-fn end(child: &mut Child) {
-    let deadline = Instant::now() + END_TIME;
-    while matches!(child.try_wait(), Ok(None)) {
-        if Instant::now() >= deadline {
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
-        }
-        thread::sleep(END_CHECK);
+/// Waits until the process has let go of an endpoint, and kills the process if it does not: its library hangs.
+fn end(channel: &Channel, process: &RailProcess) {
+    if !channel.has_ended(END_TIME) {
+        let _ = process.kill();
     }
 }
 
