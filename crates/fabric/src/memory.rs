@@ -8,11 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
 
 /// The size to which buffers are rounded up: that of a huge page of x86-64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+const PAGE_BYTES: usize = 4096;
 
 /// A part of a file in memory (memfd, tmpfs, hugetlbfs), which a rail's process maps to register it.
 #[derive(Clone, Debug)]
@@ -40,6 +42,19 @@ impl SharedMemory {
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// Has the system find memory for all of the part, on huge pages where it gives shared memory some
+    /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). What is there stays as it is.
+    ///
+    /// # Errors
+    /// The system has none, or the file is none in memory.
+    pub fn populate(&self) -> io::Result<()> {
+        if let Ok(mapping) = Mapping::new(self) {
+            mapping.populate_huge();
+        }
+        let (offset, bytes) = (self.range.start as i64, self.bytes() as i64);
+        Ok(fallocate(self.file(), FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes)?)
     }
 }
 
@@ -72,6 +87,24 @@ impl Mapping {
     pub(crate) fn address(&self) -> *mut u8 {
         self.address.as_ptr()
     }
+
+    /// Asks for huge pages. A kernel that gives none refuses, which is no harm.
+    fn ask_for_huge(&self) {
+        // SAFETY: advice about the mapping, which changes no content.
+        let _ = unsafe { madvise(self.address.cast(), self.bytes.get(), MmapAdvise::MADV_HUGEPAGE) };
+    }
+
+    /// Has the system find memory for a page of each huge one: for all of that if it gives huge ones.
+    fn populate_huge(&self) {
+        self.ask_for_huge();
+        for at in (0..self.bytes.get()).step_by(HUGE_PAGE_BYTES) {
+            let bytes = PAGE_BYTES.min(self.bytes.get() - at);
+            // SAFETY: `at` lies in the mapping, whose content the advice does not change.
+            if unsafe { madvise(self.address.add(at).cast(), bytes, MmapAdvise::MADV_POPULATE_WRITE) }.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Drop for Mapping {
@@ -99,8 +132,7 @@ impl Buffer {
         file.set_len(bytes as u64)?;
         let memory = SharedMemory::new(Arc::new(file), 0..bytes as u64).ok_or(io::ErrorKind::InvalidInput)?;
         let mapping = Mapping::new(&memory)?;
-        // SAFETY: advice about the mapping that was just made. A kernel without huge pages refuses, which is no harm.
-        let _ = unsafe { madvise(mapping.address.cast(), bytes, MmapAdvise::MADV_HUGEPAGE) };
+        mapping.ask_for_huge();
         Ok(Buffer { mapping, memory })
     }
 
@@ -111,5 +143,28 @@ impl Buffer {
 
     pub(crate) fn address(&self) -> *mut u8 {
         self.mapping.address()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    #[test]
+    fn populated_memory_has_what_it_had_and_all_of_it_is_there() {
+        let file = File::from(memfd_create(c"populated", MFdFlags::MFD_CLOEXEC).unwrap());
+        let bytes = (2 * HUGE_PAGE_BYTES + PAGE_BYTES) as u64;
+        file.set_len(bytes).unwrap();
+        file.write_all_at(b"there", 100).unwrap();
+        let memory = SharedMemory::new(Arc::new(file.try_clone().unwrap()), 0..bytes).unwrap();
+        memory.populate().unwrap();
+        assert!(file.metadata().unwrap().blocks() * 512 >= bytes);
+        let mut found = [0; 7];
+        file.read_exact_at(&mut found, 99).unwrap();
+        assert_eq!(&found, b"\0there\0");
+        let null = Arc::new(File::open("/dev/null").unwrap());
+        assert!(SharedMemory::new(null, 0..4096).unwrap().populate().is_err());
     }
 }

@@ -10,10 +10,8 @@
 //! GiB.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use nix::fcntl::{FallocateFlags, fallocate};
 use parking_lot::Mutex;
 use skein_fabric::{Access, FabricError, Region, SharedEndpoint, SharedMemory};
 use skein_pages::PAGE_BYTES;
@@ -215,10 +213,9 @@ fn memory(blocks: &Blocks, block: u16, slice: u32, slice_pages: u32) -> Result<S
     let begin = extent.start + u64::from(slice) * slice_bytes;
     let end = extent.end.min(begin.saturating_add(slice_bytes));
     let file = file.try_clone().map_err(|error| error.to_string())?;
-    let bytes = end.checked_sub(begin).and_then(|bytes| i64::try_from(bytes).ok()).ok_or("there is no such slice")?;
-    fallocate(file.as_fd(), FallocateFlags::FALLOC_FL_KEEP_SIZE, begin as i64, bytes)
-        .map_err(|error| error.to_string())?;
-    SharedMemory::new(Arc::new(file), begin..end).ok_or_else(|| "there is no such slice".into())
+    let memory = SharedMemory::new(Arc::new(file), begin..end).ok_or("there is no such slice")?;
+    memory.populate().map_err(|error| error.to_string())?;
+    Ok(memory)
 }
 
 /// Registers a slice for each of these rails that is open. A rail that takes no more writes what it has.
