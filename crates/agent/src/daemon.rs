@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use skein_dataplane::source::PackerPool;
-use skein_dataplane::{AcceptorSettings, Rails, SessionSnapshot};
+use skein_dataplane::{AcceptorSettings, Addresses, SessionSnapshot};
 use skein_handover::MigrationLimits;
 use skein_host::Kernel;
 use skein_hypervisor::QemuHypervisor;
@@ -230,7 +230,7 @@ fn keeps_ram(hosts: &WatchedFile<HostsFile>, host: &str) -> bool {
 /// Has guests get shared RAM if NICs may write that, or if the file of hosts says that this host keeps RAM.
 fn share_ram_by(vms: &Vms, settings: &AgentSettings, host: String) {
     let hosts = WatchedFile::new(&settings.hosts_file, HostsFile::parse);
-    let is_written = settings.acceptor.addresses.rails.as_ref().is_some_and(Rails::allows_plaintext);
+    let is_written = settings.acceptor.addresses.rails.as_ref().is_some_and(|rails| rails.allows_plaintext());
     vms.shares_ram_if(move || is_written || keeps_ram(&hosts, &host));
 }
 
@@ -267,9 +267,10 @@ impl OwnHost {
     }
 }
 
-/// Finds whether KVM works, so that the first caller does not wait for that. Without a thread KVM is tried by the first
-/// call.
-fn try_kvm(vms: Arc<Vms>) {
+/// Finds whether KVM and rails work, so that the first caller does not wait for that. Without a thread the first call
+/// does.
+fn try_devices(vms: Arc<Vms>, addresses: Addresses) {
+    let _ = std::thread::Builder::new().name("rails".into()).spawn(move || addresses.try_rails());
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match vms.kvm_works() {
         Ok(()) => {}
         Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),
@@ -307,7 +308,7 @@ fn with_vms(
     let start_time = vms.limits.waits.prepare / 2;
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
     share_ram_by(&known, &settings, identity.host().to_owned());
-    try_kvm(known.clone());
+    try_devices(known.clone(), settings.acceptor.addresses.clone());
     let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());

@@ -102,8 +102,8 @@ pub use peers::{
     DialError, FindError, PeerEvent, Peers, PeersSettings, Question, ResolveError, SessionHold, TooLong, resolve,
 };
 pub use skein_dataplane::{
-    AcceptorSettings, Addresses, DialerSettings, HostRails, Network, NetworkProblem, SessionSnapshot, StartError,
-    TrafficClass, rail_of, serve_rail,
+    AcceptorSettings, Addresses, DialerSettings, HostRails, Network, NetworkProblem, Rails, SessionSnapshot,
+    StartError, TrafficClass, rail_of, serve_rail,
 };
 pub use skein_network::WantedConnections;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use skein_dataplane::source::SourcePages;
-use skein_dataplane::{Ended, LocalEnd, OnReset, ResetCode, RunningSession, StreamContent, StreamId};
+use skein_dataplane::{Ended, LocalEnd, OnReset, RailsHeldOff, ResetCode, RunningSession, StreamContent, StreamId};
 use skein_handover::MigrationId;
 use tracing::{info, warn};
 
@@ -25,6 +25,8 @@ use crate::stream_destination::StreamDestination;
 
 /// Says how long a connection waits for a session with the other host.
 const SESSION_TIME: Duration = Duration::from_secs(5);
+/// Says how often is looked whether data still goes over RDMA.
+const RAILS_CHECK: Duration = Duration::from_millis(20);
 /// Bounds the streams that are remembered, the latest: more than a session may have open.
 const STREAMS_MAX: usize = 1024;
 
@@ -61,6 +63,8 @@ struct Open {
     /// The reason, if this end gave up by itself.
     failed: Option<String>,
     stopped: bool,
+    /// Keeps the session off RDMA, if this migration is not to go over that.
+    without_rails: Option<RailsHeldOff>,
 }
 
 impl Open {
@@ -271,8 +275,26 @@ impl Shared {
         if let Some(live) = self.lock().live.clone().filter(|live| live.ended().is_none()) {
             return Ok(live);
         }
-        let live = self.hold.session(Instant::now() + SESSION_TIME, &|| self.lock().is_over());
-        live.ok_or_else(|| format!("no session with {} within {} s", self.hold.host(), SESSION_TIME.as_secs()))
+        let deadline = Instant::now() + SESSION_TIME;
+        let live = self.hold.session(deadline, &|| self.lock().is_over());
+        let live =
+            live.ok_or_else(|| format!("no session with {} within {} s", self.hold.host(), SESSION_TIME.as_secs()))?;
+        if !self.pages.may_use_rdma() {
+            self.leave_rails(&live, deadline)?;
+        }
+        Ok(live)
+    }
+
+    /// Keeps the session off RDMA from now on, and waits until nothing goes over that.
+    fn leave_rails(&self, live: &RunningSession, deadline: Instant) -> Result<(), String> {
+        self.lock().without_rails = Some(live.hold_rails_off());
+        while live.has_rails() {
+            if Instant::now() >= deadline || self.lock().is_over() {
+                return Err(format!("data to {} still goes over RDMA", self.hold.host()));
+            }
+            thread::sleep(RAILS_CHECK);
+        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use skein_dataplane::PathSnapshot;
+use skein_host::Kernel;
+use skein_network::{RdmaCounters, rdma_counters};
 
 /// Holds the least time between two readings.
 const READING_PERIOD_MIN: Duration = Duration::from_millis(400);
@@ -29,6 +31,8 @@ pub(crate) struct PathMeter {
     most: Counts,
     /// Whether `most` includes these rates.
     is_taken: bool,
+    /// What the RDMA devices of paths had carried when the paths were first seen to go over RDMA.
+    rdma_before: BTreeMap<(String, String), RdmaCounters>,
 }
 
 fn key(path: &PathSnapshot) -> (String, String) {
@@ -39,6 +43,21 @@ impl PathMeter {
     /// Reads the counters, if that is due.
     pub(crate) fn read(&mut self, now: Instant, paths: &[PathSnapshot]) {
         self.count(now, paths.iter().map(|path| (key(path), path.status.sent_bytes)).collect());
+        let over_rdma: Vec<&PathSnapshot> = paths.iter().filter(|path| path.rdma_connections > 0).collect();
+        self.rdma_before.retain(|known, _| over_rdma.iter().any(|path| key(path) == *known));
+        for path in over_rdma {
+            if !self.rdma_before.contains_key(&key(path)) {
+                // A rail without a device has no counters.
+                let counters = rdma_counters(&Kernel::new(), &path.info.nic);
+                self.rdma_before.extend(counters.map(|counters| (key(path), counters)));
+            }
+        }
+    }
+
+    /// Returns what the RDMA device of a path's NIC has carried since the path was first seen to go over RDMA.
+    pub(crate) fn rdma(&self, path: &PathSnapshot) -> Option<RdmaCounters> {
+        let before = self.rdma_before.get(&key(path))?;
+        Some(rdma_counters(&Kernel::new(), &path.info.nic)?.since(before))
     }
 
     fn count(&mut self, now: Instant, counts: Counts) {

@@ -29,6 +29,7 @@ pub(crate) fn pages_of_others(packers: Option<Arc<PackerPool>>, transport: Route
         width: width(transport),
         rate: RateShare::unlimited(),
         direct: false,
+        may_use_rdma: true,
         channels: 0,
         key: Default::default(),
         ram: None,

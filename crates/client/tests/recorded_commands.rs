@@ -56,6 +56,7 @@ fn migration(stage: Option<SourcePhase>, elapsed_ms: u64) -> Migration {
             usable: true,
             sent_bytes: 1_200_000_000,
             rdma_connections: 0,
+            rdma: None,
             bits_per_s: 940_000_000,
             note: String::new(),
             connections: String::new(),

@@ -111,7 +111,7 @@ impl Acceptor {
         on_session: Box<OnSession>,
     ) -> Result<Acceptor, ListenError> {
         let listeners = Box::new(TcpListeners::new(skein_identity::server_config(identity)));
-        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.shared_rails());
+        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.rails.clone());
         Acceptor::start_at(AcceptingHost { nics, rails, listeners }, settings, on_session)
     }
 

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use skein_fabric::{HostRails, Rails};
+use skein_fabric::{Abilities, Rails};
 use skein_host::Nic;
 use skein_link::TrafficClass;
 use skein_session::address::{Network, NicAddress};
 use skein_session::pairs::is_routable;
-use tracing::warn;
+use tracing::{info, warn};
 
-use crate::host_nics::HostNics;
+use crate::handshake::rail;
+use crate::host_nics::{HostNics, ThisHost};
 
 /// Says which of a host's addresses to use.
 #[derive(Clone, Debug, Default)]
@@ -24,15 +25,10 @@ pub struct Addresses {
     /// The marks of connections for bulk data.
     pub class: TrafficClass,
     /// What connections for bulk data go over where both ends have it; `None`: not over RDMA.
-    pub rails: Option<HostRails>,
+    pub rails: Option<Arc<dyn Rails>>,
 }
 
 impl Addresses {
-    /// Returns the rails, to be shared.
-    pub(crate) fn shared_rails(&self) -> Option<Arc<dyn Rails>> {
-        self.rails.clone().map(|rails| Arc::new(rails) as Arc<dyn Rails>)
-    }
-
     /// Returns the addresses of all NICs that are up now, loopback among them. Addresses that are of use on one network
     /// link only are left out, because every bridge and tap has one.
     pub fn list(&self, nics: &[Nic]) -> Vec<NicAddress> {
@@ -57,6 +53,19 @@ impl Addresses {
             })
         });
         addresses.collect()
+    }
+
+    /// Opens each rail of this host once, and tells which can be used: what is missing is known before a guest moves, and
+    /// rails' processes are there then.
+    pub fn try_rails(&self) {
+        let Some(rails) = self.rails.as_deref() else { return };
+        for address in self.now(&ThisHost).iter().filter(|address| !address.ip.is_loopback() && address.carries_data())
+        {
+            if let Some(endpoint) = rail(Some(rails), &ThisHost, &address.nic, address.ip) {
+                let Abilities { device, provider, .. } = endpoint.abilities();
+                info!("RDMA at {} ({}): {device}, by {provider}", address.ip, address.nic);
+            }
+        }
     }
 
     /// Returns the addresses that a host has now. An error is logged and leaves the list empty.

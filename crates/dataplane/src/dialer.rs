@@ -121,6 +121,8 @@ pub struct DialedPath {
     pub is_up: bool,
     /// Whether the path has all its connections, or did not come up when it was tried.
     pub is_settled: bool,
+    /// Whether the path's data goes over RDMA.
+    pub over_rdma: bool,
 }
 
 /// The last choice of pairs, and what it was made from. Hosts with hundreds of NICs have many pairs to compare.
@@ -175,7 +177,7 @@ impl Dialer {
     ) -> Result<(Arc<Dialer>, Receiver<IncomingStream>), StartError> {
         let control = Arc::new(TlsLink::new(skein_identity::client_config(identity)));
         let data: Arc<dyn Link> = if settings.plain_data { Arc::new(TcpLink) } else { control.clone() };
-        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.shared_rails());
+        let (nics, rails) = (Arc::new(ThisHost), settings.addresses.rails.clone());
         Dialer::start_from(DialingHost { nics, rails, control, data }, settings)
     }
 
@@ -260,6 +262,7 @@ impl Dialer {
                 carries: state.carries,
                 is_up,
                 is_settled: has_failed || (is_up && data >= wanted && !state.dialling),
+                over_rdma: self.live.rdma_connections(state.path) > 0,
             }
         };
         let mut paths: Vec<DialedPath> = self.lock().values().map(of).collect();
@@ -419,10 +422,12 @@ impl Dialer {
             state.no_rail_at = Some(Instant::now());
         }
         let (control, data) = self.live.path_connections(state.path);
-        let has_rail = self.live.rdma_connections(state.path) > 0;
+        let (rdma, is_held_off) = (self.live.rdma_connections(state.path), self.live.rail_use.is_held_off());
+        let has_rail = rdma > 0;
         // One connection over RDMA does what several over TCP do.
-        let connections = state.connections_now().min(if has_rail { 1 } else { usize::MAX });
-        let missing = MissingConnections { control: !control, data: connections.saturating_sub(data), there: data };
+        let connections = state.connections_now().min(if has_rail && !is_held_off { 1 } else { usize::MAX });
+        let there = if is_held_off { data.saturating_sub(rdma) } else { data };
+        let missing = MissingConnections { control: !control, data: connections.saturating_sub(there), there };
         if state.dialling || now < state.retry_at {
             return;
         }
@@ -433,6 +438,9 @@ impl Dialer {
             return;
         }
         if !missing.any() {
+            if has_rail && is_held_off {
+                return self.live.drop_rdma(state.path);
+            }
             let (dialer, pair) = (self.clone(), pair.clone());
             if connections > 0 && !has_rail && self.may_have_rail(&pair, state) {
                 let (path, packets) = (state.path, state.packets.and_then(|(packets, ..)| packets.limit()));

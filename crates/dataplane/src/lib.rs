@@ -57,6 +57,7 @@ mod path_mtu;
 mod path_state;
 mod pool;
 mod rail_paths;
+mod rail_use;
 #[cfg(test)]
 mod rails_tests;
 mod running_session;
@@ -75,6 +76,7 @@ pub use kept_ram::{KeptMarks, KeptRam, RamIsPrivate};
 pub use local_end::{LocalEnd, OnReset};
 pub use network_problem::{NetworkProblem, UnusedNic};
 pub use packet_survey::PathSurvey;
+pub use rail_use::RailsHeldOff;
 pub use running_session::{IncomingStream, PathInfo, PathSnapshot, RunningSession, SessionSnapshot};
 pub use skein_fabric::{HostRails, Rails, rail_of, serve_rail};
 pub use skein_link::TrafficClass;

@@ -1,10 +1,13 @@
 //! Keeps buffers for use again: fresh memory costs a page fault for every 4 KiB, 0.25 s a GB.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use skein_fabric::{Arena, ArenaPart};
 use skein_link::{BufferSource, LinkEnd};
+use skein_pages::BATCH_BYTES_MAX;
 use skein_pages::packing::PageCompressor;
 use skein_pages::page_record::PAGE_RECORD_BYTES_MAX;
 use skein_session::limits::{CHUNK_BYTES_MAX, INFLIGHT_MAX};
@@ -19,18 +22,29 @@ const _: () = assert!(PageCompressor::OUT_BYTES >= CHUNK_BYTES_MAX);
 /// An uncompressed batch fits into a chunk, so that none of its pages is torn.
 const _: () = assert!(PAGE_RECORD_BYTES_MAX <= CHUNK_BYTES_MAX);
 
+/// How many batches are in memory that rails have registered: 32 MiB.
+const BATCHES: usize = 128;
+
 /// A stock of free buffers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     free: Arc<[Mutex<Vec<Vec<u8>>>; 2]>,
+    /// What rails have registered, once there are rails.
+    arena: Arc<OnceLock<Arc<Arena>>>,
 }
 
 /// A buffer that goes back to its pool when nothing holds a piece of it any more.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    bytes: Vec<u8>,
+    memory: Memory,
     len: usize,
     pool: Pool,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Vec<u8>),
+    Registered(ArenaPart),
 }
 
 impl Pool {
@@ -44,7 +58,29 @@ impl Pool {
             }
             None => vec![0; len],
         };
-        Buffer { bytes, len, pool: self.clone() }
+        Buffer { memory: Memory::Own(bytes), len, pool: self.clone() }
+    }
+
+    /// Returns a buffer of a batch's `len` bytes with any contents, in memory that rails have registered if there is
+    /// some.
+    pub(crate) fn take_for_rails(&self, len: usize) -> Buffer {
+        let part = self.arena.get().filter(|_| len > SMALL_BYTES && len <= BATCH_BYTES_MAX).and_then(Arena::take);
+        match part {
+            Some(part) => Buffer { memory: Memory::Registered(part), len, pool: self.clone() },
+            None => self.take(len),
+        }
+    }
+
+    /// Returns the memory of batches that rails are to register, and makes that first.
+    ///
+    /// # Errors
+    /// The system has no room for as much.
+    pub(crate) fn arena(&self) -> io::Result<&Arc<Arena>> {
+        if self.arena.get().is_none() {
+            // Of two that make one at once the first is kept.
+            let _ = self.arena.set(Arena::new(BATCHES, BATCH_BYTES_MAX)?);
+        }
+        self.arena.get().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -70,22 +106,29 @@ impl Buffer {
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        match &self.memory {
+            Memory::Own(bytes) => &bytes[..self.len],
+            Memory::Registered(part) => &part.bytes()[..self.len],
+        }
     }
 }
 
 impl AsMut<[u8]> for Buffer {
     fn as_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len]
+        match &mut self.memory {
+            Memory::Own(bytes) => &mut bytes[..self.len],
+            Memory::Registered(part) => &mut part.bytes_mut()[..self.len],
+        }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Some(class) = CLASSES.iter().position(|&size| size == self.bytes.len()) else { return };
+        let Memory::Own(bytes) = &mut self.memory else { return };
+        let Some(class) = CLASSES.iter().position(|&size| size == bytes.len()) else { return };
         let mut free = self.pool.free[class].lock();
         if free.len() < FREE_BYTES_MAX / CLASSES[class] {
-            free.push(std::mem::take(&mut self.bytes));
+            free.push(std::mem::take(bytes));
         }
     }
 }
@@ -93,6 +136,21 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn batches_are_in_registered_memory_once_there_is_some_and_as_long_as_that_lasts() {
+        let pool = Pool::default();
+        let is_registered = |buffer: &Buffer| pool.arena().unwrap().range_of(buffer.as_ref()).is_some();
+        let before = pool.take_for_rails(100_000);
+        assert!(!is_registered(&before) && !is_registered(&pool.take(100_000)));
+        let mut batches: Vec<Buffer> = (0..=BATCHES).map(|_| pool.take_for_rails(BATCH_BYTES_MAX)).collect();
+        assert_eq!(batches.iter().filter(|buffer| is_registered(buffer)).count(), BATCHES);
+        batches[0].as_mut().fill(3);
+        let bytes = batches.swap_remove(0).freeze();
+        drop(batches);
+        assert!(bytes.iter().all(|byte| *byte == 3));
+        assert!(!is_registered(&pool.take_for_rails(10)), "small ones are copied");
+    }
 
     #[test]
     fn buffers_come_back_when_the_last_piece_goes() {

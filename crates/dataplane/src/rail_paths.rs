@@ -1,8 +1,9 @@
 //! Opens rails beside a session's connections, for one-sided writes into guests' RAM.
 
+use std::io;
 use std::sync::Arc;
 
-use skein_fabric::{FabricError, SharedEndpoint};
+use skein_fabric::{Arena, FabricError, SharedEndpoint};
 
 use crate::running_session::RunningSession;
 
@@ -14,6 +15,12 @@ pub(crate) trait RailPaths: Send + Sync {
     /// Returns the paths over whose rails RAM may be written: the connections of each go over RDMA, and this end allows
     /// RDMA without protection.
     fn writable(&self) -> Vec<u32>;
+
+    /// Returns the memory in which batches come that rails may write.
+    ///
+    /// # Errors
+    /// There is none.
+    fn arena(&self) -> io::Result<Arc<Arena>>;
 
     /// Opens an endpoint of the rail of a path.
     ///
@@ -32,6 +39,10 @@ impl RailPaths for Arc<RunningSession> {
 
     fn writable(&self) -> Vec<u32> {
         if self.may_write() { self.rdma_paths() } else { Vec::new() }
+    }
+
+    fn arena(&self) -> io::Result<Arc<Arena>> {
+        self.pool.arena().cloned()
     }
 
     fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use skein_fabric::{HostRails, test_process};
+use skein_fabric::{HostRails, Rails, test_process};
 use skein_host::WantedConnections;
 use skein_identity::{ClusterCa, Validity};
 
@@ -32,7 +32,7 @@ struct Joined {
 }
 
 impl Joined {
-    fn new([here, there]: [Option<HostRails>; 2]) -> Joined {
+    fn new([here, there]: [Option<Arc<dyn Rails>>; 2]) -> Joined {
         let addresses = |rails| Addresses { nics: vec!["lo".into()], rails, ..Addresses::default() };
         let ca = ClusterCa::create("test").unwrap();
         let [a, b] = ["a", "b"].map(|host| ca.issue(host, Validity::days(1)).unwrap());
@@ -126,11 +126,11 @@ fn a_role() {
 }
 
 /// Returns the rails of a provider, whose processes are this very test program, marked by `mark`.
-fn marked(provider: &str, mark: &str) -> Option<HostRails> {
-    Some(HostRails::of_providers(test_process::words(module_path!(), mark), vec![provider.into()]))
+fn marked(provider: &str, mark: &str) -> Option<Arc<dyn Rails>> {
+    Some(Arc::new(HostRails::of_providers(test_process::words(module_path!(), mark), vec![provider.into()])))
 }
 
-fn over(provider: &str) -> Option<HostRails> {
+fn over(provider: &str) -> Option<Arc<dyn Rails>> {
     marked(provider, "")
 }
 
@@ -145,9 +145,24 @@ fn data_goes_over_rails_where_both_ends_have_one() {
 }
 
 #[test]
+fn data_leaves_rails_while_somebody_holds_them_off_and_comes_early_when_wanted() {
+    let joined = Joined::new([over("tcp;ofi_rxm"), over("tcp;ofi_rxm")]);
+    joined.dialer.come_to_rails(Instant::now() + PATIENCE);
+    joined.wait_for_rdma(1);
+    let held_off = joined.dialer.live().hold_rails_off();
+    joined.wait_for_rdma(0);
+    joined.echo();
+    assert_eq!(joined.connections(), [0, 0]);
+    drop(held_off);
+    joined.wait_for_rdma(1);
+    joined.echo();
+}
+
+#[test]
 fn data_goes_over_tcp_where_an_end_has_no_rail() {
-    let of_devices = Some(HostRails::of_devices(Vec::<OsString>::new()));
-    let no_program = Some(HostRails::of_providers(vec!["/no/such/program".into()], vec!["tcp;ofi_rxm".into()]));
+    let host = |rails: HostRails| Some(Arc::new(rails) as Arc<dyn Rails>);
+    let of_devices = host(HostRails::of_devices(Vec::<OsString>::new()));
+    let no_program = host(HostRails::of_providers(vec!["/no/such/program".into()], vec!["tcp;ofi_rxm".into()]));
     let rail = || over("tcp;ofi_rxm");
     for ends in
         [[rail(), None], [None, rail()], [rail(), over("no such provider")], [of_devices, rail()], [rail(), no_program]]

@@ -27,6 +27,7 @@ use crate::excluded::{ExcludedBy, PathAddresses, excluded_words};
 use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
 use crate::pool::Pool;
+use crate::rail_use::{RailUse, RailsHeldOff};
 
 /// Says how often a session is told the time.
 const CLOCK_PERIOD: Duration = Duration::from_millis(50);
@@ -262,6 +263,7 @@ pub struct RunningSession {
     clock: Clock,
     /// The rails of this host, for one-sided writes.
     rails: Option<Arc<dyn Rails>>,
+    pub(crate) rail_use: Arc<RailUse>,
 }
 
 impl RunningSession {
@@ -295,6 +297,7 @@ impl RunningSession {
             changed: Condvar::new(),
             clock: Clock::default(),
             rails,
+            rail_use: Arc::default(),
         });
         let kept = live.clone();
         spawn("keeper", move || kept.tell_time())?;
@@ -551,18 +554,40 @@ impl RunningSession {
         self.lock().core.status().paths.iter().map(|path| path.sent_bytes + path.received_bytes).sum()
     }
 
+    /// Keeps the session's data off RDMA as long as the result exists. Connections over RDMA are dropped once there are
+    /// others.
+    pub fn hold_rails_off(&self) -> RailsHeldOff {
+        self.rail_use.hold_off()
+    }
+
+    /// Returns whether data goes over RDMA on any path.
+    pub fn has_rails(&self) -> bool {
+        !self.rdma_paths().is_empty()
+    }
+
+    /// Drops the data connections of a path that go over RDMA. What was on the way there goes again over others.
+    pub(crate) fn drop_rdma(&self, path: PathId) {
+        let connections = self.data_connections(path).0;
+        self.drop_connections(connections, "nothing is to go over RDMA");
+    }
+
     /// Drops data connections of a path that has more than so many: first those over TCP, if there are others, and the
     /// newest. What was on the way there goes again over others.
     pub(crate) fn drop_more_data_than(&self, path: PathId, number: usize) {
-        let connections = {
-            let state = self.lock();
-            let over_rdma = |id: &ConnectionId| state.connections.get(id).is_some_and(|handle| handle.over_rdma);
-            let of_path = state.core.data_connections_of(path);
-            let (rdma, tcp): (Vec<_>, Vec<_>) = of_path.into_iter().partition(over_rdma);
-            rdma.into_iter().chain(tcp)
-        };
-        for id in connections.skip(number) {
-            debug!(session = %self.id, connection = id.0, "dropped: its path is to have fewer");
+        let (rdma, tcp) = self.data_connections(path);
+        self.drop_connections(rdma.into_iter().chain(tcp).skip(number), "its path is to have fewer");
+    }
+
+    /// Returns the data connections of a path: those over RDMA, and the others.
+    fn data_connections(&self, path: PathId) -> (Vec<ConnectionId>, Vec<ConnectionId>) {
+        let state = self.lock();
+        let over_rdma = |id: &ConnectionId| state.connections.get(id).is_some_and(|handle| handle.over_rdma);
+        state.core.data_connections_of(path).into_iter().partition(over_rdma)
+    }
+
+    fn drop_connections(&self, connections: impl IntoIterator<Item = ConnectionId>, why: &str) {
+        for id in connections {
+            debug!(session = %self.id, connection = id.0, "dropped: {why}");
             self.remove_connection(id, ConnectionEnd::Failed);
         }
     }

@@ -1,6 +1,8 @@
 //! A fabric in memory, for tests: without an order, with immediate data or without, and with what goes wrong.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use crate::fabric::{
     Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, SharedEndpoint, Slice,
 };
 use crate::memory::{Mapping, SharedMemory};
+use crate::rails::Rails;
 
 /// How many operations of an endpoint are under way at most.
 const OPERATIONS_MAX: usize = 256;
@@ -44,7 +47,12 @@ struct State {
     random: u64,
     /// Whether nothing completes any more.
     is_stuck: bool,
+    /// What is told wrongly of regions of so many bytes.
+    wrong: Option<(usize, Wrong)>,
 }
+
+/// Makes something else of what a region is.
+type Wrong = fn(RemoteMemory) -> RemoteMemory;
 
 #[derive(Default)]
 struct End {
@@ -71,7 +79,7 @@ enum What {
 struct FakeRegion {
     mapping: Mapping,
     bytes: usize,
-    key: u64,
+    told: RemoteMemory,
 }
 
 impl Region for FakeRegion {
@@ -80,7 +88,7 @@ impl Region for FakeRegion {
     }
 
     fn remote(&self) -> RemoteMemory {
-        RemoteMemory { address: 0, key: self.key }
+        self.told
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -98,6 +106,7 @@ impl FakeFabric {
             next: 1,
             random: seed,
             is_stuck: false,
+            wrong: None,
         };
         FakeFabric { world: Arc::new(World { state: Mutex::new(state), changed: Condvar::new() }), abilities }
     }
@@ -124,6 +133,11 @@ impl FakeFabric {
         self.world.state.lock().is_stuck = true;
     }
 
+    /// Tells something wrong of all regions of so many bytes that are registered from now on.
+    pub fn tell_wrong(&self, bytes: usize, wrong: fn(RemoteMemory) -> RemoteMemory) {
+        self.world.state.lock().wrong = Some((bytes, wrong));
+    }
+
     /// Ends every operation that is under way, and each that is begun from now on, with an error.
     pub fn cut(&self) {
         let mut state = self.world.state.lock();
@@ -136,6 +150,30 @@ impl FakeFabric {
         let mut state = self.world.state.lock();
         state.ends.values_mut().for_each(|end| end.completions.push_back(completion.clone()));
         self.world.changed.notify_all();
+    }
+}
+
+/// A fabric as the rails of a host, wherever that is. Guests' memory may go without protection.
+#[derive(Clone)]
+pub struct FakeRails(pub FakeFabric);
+
+impl fmt::Debug for FakeRails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FakeRails").field(&self.0.abilities).finish()
+    }
+}
+
+impl Rails for FakeRails {
+    fn endpoint(&self, _: IpAddr) -> Result<Option<SharedEndpoint>, FabricError> {
+        Ok(Some(self.0.endpoint()))
+    }
+
+    fn allows_plaintext(&self) -> bool {
+        true
+    }
+
+    fn bars(&self, _: &str, _: &dyn Fn() -> bool) -> bool {
+        false
     }
 }
 
@@ -275,9 +313,12 @@ impl Endpoint for FakeEndpoint {
 
     fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
         let mapping = Mapping::new(memory).map_err(|error| FabricError::NoMemory(error.to_string()))?;
-        let region = Arc::new(FakeRegion { mapping, bytes: memory.bytes(), key });
+        let (bytes, mut state) = (memory.bytes(), self.world.state.lock());
+        let wrong = state.wrong.filter(|(of, _)| *of == bytes);
+        let told = RemoteMemory { address: 0, key };
+        let region = Arc::new(FakeRegion { mapping, bytes, told: wrong.map_or(told, |(_, wrong)| wrong(told)) });
         if access == Access::Remote {
-            self.world.state.lock().regions.insert(key, region.clone());
+            state.regions.insert(key, region.clone());
         }
         Ok(region)
     }

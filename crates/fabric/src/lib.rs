@@ -4,7 +4,8 @@
 //!   completions.
 //! - [`RailProcess`] serves endpoints of libfabric's, in a process of its own ([`serve_rail`]).
 //! - [`Rails`] is which of a host's addresses have a rail.
-//! - [`Slot`] is a part of registered memory, [`Buffer`] memory to register, [`SharedMemory`] whatever can be.
+//! - [`Slot`] is a part of registered memory, [`Buffer`] and [`Arena`] are memory to register, [`SharedMemory`] whatever
+//!   can be.
 //!
 //! Not here: what is sent, who has proven who he is, and which memory a peer may write.
 //!
@@ -36,6 +37,6 @@ pub mod test_process;
 pub use fabric::{
     Abilities, Access, Begun, Completion, Endpoint, FabricError, Region, RemoteMemory, SharedEndpoint, Slice, Slot,
 };
-pub use memory::{Buffer, SharedMemory};
+pub use memory::{Arena, ArenaPart, Buffer, SharedMemory};
 pub use process::{RailProcess, serve_rail};
 pub use rails::{HostRails, Rails, rail_of};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use parking_lot::Mutex;
 
 /// The size to which buffers are rounded up: that of a huge page of x86-64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -146,11 +147,95 @@ impl Buffer {
     }
 }
 
+/// Memory in parts of one size, all of which an endpoint registers at once.
+#[derive(Debug)]
+pub struct Arena {
+    buffer: Buffer,
+    part_bytes: usize,
+    /// Where the parts that nobody has begin.
+    free: Mutex<Vec<usize>>,
+}
+
+/// A part of an arena, to which nothing else at this end refers. What was begun with the part is to be done, or to be
+/// of no account, when this is dropped.
+#[derive(Debug)]
+pub struct ArenaPart {
+    arena: Arc<Arena>,
+    begin: usize,
+}
+
+impl Arena {
+    /// Makes so many parts.
+    ///
+    /// # Errors
+    /// The system has no room for as much, or there would be nothing.
+    pub fn new(parts: usize, part_bytes: usize) -> io::Result<Arc<Arena>> {
+        let buffer = Buffer::new(parts.saturating_mul(part_bytes))?;
+        let free = Mutex::new((0..parts).map(|part| part * part_bytes).collect());
+        Ok(Arc::new(Arena { buffer, part_bytes, free }))
+    }
+
+    /// Returns the memory, to be registered.
+    pub fn memory(&self) -> &SharedMemory {
+        self.buffer.memory()
+    }
+
+    /// Returns a part with any content. `None`: all are in use.
+    pub fn take(self: &Arc<Self>) -> Option<ArenaPart> {
+        let begin = self.free.lock().pop()?;
+        Some(ArenaPart { arena: self.clone(), begin })
+    }
+
+    /// Returns which bytes of the arena these are. `None`: they are elsewhere.
+    pub fn range_of(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        let begin = bytes.as_ptr().addr().checked_sub(self.buffer.address().addr())?;
+        let end = begin.checked_add(bytes.len())?;
+        (end <= self.memory().bytes()).then_some(begin..end)
+    }
+}
+
+impl ArenaPart {
+    /// Returns the bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the part lies within the buffer, which is mapped for as long as this lives, and no other part has
+        // these bytes. Operations on them only read.
+        unsafe { std::slice::from_raw_parts(self.arena.buffer.address().add(self.begin), self.arena.part_bytes) }
+    }
+
+    /// Returns the bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`.
+        unsafe { std::slice::from_raw_parts_mut(self.arena.buffer.address().add(self.begin), self.arena.part_bytes) }
+    }
+}
+
+impl Drop for ArenaPart {
+    fn drop(&mut self) {
+        self.arena.free.lock().push(self.begin);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileExt, MetadataExt};
 
     use super::*;
+
+    #[test]
+    fn the_parts_of_an_arena_are_each_somebodys_alone_and_come_back() {
+        let arena = Arena::new(3, 5000).unwrap();
+        let mut parts: Vec<ArenaPart> = std::iter::from_fn(|| arena.take()).collect();
+        assert_eq!(parts.len(), 3);
+        parts.iter_mut().enumerate().for_each(|(nth, part)| part.bytes_mut().fill(nth as u8));
+        for (nth, part) in parts.iter().enumerate() {
+            assert!(part.bytes().iter().all(|byte| *byte == nth as u8));
+            let range = arena.range_of(&part.bytes()[10..20]).unwrap();
+            assert_eq!((range.start % 5000, range.len()), (10, 10));
+        }
+        assert_eq!(arena.range_of(&[0; 10]), None);
+        drop(parts.pop());
+        assert!(arena.take().is_some());
+    }
 
     #[test]
     fn populated_memory_has_what_it_had_and_all_of_it_is_there() {

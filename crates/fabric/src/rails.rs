@@ -39,9 +39,7 @@ pub fn rail_of(rails: &dyn Rails, at: IpAddr) -> Result<Option<String>, String> 
     }))
 }
 
-/// The rails of the host that this program runs on, by libfabric, each in a process of its own. Clones have the same
-/// processes.
-#[derive(Clone)]
+/// The rails of the host that this program runs on, by libfabric, each in a process of its own.
 pub struct HostRails {
     /// A program that calls [`crate::serve_rail`], and its arguments.
     words: Vec<OsString>,
@@ -52,7 +50,7 @@ pub struct HostRails {
     barred: Vec<String>,
     allows_plaintext: bool,
     /// The processes, by the addresses of their rails. Each is kept for the next endpoint.
-    processes: Arc<Mutex<BTreeMap<IpAddr, Arc<RailProcess>>>>,
+    processes: Mutex<BTreeMap<IpAddr, Arc<RailProcess>>>,
 }
 
 impl HostRails {
@@ -68,7 +66,7 @@ impl HostRails {
     /// Returns the rails of these providers, which libfabric names, the best first. `words` as for
     /// [`Self::of_devices`].
     pub fn of_providers(words: Vec<OsString>, providers: Vec<String>) -> HostRails {
-        let (barred, processes) = (Vec::new(), Arc::default());
+        let (barred, processes) = (Vec::new(), Mutex::default());
         HostRails { words, providers, needs_device: false, barred, allows_plaintext: false, processes }
     }
 

@@ -64,6 +64,10 @@ impl Source for Kernel {
                 Some(ethtool) => answer(ethtool.ask(nic, *what).map(Answer::Bytes).map_err(io::Error::from)),
                 None => Answer::Refused(ENOENT),
             },
+            Ask::Counters(nic) => match &self.ethtool {
+                Some(ethtool) => answer(ethtool.counters(nic).map(Answer::Text).map_err(io::Error::from)),
+                None => Answer::Refused(ENOENT),
+            },
             Ask::Team(index) => answer(team(*index).map(Answer::Messages)),
             Ask::Teamd(team) => local_program::teamd(team),
             Ask::Ovs => local_program::ovs(),

@@ -2,13 +2,13 @@
 //!
 //! | name | links | width | packing |
 //! |---|---|---|---|
-//! | `auto` | TCP | all | as far as it pays |
+//! | `auto` | any | all | as far as it pays |
 //! | `tcp` | TCP | one | off |
-//! | `compression` | TCP | one | on |
-//! | `multichannel` | TCP | all | off |
+//! | `compression` | any | one | on |
+//! | `multichannel` | any | all | off |
 //!
-//! RDMA is to be a value of the axis *links*: the other two axes do not change with it. There is no route without a
-//! name: files, JSON, journals and other agents have the name.
+//! *Any* is RDMA where both ends have that, and else TCP. There is no route without a name: files, JSON, journals and
+//! other agents have the name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 /// What joins the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
+    /// RDMA where both ends have that, and else TCP.
+    Any,
     /// TCP, with TLS or without.
     Tcp,
 }
@@ -63,13 +65,13 @@ enum RouteName {
 
 impl Route {
     /// All NICs, and compression as far as it pays.
-    pub const AUTO: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Auto };
+    pub const AUTO: Route = Route { links: Links::Any, width: Width::All, packing: Packing::Auto };
     /// One connection on one NIC, without compression.
     pub const TCP: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::Off };
     /// One NIC, with compression.
-    pub const COMPRESSION: Route = Route { links: Links::Tcp, width: Width::One, packing: Packing::On };
+    pub const COMPRESSION: Route = Route { links: Links::Any, width: Width::One, packing: Packing::On };
     /// All NICs, without compression.
-    pub const MULTICHANNEL: Route = Route { links: Links::Tcp, width: Width::All, packing: Packing::Off };
+    pub const MULTICHANNEL: Route = Route { links: Links::Any, width: Width::All, packing: Packing::Off };
 
     /// All routes that have a name.
     pub const ALL: [Route; 4] = [Route::AUTO, Route::TCP, Route::COMPRESSION, Route::MULTICHANNEL];
@@ -118,11 +120,11 @@ impl Default for Route {
 
 impl From<Route> for RouteName {
     fn from(route: Route) -> RouteName {
-        match (route.links, route.width, route.packing) {
-            (Links::Tcp, Width::All, Packing::Auto | Packing::On) => RouteName::Auto,
-            (Links::Tcp, Width::All, Packing::Off) => RouteName::Multichannel,
-            (Links::Tcp, Width::One, Packing::Auto | Packing::On) => RouteName::Compression,
-            (Links::Tcp, Width::One, Packing::Off) => RouteName::Tcp,
+        match (route.width, route.packing) {
+            (Width::All, Packing::Auto | Packing::On) => RouteName::Auto,
+            (Width::All, Packing::Off) => RouteName::Multichannel,
+            (Width::One, Packing::Auto | Packing::On) => RouteName::Compression,
+            (Width::One, Packing::Off) => RouteName::Tcp,
         }
     }
 }
@@ -159,14 +161,14 @@ mod tests {
 
     #[test]
     fn each_name_means_a_value_of_each_axis_and_is_written_as_ever() {
-        for (name, width, packing) in [
-            ("auto", Width::All, Packing::Auto),
-            ("tcp", Width::One, Packing::Off),
-            ("compression", Width::One, Packing::On),
-            ("multichannel", Width::All, Packing::Off),
+        for (name, links, width, packing) in [
+            ("auto", Links::Any, Width::All, Packing::Auto),
+            ("tcp", Links::Tcp, Width::One, Packing::Off),
+            ("compression", Links::Any, Width::One, Packing::On),
+            ("multichannel", Links::Any, Width::All, Packing::Off),
         ] {
             let route: Route = name.parse().unwrap();
-            assert_eq!((route.links(), route.width(), route.packing()), (Links::Tcp, width, packing), "{name}");
+            assert_eq!((route.links(), route.width(), route.packing()), (links, width, packing), "{name}");
             assert_eq!((route.name(), route.to_string()), (name, name.to_owned()));
             let json = format!("\"{name}\"");
             assert_eq!(serde_json::to_string(&route).unwrap(), json);

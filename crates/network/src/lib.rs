@@ -56,7 +56,7 @@ pub use qos::{
     AppliedShare, FLOW_QUEUES, NicQueue, SHARE_RATE_BPS_MAX, Scheduler, ShareSettings, flow_lines,
     has_queues as has_share_queues, queue, removal_lines, share_lines, usual_nics,
 };
-pub use rdma::RdmaPort;
+pub use rdma::{RdmaCounters, RdmaPort, SentAndReceived, rdma_counters};
 pub use source::{Answer, Ask, DriverAsk, ENOENT, Recorder, Recording, Source};
 pub use team::{Team, TeamHash, TeamMode, TeamPort};
 pub use tune::{

@@ -24,6 +24,8 @@ pub enum Ask {
     Dcb(String),
     /// What a driver says of an interface, as the command's structure in `linux/ethtool.h`.
     Driver(String, DriverAsk),
+    /// The counters that a driver has of an interface: for each a line of its name, a colon and its value.
+    Counters(String),
     /// The options of a team, by its index: the payloads of the answer to `TEAM_CMD_OPTIONS_GET`.
     Team(u32),
     /// The configuration of the teamd that runs a team, by the team's name: a JSON object (`teamd.conf(5)`).
@@ -106,6 +108,7 @@ impl fmt::Display for Ask {
             Ask::Filters(index, handle) => write!(f, "filters {index} {handle:x}"),
             Ask::Dcb(nic) => write!(f, "dcb {nic}"),
             Ask::Driver(nic, what) => write!(f, "driver {nic} {}", what.word()),
+            Ask::Counters(nic) => write!(f, "counters {nic}"),
             Ask::Team(index) => write!(f, "team {index}"),
             Ask::Teamd(team) => write!(f, "teamd {team}"),
             Ask::Ovs => f.write_str("ovs"),

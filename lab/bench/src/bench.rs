@@ -24,9 +24,10 @@ use crate::{
     cluster::{self, ClusterOptions},
     figure::{self, Data},
     free_memory::{self, KeptFreeMemory},
+    huge_shared_memory::HugeSharedMemory,
     iperf, machine,
     memory_reads::{self, Filling, Model},
-    mover::{Mover, order},
+    mover::{AgentData, Carrier, Mover, order},
     residents::Household,
     results::{About, CaseResult, Results, Run, SCHEMA, Skipped, Yardstick},
     run::{Outcome, Setting},
@@ -149,6 +150,7 @@ struct BuiltScene<'a> {
     movers: Vec<Mover>,
     /// What the links carry, if that was measured.
     yardstick: Option<Yardstick>,
+    _huge: Option<HugeSharedMemory>,
 }
 
 /// The time that a scene may take.
@@ -316,6 +318,7 @@ impl<'a, 'b> Bench<'a, 'b> {
         let name = machine::lab_name(self.count);
         let taps = self.taps(scene, gathered);
         let site = Site::build(&name, &scene.links, taps)?;
+        let huge = self.huge_shared_memory(scene, gathered);
         let busy = scene.busy_host.then(|| Busy::new(&name));
         let lacks = match &busy {
             Some(Err(error)) => Some(chain(error)),
@@ -327,7 +330,19 @@ impl<'a, 'b> Bench<'a, 'b> {
             return Ok(None);
         }
         let yardstick = if scene.iperf3 { self.measure_links(scene, &site, gathered) } else { None };
-        Ok(Some(BuiltScene { case, scene, busy, site, movers, yardstick }))
+        Ok(Some(BuiltScene { case, scene, busy, site, movers, yardstick, _huge: huge }))
+    }
+
+    /// Has shared memory get huge pages where NICs are to write guests' RAM.
+    fn huge_shared_memory(&mut self, scene: &Scene, gathered: &mut Gathered) -> Option<HugeSharedMemory> {
+        let writes = |mover: &Mover| matches!(mover.carrier(), Carrier::Agents { data: AgentData::Rdma(_), .. });
+        if !scene.movers.iter().any(writes) {
+            return None;
+        }
+        HugeSharedMemory::ask().unwrap_or_else(|error| {
+            self.note(scene, &format!("guests' shared memory has small pages: {error}"), gathered);
+            None
+        })
     }
 
     /// Returns how many taps the scene's guests need for pings. None if there are no taps here.

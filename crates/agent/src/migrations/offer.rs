@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use skein_hypervisor::MigrationSettings;
-use skein_inventory::{KeptRamPolicy, RoomNeed, Route};
+use skein_inventory::{KeptRamPolicy, Links, RoomNeed, Route};
 
 use crate::launch::Launch;
 
@@ -33,6 +33,9 @@ pub struct Offer {
     /// The memory for knowing what the target holds, in per cent of the guest's RAM.
     #[serde(default)]
     pub(crate) delta_memory: Option<f64>,
+    /// Whether nothing is to go over RDMA.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) without_rdma: bool,
     /// Whether a person set a deadline for the migration.
     #[serde(default)]
     pub(crate) has_deadline: bool,
@@ -53,6 +56,9 @@ impl std::fmt::Display for Offer {
             channels => write!(f, "{channels} multifd channels")?,
         }
         write!(f, ", downtime limit {} ms, transport {}", self.downtime_limit_ms, self.transport)?;
+        if self.without_rdma {
+            f.write_str(", without RDMA")?;
+        }
         if let Some(percent) = self.allow_throttle {
             write!(f, ", throttled by {percent} % at most")?;
         }
@@ -91,6 +97,11 @@ impl Offer {
             (Ok(_), false) => Err(OfferError::Unknown(unknown)),
             (Err(error), _) => Err(OfferError::Malformed(error)),
         }
+    }
+
+    /// Returns whether memory may go over RDMA.
+    pub(super) fn may_use_rdma(&self) -> bool {
+        self.transport.links() == Links::Any && !self.without_rdma
     }
 
     /// Returns the settings on which the hypervisors of both ends have to agree.
@@ -133,6 +144,7 @@ mod tests {
             indirect: Some("for a reason".into()),
             allow_throttle: Some(50),
             delta_memory: Some(2.5),
+            without_rdma: true,
             has_deadline: true,
             keep: Some(KeptRamPolicy { ram_bytes: 1 << 30, time_s: 60 }),
             need: read.launch.need(),

@@ -27,6 +27,8 @@ const SESSION_TIME: Duration = Duration::from_secs(20);
 const PATHS_TIME: Duration = Duration::from_millis(600);
 /// … and until a path counts as down that is not up.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
+/// Bounds the wait for paths to come to RDMA, where both ends have that.
+const RAILS_TIME: Duration = Duration::from_secs(5);
 /// Says for how long nothing passes a path that counts as down at the end.
 const SILENT_TIME: Duration = Duration::from_millis(1500);
 /// Says how often paths are looked at.
@@ -320,6 +322,11 @@ impl Run<'_, '_> {
 
     /// Measures what the paths carry, each alone and all together.
     fn rates(&mut self, paths: &[DialedPath], result: &mut Probe) -> Result<(), ProbeError> {
+        self.dialer.come_to_rails(Instant::now() + RAILS_TIME);
+        let now = self.dialer.paths();
+        for (path, probed) in paths.iter().zip(&mut result.paths) {
+            probed.over_rdma = now.iter().any(|now| is_same(now, path) && now.over_rdma);
+        }
         let mut of_nic: BTreeMap<&str, usize> = BTreeMap::new();
         for (nth, path) in paths.iter().enumerate() {
             if path.carries != PathUse::Data {

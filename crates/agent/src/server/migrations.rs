@@ -183,7 +183,7 @@ impl RequestServer {
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         migration.paths = self.migrations.paths(peer, |paths, meter| {
-            let path = |path: PathSnapshot| PathView {
+            let view = |path: PathSnapshot, rdma| PathView {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
                 note: match path.carries {
                     _ if path.excluded.any() => EXCLUDED_PATH.to_owned(),
@@ -201,8 +201,13 @@ impl RequestServer {
                 usable: path.status.usable,
                 sent_bytes: path.status.sent_bytes,
                 rdma_connections: path.rdma_connections as u32,
+                rdma,
             };
-            paths.into_iter().map(path).collect()
+            let with_rdma = |path: PathSnapshot| {
+                let rdma = meter.rdma(&path);
+                view(path, rdma)
+            };
+            paths.into_iter().map(with_rdma).collect()
         });
         migration
     }

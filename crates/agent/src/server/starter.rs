@@ -163,6 +163,7 @@ impl MigrationStarter {
             indirect: vm.indirect().map(|why| format!("retried without direct placement: {why}")),
             allow_throttle: options.allow_throttle,
             delta_memory: options.delta_memory,
+            without_rdma: options.without_rdma,
             has_deadline: options.deadline_s.is_some(),
             priority: settings.priority,
             keep: self.hosts_file()?.kept_ram_policy_of(self.migrations.peers().host()),

@@ -3,7 +3,7 @@
 use skein_api as api;
 use skein_api::{CopyRates, PageCounts};
 use skein_forecast::Convergence;
-use skein_inventory::{Links, Packing, Route, Width};
+use skein_inventory::{Packing, Route, Width};
 
 use super::{ToApi, same_fields};
 
@@ -30,11 +30,11 @@ impl ToApi for Route {
     type Api = api::Transport;
 
     fn to_api(&self) -> api::Transport {
-        match (self.links(), self.width(), self.packing()) {
-            (Links::Tcp, Width::All, Packing::Auto | Packing::On) => api::Transport::Auto,
-            (Links::Tcp, Width::All, Packing::Off) => api::Transport::Multichannel,
-            (Links::Tcp, Width::One, Packing::Auto | Packing::On) => api::Transport::Compression,
-            (Links::Tcp, Width::One, Packing::Off) => api::Transport::Tcp,
+        match (self.width(), self.packing()) {
+            (Width::All, Packing::Auto | Packing::On) => api::Transport::Auto,
+            (Width::All, Packing::Off) => api::Transport::Multichannel,
+            (Width::One, Packing::Auto | Packing::On) => api::Transport::Compression,
+            (Width::One, Packing::Off) => api::Transport::Tcp,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use skein_agent::{
-    AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, HostRails, Offer,
-    PeerEvent, Peers, PeersSettings, Question, WantedConnections,
+    AcceptorSettings, Addresses, Allow, Answer, CONTROL_VERSIONS, ControlVersions, DialerSettings, Offer, PeerEvent,
+    Peers, PeersSettings, Question, Rails, WantedConnections,
 };
 use skein_dataplane::source::{DirtyTracking, RateShare, SourcePages, SourcePagesSettings};
 use skein_dataplane::{Dialer, RunningSession, StreamContent, Width};
@@ -171,7 +171,7 @@ pub struct World {
     pub dir: tempfile::TempDir,
     pub ca: ClusterCa,
     /// The rails of all agents.
-    pub rails: Option<HostRails>,
+    pub rails: Option<Arc<dyn Rails>>,
 }
 
 impl World {
@@ -229,6 +229,7 @@ pub fn pages() -> Arc<SourcePages> {
         width: Width::All,
         rate: RateShare::unlimited(),
         direct: false,
+        may_use_rdma: true,
         channels: 0,
         key: [0; 16],
         ram: None,

@@ -332,6 +332,7 @@ mod tests {
             allow_throttle: Some(99),
             delta_memory: Some(100.0),
             rate_bits_per_s: Some(8_000_000),
+            without_rdma: true,
             retries: 1000,
             without_controller: true,
         };

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use skein_network::RdmaCounters;
 use skein_units::{about_seconds, decimal};
 
 use super::request::Transport;
@@ -275,6 +276,10 @@ pub struct PathView {
     /// How many of the connections for data go over RDMA; left out where none does.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdma_connections: u32,
+    /// What the RDMA device of the NIC at this end has carried since the path came to RDMA, by the device's own
+    /// counters; left out where nothing goes over RDMA. A device's counters count all who use that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<RdmaCounters>,
 }
 
 #[cfg(test)]

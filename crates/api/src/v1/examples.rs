@@ -2,7 +2,7 @@
 //! value and once without.
 
 use serde_json::json;
-use skein_network::Interface;
+use skein_network::{Interface, RdmaCounters, SentAndReceived};
 
 use super::*;
 
@@ -20,6 +20,7 @@ fn options() -> MigrateOptions {
         allow_throttle: Some(50),
         delta_memory: Some(2.5),
         rate_bits_per_s: Some(500_000_000),
+        without_rdma: true,
         retries: 3,
         without_controller: true,
     }
@@ -532,6 +533,12 @@ fn migrations() -> Vec<Migration> {
         usable,
         sent_bytes: 1 << 20,
         rdma_connections: 2,
+        rdma: Some(RdmaCounters {
+            device: "mlx5_0".into(),
+            bytes: Some(SentAndReceived { sent: 1 << 20, received: 4096 }),
+            packets: Some(SentAndReceived { sent: 256, received: 64 }),
+            priorities: vec![SentAndReceived { sent: 1 << 20, received: 4096 }],
+        }),
         bits_per_s: 940_000_000,
         note: if usable { String::new() } else { "carries no data: its network is excluded".into() },
         connections: if usable { "4: the NICs have 8 queues or more at both ends".into() } else { String::new() },

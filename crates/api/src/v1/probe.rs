@@ -49,6 +49,9 @@ pub struct ProbedPath {
     pub passes_bytes: Option<u32>,
     /// The smallest packet that is lost for its size, in bytes; `None`: all pass that the NICs send, or not known.
     pub lost_bytes: Option<u32>,
+    /// Whether the rates are those of RDMA.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub over_rdma: bool,
     /// What the path carries alone to the other host.
     pub out: Option<MeasuredRate>,
     /// What the path carries alone from the other host.
@@ -300,6 +303,7 @@ impl Probe {
             round_trip: Some(RoundTrip { least_us: 90, median_us: 110 }),
             passes_bytes: Some(1500),
             lost_bytes: Some(1525),
+            over_rdma: true,
             out: Some(rate),
             back: Some(rate),
             duplex_out: Some(rate),

@@ -497,11 +497,12 @@ fn kinds_words(copy: &CopyProgress) -> Option<String> {
     Some(format!("{wire} on the wire ({})", kinds.into_iter().flatten().collect::<Vec<_>>().join(", ")))
 }
 
-/// Returns what each NIC carries, over all its paths.
+/// Returns what each NIC carries, over all its paths, and whether by RDMA.
 fn nics(paths: &[PathView]) -> Vec<(String, f64)> {
     let mut nics: Vec<(String, f64)> = Vec::new();
     for path in paths.iter().filter(|path| path.usable) {
-        let name = clean_line(&path.nic);
+        let over = if path.rdma_connections > 0 { " (RDMA)" } else { "" };
+        let name = format!("{}{over}", clean_line(&path.nic));
         match nics.iter_mut().find(|(known, _)| *known == name) {
             Some((_, rate)) => *rate += path.bits_per_s as f64,
             None => nics.push((name, path.bits_per_s as f64)),
@@ -698,6 +699,7 @@ impl Bars {
             bar.set_length(self.fastest);
             bar.set_position(if path.usable { path.bits_per_s } else { 0 });
             let rate = match path.usable {
+                true if path.note.is_empty() && path.rdma_connections > 0 => bps(path.bits_per_s as f64) + ", RDMA",
                 true if path.note.is_empty() => bps(path.bits_per_s as f64),
                 true => clean_line(&path.note).to_string(),
                 false => "DOWN".into(),
@@ -835,6 +837,7 @@ mod tests {
             usable,
             sent_bytes: 0,
             rdma_connections: 0,
+            rdma: None,
             bits_per_s,
             note: String::new(),
             connections: String::new(),
@@ -855,7 +858,9 @@ mod tests {
 
     #[test]
     fn a_nics_paths_are_summed() {
-        let paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
+        let mut paths = [path("eth1", true, 5), path("eth0", true, 3), path("eth1", true, 2), path("eth2", false, 9)];
         assert_eq!(nics(&paths), [("eth0".to_owned(), 3.0), ("eth1".to_owned(), 7.0)]);
+        paths[1].rdma_connections = 1;
+        assert_eq!(nics(&paths)[0].0, "eth0 (RDMA)");
     }
 }

@@ -95,6 +95,9 @@ pub struct Args {
     /// The most that it sends, such as 500Mbit/s or 100MB/s [default: as fast as links and the host's limit allow]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<Rate>,
+    /// Keep it off RDMA, and all else that goes between the two hosts meanwhile
+    #[arg(long)]
+    no_rdma: bool,
     /// How often to begin again after a failure, whether this command watches or not
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = retries())]
     retries: u32,
@@ -163,6 +166,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         allow_throttle: args.allow_throttle,
         delta_memory: args.delta_memory,
         rate_bits_per_s: args.rate.map(Rate::bits_per_s),
+        without_rdma: args.no_rdma,
         retries: args.retries,
         without_controller: args.without_controller,
     };

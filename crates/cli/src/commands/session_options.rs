@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use skein_agent::{HostRails, Network, TrafficClass};
+use skein_agent::{HostRails, Network, Rails, TrafficClass};
 use skein_api::Transport;
 use skein_identity::{CipherPolicy, CipherSpeeds, Identity};
 use tracing::{info, warn};
@@ -115,7 +116,7 @@ impl SessionOptions {
         Ok(skein_agent::Addresses { nics, excluded, preferred, class, rails: self.rails() })
     }
 
-    fn rails(&self) -> Option<HostRails> {
+    fn rails(&self) -> Option<Arc<dyn Rails>> {
         let words = super::own_command(SERVE_RAIL);
         let rails = match &self.rdma[..] {
             [only] if only == "off" => return None,
@@ -123,7 +124,7 @@ impl SessionOptions {
             providers => HostRails::of_providers(words, providers.to_vec()),
         };
         let rails = rails.without(self.no_rdma.clone());
-        Some(if self.rdma_plaintext == Plaintext::Allow { rails.with_plaintext() } else { rails })
+        Some(Arc::new(if self.rdma_plaintext == Plaintext::Allow { rails.with_plaintext() } else { rails }))
     }
 
     /// Returns the time of `--outage`.

@@ -274,6 +274,7 @@ pub fn migration(stage: Option<MigrationPhase>, elapsed_ms: u64) -> Migration {
         usable: true,
         sent_bytes: 1_200_000_000,
         rdma_connections: 0,
+        rdma: None,
         bits_per_s,
         note: String::new(),
         connections: "2: a NIC has one queue".into(),

@@ -8,8 +8,8 @@ use std::fmt::Display;
 use super::*;
 use crate::handshake::rail;
 
-/// How many bytes a session has carried when rails are worth their price.
-const BYTES_MIN: u64 = 1 << 20;
+/// How often is looked whether paths have come to RDMA.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
 impl Dialer {
     /// Returns whether a path is to get a connection over RDMA: not for a while after that came to nothing.
@@ -17,8 +17,23 @@ impl Dialer {
         let Some(rails) = &self.host.rails else { return false };
         let nic = &pair.local.nic;
         state.no_rail_at.is_none_or(|at| at.elapsed() >= FAILED_TIME)
-            && self.live.carried_bytes() >= BYTES_MIN
+            && self.live.rail_use.is_due(self.live.carried_bytes())
             && !rails.bars(nic, &|| self.host.nics.has_rdma(nic))
+    }
+
+    /// Has paths come to RDMA though the session has carried little, and waits until each has or cannot.
+    pub fn come_to_rails(&self, until: Instant) {
+        if self.host.rails.is_none() {
+            return;
+        }
+        self.live.rail_use.want();
+        let is_to_come = |state: &PathState| {
+            let may_come = state.connections_now() > 0 && self.may_have_rail(&state.pair, state);
+            may_come && self.live.path_connections(state.path).0 && self.live.rdma_connections(state.path) == 0
+        };
+        while Instant::now() < until && self.lock().values().any(is_to_come) {
+            thread::sleep(LOOK_PERIOD);
+        }
     }
 
     /// Opens a connection for data over RDMA, beside those that the path has.

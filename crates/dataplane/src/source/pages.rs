@@ -42,6 +42,8 @@ pub struct SourcePagesSettings {
     pub rate: Arc<RateShare>,
     /// Whether pages may be written straight into the target guest's RAM, and both ends compare what they hold.
     pub direct: bool,
+    /// Whether pages may go over RDMA. If not, all else of the session does not either.
+    pub may_use_rdma: bool,
     /// The multifd channels that the migration has; `None`: one stream.
     pub channels: u16,
     /// The key of the marks, drawn for this migration; `kept_marks` has another key.
@@ -302,6 +304,11 @@ impl SourcePages {
         failed.map(|why| error_chain(why))
     }
 
+    /// Returns whether pages may go over RDMA.
+    pub fn may_use_rdma(&self) -> bool {
+        self.settings.may_use_rdma
+    }
+
     pub(crate) fn width(&self) -> Width {
         self.settings.width
     }
@@ -399,7 +406,7 @@ impl SourcePages {
                     PageRoute::Rebuild
                 } else {
                     state.builds_on_kept = chosen.sent.builds_on_kept();
-                    if chosen.sent.has_deltas() {
+                    if chosen.sent.has_deltas() && self.settings.may_use_rdma {
                         self.rails.open(paths.clone(), chosen.ram.clone());
                     }
                     PageRoute::Direct(Arc::new(chosen))
@@ -613,6 +620,7 @@ mod tests {
                 width: Width::All,
                 rate: RateShare::unlimited(),
                 direct: true,
+                may_use_rdma: true,
                 channels: 0,
                 key: [0; 16],
                 ram: None,

@@ -15,13 +15,14 @@
 //! Each rail has a thread. None waits for anything but its rail.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_fabric::{Access, Begun, Completion, FabricError, RemoteMemory, SharedEndpoint, Slice, Slot};
+use skein_fabric::{Access, Arena, Begun, Completion, FabricError, Region, RemoteMemory, SharedEndpoint, Slice, Slot};
 use skein_guest_ram::Ram;
 use skein_pages::page_record::{OfferedRail, PageMessage, RAILS_MAX, SLICES_MAX, WritableSlice};
 use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, ToSend};
@@ -79,11 +80,20 @@ struct RailState {
     path: u32,
     endpoint: SharedEndpoint,
     /// What the thread gets when the target's end is known.
-    slots: Option<Vec<Slot>>,
+    memory: Option<RailMemory>,
     queue: VecDeque<Arc<WriteJob>>,
     /// How many batches the rail has under way, with those in the queue.
     load: usize,
     status: RailStatus,
+}
+
+/// What a rail has registered.
+struct RailMemory {
+    /// Where batches come.
+    arena: Arc<Arena>,
+    region: Arc<dyn Region>,
+    /// Where batches are copied that are elsewhere.
+    slots: Vec<Slot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,11 +227,11 @@ impl RailWrites {
         for (rail, name) in opened {
             let number = usize::from(rail);
             let Some(of) = state.rails.get_mut(number).filter(|of| of.status == RailStatus::Opening) else { continue };
-            let Some(slots) = of.slots.take() else { continue };
+            let Some(memory) = of.memory.take() else { continue };
             of.status = RailStatus::Open;
             let (path, endpoint) = (of.path, of.endpoint.clone());
             let (rails, paths) = (self.clone(), paths.clone());
-            if spawn("rail-writes", move || Writer::new(rails, number, endpoint, slots).run(&name, &*paths, path))
+            if spawn("rail-writes", move || Writer::new(rails, number, endpoint, memory).run(&name, &*paths, path))
                 .is_err()
             {
                 of.status = RailStatus::Failed;
@@ -416,14 +426,16 @@ impl PlannedWrite {
 fn open(paths: &dyn RailPaths, path: u32) -> Option<(OfferedRail, RailState)> {
     let opened = paths.open(path).and_then(|endpoint| {
         let (slots, _) = Slot::register(&*endpoint, SLOTS, BATCH_BYTES_MAX, Access::Local, 0)?;
-        Ok((endpoint, slots))
+        let arena = paths.arena().map_err(|error| FabricError::NoMemory(error.to_string()))?;
+        let region = endpoint.register(arena.memory(), Access::Local, 0)?;
+        Ok((endpoint, RailMemory { arena, region, slots }))
     });
-    let (endpoint, slots) = opened.inspect_err(|error| warn!("path {path}: its rail is not used: {error}")).ok()?;
+    let (endpoint, memory) = opened.inspect_err(|error| warn!("path {path}: its rail is not used: {error}")).ok()?;
     let abilities = endpoint.abilities();
     let (provider, protocol) = (abilities.provider.clone(), abilities.protocol);
     let offered = OfferedRail { path, provider, protocol, name: endpoint.name().to_vec() };
     let status = RailStatus::Opening;
-    Some((offered, RailState { path, endpoint, slots: Some(slots), queue: VecDeque::new(), load: 0, status }))
+    Some((offered, RailState { path, endpoint, memory: Some(memory), queue: VecDeque::new(), load: 0, status }))
 }
 
 /// Returns how many pages a slice has, and which slices of each block have data. `None`: there are too many pages.
@@ -446,12 +458,25 @@ fn has_data(ram: &dyn Ram, slice: u32, slice_pages: u32) -> bool {
     !ram.is_zero(offset, slice_bytes.min(ram.bytes() - offset)).unwrap_or(false)
 }
 
+impl RailMemory {
+    /// Returns a part of a batch for an operation: where the batch is, or copied into a slot, at the same place there.
+    fn at_hand(&mut self, slot: usize, content: &[u8], run: Range<usize>) -> Slice {
+        let bytes = &content[run.clone()];
+        let registered = self.arena.range_of(bytes).and_then(|range| Slice::new(self.region.clone(), range));
+        registered.unwrap_or_else(|| {
+            self.slots[slot].bytes_mut()[run.clone()].copy_from_slice(bytes);
+            self.slots[slot].part(run)
+        })
+    }
+}
+
 /// A rail's thread.
 struct Writer {
     rails: Arc<RailWrites>,
     number: usize,
     endpoint: SharedEndpoint,
-    slots: Vec<Slot>,
+    memory: RailMemory,
+    /// The slots that no batch has, whether or not that lies in the slot.
     free: Vec<usize>,
     /// Of each slot: the batch in it, how many operations are not done, and since when.
     jobs: BTreeMap<usize, (Arc<WriteJob>, usize, Instant)>,
@@ -460,9 +485,9 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(rails: Arc<RailWrites>, number: usize, endpoint: SharedEndpoint, slots: Vec<Slot>) -> Writer {
-        let free = (0..slots.len()).collect();
-        Writer { rails, number, endpoint, slots, free, jobs: BTreeMap::new(), to_begin: VecDeque::new() }
+    fn new(rails: Arc<RailWrites>, number: usize, endpoint: SharedEndpoint, memory: RailMemory) -> Writer {
+        let free = (0..memory.slots.len()).collect();
+        Writer { rails, number, endpoint, memory, free, jobs: BTreeMap::new(), to_begin: VecDeque::new() }
     }
 
     fn run(mut self, peer: &[u8], paths: &dyn RailPaths, path: u32) {
@@ -530,7 +555,7 @@ impl Writer {
         Ok(job.planned.bytes() as u64)
     }
 
-    /// Copies batches that wait into slots that are free. Returns whether there was any.
+    /// Takes batches that wait, as long as slots are free. Returns whether there was any.
     fn begin_jobs(&mut self) -> bool {
         let mut has_begun = false;
         while let Some(&slot) = self.free.last() {
@@ -553,17 +578,9 @@ impl Writer {
             };
             has_begun = true;
             self.free.pop();
-            let mut at = 0;
-            for (nth, _, pages) in &job.planned.runs {
-                let content = &job.batch.content[nth * PAGE_BYTES..(nth + pages) * PAGE_BYTES];
-                self.slots[slot].bytes_mut()[at..at + content.len()].copy_from_slice(content);
-                at += content.len();
-            }
-            let mut at = 0;
-            for ((_, _, pages), to) in job.planned.runs.iter().zip(places) {
-                let bytes = pages * PAGE_BYTES;
-                self.to_begin.push_back((slot, self.slots[slot].part(at..at + bytes), to));
-                at += bytes;
+            let runs = job.planned.runs.iter().map(|(nth, _, pages)| nth * PAGE_BYTES..(nth + pages) * PAGE_BYTES);
+            for (run, to) in runs.zip(places) {
+                self.to_begin.push_back((slot, self.memory.at_hand(slot, &job.batch.content, run), to));
             }
             let operations = job.planned.runs.len();
             self.jobs.insert(slot, (job, operations, Instant::now()));

@@ -101,6 +101,13 @@ impl<'a> SocketReader<'a> {
         Ok(buffer.freeze())
     }
 
+    /// Reads so many bytes of a batch that a rail may write.
+    pub(crate) fn read_for_rails(&mut self, pool: &Pool, bytes: usize) -> Result<Bytes, ReadEnded> {
+        let mut buffer = pool.take_for_rails(bytes);
+        self.read_exact(buffer.as_mut())?;
+        Ok(buffer.freeze())
+    }
+
     /// Reads at least a byte of what is buffered, or of what the socket has.
     pub(crate) fn read_some(&mut self, out: &mut [u8]) -> Result<usize, ReadEnded> {
         if self.filled.is_empty() {

@@ -21,8 +21,9 @@ use crate::library::Library;
 use crate::memory::SharedMemory;
 use crate::rail::{OPERATIONS_MAX, RailEndpoint, RailRegion, RailSlice};
 
-/// The provider between processes of one host.
-const SHARED_MEMORY: &str = "shm";
+/// The providers that know no IP addresses: shared memory has names, which two endpoints cannot have both, and EFA
+/// takes an address for a device's own.
+const WITHOUT_ADDRESSES: [&str; 2] = ["shm", "efa"];
 /// How many requests are taken before completions are.
 const REQUESTS_AT_ONCE: usize = 64;
 /// How long a wait lasts at most: briefly where something is to be tried again.
@@ -267,8 +268,7 @@ impl ToBegin {
 fn open(providers: &[String], at: IpAddr) -> Result<Option<RailEndpoint>, FabricError> {
     let library = Library::get()?;
     for provider in providers {
-        // Where there is no NIC, an address is only a name, which two endpoints cannot have.
-        let at = (provider != SHARED_MEMORY).then_some(at);
+        let at = (!WITHOUT_ADDRESSES.contains(&&provider[..])).then_some(at);
         let mut offers = library.offers(Some(provider), at)?;
         if !offers.is_empty() {
             return RailEndpoint::open(offers.swap_remove(0)).map(Some);

@@ -94,6 +94,12 @@ pub enum Check {
     LatencyOver { stage: &'static str, millis: f64 },
     /// The last of the guests that moved together takes at most this many times as long as the first.
     FinishWithin { stage: &'static str, factor: f64 },
+    /// Each of the guests that moved together takes at most this share more or less than their mean.
+    FinishNearMean { stage: &'static str, share: f64 },
+    /// The first byte is on the wire at most this much later than with the peer.
+    FirstByteAfter { stage: &'static str, peer: Mover, seconds: f64 },
+    /// The links' sum is used to this share within this time of the first byte.
+    FullWithin { stage: &'static str, share: f64, seconds: f64 },
     /// The check is about this mover, and not about the case's subject.
     By { mover: Mover, check: &'static Check },
 }
@@ -206,6 +212,9 @@ impl Check {
             Check::Adds { stage, undisturbed, seconds } => time::adds(data, stage, undisturbed, seconds),
             Check::LatencyOver { stage, millis } => faults::latency_over(data, stage, millis),
             Check::FinishWithin { stage, factor } => time::finish_within(data, stage, factor),
+            Check::FinishNearMean { stage, share } => time::finish_near_mean(data, stage, share),
+            Check::FirstByteAfter { stage, peer, seconds } => time::first_byte_after(data, stage, peer, seconds),
+            Check::FullWithin { stage, share, seconds } => time::full_within(data, stage, share, seconds),
             Check::By { mover, check } => {
                 let part = check.judge(Data { subject: mover, ..data });
                 Part { figure: format!("{}: {}", mover.label(), part.figure), ..part }
@@ -232,7 +241,7 @@ mod tests {
     use crate::memory_reads::MemoryReads;
     use crate::results::{
         ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestRam, GuestsWork, MoverMemory,
-        MoverPrivateMemory, NicBytes, PrivateMemory, Rewriting, RoundTrips, Yardstick, tests::run,
+        MoverPrivateMemory, NicBytes, NicSamples, PrivateMemory, Rewriting, RoundTrips, Samples, Yardstick, tests::run,
     };
     use Mover::*;
 
@@ -688,6 +697,44 @@ mod tests {
         assert_eq!(met(check, &pair(10.9)), Some(true));
         assert_eq!(met(check, &pair(11.2)), Some(false));
         assert_eq!(met(check, &pair(11.2)[..1]), None);
+    }
+
+    #[test]
+    fn guests_finish_near_their_mean_or_not() {
+        let check = Check::FinishNearMean { stage: "", share: 0.1 };
+        let three = |last: f64| [9.5, 10.0, last].map(|total| moved("", SkeinTls, 1, 1e9, total));
+        assert_eq!(met(check, &three(10.5)), Some(true));
+        assert_eq!(met(check, &three(12.5)), Some(false));
+        assert_eq!(met(check, &three(10.5)[..1]), None);
+    }
+
+    #[test]
+    fn the_first_byte_and_the_full_rate() {
+        let first = Check::FirstByteAfter { stage: "", peer: QemuMultifd, seconds: 0.05 };
+        let at = |mover, first_byte_s| Run { first_byte_s: Some(first_byte_s), ..moved("", mover, 1, 1e9, 5.0) };
+        assert_eq!(met(first, &[at(SkeinTls, 0.30), at(QemuMultifd, 0.28)]), Some(true));
+        assert_eq!(met(first, &[at(SkeinTls, 0.40), at(QemuMultifd, 0.28)]), Some(false));
+        assert_eq!(met(first, &[at(SkeinTls, 0.40)]), None);
+
+        let full = Check::FullWithin { stage: "", share: 0.9, seconds: 0.3 };
+        // Each step is 50 ms, from the first byte at 0.5 s on; two links of 1 Gb/s, of which this is one.
+        let with = |slow_steps: usize| {
+            let t_s: Vec<f64> = (0..60).map(|step| f64::from(step) * 0.05).collect();
+            let rate = |step: usize| if step < 10 + slow_steps { 0.4e9 } else { 0.99e9 };
+            let tx_bps: Vec<f64> = (0..60).map(rate).collect();
+            let nic = |link| NicSamples {
+                host: "a".into(),
+                nic: format!("nic{link}"),
+                link,
+                tx_bps: tx_bps.clone(),
+                rx_bps: vec![0.0; 60],
+            };
+            let samples = Samples { t_s, nics: vec![nic(0), nic(1)], cores: Vec::new(), uses: Vec::new() };
+            Run { samples: Some(samples), source: "a".into(), ..moved("", SkeinTls, 1, 1e9, 5.0) }
+        };
+        assert_eq!(met(full, &[with(2)]), Some(true));
+        assert_eq!(met(full, &[with(9)]), Some(false));
+        assert_eq!(met(full, &[Run { link_bps: vec![None], ..with(2) }]), None);
     }
 
     #[test]

@@ -113,3 +113,54 @@ pub(super) fn finish_within(data: Data<'_>, stage: &'static str, factor: f64) ->
             .ok_or("fewer than two guests completed together".into()),
     )
 }
+
+pub(super) fn finish_near_mean(data: Data<'_>, stage: &'static str, share: f64) -> Part {
+    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for run in data.of(stage, data.subject).filter_map(completed) {
+        rounds.entry(run.round).or_default().extend(run.total_s);
+    }
+    let off = |times: &Vec<f64>| {
+        let mean = times.iter().sum::<f64>() / times.len() as f64;
+        times.iter().map(|time| (time / mean - 1.0).abs()).reduce(f64::max)
+    };
+    let off: Vec<f64> = rounds.values().filter(|times| times.len() > 1).filter_map(off).collect();
+    part(
+        figure(stage, format!("finish times within {} of their mean", measured::percent(share))),
+        AtMost(share),
+        median(&off).map(|off| (off, measured::percent(off))).ok_or("fewer than two guests completed together".into()),
+    )
+}
+
+pub(super) fn first_byte_after(data: Data<'_>, stage: &'static str, peer: Mover, seconds: f64) -> Part {
+    let first = |mover| data.median_of(stage, mover, |run| completed(run)?.first_byte_s);
+    let measured = first(data.subject).and_then(|own| {
+        let peers = first(peer)?;
+        let words = format!(
+            "{} ({} against {})",
+            measured::millis((own - peers) * 1e3),
+            measured::seconds(own),
+            measured::seconds(peers)
+        );
+        Ok((own - peers, words))
+    });
+    let allowed = measured::millis(seconds * 1e3);
+    part(figure(stage, format!("first byte at most {allowed} later than {}", peer.label())), AtMost(seconds), measured)
+}
+
+pub(super) fn full_within(data: Data<'_>, stage: &'static str, share: f64, seconds: f64) -> Part {
+    let after = |run: &Run| {
+        let links = run.link_bps.iter().copied().sum::<Option<u64>>()? as f64;
+        let (samples, first) = (run.samples.as_ref()?, completed(run)?.first_byte_s?);
+        let sends = samples.nics.iter().filter(|nic| nic.host == run.source);
+        let sends: Vec<&Vec<f64>> = sends.map(|nic| &nic.tx_bps).collect();
+        let is_full = |at: &usize| sends.iter().filter_map(|nic| nic.get(*at)).sum::<f64>() >= share * links;
+        let from = samples.t_s.partition_point(|t| *t < first);
+        Some((from..samples.t_s.len()).find(is_full).map_or(f64::INFINITY, |at| samples.t_s[at] - first))
+    };
+    let worst = data.of(stage, data.subject).filter_map(after).reduce(f64::max);
+    part(
+        figure(stage, format!("{} of the links used within {seconds} s of the first byte", measured::percent(share))),
+        AtMost(seconds),
+        worst.map(|worst| (worst, measured::seconds(worst))).ok_or("no run has samples of links with a rate".into()),
+    )
+}

@@ -62,6 +62,7 @@ impl AgentEnvironment {
             width: width(offer.transport),
             rate: self.context.rates.join(self.id),
             direct: offer.indirect.is_none(),
+            may_use_rdma: offer.may_use_rdma(),
             channels: u16::from(offer.channels),
             key: random(),
             ram: process.as_ref().and_then(|process| guest_ram::find(guest, process.id())),

@@ -252,6 +252,7 @@ fn details(path: &ProbedPath) -> Vec<(&'static str, String)> {
         ("carries", path.carries.clone()),
         ("round trip", time.unwrap_or_default()),
         ("packets", packets),
+        ("data", if path.over_rdma { "goes over RDMA".into() } else { String::new() }),
         ("sent again", repeated.collect::<Vec<_>>().join(", ")),
         ("alone", both(&path.out, &path.back)),
         ("both ways", both(&path.duplex_out, &path.duplex_back)),

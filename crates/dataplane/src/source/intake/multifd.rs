@@ -88,7 +88,7 @@ fn read_direct(
     let number = |offset: u64| u32::try_from(offset / PAGE_BYTES as u64).map_err(|_| SourceError::NoNumber(offset));
     let normal = packet.normal().map(number).collect::<Result<Vec<u32>, SourceError>>()?;
     for pages in normal.chunks(BATCH_PAGES_MAX) {
-        let content = input.reader.read_bytes(&input.live.pool, pages.len() * PAGE_BYTES)?;
+        let content = input.reader.read_for_rails(&input.live.pool, pages.len() * PAGE_BYTES)?;
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(block, pages.iter().copied())), content);
         input.outbox.send_direct(direct, batch, version)?;
     }
