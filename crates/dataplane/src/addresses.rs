@@ -55,12 +55,12 @@ impl Addresses {
         addresses.collect()
     }
 
-    /// Opens each rail of this host once, and tells which can be used: what is missing is known before a guest moves, and
-    /// rails' processes are there then.
+    /// Opens each rail of this host once, and tells which can be used: what is missing is known before a guest moves,
+    /// and rails' processes are there then.
     pub fn try_rails(&self) {
         let Some(rails) = self.rails.as_deref() else { return };
-        for address in self.now(&ThisHost).iter().filter(|address| !address.ip.is_loopback() && address.carries_data())
-        {
+        let now = self.now(&ThisHost);
+        for address in now.iter().filter(|address| !address.ip.is_loopback() && address.carries_data()) {
             if let Some(endpoint) = rail(Some(rails), &ThisHost, &address.nic, address.ip) {
                 let Abilities { device, provider, .. } = endpoint.abilities();
                 info!("RDMA at {} ({}): {device}, by {provider}", address.ip, address.nic);

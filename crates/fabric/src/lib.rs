@@ -4,7 +4,7 @@
 //!   completions.
 //! - [`RailProcess`] serves endpoints of libfabric's, in a process of its own ([`serve_rail`]).
 //! - [`Rails`] is which of a host's addresses have a rail.
-//! - [`Slot`] is a part of registered memory, [`Buffer`] and [`Arena`] are memory to register, [`SharedMemory`] whatever
+//! - [`Slot`] is a part of registered memory, [`Buffer`] and [`Arena`] are memory to register, [`SharedMemory`] is what
 //!   can be.
 //!
 //! Not here: what is sent, who has proven who he is, and which memory a peer may write.
