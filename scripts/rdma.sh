@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # rdma.sh [SKEIN] - sends data between two emulated machines (scripts/emulated.sh) whose NICs do RDMA in software
-# (soft-RoCE, rdma_rxe), over two rails: `skein tunnel` has to use RDMA on both, by libfabric, and what arrives has to
-# be what was sent, also when one rail or both break off in the middle. SKEIN is the program; without it
-# target/release/skein. It is about what holds, and not about speed: the machines are slow, and want one that is not
-# busy.
+# (soft-RoCE, rdma_rxe), over two rails: `skein tunnel` has to use RDMA on both, by libfabric, and agents move a guest's
+# RAM so. What arrives has to be what was sent, also when one rail or both break off in the middle. SKEIN is the
+# program; without it target/release/skein. It is about what holds, and not about speed: the machines are slow, and want
+# one that is not busy.
 #
 # The machine a runs the test, and tells b over a third link what to do. What both say is in target/rdma. TRIES names
 # what is tried. RDMA is the option that the tunnel and the agent get: "--rdma auto", or nothing if SKEIN has no such
@@ -34,9 +34,9 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
     options=$("$skein" tunnel --help)
     case $options in *' --rdma '*) RDMA='--rdma auto' ;; *) RDMA= ;; esac
   fi
-  # libfabric makes queues for 256 peers, which are larger than rxe has them.
-  settings=("RDMA=$RDMA" "FABRIC=${FABRIC-FI_UNIVERSE_SIZE=16}"
-    "TRIES=${TRIES-both-rails one-is-cut-at-b one-is-cut-at-a both-are-cut}")
+  settings=("RDMA=$RDMA" "FABRIC=${FABRIC-}"
+    "TRIES=${TRIES-both-rails one-is-cut-at-b one-is-cut-at-a both-are-cut \
+guest-sealed guest-one-sided guest-one-rail-cut guest-both-rails-cut}")
 
   run=$(mktemp -d "$work/run.XXXXXX")
   # stop HOST - ends a machine, if it runs.
@@ -44,6 +44,7 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
   trap 'stop a; stop b; wait; rm -rf "$run"' EXIT
   (cd "$run" && "$skein" ca --dir ca init --name rdma && for host in a b; do "$skein" ca --dir ca issue $host; done) \
     >/dev/null
+  head -c 30000000 /dev/urandom >"$run/data"
   # machine HOST - runs a machine. Sockets, which b makes, join its NICs with the other's. A frame of 9000 bytes holds a
   # packet of RDMA with 4096.
   machine() {
@@ -54,7 +55,7 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
       arguments+=" -device virtio-net-pci,netdev=n$nic,mac=52:54:00:00:0$nic:0$1,host_mtu=9000"
     done
     EMULATED_MIB=1536 EMULATED_SECONDS=1200 EMULATED_QEMU=$arguments \
-      scripts/emulated.sh env "${settings[@]}" "$PWD/scripts/rdma.sh" "$skein" "$1" "$run/ca/hosts"
+      scripts/emulated.sh env "${settings[@]}" "$PWD/scripts/rdma.sh" "$skein" "$1" "$run/ca/hosts" "$run/data"
   }
   machine b >"$work/b.log" 2>&1 &
   for _ in $(seq 100); do [ ! -S "$run/link2" ] || break; sleep 0.1; done
@@ -64,9 +65,9 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
   exit $status
 fi
 
-host=$2 identities=$3
-failed=0
-fail() { echo "FAILED: $*"; failed=1; }
+host=$2 identities=$3 data=$4
+failed=0 wrong=0
+fail() { echo "FAILED: $*"; failed=1 wrong=1; }
 # say WORDS... - says something, behind the seconds that this machine has run.
 say() { echo "$(cut -d ' ' -f 1 /proc/uptime): $*"; }
 mkdir /run/rdma
@@ -112,7 +113,7 @@ carried() { cat "/sys/class/infiniband/rxe$1/ports/1/hw_counters/sent_pkts"; }
 # ---- libfabric alone ----
 for rail in 0 1; do
   pingpong=(timeout 60 env FI_UNIVERSE_SIZE=16 "$work/usr/bin/fi_pingpong" -p 'verbs;ofi_rxm' -e rdm -d "rxe$rail"
-    -c -I 50 -S 65536)
+    -c -I 20 -S 65536)
   before=$(carried $rail)
   on b bash -c "$(printf '%q ' "${pingpong[@]}") >pingpong.log 2>&1 </dev/null &"
   sleep 1
@@ -121,12 +122,106 @@ for rail in 0 1; do
 done
 
 # ---- Skein ----
+# shellcheck disable=SC2206
+options=(--nic eth0 --nic eth1 $RDMA)
+# So many packets of RDMA each rail sends at least before anything is cut. One has 4096 bytes at most.
+some=100
+
+# tried HOW NAME ARGUMENTS... - tries something, if it is wanted.
+tried() {
+  local how=$1
+  name=$2
+  shift 2
+  case " $TRIES " in *" $name "*) ;; *) return 0 ;; esac
+  wrong=0
+  "$how" "$@"
+  mended
+  [ $wrong = 0 ] || failed=1
+}
+# begin HOST OPTIONS... - has an agent run on a host.
+begin() {
+  local at=$1 command
+  shift
+  # shellcheck disable=SC2086
+  command=$(printf '%q ' env $FABRIC "$skein" agent --identity "$identities/$at" "${options[@]}" "$@")
+  on "$at" bash -c "$command >agent.log 2>&1 </dev/null & echo \$! >agent.pid"
+  eventually 60 on "$at" grep -q ^ready agent.log || fail "$name: the agent of $at does not start"
+}
+# end HOST - ends its agent, which has to be there still.
+end() {
+  # shellcheck disable=SC2016 # expanded there
+  on "$1" bash -c 'kill $(cat agent.pid) && timeout 30 tail --pid=$(cat agent.pid) -f /dev/null' ||
+    fail "$name: the agent of $1 has died, or does not end"
+}
+# count - remembers what the rails have sent by RDMA so far; packets - what each has sent since.
+count() { before=("$(carried 0)" "$(carried 1)"); }
+packets() { echo "$(($(carried 0) - before[0])) $(($(carried 1) - before[1]))"; }
+# each_sent NUMBER - whether each rail has sent so many since.
+each_sent() {
+  local sent
+  # shellcheck disable=SC2207
+  sent=($(packets))
+  [ "${sent[0]}" -ge "$1" ] && [ "${sent[1]}" -ge "$1" ]
+}
+# break_off COMMAND... - runs the command, which breaks something off. From before that until `still` b writes down five
+# times a second, behind its clock, how long to.out is and how much has come by the rails' NICs.
+break_off() {
+  # shellcheck disable=SC2016 # expanded on b
+  on b bash -c 'while sleep 0.2; do
+      read -r clock _ </proc/uptime
+      read -r one </sys/class/net/eth0/statistics/rx_bytes; read -r two </sys/class/net/eth1/statistics/rx_bytes
+      echo "$clock $(stat -c %s to.out || echo 0) $((one + two))"
+    done >watch.log 2>/dev/null </dev/null & echo $! >watch.pid'
+  when=$(on b awk '{ print $1 }' /proc/uptime)
+  "$@"
+}
+# still COLUMN BYTES - for how many seconds at most no more than so many bytes came between two looks.
+still() {
+  # shellcheck disable=SC2016 # expanded on b
+  on b bash -c 'kill $(cat watch.pid); cat watch.log' | awk -v column="$1" -v few="$2" -v moved="$when" '
+    NR > 1 && $1 > moved && $column - had > few { if ($1 - moved > most) most = $1 - moved; moved = $1 }
+    { had = $column }
+    END { printf "%.1f", most }'
+}
+# narrow, wide - what a sends by a rail has little room, or all.
+narrow() {
+  local rail
+  for rail in 0 1; do tc qdisc replace dev eth$rail root tbf rate 2mbit burst 20kb latency 100ms; done
+}
+wide() {
+  local rail
+  for rail in 0 1; do tc qdisc del dev eth$rail root 2>/dev/null || true; done
+}
+both_down() {
+  ip link set eth0 down; ip link set eth1 down
+  sleep 5
+  ip link set eth0 up; ip link set eth1 up
+}
+# mended - both rails are there again for the next try.
+mended() {
+  local rail
+  for rail in 0 1; do
+    ip link set eth$rail up
+    on b ip link set eth$rail up
+    eventually 20 ping -qc 1 -W 1 "10.7.$rail.2" >/dev/null || fail "$name: rail $rail stays cut"
+  done
+}
+# logs FILES... - what a has to say if the try failed, and the agent of b.
+logs() {
+  local file
+  local often=' stalls: \| moves again \|is composed of is not known now'
+  for file in "$@"; do echo "a's $file:"; sed "/$often/d" "$file" | tail -n 60; done
+  echo "b's agent.log:"
+  on b sed "/$often/d" agent.log | tail -n 60
+}
+
+# ---- tunnels ----
 # state - what the tunnel says of itself: its last whole line.
 state() { tail -n 2 tunnel.json | grep -m 1 '}$'; }
 # of RAIL FIELD - a number that the tunnel tells of a rail's path; "-" if there is no such path.
 of() {
   local said
-  said=$(state | grep -o "{\"nic\":\"eth$1\"[^{}]*" | grep -o "\"$2\":[0-9]*" | cut -d : -f 2) || true
+  said=$(state | grep -o "{\"nic\":\"eth$1\"[^{}]*" | grep -o "\"$2\":[0-9]*" | sed 's/.*://') || true
   echo "${said:--}"
 }
 # over RAIL - by what the rail's connections go: rdma, tcp, both, or nothing.
@@ -140,92 +235,157 @@ over() {
   esac
 }
 rails_are() { [ "$(over 0) $(over 1)" = "$*" ]; }
-
 usual='tcp tcp'
 [ -z "$RDMA" ] || usual='rdma rdma'
-# shellcheck disable=SC2206
-options=(--nic eth0 --nic eth1 $RDMA)
-# shellcheck disable=SC2086
-agent="$(printf '%q ' env $FABRIC "$skein" agent --tunnels-only --identity "$identities/b" "${options[@]}" \
-  --allow '/run/rdma/*.t') >agent.log 2>&1 </dev/null & echo \$! >agent.pid"
 
-# join - starts b's agent and the tunnel, and waits until the rails are as they should be.
-join() {
-  on b bash -c "$agent"
-  eventually 30 on b grep -q ^ready agent.log || fail "$name: the agent does not start"
-  rm -f to.s
+# try [COMMAND...] - sends the data by a new tunnel: the first tenth, by which the rails come to use RDMA, then
+# the rest, and runs the command when a quarter of that was sent.
+bytes=20000000
+try() {
+  local since socat tunnel sent still=''
+  begin b --tunnels-only --allow '/run/rdma/*.t'
+  rm -f to.s agent.log
   : >tunnel.json
   # shellcheck disable=SC2086
   env $FABRIC "$skein" tunnel --json --identity "$identities/a" --to 10.7.0.2:7070 "${options[@]}" \
     -L "$PWD/to.s=$PWD/to.t" >tunnel.json 2>tunnel.log &
   tunnel=$!
-  # shellcheck disable=SC2086
-  eventually 60 rails_are $usual || fail "$name: the rails are $(over 0) and $(over 1), not $usual"
-}
-
-# part - ends both, which have to be there still.
-part() {
-  # shellcheck disable=SC2016 # expanded on b
-  local end='kill $(cat agent.pid) && timeout 20 tail --pid=$(cat agent.pid) -f /dev/null'
-  kill $tunnel || fail "$name: the tunnel has died"
-  on b bash -c "$end" || fail "$name: the agent has died, or does not end"
-  timeout 20 tail --pid=$tunnel -f /dev/null || { fail "$name: the tunnel does not end"; kill -KILL $tunnel; }
-  wait $tunnel 2>/dev/null || true
-}
-
-# try NAME [COMMAND...] - sends the data by a new tunnel. The command is run when a quarter was sent.
-bytes=20000000
-try() {
-  local before since rail socat packets=() had=$failed
-  name=$1
-  shift
-  case " $TRIES " in *" $name "*) ;; *) return 0 ;; esac
-  join
-  say "$name: the rails are $(over 0) and $(over 1)"
-  before=("$(carried 0)" "$(carried 1)")
   # shellcheck disable=SC2016
   on b bash -c 'rm -f to.*; { socat -u UNIX-LISTEN:to.t CREATE:to.out; touch to.done; } >/dev/null 2>&1 </dev/null &'
-  eventually 10 on b test -S to.t || fail "$name: nobody listens on b"
-  since=$SECONDS
-  { head -c $((bytes / 4)); echo >&3; cat; } <data | timeout 150 socat -u STDIN UNIX-CONNECT:to.s &
+  eventually 20 on b test -S to.t || fail "$name: nobody listens on b"
+  eventually 60 rails_are tcp tcp || fail "$name: the rails are $(over 0) and $(over 1) at first, not tcp"
+  {
+    head -c $((bytes / 10))
+    read -r -u 4
+    head -c $((bytes / 4))
+    echo >&3
+    cat
+  } <sent | timeout 200 socat -u STDIN UNIX-CONNECT:to.s &
   socat=$!
+  # shellcheck disable=SC2086
+  eventually 120 rails_are $usual || fail "$name: the rails are $(over 0) and $(over 1), not $usual"
+  say "$name: the rails are $(over 0) and $(over 1)"
+  count
+  since=$SECONDS
+  # What is to be cut must not be over before.
+  [ $# = 0 ] || narrow
+  echo >&4
   read -rt 100 -u 3 || fail "$name: little is sent"
-  "$@"
+  if [ $# -gt 0 ]; then
+    [ -z "$RDMA" ] || eventually 30 each_sent $some ||
+      fail "$name: before the cut rails sent $(packets) packets of RDMA"
+    break_off "$@"
+    wide
+    [ "$(on b stat -c %s to.out)" -lt $((bytes * 3 / 4)) ] || fail "$name: the cut came too late"
+  fi
   wait $socat || fail "$name: the tunnel does not take all"
-  eventually 60 on b test -e to.done || fail "$name: not all arrives"
-  [ "$(sha256sum <data)" = "$(on b bash -c 'sha256sum <to.out')" ] || fail "$name: other data arrived"
-  for rail in 0 1; do packets+=($(($(carried $rail) - before[rail]))); done
-  say "$name: took $((SECONDS - since)) s; the rails are $(over 0) and $(over 1), and have sent ${packets[*]} packets" \
-    "of RDMA"
+  eventually 100 on b test -e to.done || fail "$name: not all arrives"
+  [ "$(sha256sum <sent)" = "$(on b bash -c 'sha256sum <to.out')" ] ||
+    fail "$name: other data arrived"
+  [ $# = 0 ] || still="; stood still for $(still 2 0) s at most since the cut"
+  sent=$(packets)
+  say "$name: took $((SECONDS - since)) s; the rails are $(over 0) and $(over 1), and have sent $sent packets" \
+    "of RDMA$still"
   if [ $# = 0 ] && [ -n "$RDMA" ]; then
-    # Both rails have their part, a tenth at least; a packet has 4096 bytes at most.
-    for rail in 0 1; do
-      [ "${packets[rail]}" -ge $((bytes / 4096 / 10)) ] || fail "$name: too little goes over rail $rail by RDMA"
-    done
+    # Both rails have their part, a tenth at least.
+    each_sent $((bytes / 4096 / 10)) || fail "$name: too little goes over a rail by RDMA"
     # shellcheck disable=SC2086
     rails_are $usual || fail "$name: the rails are $(over 0) and $(over 1) in the end"
   fi
-  part
-  [ "$failed" = 0 ] || { echo "the tunnel:"; cat tunnel.log; echo "the agent:"; on b cat agent.log; }
-  failed=$((failed | had))
+  kill $tunnel || fail "$name: the tunnel has died"
+  end b
+  timeout 20 tail --pid=$tunnel -f /dev/null || { fail "$name: the tunnel does not end"; kill -KILL $tunnel; }
+  wait $tunnel 2>/dev/null || true
+  [ $wrong = 0 ] || logs tunnel.log
 }
 
-head -c "$bytes" /dev/urandom >data
-# Says that a quarter was taken.
-mkfifo quarter
-exec 3<>quarter
-both_cut() {
-  ip link set eth0 down; ip link set eth1 down
-  sleep 5
-  ip link set eth0 up; ip link set eth1 up
-}
-try both-rails
+# Says that a quarter was taken, and that the rest may go.
+head -c $bytes "$data" >sent
+mkfifo quarter rest
+exec 3<>quarter 4<>rest
+tried try both-rails
 # Here nothing tells a of it.
-try one-is-cut-at-b on b ip link set eth1 down
-on b ip link set eth1 up
-try one-is-cut-at-a ip link set eth0 down
-ip link set eth0 up
-try both-are-cut both_cut
-# What guests do goes here: a guest without a kernel, with QEMU's `-device loader,file=data,addr=0x1000000`, is there in
-# seconds, and pmemsave says what the target has.
+tried try one-is-cut-at-b on b ip link set eth1 down
+tried try one-is-cut-at-a ip link set eth0 down
+tried try both-are-cut both_down
+
+# ---- guests ----
+# A guest that boots nothing, and whose RAM has the data: it is there in seconds. Its firmware uses the first MiB, and
+# the last 16.
+export SKEIN_SOCKET=/run/rdma/skein/agent.sock
+for at in a b; do
+  printf '[[host]]\nname = "%s"\naddress = ["10.7.0.%s", "10.7.1.%s"]\n' $at ${number[$at]} ${number[$at]}
+done >hosts.toml
+on b bash -c "echo $(printf %q "$(cat hosts.toml)") >hosts.toml"
+cat >v.toml <<VM
+name = "v"
+memory = "64 MiB"
+accel = "tcg"
+[qemu]
+args = ["-device", "loader,file=$data,addr=0x1000000,force-raw=on",
+  "-qmp", "unix:/run/rdma/v.qmp,server=on,wait=off"]
+VM
+# A file, and not this shell's lines: b runs it, too.
+cat >ram.sh <<'RAM'
+rm -f ram; : >said
+{ printf '%s\n' '{"execute":"qmp_capabilities"}' '{"execute":"pmemsave","arguments":{"val":16777216,"size":'$1',
+  "filename":"/run/rdma/ram"}}'
+  for _ in $(seq 300); do [ "$(grep -c '"return"\|"error"' said)" -lt 2 ] || break; sleep 0.1; done
+} | socat -t 1 - UNIX-CONNECT:v.qmp >said
+cmp ram "$2" || { cat said; exit 1; }
+RAM
+on b bash -c "echo $(printf %q "$(cat ram.sh)") >ram.sh"
+
+# has_rails HOST - whether the agent has opened both of the host's rails.
+has_rails() { [ "$(on "$1" grep -c 'RDMA at .* by verbs' agent.log)" = 2 ]; }
+# by_nics - whether NICs have written into the guest's RAM.
+by_nics() { "$skein" migration show v 2>/dev/null | grep -q 'by NICs'; }
+# guest PLAINTEXT [COMMAND...] - moves the guest from a to b, and runs the command in the middle. Links have little room
+# until RDMA is used, so that the guest is not there before.
+guest() {
+  local plaintext=$1 at move since sent status=0 still=''
+  shift
+  rm -f tunnel.log
+  for at in a b; do
+    on $at rm -rf state skein v.qmp
+    begin $at --rdma-plaintext "$plaintext" --state /run/rdma/state --run /run/rdma/skein --hosts /run/rdma/hosts.toml \
+      --qemu "$SKEIN_QEMU"
+    [ -z "$RDMA" ] || eventually 120 has_rails $at || fail "$name: $at has no rails"
+  done
+  "$skein" vm start v.toml >start.log 2>&1 || { fail "$name: the guest does not start"; cat start.log; }
+  say "$name: the guest runs"
+  # Agents ask each other and their QEMUs much at first.
+  eventually 120 "$skein" migrate v --to b --check >check.log 2>&1 || { fail "$name: it cannot move"; cat check.log; }
+  count
+  [ -z "$RDMA" ] || narrow
+  since=$SECONDS
+  "$skein" migrate v --to b --transport multichannel --json >migrate.json 2>migrate.log &
+  move=$!
+  if [ -n "$RDMA" ]; then
+    eventually 120 each_sent $some || fail "$name: the rails send $(packets) packets of RDMA only"
+    [ "$plaintext" = deny ] || eventually 120 by_nics || fail "$name: NICs write nothing into the guest's RAM"
+    say "$name: the rails have sent $(packets) packets of RDMA after $((SECONDS - since)) s"
+  fi
+  if [ $# -gt 0 ]; then
+    break_off "$@"
+    kill -0 $move || fail "$name: the cut came too late"
+  fi
+  wide
+  wait $move || { status=$?; fail "$name: the migration ended with $status"; }
+  [ $# = 0 ] || still="; stood still for $(still 3 20000) s at most since the cut"
+  sent=$(packets)
+  say "$name: took $((SECONDS - since)) s; the rails have sent $sent packets of RDMA$still"
+  "$skein" migration show v | grep 'downtime\|placement\|sent \|as it is\|by NICs\|RDMA' || true
+  on b bash ram.sh "$(stat -c %s "$data")" "$data" || fail "$name: the guest has other data at b"
+  say "$name: b has the guest's RAM as it was"
+  on b env SKEIN_SOCKET=$SKEIN_SOCKET "$skein" vm stop v --timeout 1 --force >stop.log ||
+    { fail "$name: the guest is not at b"; cat stop.log; }
+  end a
+  end b
+  [ $wrong = 0 ] || logs migrate.log agent.log
+}
+tried guest guest-sealed deny
+tried guest guest-one-sided allow
+tried guest guest-one-rail-cut allow on b ip link set eth1 down
+tried guest guest-both-rails-cut allow both_down
 exit "$failed"

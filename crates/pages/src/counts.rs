@@ -31,6 +31,11 @@ pub struct PageCounts {
     pub missed_pages: u64,
     /// Bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
+    /// Bytes that the source's threads have copied from QEMU and between buffers, without those to the network.
+    pub copied_bytes: u64,
+    /// Bytes that the target's threads have copied to and from the guest's RAM; 0: the target was not asked, as nothing
+    /// goes over rails.
+    pub target_copied_bytes: u64,
     /// Pages that went as they are because there was no CPU to compress them in time; part of `stored_pages`.
     pub late_pages: u64,
     /// CPU time that compressing took, of all threads, in microseconds.

@@ -168,6 +168,8 @@ pub enum PageMessage {
         slices: Vec<WritableSlice>,
         /// Of how many offers, [`PageMessage::Rails`], nothing more comes.
         done: u32,
+        /// How many bytes the target's threads have copied to and from the guest's RAM.
+        copied_bytes: u64,
     },
     /// The source gives a rail up. What was begun to be written by it may still arrive, so the target closes the rail,
     /// and answers with [`PageMessage::Fenced`].

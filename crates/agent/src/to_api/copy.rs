@@ -10,8 +10,8 @@ use super::{ToApi, same_fields};
 same_fields!(skein_forecast::CopyRates => CopyRates { dirties_bytes_per_s, moves_bytes_per_s });
 same_fields!(skein_pages::PageCounts => PageCounts {
     pages, zero_pages, packed_pages, packed_bytes, stored_pages, written_pages, unchanged_pages, delta_pages,
-    delta_bytes, packed_delta_bytes, repaired_pages, missed_pages, other_bytes, late_pages, packing_us, zstd_level,
-    compared_us,
+    delta_bytes, packed_delta_bytes, repaired_pages, missed_pages, other_bytes, copied_bytes, target_copied_bytes,
+    late_pages, packing_us, zstd_level, compared_us,
 });
 
 impl ToApi for Convergence {

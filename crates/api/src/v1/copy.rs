@@ -163,6 +163,13 @@ pub struct PageCounts {
     pub missed_pages: u64,
     /// The bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
+    /// The bytes that the source's threads have copied from QEMU and between buffers, without those to the network.
+    #[serde(skip_serializing_if = "is_no_byte")]
+    pub copied_bytes: u64,
+    /// The bytes that the target's threads have copied to and from the guest's RAM; left out where nothing goes over
+    /// RDMA, as the target is not asked then.
+    #[serde(skip_serializing_if = "is_no_byte")]
+    pub target_copied_bytes: u64,
     /// The pages among the uncompressed for which there was no CPU in time.
     pub late_pages: u64,
     /// The microseconds of CPU that compressing took, of all threads.
@@ -240,6 +247,10 @@ impl PageCounts {
     pub fn wire_per_guest_byte(&self) -> Option<f64> {
         (self.pages > 0).then(|| self.wire_bytes() as f64 / self.guest_bytes() as f64)
     }
+}
+
+fn is_no_byte(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 fn is_zero(number: &u32) -> bool {

@@ -381,6 +381,8 @@ fn pages() -> PageFigures {
             repaired_pages: 11,
             missed_pages: 12,
             other_bytes: 13,
+            copied_bytes: 19,
+            target_copied_bytes: 20,
             late_pages: 14,
             packing_us: 15,
             zstd_level: Some(-1),

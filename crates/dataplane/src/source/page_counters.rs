@@ -26,6 +26,10 @@ pub(crate) struct PageCounters {
     pub(crate) repaired_pages: AtomicU64,
     pub(crate) missed_pages: AtomicU64,
     pub(crate) other_bytes: AtomicU64,
+    /// What was copied from QEMU, and between buffers.
+    pub(crate) copied_bytes: AtomicU64,
+    /// What the target has copied to and from the guest's RAM, as the target says.
+    pub(crate) target_copied_bytes: AtomicU64,
     pub(crate) late_pages: AtomicU64,
     packing_us: AtomicU64,
     /// The batches by the effort that they were packed with.
@@ -85,6 +89,8 @@ impl PageCounters {
             repaired_pages: self.repaired_pages.load(Relaxed),
             missed_pages: self.missed_pages.load(Relaxed),
             other_bytes: self.other_bytes.load(Relaxed),
+            copied_bytes: self.copied_bytes.load(Relaxed),
+            target_copied_bytes: self.target_copied_bytes.load(Relaxed),
             late_pages: self.late_pages.load(Relaxed),
             packing_us: self.packing_us.load(Relaxed),
             zstd_level: mostly.and_then(|(effort, _)| effort.zstd_level()),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -412,7 +413,8 @@ impl SourcePages {
                     PageRoute::Direct(Arc::new(chosen))
                 });
             }
-            PageMessage::RailNews { opened, refused, slices, done } => {
+            PageMessage::RailNews { opened, refused, slices, done, copied_bytes } => {
+                self.counts.target_copied_bytes.fetch_max(copied_bytes, Relaxed);
                 self.rails.hear(paths, opened, refused, slices, done);
             }
             PageMessage::Fenced { rail } => self.rails.fenced(rail),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use skein_guest_ram::Ram;
 use skein_pages::delta::DeltaHead;
@@ -33,6 +34,7 @@ pub(super) struct Blocks {
     ram: BTreeMap<u16, Box<dyn Ram>>,
     /// The RAM of the guest's last stay here.
     kept_ram: BTreeMap<u16, Arc<dyn Ram>>,
+    copied_bytes: AtomicU64,
 }
 
 /// The marks of the pages with which a guest came.
@@ -102,7 +104,7 @@ impl Blocks {
         };
         let ledger = Arc::new(Ledger::new(key, (0u16..).zip(&infos).map(pages)));
         let kept_ram = kept.map(|kept| kept.ram).unwrap_or_default();
-        (Blocks { infos, key: *key, ledger, ram, kept_ram }, why_not)
+        (Blocks { infos, key: *key, ledger, ram, kept_ram, copied_bytes: AtomicU64::new(0) }, why_not)
     }
 
     /// Returns the numbers of the blocks whose RAM is reached.
@@ -134,6 +136,21 @@ impl Blocks {
         Ok(&**self.ram.get(&number).ok_or(ProtocolError::NotDirect)?)
     }
 
+    /// Returns how many bytes were copied to and from the guest's RAM, but for samples of the comparison.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Relaxed)
+    }
+
+    fn read_ram(&self, ram: &dyn Ram, page: u32, into: &mut [u8]) -> Result<(), TargetError> {
+        self.copied_bytes.fetch_add(into.len() as u64, Relaxed);
+        ram.read(offset(page), into).map_err(TargetError::Read)
+    }
+
+    fn write_ram(&self, ram: &dyn Ram, page: u32, content: &[u8]) -> Result<(), TargetError> {
+        self.copied_bytes.fetch_add(content.len() as u64, Relaxed);
+        ram.write(offset(page), content).map_err(TargetError::Write)
+    }
+
     /// Writes pages in a row into the guest's RAM, if they are newer than what is there.
     ///
     /// The region stays locked meanwhile, because two versions of a page may arrive on two streams at once.
@@ -153,7 +170,7 @@ impl Blocks {
             if is_newer {
                 self.write(to.block, page, now)?;
                 let held = &mut to.scratch[..now.len()];
-                ram.read(offset(page), held).map_err(TargetError::Read)?;
+                self.read_ram(ram, page, held)?;
                 for (page, held) in (page..).zip(held.chunks_exact(PAGE_BYTES)) {
                     region.set(nth(page), to.version, self.mark(to.block, page, held));
                 }
@@ -189,7 +206,7 @@ impl Blocks {
                     } else {
                         self.zero(to.block, page)?;
                         let held = &mut to.scratch[..PAGE_BYTES];
-                        ram.read(offset(page), held).map_err(TargetError::Read)?;
+                        self.read_ram(ram, page, held)?;
                         self.mark(to.block, page, held)
                     };
                     region.set(nth(page), to.version, mark);
@@ -259,7 +276,7 @@ impl Blocks {
             DeltaBase::None => changes.each(|page, delta| region.mark_owed(nth(page), to.version, delta.mark)),
             DeltaBase::Ram => {
                 let ram = self.ram(to.block)?;
-                ram.read(offset(changes.first), bases_of(to, changes)).map_err(TargetError::Read)?;
+                self.read_ram(ram, changes.first, bases_of(to, changes))?;
                 let marks = self.apply(to, changes);
                 self.commit(region, to, changes, &marks)?;
             }
@@ -317,8 +334,8 @@ impl Blocks {
             let bytes = at * PAGE_BYTES..(at + alike.len()) * PAGE_BYTES;
             let (results, held) = (&results[bytes.clone()], &mut held[bytes]);
             if alike[0].is_some() {
-                ram.write(offset(page), results).map_err(TargetError::Write)?;
-                ram.read(offset(page), held).map_err(TargetError::Read)?;
+                self.write_ram(ram, page, results)?;
+                self.read_ram(ram, page, held)?;
             }
             let contents = results.chunks_exact(PAGE_BYTES).zip(held.chunks_exact(PAGE_BYTES));
             let pages = alike.iter().zip(&changes.deltas[at..]).zip(page..);
@@ -344,7 +361,7 @@ impl Blocks {
                 self.ram(block)?.write(offset(page), content).map_err(TargetError::Write)
             });
         }
-        ram.write(offset(first), content).map_err(TargetError::Write)
+        self.write_ram(ram, first, content)
     }
 
     /// Returns where a test wants a page to go instead of where the page belongs.

@@ -135,7 +135,10 @@ impl PageWriter {
                 let offer = Offer { rails, slice_pages, slices };
                 self.pages.rails.open(offer, self.paths.clone(), &blocks).map(|()| None)
             }
-            PageMessage::AskRails => Ok(Some(self.pages.rails.news())),
+            PageMessage::AskRails => {
+                let copied = self.pages.blocks().map_or(0, |blocks| blocks.copied_bytes());
+                Ok(Some(self.pages.rails.news(copied)))
+            }
             PageMessage::Fence { rail } => {
                 self.pages.rails.fence(rail)?;
                 Ok(Some(PageMessage::Fenced { rail }))

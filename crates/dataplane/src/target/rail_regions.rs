@@ -102,15 +102,15 @@ impl RailRegions {
         Ok(())
     }
 
-    /// Returns what the source was not told yet.
-    pub(super) fn news(&self) -> PageMessage {
+    /// Returns what the source was not told yet. `copied_bytes` were copied to and from the guest's RAM.
+    pub(super) fn news(&self, copied_bytes: u64) -> PageMessage {
         let mut state = self.0.lock();
         let news = &mut state.news;
         let slices = news.slices.drain(..news.slices.len().min(SLICES_PER_MESSAGE_MAX)).collect();
         let (opened, refused) = (std::mem::take(&mut news.opened), std::mem::take(&mut news.refused));
         // What has an end is known to have one when the last of it is told.
         let done = if news.slices.is_empty() { news.done } else { 0 };
-        PageMessage::RailNews { opened, refused, slices, done }
+        PageMessage::RailNews { opened, refused, slices, done, copied_bytes }
     }
 
     /// Closes a rail: nothing of the source's comes by it any more.

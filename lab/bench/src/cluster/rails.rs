@@ -62,8 +62,9 @@ struct Pair {
 impl Pair {
     fn open(options: &ClusterOptions) -> Result<Pair, FabricError> {
         let words = vec![options.skein.clone().into(), "serve-rail".into()];
-        let rails = HostRails::of_providers(words, vec![RDMA_OVER_TCP.into()]);
-        let (here, there) = (End::open(&rails)?, End::open(&rails)?);
+        // Each end has a process of its own, as two hosts have.
+        let rails = || HostRails::of_providers(words.clone(), vec![RDMA_OVER_TCP.into()]);
+        let (here, there) = (End::open(&rails())?, End::open(&rails())?);
         here.endpoint.connect(there.endpoint.name())?;
         there.endpoint.connect(here.endpoint.name())?;
         Ok(Pair { here, there })

@@ -1,5 +1,6 @@
 //! Checks of what migrations cost: CPU, bytes, memory.
 
+use skein_api::PageCounts;
 use skein_units::measured;
 
 use super::data::{Data, completed};
@@ -11,6 +12,8 @@ use crate::{
     mover::Mover,
     results::{GuestRam, Part, Run},
 };
+
+const PAGE_BYTES: u64 = 4096;
 
 pub(super) fn cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
     let subject = data.subject;
@@ -47,6 +50,49 @@ pub(super) fn written_at_least(data: Data<'_>, stage: &'static str, share: f64) 
         ),
         AtLeast(share),
         measured.map(|share| (share, measured::percent(share))),
+    )
+}
+
+/// How often the target copies a page that comes whole (into the RAM, and back, to see what is there), and one that was
+/// changed (its base as well).
+const COPIES_OF_WHOLE: u64 = 2;
+const COPIES_OF_CHANGED: u64 = 3;
+
+/// Returns how many bytes the target may have copied of pages that no NIC wrote.
+fn copied_anyway(counts: &PageCounts) -> u64 {
+    let changed = counts.delta_pages + counts.unchanged_pages;
+    ((counts.stored_pages + counts.packed_pages) * COPIES_OF_WHOLE + changed * COPIES_OF_CHANGED) * PAGE_BYTES
+}
+
+pub(super) fn target_copies_at_most(data: Data<'_>, stage: &'static str, bytes: u64) -> Part {
+    let of_written = |run: &Run| {
+        let counts = &run.pages.as_ref()?.counts;
+        let copied = Some(counts.target_copied_bytes).filter(|copied| *copied > 0)?;
+        Some(copied.saturating_sub(copied_anyway(counts)) as f64)
+    };
+    let worst = data.of(stage, data.subject).filter_map(completed).filter_map(of_written).reduce(f64::max);
+    part(
+        figure(stage, format!("at most {bytes} bytes of what NICs write copied by the target's threads")),
+        AtMost(bytes as f64),
+        worst.map(|worst| (worst, format!("{worst} bytes"))).ok_or("no target said what it has copied".into()),
+    )
+}
+
+pub(super) fn copies_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
+    let copies = |run: &Run| {
+        let counts = &completed(run)?.pages.as_ref()?.counts;
+        let moved = (counts.pages - counts.zero_pages) * PAGE_BYTES;
+        // What goes over connections is copied to the network here, and from the network there.
+        let by_connections = counts.wire_bytes().saturating_sub(counts.written_bytes());
+        // Who was not asked has written each page once, at least.
+        let there = Some(counts.target_copied_bytes).filter(|copied| *copied > 0).unwrap_or(moved);
+        Some((counts.copied_bytes + 2 * by_connections + there) as f64 / moved as f64)
+    };
+    let of = |mover| data.median_of(stage, mover, copies);
+    part(
+        figure(stage, format!("bytes copied by the mover at most {at_most} x {}", peer.label())),
+        AtMost(at_most),
+        times(of(data.subject), of(peer), |times| format!("{} copies", measured::digits(times))),
     )
 }
 

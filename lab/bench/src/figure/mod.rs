@@ -94,6 +94,11 @@ pub enum Check {
     LatencyOver { stage: &'static str, millis: f64 },
     /// The last of the guests that moved together takes at most this many times as long as the first.
     FinishWithin { stage: &'static str, factor: f64 },
+    /// The bytes that the mover copies at both ends, for each of those that are moved, are at most this many times the
+    /// peer's.
+    CopiesOf { stage: &'static str, peer: Mover, at_most: f64 },
+    /// The bytes that the target's threads copy of pages that NICs write are at most so many.
+    TargetCopiesAtMost { stage: &'static str, bytes: u64 },
     /// Each of the guests that moved together takes at most this share more or less than their mean.
     FinishNearMean { stage: &'static str, share: f64 },
     /// The first byte is on the wire at most this much later than with the peer.
@@ -212,6 +217,8 @@ impl Check {
             Check::Adds { stage, undisturbed, seconds } => time::adds(data, stage, undisturbed, seconds),
             Check::LatencyOver { stage, millis } => faults::latency_over(data, stage, millis),
             Check::FinishWithin { stage, factor } => time::finish_within(data, stage, factor),
+            Check::CopiesOf { stage, peer, at_most } => cost::copies_of(data, stage, peer, at_most),
+            Check::TargetCopiesAtMost { stage, bytes } => cost::target_copies_at_most(data, stage, bytes),
             Check::FinishNearMean { stage, share } => time::finish_near_mean(data, stage, share),
             Check::FirstByteAfter { stage, peer, seconds } => time::first_byte_after(data, stage, peer, seconds),
             Check::FullWithin { stage, share, seconds } => time::full_within(data, stage, share, seconds),
@@ -239,6 +246,8 @@ fn intact(movers: &[Mover], runs: &[Run]) -> Part {
 mod tests {
     use super::*;
     use crate::memory_reads::MemoryReads;
+    use skein_api::{PageCounts, PageFigures};
+
     use crate::results::{
         ControlLatency, CpuSeconds, EndMemory, FaultSeen, GuestCheck, GuestRam, GuestsWork, MoverMemory,
         MoverPrivateMemory, NicBytes, NicSamples, PrivateMemory, Rewriting, RoundTrips, Samples, Yardstick, tests::run,
@@ -697,6 +706,31 @@ mod tests {
         assert_eq!(met(check, &pair(10.9)), Some(true));
         assert_eq!(met(check, &pair(11.2)), Some(false));
         assert_eq!(met(check, &pair(11.2)[..1]), None);
+    }
+
+    #[test]
+    fn bytes_that_are_copied() {
+        let with = |mover, counts: PageCounts| {
+            let pages = PageFigures { counts, ..PageFigures::default() };
+            Run { pages: Some(pages), ..moved("", mover, 1, 1e9, 5.0) }
+        };
+        let page = 4096;
+        // Over TCP each page is copied four times.
+        let tcp = PageCounts { pages: 100, stored_pages: 100, copied_bytes: 100 * page, ..PageCounts::default() };
+        let rails = |written_pages, target_copied_bytes| PageCounts {
+            stored_pages: 100 - written_pages,
+            written_pages,
+            target_copied_bytes,
+            ..tcp
+        };
+        let copies = Check::CopiesOf { stage: "", peer: QemuMultifd, at_most: 0.5 };
+        let runs = |own| [with(SkeinTls, own), with(QemuMultifd, tcp)];
+        assert_eq!(met(copies, &runs(rails(80, 20 * page))), Some(true));
+        assert_eq!(met(copies, &runs(rails(20, 80 * page))), Some(false));
+        let target = Check::TargetCopiesAtMost { stage: "", bytes: 0 };
+        assert_eq!(met(target, &runs(rails(80, 20 * page))), Some(true));
+        assert_eq!(met(target, &runs(rails(80, 42 * page))), Some(false), "20 pages are written, and read back");
+        assert_eq!(met(target, &runs(rails(80, 0))), None, "the target was not asked");
     }
 
     #[test]

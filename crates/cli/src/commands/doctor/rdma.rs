@@ -11,6 +11,8 @@ use super::finding::{Finding, ok, warn};
 use crate::commands::own_command;
 use crate::commands::session_options::SERVE_RAIL;
 
+/// Whether shared memory has huge pages.
+const SHARED_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
 /// The memory that a connection over RDMA locks, in bytes: rings of 64 slots of 272 KiB both ways, and messages.
 const CONNECTION_BYTES: u64 = 36 << 20;
 
@@ -19,8 +21,24 @@ pub fn rdma(agent: Option<i32>) -> Vec<Finding> {
     let Ok(interfaces) = skein_network::read(&Kernel::new()) else { return Vec::new() };
     let rails = HostRails::of_devices(own_command(SERVE_RAIL));
     let process = agent.map_or("self".to_owned(), |pid| pid.to_string());
-    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap_or_default();
-    judge(&interfaces, |at| rail_of(&rails, at), &limits)
+    let of_process = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+    let mut findings = judge(&interfaces, |at| rail_of(&rails, at), &of_process("limits"));
+    let shared = fs::read_to_string(SHARED_HUGE_PAGES).unwrap_or_default();
+    findings.extend(small_pages(&of_process("cmdline"), &shared));
+    findings
+}
+
+/// Judges the pages of guests' shared RAM, which an agent that lets NICs write gives them. `arguments` are the agent's,
+/// each with a zero behind it; `shared` is what [`SHARED_HUGE_PAGES`] says.
+fn small_pages(arguments: &str, shared: &str) -> Option<Finding> {
+    let arguments: Vec<&str> = arguments.split('\0').collect();
+    let allows = arguments.windows(2).any(|pair| pair == ["--rdma-plaintext", "allow"])
+        || arguments.contains(&"--rdma-plaintext=allow");
+    let is_small = ["[never]", "[deny]"].iter().any(|value| shared.contains(value));
+    (allows && is_small).then(|| {
+        let what = "guests' RAM, which NICs may write, is shared memory, and has small pages here";
+        warn("rdma", what, format!("echo advise > {SHARED_HUGE_PAGES}, at each boot"))
+    })
 }
 
 /// Judges RDMA devices. `rail` opens what there is at an address, and says what that is in words.
@@ -86,6 +104,15 @@ mod tests {
         of.rdma = vec![RdmaPort { device, port: 1, active, link_layer, rate, nic: None }];
         let bare = all.into_iter().filter(|of| of.rdma.is_empty());
         std::iter::once(of).chain(bare).collect()
+    }
+
+    #[test]
+    fn small_pages_are_told_where_nics_write_shared_memory() {
+        let (allow, usual) = ("skein\0agent\0--rdma-plaintext\0allow\0", "skein\0agent\0--rdma\0auto\0");
+        let (small, huge) = ("always within_size advise [never] deny force\n", "always [advise] never\n");
+        assert!(small_pages(allow, small).is_some() && small_pages("a\0--rdma-plaintext=allow", small).is_some());
+        assert!(small_pages(allow, huge).is_none() && small_pages(usual, small).is_none());
+        assert!(small_pages(allow, "").is_none());
     }
 
     #[test]

@@ -42,6 +42,10 @@ impl LastPages<'_, '_> {
         let channels = self.input.pages.all_passed(barriers, self.input.is_over)?;
         self.send_held()?;
         self.send_missed()?;
+        if self.input.pages.rails.are_open() {
+            // The last news tell how much the target has copied.
+            self.input.outbox.send_message(&PageMessage::AskRails)?;
+        }
         for repair in 0..=REPAIRS_MAX {
             let digest = self.direct.sent.ledger().digest();
             let complete = PageMessage::Complete { version: barriers, streams: channels + 1, digest };

@@ -11,6 +11,7 @@ use skein_qemu_stream::main_channel::{Block, Entry, MainItem, Parser, Postcopy, 
 use super::input::{Input, IntakeStop};
 use super::last_pages::send_last_pages;
 use crate::source::error::{Unknown, Unplaceable};
+use crate::source::page_counters::add;
 use crate::source::pages::{DirectBlocks, PageRoute};
 
 /// Bounds a block's bytes, because pages have numbers of 32 bits.
@@ -212,6 +213,8 @@ impl<'i, 'a> MainChannel<'i, 'a> {
         let Some(of) = self.run.of.take() else { return Ok(()) };
         let pages = std::mem::take(&mut self.run.pages);
         let content = self.run.content.split().freeze();
+        // Read into the reader's buffer, and gathered from there.
+        add(&self.input.pages.counts.copied_bytes, 2 * content.len());
         let batch = match of {
             RunOf::Placed(block) => Batch::new(BatchForm::Direct(PageRuns::new(block, pages)), content),
             RunOf::Zeros(block) => Batch::zeros(PageRuns::new(block, pages)),

@@ -7,6 +7,7 @@ use skein_qemu_stream::multifd::{Head, PACKET_BYTES, Packet, Parser};
 
 use super::input::{Input, IntakeStop};
 use crate::source::error::{SourceError, Unplaceable};
+use crate::source::page_counters::add;
 use crate::source::pages::{DirectBlocks, PageRoute};
 
 /// Reads the channel to its end.
@@ -89,6 +90,7 @@ fn read_direct(
     let normal = packet.normal().map(number).collect::<Result<Vec<u32>, SourceError>>()?;
     for pages in normal.chunks(BATCH_PAGES_MAX) {
         let content = input.reader.read_for_rails(&input.live.pool, pages.len() * PAGE_BYTES)?;
+        add(&input.pages.counts.copied_bytes, content.len());
         let batch = Batch::new(BatchForm::Direct(PageRuns::new(block, pages.iter().copied())), content);
         input.outbox.send_direct(direct, batch, version)?;
     }
