@@ -249,7 +249,7 @@ fn carry_over(
         width: Width::All,
         rate: RateShare::unlimited(),
         direct: target.is_some(),
-        may_use_rdma: true,
+        may_use_rdma: world.may_use_rdma,
         channels: recorded.channels.len() as u16,
         key: [9 + u8::from(marks.is_some()); 16],
         ram: source.map(FakeRam::find),

@@ -112,6 +112,20 @@ fn carry_over_fake(
     (outcome, is_same)
 }
 
+#[test]
+fn a_migration_that_is_not_to_use_rdma_does_not() {
+    let recorded = recorded(4);
+    let (source, target) = (FakeRam::new(recorded.ram.clone()), FakeRam::new(vec![0; PAGES * PAGE]));
+    target.file.write_all_at(b"leftover", 0).unwrap();
+    let world = World { may_use_rdma: false, ..world_over(FakeRails(FakeFabric::new(USUAL, 7))) };
+    let slowly = |_: &SourcePages, nth: usize| thread::sleep(SECOND / if nth > 4 { 10 } else { 1000 });
+    let sides = (Some(&source), DirtyTracking::Exact);
+    let outcome = carry_over(&world, &recorded, false, sides, Some(&target), (None, None), &slowly);
+    assert_eq!(outcome.source.failed(), None);
+    assert!(differing(&target, &recorded.ram).is_empty());
+    assert_eq!(outcome.source.counts().written_pages, 0);
+}
+
 const USUAL: FakeAbilities = FakeAbilities { immediates: true, ordered: true };
 
 /// EFA keeps no order, and iWARP's writes have no immediate data.

@@ -172,11 +172,18 @@ pub struct World {
     pub ca: ClusterCa,
     /// The rails of all agents.
     pub rails: Option<Arc<dyn Rails>>,
+    /// Whether migrations may go over them.
+    pub may_use_rdma: bool,
 }
 
 impl World {
     pub fn new() -> World {
-        World { dir: tempfile::tempdir().unwrap(), ca: ClusterCa::create("test").unwrap(), rails: None }
+        World {
+            dir: tempfile::tempdir().unwrap(),
+            ca: ClusterCa::create("test").unwrap(),
+            rails: None,
+            may_use_rdma: true,
+        }
     }
 
     pub fn identity(&self, name: &str) -> Identity {
