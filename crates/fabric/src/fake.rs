@@ -138,6 +138,11 @@ impl FakeFabric {
         self.world.state.lock().wrong = Some((bytes, wrong));
     }
 
+    /// Returns whether something wrong is told.
+    pub fn tells_wrong(&self) -> bool {
+        self.world.state.lock().wrong.is_some()
+    }
+
     /// Ends every operation that is under way, and each that is begun from now on, with an error.
     pub fn cut(&self) {
         let mut state = self.world.state.lock();

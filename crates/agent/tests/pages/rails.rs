@@ -98,7 +98,8 @@ fn carry_over_fake(
     let world = world_over(FakeRails(fabric.clone()));
     let is_disturbed = Once::new();
     let paces = |pages: &SourcePages, nth: usize| {
-        pace(pages, nth);
+        // Rails that never write are not waited for to the end.
+        pace(pages, if fabric.tells_wrong() && nth > 12 { 0 } else { nth });
         if pages.counts().written_pages > 0 {
             is_disturbed.call_once(|| disturb(&fabric));
         }
