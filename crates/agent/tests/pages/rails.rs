@@ -144,7 +144,8 @@ fn rails_write_in_any_order_and_without_immediates() {
 /// connections.
 #[test]
 fn what_cannot_be_written_where_a_peer_says_goes_over_connections() {
-    let wrong: [(&str, fn(RemoteMemory) -> RemoteMemory); 3] = [
+    type Wrong = fn(RemoteMemory) -> RemoteMemory;
+    let wrong: [(&str, Wrong); 3] = [
         ("a wrong key", |at| RemoteMemory { key: at.key ^ 1, ..at }),
         ("behind the guest's memory", |at| RemoteMemory { address: (PAGES * PAGE) as u64 - 100, ..at }),
         ("nowhere", |at| RemoteMemory { address: u64::MAX - 100, ..at }),
@@ -168,7 +169,8 @@ fn what_is_written_to_other_places_is_found() {
 /// A provider whose completions never come, or come for what was not begun, and a peer that repeats itself.
 #[test]
 fn a_provider_that_misbehaves_is_left_and_its_pages_go_over_connections() {
-    let disturbances: [(&str, fn(&FakeFabric)); 4] = [
+    type Disturb = fn(&FakeFabric);
+    let disturbances: [(&str, Disturb); 4] = [
         ("completions never come", FakeFabric::get_stuck),
         ("the peer is gone", FakeFabric::cut),
         ("a completion of nothing", |fabric| fabric.lie(&Completion::Done { token: 999_999 })),

@@ -175,13 +175,14 @@ impl RailWrites {
         });
     }
 
-    fn offer(&self, offered: OfferedRail, opened: RailState, (slice_pages, slices): &(u32, Vec<(u16, Vec<u32>)>)) {
-        let offer = PageMessage::Rails { slice_pages: *slice_pages, slices: slices.clone(), rails: vec![offered] };
+    fn offer(&self, offered: OfferedRail, opened: RailState, slices: &DataSlices) {
+        let of_blocks = slices.of_blocks.clone();
+        let offer = PageMessage::Rails { slice_pages: slices.pages, slices: of_blocks, rails: vec![offered] };
         let mut state = self.state.lock();
         if !state.is_over {
             state.offers.push_back(offer);
             state.rails.push(opened);
-            state.slice_pages = *slice_pages;
+            state.slice_pages = slices.pages;
             self.are_open.store(true, SeqCst);
         }
     }
@@ -438,8 +439,16 @@ fn open(paths: &dyn RailPaths, path: u32) -> Option<(OfferedRail, RailState)> {
     Some((offered, RailState { path, endpoint, memory: Some(memory), queue: VecDeque::new(), load: 0, status }))
 }
 
-/// Returns how many pages a slice has, and which slices of each block have data. `None`: there are too many pages.
-fn slices_with_data(rams: &BTreeMap<u16, Arc<dyn Ram>>) -> Option<(u32, Vec<(u16, Vec<u32>)>)> {
+/// The slices of a guest's RAM that have data.
+struct DataSlices {
+    /// How many pages a slice has at most.
+    pages: u32,
+    /// The slices of each block, by number.
+    of_blocks: Vec<(u16, Vec<u32>)>,
+}
+
+/// Returns which slices have data. `None`: there are too many pages.
+fn slices_with_data(rams: &BTreeMap<u16, Arc<dyn Ram>>) -> Option<DataSlices> {
     let pages = |ram: &Arc<dyn Ram>| ram.bytes() / PAGE_BYTES as u64;
     let all: u64 = rams.values().map(pages).sum();
     let slice_pages = all.div_ceil(SLICES_MAX as u64 / 2).next_multiple_of(SLICE_PAGES_MIN).max(SLICE_PAGES_MIN);
@@ -448,7 +457,7 @@ fn slices_with_data(rams: &BTreeMap<u16, Arc<dyn Ram>>) -> Option<(u32, Vec<(u16
         let slices = 0..pages(ram).div_ceil(slice_pages.into()) as u32;
         (*block, slices.filter(|slice| has_data(&**ram, *slice, slice_pages)).collect())
     });
-    Some((slice_pages, slices.collect()))
+    Some(DataSlices { pages: slice_pages, of_blocks: slices.collect() })
 }
 
 /// Returns whether there is anything but zeros in a slice. What cannot be read may have something.
