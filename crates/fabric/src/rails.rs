@@ -83,7 +83,7 @@ impl HostRails {
 
 impl fmt::Debug for HostRails {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("HostRails").field(&self.providers).finish()
+        f.write_str(&self.providers.join(", "))
     }
 }
 

@@ -340,7 +340,7 @@ pub struct MigrateOptions {
     /// The bits that the migration may send a second, 8 Mbit/s or more. `None`: it has no limit of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_bits_per_s: Option<u64>,
-    /// Keep the migration off RDMA, and all else that goes between the two hosts meanwhile.
+    /// Keep the migration off RDMA, and meanwhile all else that this host sends to the other.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub without_rdma: bool,
     /// How often a migration that was called off, but not by a person, is begun again, whether or not a command follows

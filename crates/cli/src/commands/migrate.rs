@@ -95,7 +95,7 @@ pub struct Args {
     /// The most that it sends, such as 500Mbit/s or 100MB/s [default: as fast as links and the host's limit allow]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     rate: Option<Rate>,
-    /// Keep it off RDMA, and all else that goes between the two hosts meanwhile
+    /// Keep it off RDMA, and meanwhile all else that its host sends to the other
     #[arg(long)]
     no_rdma: bool,
     /// How often to begin again after a failure, whether this command watches or not

@@ -53,8 +53,8 @@ pub struct SessionOptions {
     #[arg(long, value_name = "N", default_value_t = BULK.dscp, value_parser = clap::value_parser!(u8).range(0..=63))]
     pub dscp: u8,
     /// Whether guests go over RDMA: off, auto (where both ends have an RDMA device, and libfabric), or a provider of
-    /// libfabric, with or without a device; may be given several times, the best provider first
-    #[arg(long, value_name = "RDMA", default_value = "off")]
+    /// libfabric, such as 'verbs;ofi_rxm', with or without a device; may be given several times, the best first
+    #[arg(long, value_name = "RDMA", default_value = "off", value_parser = rdma)]
     pub rdma: Vec<String>,
     /// Whether guests' memory may go over RDMA without encryption, on a fabric that is trusted: NICs then write it
     /// straight into the guest's RAM. Both hosts have to allow it; what is not memory stays encrypted
@@ -113,23 +113,35 @@ impl SessionOptions {
         }
         let (nics, excluded, preferred) = (self.nics.clone(), self.excluded.clone(), self.preferred.clone());
         let class = TrafficClass { priority: self.priority, dscp: self.dscp };
-        Ok(skein_agent::Addresses { nics, excluded, preferred, class, rails: self.rails() })
+        Ok(skein_agent::Addresses { nics, excluded, preferred, class, rails: self.rails()? })
     }
 
-    fn rails(&self) -> Option<Arc<dyn Rails>> {
+    fn rails(&self) -> anyhow::Result<Option<Arc<dyn Rails>>> {
         let words = super::own_command(SERVE_RAIL);
         let rails = match &self.rdma[..] {
-            [only] if only == "off" => return None,
+            [only] if only == "off" => return Ok(None),
             [only] if only == "auto" => HostRails::of_devices(words),
+            several if several.iter().any(|one| one == "off" || one == "auto") => {
+                anyhow::bail!("--rdma off and --rdma auto stand alone; several are providers of libfabric")
+            }
             providers => HostRails::of_providers(words, providers.to_vec()),
         };
         let rails = rails.without(self.no_rdma.clone());
-        Some(Arc::new(if self.rdma_plaintext == Plaintext::Allow { rails.with_plaintext() } else { rails }))
+        let allows = self.rdma_plaintext == Plaintext::Allow;
+        Ok(Some(Arc::new(if allows { rails.with_plaintext() } else { rails })))
     }
 
     /// Returns the time of `--outage`.
     pub fn outage(&self) -> Duration {
         Duration::from_secs(self.outage)
+    }
+}
+
+/// Parses a value of `--rdma`.
+fn rdma(text: &str) -> Result<String, String> {
+    match text.contains(char::is_whitespace) || text.is_empty() {
+        true => Err("it may be off, auto or a provider of libfabric, such as 'verbs;ofi_rxm'".into()),
+        false => Ok(text.to_owned()),
     }
 }
 

@@ -53,6 +53,8 @@ const WRITE_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct RailWrites {
     /// Whether there are rails: without them nothing has to be looked at for each batch.
     are_open: AtomicBool,
+    /// Whether nothing is begun for now, as somebody keeps the session off RDMA.
+    are_held_off: AtomicBool,
     state: Mutex<State>,
     /// Is told when a write ends, and when a rail is fenced.
     changed: Condvar,
@@ -161,8 +163,10 @@ impl RailWrites {
         let rails = self.clone();
         let _ = spawn("rails", move || {
             let (mut tried, mut slices) = (BTreeSet::new(), None);
-            while tried.len() < RAILS_MAX && !rails.state.lock().is_over {
-                let new = paths.writable().into_iter().find(|path| tried.insert(*path));
+            while !rails.state.lock().is_over {
+                rails.are_held_off.store(paths.are_held_off(), SeqCst);
+                let mut writable = paths.writable().into_iter();
+                let new = writable.find(|path| tried.len() < RAILS_MAX && tried.insert(*path));
                 let Some(path) = new else {
                     thread::sleep(PATHS_CHECK);
                     continue;
@@ -322,7 +326,7 @@ impl RailWrites {
     ) -> Option<PlannedWrite> {
         let BatchForm::Direct(place) = &batch.form else { return None };
         let mut state = self.state.lock();
-        if state.is_over || state.slices.is_empty() {
+        if state.is_over || state.slices.is_empty() || self.are_held_off.load(SeqCst) {
             return None;
         }
         // What each rail could write.

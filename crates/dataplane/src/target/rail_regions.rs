@@ -29,6 +29,7 @@ use crate::running_session::spawn;
 const WHY_CHARS_MAX: usize = 200;
 /// Why no rail is opened for a guest.
 const NOT_HERE: &str = "there is no rail at the target";
+const NOT_ALLOWED: &str = "the target does not let NICs write guests' RAM (--rdma-plaintext allow)";
 const NO_FILE: &str = "the guest's RAM at the target is no file in memory, but its QEMU's own";
 
 /// The rails of a migration at its target.
@@ -157,7 +158,12 @@ impl State {
 /// Opens the rails of an offer, the first of which has the number `first`, and registers the guest's RAM for them.
 fn serve(state: &Mutex<State>, first: u8, offer: &Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Blocks) {
     let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
-    let paths = paths.filter(|_| has_files).ok_or(if has_files { NOT_HERE } else { NO_FILE });
+    let paths = match paths {
+        None => Err(NOT_HERE),
+        Some(paths) if !paths.may_write() => Err(NOT_ALLOWED),
+        Some(_) if !has_files => Err(NO_FILE),
+        Some(paths) => Ok(paths),
+    };
     let mut numbers = Vec::new();
     for (number, rail) in (first..).zip(&offer.rails) {
         let opened = match &paths {
