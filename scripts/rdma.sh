@@ -186,7 +186,7 @@ still() {
 # narrow, wide - what a sends by a rail has little room, or all.
 narrow() {
   local rail
-  for rail in 0 1; do tc qdisc replace dev eth$rail root tbf rate 2mbit burst 20kb latency 100ms; done
+  for rail in 0 1; do tc qdisc replace dev eth$rail root tbf rate 4mbit burst 20kb latency 100ms; done
 }
 wide() {
   local rail
