@@ -31,8 +31,9 @@ pub(crate) struct PathMeter {
     most: Counts,
     /// Whether `most` includes these rates.
     is_taken: bool,
-    /// What the RDMA devices of paths had carried when the paths were first seen to go over RDMA.
-    rdma_before: BTreeMap<(String, String), RdmaCounters>,
+    /// What the RDMA devices of paths had carried when the paths were first seen to go over RDMA; `None`: a rail without
+    /// a device has no counters.
+    rdma_before: BTreeMap<(String, String), Option<RdmaCounters>>,
 }
 
 fn key(path: &PathSnapshot) -> (String, String) {
@@ -46,17 +47,14 @@ impl PathMeter {
         let over_rdma: Vec<&PathSnapshot> = paths.iter().filter(|path| path.rdma_connections > 0).collect();
         self.rdma_before.retain(|known, _| over_rdma.iter().any(|path| key(path) == *known));
         for path in over_rdma {
-            if !self.rdma_before.contains_key(&key(path)) {
-                // A rail without a device has no counters.
-                let counters = rdma_counters(&Kernel::new(), &path.info.nic);
-                self.rdma_before.extend(counters.map(|counters| (key(path), counters)));
-            }
+            let counters = || rdma_counters(&Kernel::new(), &path.info.nic);
+            self.rdma_before.entry(key(path)).or_insert_with(counters);
         }
     }
 
     /// Returns what the RDMA device of a path's NIC has carried since the path was first seen to go over RDMA.
     pub(crate) fn rdma(&self, path: &PathSnapshot) -> Option<RdmaCounters> {
-        let before = self.rdma_before.get(&key(path))?;
+        let before = self.rdma_before.get(&key(path))?.as_ref()?;
         Some(rdma_counters(&Kernel::new(), &path.info.nic)?.since(before))
     }
 

@@ -16,9 +16,6 @@ pub(crate) trait RailPaths: Send + Sync {
     /// RDMA without protection.
     fn writable(&self) -> Vec<u32>;
 
-    /// Returns whether nothing is to go over RDMA now.
-    fn are_held_off(&self) -> bool;
-
     /// Returns the memory in which batches come that rails may write.
     ///
     /// # Errors
@@ -42,10 +39,6 @@ impl RailPaths for Arc<RunningSession> {
 
     fn writable(&self) -> Vec<u32> {
         if self.may_write() { self.rdma_paths() } else { Vec::new() }
-    }
-
-    fn are_held_off(&self) -> bool {
-        self.rail_use.is_held_off()
     }
 
     fn arena(&self) -> io::Result<Arc<Arena>> {

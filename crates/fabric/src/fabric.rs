@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::memory::{Buffer, SharedMemory};
+use crate::memory::{Arena, ArenaPart, SharedMemory};
 
 /// What went wrong with a fabric.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
@@ -118,7 +118,7 @@ impl Slice {
 /// A part of registered memory that nothing else at this end refers to.
 #[derive(Debug)]
 pub struct Slot {
-    buffer: Arc<Buffer>,
+    part: ArenaPart,
     slice: Slice,
 }
 
@@ -135,10 +135,13 @@ impl Slot {
         key: u64,
     ) -> Result<(Vec<Slot>, RemoteMemory), FabricError> {
         let no_memory = |error: std::io::Error| FabricError::NoMemory(error.to_string());
-        let buffer = Arc::new(Buffer::new(count.saturating_mul(bytes)).map_err(no_memory)?);
-        let region = endpoint.register(buffer.memory(), access, key)?;
-        let slice = |i: usize| Slice { region: region.clone(), range: i * bytes..(i + 1) * bytes };
-        let slots = (0..count).map(|i| Slot { buffer: buffer.clone(), slice: slice(i) }).collect();
+        let arena = Arena::new(count, bytes).map_err(no_memory)?;
+        let region = endpoint.register(arena.memory(), access, key)?;
+        let slot = |part: ArenaPart| {
+            let slice = Slice { region: region.clone(), range: part.range() };
+            Slot { part, slice }
+        };
+        let slots = std::iter::from_fn(|| arena.take()).map(slot).collect();
         Ok((slots, region.remote()))
     }
 
@@ -157,16 +160,12 @@ impl Slot {
     /// Returns the bytes. No operation of this end may write them now. From a peer that breaks the protocol, bytes may
     /// come that change meanwhile.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the range lies within the buffer, which is mapped for as long as this lives, and no other slot has
-        // these bytes. A peer that breaks the protocol can change them; they are only copied, or opened under a tag.
-        unsafe { std::slice::from_raw_parts(self.buffer.address().add(self.slice.range.start), self.slice.bytes()) }
+        self.part.bytes()
     }
 
     /// Returns the bytes, to be written. No operation may use them now.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let at = self.slice.range.start;
-        // SAFETY: as for `bytes`.
-        unsafe { std::slice::from_raw_parts_mut(self.buffer.address().add(at), self.slice.bytes()) }
+        self.part.bytes_mut()
     }
 }
 

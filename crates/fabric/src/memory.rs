@@ -152,7 +152,7 @@ impl Buffer {
 pub struct Arena {
     buffer: Buffer,
     part_bytes: usize,
-    /// Where the parts that nobody has begin.
+    /// Where the parts that nobody has begin, the first of all last.
     free: Mutex<Vec<usize>>,
 }
 
@@ -171,7 +171,7 @@ impl Arena {
     /// The system has no room for as much, or there would be nothing.
     pub fn new(parts: usize, part_bytes: usize) -> io::Result<Arc<Arena>> {
         let buffer = Buffer::new(parts.saturating_mul(part_bytes))?;
-        let free = Mutex::new((0..parts).map(|part| part * part_bytes).collect());
+        let free = Mutex::new((0..parts).rev().map(|part| part * part_bytes).collect());
         Ok(Arc::new(Arena { buffer, part_bytes, free }))
     }
 
@@ -180,7 +180,7 @@ impl Arena {
         self.buffer.memory()
     }
 
-    /// Returns a part with any content. `None`: all are in use.
+    /// Returns a part with any content: of a new arena one after the other. `None`: all are in use.
     pub fn take(self: &Arc<Self>) -> Option<ArenaPart> {
         let begin = self.free.lock().pop()?;
         Some(ArenaPart { arena: self.clone(), begin })
@@ -195,10 +195,15 @@ impl Arena {
 }
 
 impl ArenaPart {
-    /// Returns the bytes.
+    /// Returns which bytes of the arena these are.
+    pub fn range(&self) -> Range<usize> {
+        self.begin..self.begin + self.arena.part_bytes
+    }
+
+    /// Returns the bytes. From a peer that breaks the protocol, bytes may come that change meanwhile.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the part lies within the buffer, which is mapped for as long as this lives, and no other part has
-        // these bytes. Operations on them only read.
+        // these bytes. A peer that breaks the protocol can change them; they are only copied, or opened under a tag.
         unsafe { std::slice::from_raw_parts(self.arena.buffer.address().add(self.begin), self.arena.part_bytes) }
     }
 

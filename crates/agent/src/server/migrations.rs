@@ -183,8 +183,9 @@ impl RequestServer {
         let peer =
             if migration.source == self.migrations.peers().host() { &migration.target } else { &migration.source };
         migration.paths = self.migrations.paths(peer, |paths, meter| {
-            let view = |path: PathSnapshot, rdma| PathView {
+            let path = |path: PathSnapshot| PathView {
                 bits_per_s: meter.rate(&path).unwrap_or(0),
+                rdma: meter.rdma(&path),
                 note: match path.carries {
                     _ if path.excluded.any() => EXCLUDED_PATH.to_owned(),
                     words if !words.is_empty() => words,
@@ -201,13 +202,8 @@ impl RequestServer {
                 usable: path.status.usable,
                 sent_bytes: path.status.sent_bytes,
                 rdma_connections: path.rdma_connections as u32,
-                rdma,
             };
-            let with_rdma = |path: PathSnapshot| {
-                let rdma = meter.rdma(&path);
-                view(path, rdma)
-            };
-            paths.into_iter().map(with_rdma).collect()
+            paths.into_iter().map(path).collect()
         });
         migration
     }

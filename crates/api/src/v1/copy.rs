@@ -164,11 +164,11 @@ pub struct PageCounts {
     /// The bytes that are no pages: headers, devices' state.
     pub other_bytes: u64,
     /// The bytes that the source's threads have copied from QEMU and between buffers, without those to the network.
-    #[serde(skip_serializing_if = "is_no_byte")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub copied_bytes: u64,
     /// The bytes that the target's threads have copied to and from the guest's RAM; left out where nothing goes over
     /// RDMA, as the target is not asked then.
-    #[serde(skip_serializing_if = "is_no_byte")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub target_copied_bytes: u64,
     /// The pages among the uncompressed for which there was no CPU in time.
     pub late_pages: u64,
@@ -249,12 +249,8 @@ impl PageCounts {
     }
 }
 
-fn is_no_byte(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 fn bytes(pages: u64) -> u64 {

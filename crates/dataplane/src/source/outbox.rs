@@ -116,9 +116,10 @@ impl Outbox {
             let numbers = write.pages().map(|(_, page)| page);
             direct.sent.are_newest(place.block, version, numbers).unwrap_or(false)
         };
-        let planned = source.rails.plan(&batch, &to_send, source.written_through(), are_newest);
+        let may_write = !self.shared.live.rail_use.is_held_off();
+        let planned = may_write.then(|| source.rails.plan(&batch, &to_send, source.written_through(), are_newest));
         let batch = batch.with_deltas(version, to_send);
-        match planned {
+        match planned.flatten() {
             Some(planned) => self.write(planned, batch),
             None => self.send_batch(batch),
         }

@@ -408,7 +408,7 @@ impl SourcePages {
                 } else {
                     state.builds_on_kept = chosen.sent.builds_on_kept();
                     if chosen.sent.has_deltas() && self.settings.may_use_rdma {
-                        self.rails.open(paths.clone(), chosen.ram.clone());
+                        self.rails.open(paths.clone(), chosen.ram.clone(), self.counts.clone());
                     }
                     PageRoute::Direct(Arc::new(chosen))
                 });

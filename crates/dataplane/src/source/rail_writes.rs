@@ -28,6 +28,7 @@ use skein_pages::page_record::{OfferedRail, PageMessage, RAILS_MAX, SLICES_MAX, 
 use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, ToSend};
 use tracing::{info, warn};
 
+use super::page_counters::{PageCounters, add};
 use crate::rail_paths::RailPaths;
 use crate::running_session::spawn;
 
@@ -53,8 +54,6 @@ const WRITE_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct RailWrites {
     /// Whether there are rails: without them nothing has to be looked at for each batch.
     are_open: AtomicBool,
-    /// Whether nothing is begun for now, as somebody keeps the session off RDMA.
-    are_held_off: AtomicBool,
     state: Mutex<State>,
     /// Is told when a write ends, and when a rail is fenced.
     changed: Condvar,
@@ -96,6 +95,7 @@ struct RailMemory {
     region: Arc<dyn Region>,
     /// Where batches are copied that are elsewhere.
     slots: Vec<Slot>,
+    counts: Arc<PageCounters>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,22 +156,25 @@ pub(super) enum Fencing {
 impl RailWrites {
     /// Opens the rails of paths in the background as these come to RDMA, until the migration is over, and prepares the
     /// offers to the target. `rams` are the blocks' RAM at the source, by number.
-    pub(super) fn open(self: &Arc<Self>, paths: Arc<dyn RailPaths>, rams: BTreeMap<u16, Arc<dyn Ram>>) {
+    pub(super) fn open(
+        self: &Arc<Self>,
+        paths: Arc<dyn RailPaths>,
+        rams: BTreeMap<u16, Arc<dyn Ram>>,
+        counts: Arc<PageCounters>,
+    ) {
         if !paths.may_write() || rams.is_empty() {
             return;
         }
         let rails = self.clone();
         let _ = spawn("rails", move || {
             let (mut tried, mut slices) = (BTreeSet::new(), None);
-            while !rails.state.lock().is_over {
-                rails.are_held_off.store(paths.are_held_off(), SeqCst);
-                let mut writable = paths.writable().into_iter();
-                let new = writable.find(|path| tried.len() < RAILS_MAX && tried.insert(*path));
+            while tried.len() < RAILS_MAX && !rails.state.lock().is_over {
+                let new = paths.writable().into_iter().find(|path| tried.insert(*path));
                 let Some(path) = new else {
                     thread::sleep(PATHS_CHECK);
                     continue;
                 };
-                if let Some((offered, opened)) = open(&*paths, path) {
+                if let Some((offered, opened)) = open(&*paths, path, &counts) {
                     let Some(slices) = slices.get_or_insert_with(|| slices_with_data(&rams)) else { return };
                     rails.offer(offered, opened, slices);
                 }
@@ -326,7 +329,7 @@ impl RailWrites {
     ) -> Option<PlannedWrite> {
         let BatchForm::Direct(place) = &batch.form else { return None };
         let mut state = self.state.lock();
-        if state.is_over || state.slices.is_empty() || self.are_held_off.load(SeqCst) {
+        if state.is_over || state.slices.is_empty() {
             return None;
         }
         // What each rail could write.
@@ -428,12 +431,12 @@ impl PlannedWrite {
 }
 
 /// Opens the rail of a path.
-fn open(paths: &dyn RailPaths, path: u32) -> Option<(OfferedRail, RailState)> {
+fn open(paths: &dyn RailPaths, path: u32, counts: &Arc<PageCounters>) -> Option<(OfferedRail, RailState)> {
     let opened = paths.open(path).and_then(|endpoint| {
         let (slots, _) = Slot::register(&*endpoint, SLOTS, BATCH_BYTES_MAX, Access::Local, 0)?;
         let arena = paths.arena().map_err(|error| FabricError::NoMemory(error.to_string()))?;
         let region = endpoint.register(arena.memory(), Access::Local, 0)?;
-        Ok((endpoint, RailMemory { arena, region, slots }))
+        Ok((endpoint, RailMemory { arena, region, slots, counts: counts.clone() }))
     });
     let (endpoint, memory) = opened.inspect_err(|error| warn!("path {path}: its rail is not used: {error}")).ok()?;
     let abilities = endpoint.abilities();
@@ -477,6 +480,7 @@ impl RailMemory {
         let bytes = &content[run.clone()];
         let registered = self.arena.range_of(bytes).and_then(|range| Slice::new(self.region.clone(), range));
         registered.unwrap_or_else(|| {
+            add(&self.counts.copied_bytes, bytes.len());
             self.slots[slot].bytes_mut()[run.clone()].copy_from_slice(bytes);
             self.slots[slot].part(run)
         })

@@ -68,7 +68,7 @@ fn copies() -> Vec<Case> {
             "What the movers copy, and take of the CPU for each GB, where rails write one-sided in shared memory, \
              against our own TCP without TLS. The provider for shared memory waits by asking again and again.",
             unshaped(&[SkeinAgentsSharedMemory, peer]),
-            &[CopiesOf { stage: "", peer, at_most: 0.5 }, CpuOf { stage: "", peer, at_most: 3.0 }, WRITTEN],
+            &[CopiesOf { stage: "", peer, at_most: 0.5 }, CpuOf { stage: "", peer, at_most: 1.0 }, WRITTEN],
         ),
         of(
             "rdma-target-copies",

@@ -13,8 +13,6 @@ use crate::{
     results::{GuestRam, Part, Run},
 };
 
-const PAGE_BYTES: u64 = 4096;
-
 pub(super) fn cpu_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
     let subject = data.subject;
     part(
@@ -60,8 +58,9 @@ const COPIES_OF_CHANGED: u64 = 3;
 
 /// Returns how many bytes the target may have copied of pages that no NIC wrote.
 fn copied_anyway(counts: &PageCounts) -> u64 {
-    let changed = counts.delta_pages + counts.unchanged_pages;
-    ((counts.stored_pages + counts.packed_pages) * COPIES_OF_WHOLE + changed * COPIES_OF_CHANGED) * PAGE_BYTES
+    let changed = counts.changed_bytes() + counts.unchanged_bytes();
+    counts.guest_bytes().saturating_sub(counts.zero_bytes() + counts.written_bytes() + changed) * COPIES_OF_WHOLE
+        + changed * COPIES_OF_CHANGED
 }
 
 pub(super) fn target_copies_at_most(data: Data<'_>, stage: &'static str, bytes: u64) -> Part {
@@ -81,7 +80,7 @@ pub(super) fn target_copies_at_most(data: Data<'_>, stage: &'static str, bytes: 
 pub(super) fn copies_of(data: Data<'_>, stage: &'static str, peer: Mover, at_most: f64) -> Part {
     let copies = |run: &Run| {
         let counts = &completed(run)?.pages.as_ref()?.counts;
-        let moved = (counts.pages - counts.zero_pages) * PAGE_BYTES;
+        let moved = counts.guest_bytes().checked_sub(counts.zero_bytes()).filter(|bytes| *bytes > 0)?;
         // What goes over connections is copied to the network here, and from the network there.
         let by_connections = counts.wire_bytes().saturating_sub(counts.written_bytes());
         // Who was not asked has written each page once, at least.

@@ -94,15 +94,18 @@ pub(super) fn adds(data: Data<'_>, stage: &'static str, undisturbed: &'static st
     part(figure(stage, format!("adds at most {seconds} s")), AtMost(seconds), measured)
 }
 
-pub(super) fn finish_within(data: Data<'_>, stage: &'static str, factor: f64) -> Part {
-    let subject = data.subject;
+/// Returns the times of the subject's guests that moved together, of each round with several that completed.
+fn together(data: Data<'_>, stage: &'static str) -> Vec<Vec<f64>> {
     let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-    for run in data.of(stage, subject).filter_map(completed) {
+    for run in data.of(stage, data.subject).filter_map(completed) {
         rounds.entry(run.round).or_default().extend(run.total_s);
     }
-    let apart: Vec<f64> = rounds
-        .values()
-        .filter(|times| times.len() > 1)
+    rounds.into_values().filter(|times| times.len() > 1).collect()
+}
+
+pub(super) fn finish_within(data: Data<'_>, stage: &'static str, factor: f64) -> Part {
+    let apart: Vec<f64> = together(data, stage)
+        .iter()
         .filter_map(|times| Some(Summary::of(times)?.max / Summary::of(times)?.min))
         .collect();
     part(
@@ -115,15 +118,11 @@ pub(super) fn finish_within(data: Data<'_>, stage: &'static str, factor: f64) ->
 }
 
 pub(super) fn finish_near_mean(data: Data<'_>, stage: &'static str, share: f64) -> Part {
-    let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
-    for run in data.of(stage, data.subject).filter_map(completed) {
-        rounds.entry(run.round).or_default().extend(run.total_s);
-    }
     let off = |times: &Vec<f64>| {
         let mean = times.iter().sum::<f64>() / times.len() as f64;
         times.iter().map(|time| (time / mean - 1.0).abs()).reduce(f64::max)
     };
-    let off: Vec<f64> = rounds.values().filter(|times| times.len() > 1).filter_map(off).collect();
+    let off: Vec<f64> = together(data, stage).iter().filter_map(off).collect();
     part(
         figure(stage, format!("finish times within {} of their mean", measured::percent(share))),
         AtMost(share),
