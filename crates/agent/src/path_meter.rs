@@ -31,8 +31,8 @@ pub(crate) struct PathMeter {
     most: Counts,
     /// Whether `most` includes these rates.
     is_taken: bool,
-    /// What the RDMA devices of paths had carried when the paths were first seen to go over RDMA; `None`: a rail without
-    /// a device has no counters.
+    /// What the RDMA devices of paths had carried when the paths were first seen to go over RDMA. `None`: the rail has
+    /// no device with counters.
     rdma_before: BTreeMap<(String, String), Option<RdmaCounters>>,
 }
 
