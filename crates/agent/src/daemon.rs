@@ -26,7 +26,9 @@ use tracing::{info, warn};
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::catch::Catcher;
-use crate::controllers::{Acknowledged, Controllers, ControllersError, LeaderQuestions, QuestionTimes, now_ms};
+use crate::controllers::{
+    Acknowledged, ControllerFiles, Controllers, ControllersError, LeaderQuestions, QuestionTimes, now_ms,
+};
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
 use crate::migrations::{Inquiry, Migrations, open_journal};
@@ -35,6 +37,7 @@ use crate::own_socket::{OwnSocket, SocketError};
 use crate::peers::{Answer, CONTROL_VERSIONS, Peers, PeersSettings, Question};
 use crate::probe::ProbeStore;
 use crate::room::HostRoom;
+use crate::samples::Recorder;
 use crate::server::{MigrationStarter, RequestServer, ServedHost, host_facts, serve};
 use crate::transport::packers;
 use crate::vms::Vms;
@@ -193,6 +196,7 @@ impl Agent {
                 controllers.stop();
                 if !server.stopping.swap(true, Ordering::SeqCst) {
                     server.attempts.stop();
+                    server.samples.stop();
                     server.migrations.stop();
                 }
                 if let Some(serving) = serving.lock().take() {
@@ -320,6 +324,7 @@ fn with_vms(
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
+    let kept_samples = vms.dirs.migrations();
     let questions = LeaderQuestions::new(&controllers_file, QuestionTimes::default());
     let migrations = Arc::new(Migrations::start(
         vms.dirs,
@@ -343,6 +348,7 @@ fn with_vms(
         leader_questions: questions.clone(),
     });
     let attempts = AttemptTable::start(starter.clone(), store)?;
+    let samples = Recorder::new(kept_samples);
     migrations.on_end(attempts.on_end());
     let server = Arc::new(RequestServer {
         vms: known,
@@ -358,12 +364,14 @@ fn with_vms(
         attempts,
         named_starts,
         leader_questions: questions.clone(),
+        samples: samples.clone(),
         forgotten: Mutex::default(),
     });
+    samples.start(server.clone())?;
     let serving = serve_commands(server.clone(), socket)?;
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let controllers =
-        Controllers::start(&controllers_file, &controllers_cache, &term_file, identity, host, acknowledged, questions)?;
+    let files = ControllerFiles { list: &controllers_file, learnt: &controllers_cache, term: &term_file };
+    let controllers = Controllers::start(files, identity, host, acknowledged, questions, samples)?;
     Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog: Mutex::new(watchdog) })
 }

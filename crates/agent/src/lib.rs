@@ -74,6 +74,7 @@ mod probe;
 mod random;
 mod read_facts;
 mod room;
+mod samples;
 mod server;
 mod socket_buffers;
 mod stream_destination;
@@ -81,6 +82,7 @@ mod to_api;
 mod transport;
 mod tunnel;
 mod vms;
+mod waker;
 mod watchdog;
 mod watched_file;
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use skein_api::{Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, VmLoad, VmView, WatchdogState};
+use skein_api::{
+    Hello, HostFacts, HostLoad, HostReport, Migration, MigrationId, NicRates, VmLoad, VmView, WatchdogState,
+};
 
 use crate::cpu_models::{HostCpuModels, cpu_models};
 use crate::records::{CertificateValidity, HostRecord};
@@ -62,6 +64,8 @@ pub struct Observed {
     pub(crate) cpu_models: Option<HostCpuModels>,
     /// How busy the host is.
     pub load: Option<HostLoad>,
+    /// How much passes each NIC.
+    pub nics: Vec<NicRates>,
     /// The VMs.
     pub vms: BTreeMap<String, VmView>,
     /// How busy the guests are.
@@ -147,6 +151,9 @@ impl Observed {
         }
         self.watchdog = report.watchdog.or(self.watchdog.take());
         self.load = report.load.or(self.load);
+        if !report.nics.is_empty() {
+            self.nics = report.nics;
+        }
         if !report.vm_loads.is_empty() {
             self.vm_loads = report.vm_loads;
         }

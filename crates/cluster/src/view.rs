@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use skein_api::cluster::{
     Contact, Host, HostCounts, HostMode, Operation, OperationKind, OperationState, Rule, Vm, VmCounts, VmRunState,
 };
-use skein_api::{VmState, VmView};
+use skein_api::{HostLoad, VmLoad, VmState, VmView};
 
 use crate::answer::Answer;
 use crate::records::{HostRecord, RuleRecord, VmRecord};
@@ -66,6 +66,19 @@ impl Controller {
         Some(Answer::conflict(format!("'{host}' takes no guest: {why}"), open_words(host)))
     }
 
+    /// Returns how busy the hosts are that report.
+    pub fn host_loads(&self) -> Vec<(String, HostLoad)> {
+        let online = self.tables.hosts.iter().filter(|(_, stored)| stored.value.contact == Contact::Online);
+        online.filter_map(|(name, _)| Some((name.clone(), self.observed.get(name)?.load?))).collect()
+    }
+
+    /// Returns how busy the guests are of the hosts that report.
+    pub fn vm_loads(&self) -> Vec<(String, VmLoad)> {
+        let online = self.tables.hosts.iter().filter(|(_, stored)| stored.value.contact == Contact::Online);
+        let observed = online.filter_map(|(name, _)| self.observed.get(name));
+        observed.flat_map(|of| of.vm_loads.iter().map(|(name, load)| (name.clone(), *load))).collect()
+    }
+
     /// Counts the guests that a host had when it last reported.
     fn count_guests(&self, host: &str) -> u32 {
         self.tables.vms_of(host).filter(|(name, vm)| is_guest(vm.state) && !self.is_long_missing(name)).count() as u32
@@ -90,6 +103,7 @@ impl Controller {
             cpus: facts.map(|facts| facts.cpus),
             ram_bytes: facts.map(|facts| facts.ram_bytes),
             load: observed.filter(|_| is_online).and_then(|observed| observed.load),
+            nics: observed.filter(|_| is_online).map(|observed| observed.nics.clone()).unwrap_or_default(),
             last_load: observed.filter(|_| *contact == Contact::Lost).and_then(|observed| observed.load),
             vms_running: if contact.is_off() { 0 } else { self.count_guests(name) },
             incoming,

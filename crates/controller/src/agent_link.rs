@@ -268,6 +268,8 @@ async fn lines(
     writer: &mut (impl AsyncWrite + Unpin),
 ) -> LinkEnd {
     let Some(AgentLink { mut lines, hang_up, .. }) = up.link.take() else { return LinkEnd::Silent };
+    let mut watched = up.shared.watched.connect(&questions.peer.host);
+    let answers = watched.answers();
     let silent = (questions.settings.report_period * SILENT_PERIODS).max(SILENT_MIN);
     let (shared, session, host) = (&up.shared, up.session, questions.peer.host.as_str());
     // One is signed at a time, while lines go on.
@@ -286,6 +288,8 @@ async fn lines(
                         Ok(ToController::AskMove { ask, vm, to, migration }) => {
                             drop(ask_hand.try_send(HandQuestion::of_move(host, ask, vm, to, migration)));
                         }
+                        Ok(ToController::Sample(sample)) => answers.sample(*sample),
+                        Ok(ToController::Seen { look, reply }) => answers.seen(look, *reply),
                         Ok(line) => {
                             shared.free().await;
                             take(shared, session, line);
@@ -322,8 +326,16 @@ async fn lines(
         }
         std::future::pending().await
     };
+    let watching = async {
+        loop {
+            for line in watched.next().await {
+                shared.tell_agent(session, &line);
+            }
+        }
+    };
     tokio::select! {
         end = reading => end,
+        () = watching => LinkEnd::Silent,
         end = writing => end,
         end = signing => end,
         end = allowing => end,
@@ -352,6 +364,8 @@ fn take(shared: &Shared, session: SessionId, line: ToController) {
         | ToController::Renew
         | ToController::AskStart { .. }
         | ToController::AskMove { .. }
+        | ToController::Sample(_)
+        | ToController::Seen { .. }
         | ToController::Other => {}
     }
 }

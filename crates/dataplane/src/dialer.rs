@@ -419,7 +419,7 @@ impl Dialer {
     fn bring_to_number(self: &Arc<Self>, pair: &Pair, state: &mut PathState, now: Instant) {
         if self.live.take_rail_failure(state.path) {
             warn!(session = %self.live.id, "path {}: RDMA failed, and TCP is used for a while", shown(pair));
-            state.no_rail_at = Some(Instant::now());
+            state.rail_pause.begin_after_failure(Instant::now());
         }
         let (control, data) = self.live.path_connections(state.path);
         let (rdma, is_held_off) = (self.live.rdma_connections(state.path), self.live.rail_use.is_held_off());

@@ -57,6 +57,7 @@ mod path_mtu;
 mod path_state;
 mod pool;
 mod rail_paths;
+mod rail_pause;
 mod rail_use;
 #[cfg(test)]
 mod rails_tests;

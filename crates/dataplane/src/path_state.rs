@@ -10,6 +10,7 @@ use skein_session::path_use::PathUse;
 use crate::host_nics::Carriers;
 use crate::network_problem::NetworkProblem;
 use crate::path_mtu::PathMtu;
+use crate::rail_pause::RailPause;
 use crate::running_session::RunningSession;
 
 /// Says after how long a path that never worked is tried again; the time is doubled after each attempt.
@@ -33,8 +34,8 @@ pub(crate) struct PathState {
     pub(crate) dialling: bool,
     /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     pub(crate) packets: Option<(PathMtu, u32, Instant)>,
-    /// When it was found last that the path's rails cannot be used.
-    pub(crate) no_rail_at: Option<Instant>,
+    /// For how long the path does without RDMA.
+    pub(crate) rail_pause: RailPause,
     /// What the path carries.
     pub(crate) carries: PathUse,
     /// What carries this end's traffic, as of when the path was last dialled.
@@ -54,7 +55,7 @@ impl PathState {
             retry_after: RETRY_FIRST,
             dialling: false,
             packets: None,
-            no_rail_at: None,
+            rail_pause: RailPause::default(),
             carries: PathUse::Data,
             carriers: None,
             connections: PathConnections::default(),

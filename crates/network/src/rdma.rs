@@ -58,6 +58,7 @@ pub(crate) fn read(source: &dyn Source) -> Vec<RdmaPort> {
 /// What RDMA devices have carried by their own counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RdmaCounters {
     /// The device: `mlx5_0`.
     pub device: String,
@@ -75,6 +76,7 @@ pub struct RdmaCounters {
 /// A counter of each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SentAndReceived {
     /// What was sent.
     pub sent: u64,

@@ -33,6 +33,7 @@ impl Told {
             sequence: self.sequence,
             facts: is_due.then(|| Box::new(facts())),
             load: (self.load != Some(load)).then_some(load),
+            nics: Vec::new(),
             vms: changed(&self.vms, &vms),
             vms_gone: self.vms.keys().filter(|name| !vms.contains_key(*name)).cloned().collect(),
             vms_forgotten: Vec::new(),

@@ -259,6 +259,8 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         | ToAgent::Hosts { .. }
         | ToAgent::Controllers { .. }
         | ToAgent::NotRenewed(_)
+        | ToAgent::Watch { .. }
+        | ToAgent::Look { .. }
         | ToAgent::Other => {}
     }
 }

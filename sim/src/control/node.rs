@@ -383,7 +383,7 @@ pub fn line(world: &mut World, node: usize, session: u64, line: ToController) {
         ToController::AskMove { ask, vm, to, migration } => {
             return ask_by_hand(world, node, (session, ask), |host| Ask::MoveByHand { host, vm, to, migration });
         }
-        ToController::Other => return,
+        ToController::Sample(_) | ToController::Seen { .. } | ToController::Other => return,
     };
     handle(world, node, input);
 }

@@ -11,9 +11,9 @@ use tracing::{info, warn};
 
 use super::host::ControlledHost;
 use super::terms::{TermRefused, Terms};
-use super::waker::Waker;
 use crate::error_chain;
 use crate::permit::Permit;
+use crate::waker::Waker;
 
 /// Bounds the commands of a connection that are under way, or whose reply was not sent yet.
 pub(crate) const COMMANDS_MAX: usize = 16;
@@ -103,20 +103,38 @@ impl Commands {
         if let Err(Refusal { message, cure }) = line.check() {
             return refuse(message, &cure);
         }
+        info!(controller, %term, "command {number}");
+        let refused = self.run(line, move |reply| ToController::Reply { command: number, reply });
+        refused.and_then(|(message, cure)| refuse(message, cure))
+    }
+
+    /// Begins to answer what a controller only wants to see. Returns what can be said at once.
+    pub(crate) fn look(&self, controller: &str, look: u64, request: Request) -> Option<ToController> {
+        let line = RequestLine { api: None, request_id: None, request };
+        let refused = self.run(line, move |reply| ToController::Seen { look, reply });
+        refused.map(|(message, cure)| {
+            warn!(controller, "a question is not answered: {message}");
+            let refusal = Refusal { message, cure: cure.into() };
+            ToController::Seen { look, reply: Box::new(Reply::Error(refusal)) }
+        })
+    }
+
+    /// Has a thread answer a request, and `say` say the reply. Returns why there is none, and what to do.
+    fn run(
+        &self,
+        line: RequestLine,
+        say: impl FnOnce(Box<Reply>) -> ToController + Send + 'static,
+    ) -> Option<(String, &'static str)> {
         let Some(permit) = Permit::take(&self.under_way, COMMANDS_MAX) else {
-            return refuse("too many commands are under way".into(), "wait until some of them are over");
+            return Some(("too many commands are under way".into(), "wait until some of them are over"));
         };
         let (host, replies) = (self.host.clone(), self.replies.clone());
-        let work = move || {
-            let reply = Box::new(host.run(line));
-            replies.add(ToController::Reply { command: number, reply }, permit);
-        };
-        info!(controller, %term, "command {number}");
+        let work = move || replies.add(say(Box::new(host.run(line))), permit);
         match thread::Builder::new().name("command".into()).spawn(work) {
             Ok(_) => None,
             Err(error) => {
                 let cure = "this host has no room for more: see its limits and its memory";
-                refuse(format!("the agent cannot start a thread: {error}"), cure)
+                Some((format!("the agent cannot start a thread: {error}"), cure))
             }
         }
     }

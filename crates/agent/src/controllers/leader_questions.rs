@@ -12,7 +12,7 @@ use skein_api::{MigrationId, Refusal, ToController};
 use skein_inventory::ControllersFile;
 use tracing::warn;
 
-use super::waker::Waker;
+use crate::waker::Waker;
 use crate::watched_file::WatchedFile;
 
 /// The most controllers of which is told why there is no connection.

@@ -1,13 +1,17 @@
 //! Is the connection to one controller: dialled again and again, and used by one thread. Whatever the controller does,
 //! the thread alone waits for it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use rustls::{AlertDescription, ClientConfig};
-use skein_api::{API_VERSION, Hello, HostReport, LineError, Refusal, Term, ToAgent, ToController, Welcome, parse_line};
+use skein_api::{
+    API_VERSION, Hello, HostReport, LineError, MigrationId, MigrationSample, Refusal, Term, ToAgent, ToController,
+    Welcome, parse_line,
+};
 use skein_inventory::{HostAddress, printable};
 use tracing::{debug, info, warn};
 
@@ -22,11 +26,12 @@ use super::observe::Observer;
 use super::renewal::Renewal;
 use super::report::Told;
 use super::terms::Terms;
-use super::waker::Waker;
 use super::wire::Wire;
 use crate::error_chain;
 use crate::host_files::boot_id;
 use crate::random::random;
+use crate::samples::Recorder;
+use crate::waker::Waker;
 
 /// Bounds the words of a controller in the log.
 const WORDS_BYTES_MAX: usize = 300;
@@ -77,6 +82,7 @@ pub(crate) struct LinkContext {
     pub(crate) terms: Arc<Terms>,
     pub(crate) acknowledged: Arc<Acknowledged>,
     pub(crate) questions: Arc<LeaderQuestions>,
+    pub(crate) samples: Arc<Recorder>,
     pub(crate) learnt: Arc<LearntControllers>,
     pub(crate) dial: Arc<dyn Dial>,
     pub(crate) times: LinkTimes,
@@ -194,6 +200,7 @@ impl Link {
         let commands = Commands::new(context.host.clone(), context.terms.clone(), self.waker.clone());
         let _subscription = context.observer.subscribe(period, &self.waker);
         context.questions.subscribe(&self.waker);
+        context.samples.subscribe(&self.waker);
         context.questions.note(contact, Contact::Connected);
         Serving {
             context,
@@ -206,6 +213,7 @@ impl Link {
             due: Instant::now(),
             period,
             led: None,
+            watched: BTreeMap::new(),
             renewals,
             renewed: None,
         }
@@ -275,6 +283,8 @@ struct Serving<'a> {
     period: Duration,
     /// The term in which the controller leads, as it last said.
     led: Option<Term>,
+    /// The migrations that the controller watches, and the number of the sample that was sent last.
+    watched: BTreeMap<MigrationId, u64>,
     /// How often the host's certificate had been renewed when the connection began.
     renewals: u64,
     /// Since when the host has another certificate than this connection showed.
@@ -331,6 +341,15 @@ impl Serving<'_> {
                     let word = Word { term, number, sequence, voters, hosts };
                     self.context.acknowledged.take(now_ms(), &mut self.sent, word);
                 }
+                ToAgent::Watch { migrations } => {
+                    let seen = |id: &MigrationId| self.watched.get(id).copied().unwrap_or(0);
+                    self.watched = migrations.iter().map(|id| (*id, seen(id))).collect();
+                }
+                ToAgent::Look { look, request } => {
+                    if let Some(answer) = self.commands.look(self.name, look, *request) {
+                        self.wire.queue(&answer)?;
+                    }
+                }
                 ToAgent::Other => {}
             }
         }
@@ -370,7 +389,8 @@ impl Serving<'_> {
             let (version, snapshot) = self.context.observer.latest();
             let now = Instant::now();
             if version == self.seen && now < self.due {
-                return self.ask_starts(now);
+                self.ask_starts(now)?;
+                return self.show_watched();
             }
             let mut report = self.told.report(&snapshot, now);
             let (seen, unseen): (Vec<_>, Vec<_>) =
@@ -395,13 +415,30 @@ impl Serving<'_> {
         Ok(())
     }
 
+    /// Sends the newest sample of each migration that the controller watches. A controller that reads slowly is sent
+    /// fewer of them.
+    fn show_watched(&mut self) -> Result<(), LinkError> {
+        for (id, seen) in &mut self.watched {
+            if let Some((number, sample)) = self.context.samples.newer(*id, *seen) {
+                *seen = number;
+                self.wire.queue(&ToController::Sample(Box::new(MigrationSample::clone(&sample))))?;
+            }
+        }
+        Ok(())
+    }
+
     fn reply(&mut self, reply: ToController) -> Result<(), LinkError> {
         match self.wire.queue(&reply) {
             Err(LinkError::Line(LineError::TooLong)) => {
-                let ToController::Reply { command, .. } = reply else { return Ok(()) };
                 let (message, cure) = ("the reply is too long for a line".into(), "ask for less at once".into());
-                let refusal = Refusal { message, cure };
-                self.wire.queue(&ToController::Reply { command, reply: Box::new(skein_api::Reply::Error(refusal)) })
+                let refused = Box::new(skein_api::Reply::Error(Refusal { message, cure }));
+                match reply {
+                    ToController::Reply { command, .. } => {
+                        self.wire.queue(&ToController::Reply { command, reply: refused })
+                    }
+                    ToController::Seen { look, .. } => self.wire.queue(&ToController::Seen { look, reply: refused }),
+                    _ => Ok(()),
+                }
             }
             queued => queued,
         }

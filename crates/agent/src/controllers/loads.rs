@@ -9,6 +9,7 @@ use skein_host::{DiskBytes, HostMemory, Nic, cores, disks, host_memory, nics, pr
 use tracing::debug;
 
 use super::host::GuestProcess;
+use crate::samples::carries_the_hosts;
 
 /// The counters of the host, at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,17 +107,6 @@ impl LoadSample {
         };
         self.guests.iter().map(load).collect()
     }
-}
-
-/// Returns whether a NIC's bytes are the host's, each once: not those of what stands on another NIC (bridges, bonds,
-/// VLANs, tunnels), of taps, or of a guest's end of a bridge.
-fn carries_the_hosts(nic: &Nic) -> bool {
-    let is_hardware = match nic.kind.as_deref() {
-        None => true,
-        Some("veth") => nic.master.is_none(),
-        Some(_) => false,
-    };
-    is_hardware && !nic.loopback && nic.up()
 }
 
 fn millicores(cpu_s: f64, elapsed_s: f64) -> u64 {

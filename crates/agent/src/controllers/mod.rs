@@ -15,7 +15,7 @@
 //! | `report` | what a controller has not been told yet |
 //! | `link`, `errors` | the connection to one controller |
 //! | `acknowledged` | which reports a leader has acknowledged, and what leaders are told of the watchdog |
-//! | `wire`, `waker`, `dial` | lines over TLS over a socket |
+//! | `wire`, `dial` | lines over TLS over a socket |
 //! | `learnt` | controllers that the file does not name |
 //! | `renewal` | the host's certificate is renewed before it ends |
 //! | `leader_questions` | the leader is asked whether a person may start or move a VM |
@@ -42,7 +42,6 @@ mod terms;
 mod test_parts;
 #[cfg(test)]
 mod tests;
-mod waker;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -71,6 +70,7 @@ use self::observe::Observer;
 use self::renewal::Renewal;
 use self::terms::Terms;
 use crate::random::random;
+use crate::samples::Recorder;
 use crate::watched_file::WatchedFile;
 
 /// Says how often it is looked whether the file has changed.
@@ -84,6 +84,16 @@ pub enum ControllersError {
     Identity(#[from] IdentityError),
     #[error("a thread for controllers cannot be started")]
     Threads(#[from] io::Error),
+}
+
+/// The files of an agent about controllers.
+pub(crate) struct ControllerFiles<'a> {
+    /// Names controllers; a person's.
+    pub(crate) list: &'a Path,
+    /// Keeps the controllers that those have named.
+    pub(crate) learnt: &'a Path,
+    /// Keeps the highest term.
+    pub(crate) term: &'a Path,
 }
 
 /// The connections to all controllers. Dropping it ends them; what was commanded goes on.
@@ -100,21 +110,20 @@ struct Shared {
 }
 
 impl Controllers {
-    /// Dials the controllers of `file`, whichever these are at any time, and those that they name, which are kept in
-    /// `cache`. The highest term is kept in `term_file`, and which reports were acknowledged in `acknowledged`. The
-    /// leader among them is asked the `questions`.
+    /// Dials the controllers of the file, whichever these are at any time, and those that they name. Which reports were
+    /// acknowledged is kept in `acknowledged`. The leader among them is asked the `questions`. What they watch is in
+    /// `samples`.
     ///
     /// # Errors
     ///
     /// TLS does not take the identity, or a thread cannot be started.
     pub(crate) fn start(
-        file: &Path,
-        cache: &Path,
-        term_file: &Path,
+        files: ControllerFiles<'_>,
         identity: &Identity,
         host: Arc<dyn ControlledHost>,
         acknowledged: Arc<Acknowledged>,
         questions: Arc<LeaderQuestions>,
+        samples: Arc<Recorder>,
     ) -> Result<Controllers, ControllersError> {
         let context = LinkContext {
             tls: skein_identity::controller_client_config(identity)?,
@@ -122,14 +131,15 @@ impl Controllers {
             observer: Observer::new(host.clone()),
             acknowledged,
             questions,
+            samples,
             host,
-            terms: Arc::new(Terms::load(term_file)),
-            learnt: Arc::new(LearntControllers::load(cache)),
+            terms: Arc::new(Terms::load(files.term)),
+            learnt: Arc::new(LearntControllers::load(files.learnt)),
             dial: Arc::new(TcpDial),
             times: LinkTimes::default(),
             instance: u64::from_ne_bytes(random()),
         };
-        Ok(Controllers::with(file, context)?)
+        Ok(Controllers::with(files.list, context)?)
     }
 
     fn with(file: &Path, context: LinkContext) -> io::Result<Controllers> {

@@ -14,7 +14,8 @@ use tracing::warn;
 use super::host::ControlledHost;
 use super::loads::LoadSample;
 use super::report::HostSnapshot;
-use super::waker::Waker;
+use crate::samples::HostMeter;
+use crate::waker::Waker;
 
 /// Says how often it is looked for changes, and so how many reports there are in a second at most: five.
 pub(crate) const CHANGE_PERIOD: Duration = Duration::from_millis(200);
@@ -128,6 +129,7 @@ impl Observer {
     pub(crate) fn run(self: &Arc<Self>) {
         let mut are_read = false;
         let (mut loads, mut measured): (Option<LoadSample>, Option<Instant>) = (None, None);
+        let mut meter = HostMeter::default();
         let mut snapshot = HostSnapshot::default();
         let mut outline = 0;
         while !self.stopping.load(Ordering::SeqCst) {
@@ -145,6 +147,7 @@ impl Observer {
                     let sample = LoadSample::take(&self.host.guests());
                     let before = loads.as_ref().unwrap_or(&sample);
                     (snapshot.load, snapshot.vm_loads) = (sample.host_load(before), sample.vm_loads(before));
+                    snapshot.nics = meter.read().nics;
                     (loads, measured) = (Some(sample), Some(begun));
                 }
                 self.fill_in(&mut snapshot, contacts);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use skein_api::{
-    HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationSlots, VmLoad, VmView, WatchdogState,
+    HostFacts, HostLoad, HostReport, Migration, MigrationId, MigrationSlots, NicRates, VmLoad, VmView, WatchdogState,
 };
 
 /// Says how long what changes all the time of a host's facts (its free memory and its room) may be old. The load says
@@ -17,6 +17,7 @@ const VOLATILE_FACTS_AGE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct HostSnapshot {
     pub(crate) facts: Option<Arc<HostFacts>>,
     pub(crate) load: HostLoad,
+    pub(crate) nics: Vec<NicRates>,
     pub(crate) vms: BTreeMap<String, Arc<VmView>>,
     pub(crate) vm_loads: BTreeMap<String, VmLoad>,
     pub(crate) migrations: BTreeMap<MigrationId, Arc<Migration>>,
@@ -32,6 +33,7 @@ pub(crate) struct Told {
     /// When the facts were told, and which.
     facts: Option<(Instant, Arc<HostFacts>)>,
     load: Option<HostLoad>,
+    nics: Vec<NicRates>,
     vms: BTreeMap<String, Arc<VmView>>,
     vm_loads: BTreeMap<String, VmLoad>,
     migrations: BTreeMap<MigrationId, Arc<Migration>>,
@@ -48,6 +50,7 @@ impl Told {
             sequence: self.sequence,
             facts: self.new_facts(host, now).map(|facts| Box::new(HostFacts::clone(facts))),
             load: Some(host.load).filter(|load| self.load != Some(*load)),
+            nics: Some(&host.nics).filter(|nics| self.nics != **nics).cloned().unwrap_or_default(),
             vms: changed(&self.vms, &host.vms).cloned().collect(),
             vms_gone: self.vms.keys().filter(|name| !host.vms.contains_key(*name)).cloned().collect(),
             vms_forgotten: host.forgotten.difference(&self.forgotten).cloned().collect(),
@@ -63,6 +66,7 @@ impl Told {
             self.facts = host.facts.clone().map(|facts| (now, facts));
         }
         self.load = Some(host.load);
+        self.nics.clone_from(&host.nics);
         self.vms.clone_from(&host.vms);
         self.vm_loads.clone_from(&host.vm_loads);
         self.migrations.clone_from(&host.migrations);

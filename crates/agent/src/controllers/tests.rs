@@ -32,6 +32,7 @@ use super::renewal::Renewal;
 use super::terms::Terms;
 use super::wire::Socket;
 use super::{ControlledHost, Controllers, GuestProcess, test_parts as parts};
+use crate::samples::Recorder;
 
 /// Short waits, so that a test sees their ends.
 pub(super) const TIMES: LinkTimes = LinkTimes {
@@ -207,6 +208,7 @@ impl World {
             times,
             acknowledged: self.acknowledged.clone(),
             questions: self.questions.clone(),
+            samples: Recorder::new(self.dir.path().to_owned()),
             instance: 7,
         };
         self.controllers = Some(Controllers::with(&self.dir.path().join("controllers.toml"), context).unwrap());

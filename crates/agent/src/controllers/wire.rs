@@ -13,7 +13,7 @@ use serde::Serialize;
 use skein_api::{LINE_BYTES_MAX, LineError, write_line};
 
 use super::errors::LinkError;
-use super::waker::Waker;
+use crate::waker::Waker;
 
 /// Bounds what is read before what was read is looked at.
 const READ_BYTES: usize = 64 << 10;

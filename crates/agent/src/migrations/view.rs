@@ -69,6 +69,11 @@ impl ViewedMigration {
         Some(migration)
     }
 
+    fn is_under_way(&self) -> bool {
+        let is_in_doubt = self.summary.as_ref().is_some_and(|summary| summary.in_doubt);
+        !self.over && !is_in_doubt
+    }
+
     fn hold_view(&self, hold: &HoldTerms) -> HoldView {
         let held = MigrationPhase::Source(SourcePhase::Held);
         let is_held = self.summary.as_ref().is_some_and(|summary| summary.stage == held);
@@ -145,8 +150,13 @@ impl MigrationViews {
     /// Returns whether a migration to or from this host is under way, from its beginning on. What waits for a person
     /// is not.
     pub(crate) fn any_under_way(&self) -> bool {
-        let is_in_doubt = |entry: &ViewedMigration| entry.summary.as_ref().is_some_and(|summary| summary.in_doubt);
-        self.table.lock().entries.values().any(|entry| !entry.over && !is_in_doubt(entry))
+        self.table.lock().entries.values().any(ViewedMigration::is_under_way)
+    }
+
+    /// Returns the migrations of which [`MigrationViews::any_under_way`] tells.
+    pub(crate) fn under_way(&self) -> Vec<MigrationId> {
+        let table = self.table.lock();
+        table.entries.iter().filter(|(_, entry)| entry.is_under_way()).map(|(id, _)| *id).collect()
     }
 
     /// Removes a migration that was refused.

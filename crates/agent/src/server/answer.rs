@@ -57,6 +57,8 @@ impl RequestServer {
             }
             Request::MigrationList => Ok(self.migration_list()),
             Request::MigrationShow { id } => self.migration_show(&id),
+            Request::HostSample => Ok(Reply::HostSample(Box::new(self.samples.host()))),
+            Request::MigrationRecord { id } => self.migration_record(&id),
             Request::MigrationWatch { id } => self.migration_watch(&id, say),
             Request::MigrationCancel { id } => self.migration_cancel(&id),
             Request::MigrationWithdraw { id } => self.migration_withdraw(&id),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, PathView, Reply};
+use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, MigrationRecord, PathView, Reply};
 use skein_dataplane::PathSnapshot;
 use skein_handover::{MigrationId, RefusedSwitch, Role};
 use skein_units::Rate;
@@ -11,7 +11,8 @@ use super::refusal::{Answered, refusal};
 use super::request_server::{RequestServer, Say};
 use crate::attempts::{AskedMigration, NotBegun};
 use crate::clock::wait_until;
-use crate::to_api::{migration_id, role};
+use crate::samples::Sampled;
+use crate::to_api::{ToApi, migration_id, role};
 
 /// Says how long a guest's writing is watched for a forecast.
 const DIRTY_TIME: Duration = Duration::from_secs(1);
@@ -21,6 +22,17 @@ const CANCEL_TIME: Duration = Duration::from_secs(5);
 const RESOLVE_TIME: Duration = Duration::from_secs(10);
 /// Bounds the migrations in a list.
 const LISTED_MAX: usize = 100;
+
+impl Sampled for RequestServer {
+    fn under_way(&self) -> Vec<skein_api::MigrationId> {
+        self.migrations.view().under_way().iter().map(ToApi::to_api).collect()
+    }
+
+    fn migration(&self, id: skein_api::MigrationId) -> Option<Migration> {
+        let migration = self.view(migration_id(id)).ok()?;
+        Some(Migration { events: Vec::new(), ..migration })
+    }
+}
 
 /// Whether the client of a migration stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +69,12 @@ impl RequestServer {
     pub(super) fn migration_show(&self, id: &str) -> Answered<Reply> {
         let migration = self.find(id)?;
         Ok(Reply::Migration(Box::new(self.as_it_runs(migration))))
+    }
+
+    pub(super) fn migration_record(&self, id: &str) -> Answered<Reply> {
+        let migration = self.find(id)?;
+        let samples = self.samples.samples(migration.id);
+        Ok(Reply::MigrationRecord(Box::new(MigrationRecord { migration: self.as_it_runs(migration), samples })))
     }
 
     pub(super) fn migration_watch(&self, id: &str, say: &mut Say<'_>) -> Answered<Reply> {

@@ -16,6 +16,7 @@ use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
 use crate::named_starts::NamedStarts;
 use crate::room::HostRoom;
+use crate::samples::Recorder;
 use crate::vms::Vms;
 
 /// The parts of the agent that requests are answered from.
@@ -27,6 +28,8 @@ pub(crate) struct RequestServer {
     pub(crate) attempts: AttemptTable<MigrationStarter>,
     pub(crate) named_starts: NamedStarts,
     pub(crate) leader_questions: Arc<LeaderQuestions>,
+    /// What was seen of migrations.
+    pub(crate) samples: Arc<Recorder>,
     /// The VMs that a person had this host forget: controllers are told.
     pub(crate) forgotten: Mutex<BTreeSet<String>>,
     /// The addresses at which this host's agent listens.

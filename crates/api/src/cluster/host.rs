@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{FencingDevice, HostPower, SleepBy, UnixMs, VmMigration};
-use crate::v1::HostLoad;
+use crate::v1::{HostLoad, NicRates};
 
 /// A host of the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct Host {
     pub ram_bytes: Option<u64>,
     /// How busy the host is; `None`: the host does not report.
     pub load: Option<HostLoad>,
+    /// How much passes each NIC that has a link; empty: the host does not report, or its agent is of an older release.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicRates>,
     /// How busy a host that is lost was when it last reported; `None`: it is not lost, or this controller has not heard
     /// of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

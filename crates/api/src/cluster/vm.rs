@@ -40,6 +40,14 @@ pub struct Vm {
     pub version: u64,
 }
 
+/// A VM's definition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VmDefinition {
+    /// The definition, as in a VM's file.
+    pub toml: String,
+}
+
 /// A migration that is under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -92,6 +92,24 @@ pub(super) fn check_request(id: Option<&str>, request: &Request) -> Result<(), R
 }
 
 impl Request {
+    /// Returns whether the request changes nothing, neither begins anything.
+    pub fn only_shows(&self) -> bool {
+        matches!(
+            self,
+            Request::VmList
+                | Request::VmShow { .. }
+                | Request::HostList
+                | Request::HostShow { .. }
+                | Request::NetShow { .. }
+                | Request::NetProbes
+                | Request::HostSample
+                | Request::MigrationList
+                | Request::MigrationShow { .. }
+                | Request::MigrationRecord { .. }
+                | Request::Version
+        )
+    }
+
     /// Refuses what makes no sense on any host: numbers beyond their range, and malformed names. A number that passes
     /// can be added to a time, and a name that passes can be written into a log.
     pub fn check(&self) -> Result<(), Refusal> {
@@ -134,6 +152,7 @@ impl Request {
                 within("deadline_s", *deadline_s, &DEADLINE_RANGE_S)
             }
             Request::MigrationShow { id }
+            | Request::MigrationRecord { id }
             | Request::MigrationWatch { id }
             | Request::MigrationCancel { id }
             | Request::MigrationResolve { id, other_host_is_off: _ } => migration(id),
@@ -154,9 +173,12 @@ impl Request {
             Request::HostClose { for_s, power_off: _, stays_on: _ } => {
                 within("for_s", Some(*for_s), &CLOSED_TIME_RANGE_S)
             }
-            Request::VmList | Request::HostList | Request::NetProbes | Request::MigrationList | Request::Version => {
-                Ok(())
-            }
+            Request::VmList
+            | Request::HostList
+            | Request::NetProbes
+            | Request::HostSample
+            | Request::MigrationList
+            | Request::Version => Ok(()),
         }
     }
 }
@@ -392,6 +414,7 @@ mod tests {
             }
             for request in [
                 Request::MigrationShow { id: name() },
+                Request::MigrationRecord { id: name() },
                 Request::MigrationWatch { id: name() },
                 Request::MigrationCancel { id: name() },
                 Request::MigrationLimit { id: name(), rate_bits_per_s: None },

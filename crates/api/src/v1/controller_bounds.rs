@@ -9,6 +9,7 @@ use super::controller_link::{ArmedWatchdog, Hello, HostReport, ToAgent, ToContro
 use super::load::{HostLoad, VmLoad};
 use super::migration::Migration;
 use super::reply::Refusal;
+use super::sample::{MigrationSample, NicRates};
 
 /// Bounds the milliseconds from one report to the next.
 pub const REPORT_PERIOD_RANGE_MS: RangeInclusive<u64> = 100..=60_000;
@@ -25,6 +26,12 @@ const ADDRESS_BYTES_MAX: usize = 255 + 6;
 const VMS_MAX: usize = 4096;
 /// Bounds the migrations of a line: those that a host remembers, and those under way.
 const MIGRATIONS_MAX: usize = 1024;
+/// Bounds the migrations that a controller watches at a host.
+pub const WATCHED_MAX: usize = 64;
+/// Bounds the NICs of a host.
+const NICS_MAX: usize = 1024;
+/// Bounds the cores of a host: the most that Linux takes.
+const CORES_MAX: usize = 8192;
 /// Bounds a certificate in PEM, which has 1 to 2 KB.
 const CERTIFICATE_BYTES_MAX: usize = 16 << 10;
 /// Bounds the times of a watchdog, in milliseconds.
@@ -55,7 +62,11 @@ impl ToController {
             ToController::AskStart { ask: _, vm: name, is_here: _ } => vm(name),
             ToController::AskMove { ask: _, vm: name, to, migration: _ } => vm(name).and_then(|()| host(to)),
             ToController::Deposed { command: _, highest } => within("highest", Some(highest.0), &COUNT_RANGE),
-            ToController::Reply { command: _, reply: _ } | ToController::Renew | ToController::Other => Ok(()),
+            ToController::Sample(sample) => sample.check(),
+            ToController::Reply { command: _, reply: _ }
+            | ToController::Seen { look: _, reply: _ }
+            | ToController::Renew
+            | ToController::Other => Ok(()),
         }
     }
 }
@@ -92,6 +103,7 @@ impl HostReport {
             vm(name)?;
             vm_load(load)
         })?;
+        nics(&self.nics)?;
         at_most("migrations", self.migrations.len(), MIGRATIONS_MAX)?;
         self.migrations.iter().try_for_each(migration)?;
         at_most("moves_asked", self.moves_asked.len(), MIGRATIONS_MAX)?;
@@ -160,6 +172,9 @@ impl ToAgent {
                 at_most("voters", hosts.len(), HOSTS_MAX)?;
                 hosts.iter().try_for_each(|name| host(name))
             }
+            ToAgent::Watch { migrations } => at_most("migrations that are watched", migrations.len(), WATCHED_MAX),
+            ToAgent::Look { look: _, request } if request.only_shows() => check_request(None, request),
+            ToAgent::Look { .. } => refuse("the request does more than show".into(), "give it as a command"),
             ToAgent::Refused(_)
             | ToAgent::NotRenewed(_)
             | ToAgent::May { .. }
@@ -185,6 +200,27 @@ fn migration(migration: &Migration) -> Result<(), Refusal> {
     at_most("events", migration.events.len(), 0)?;
     within("elapsed_ms", Some(migration.elapsed_ms), &COUNT_RANGE)?;
     within("downtime_ms", migration.downtime_ms, &COUNT_RANGE)
+}
+
+impl MigrationSample {
+    fn check(&self) -> Result<(), Refusal> {
+        within("at", Some(self.at), &COUNT_RANGE)?;
+        migration(&self.migration)?;
+        nics(&self.host.nics)?;
+        at_most("cores", self.host.cores_permille.len(), CORES_MAX)?;
+        within("mover_millicores", Some(self.host.mover_millicores), &MILLICORES_RANGE)?;
+        let times = self.forecast.iter().flat_map(|left| [left.left_ms, left.left_low_ms, left.left_high_ms]);
+        times.into_iter().try_for_each(|ms| within("a forecast's time", Some(ms), &COUNT_RANGE))
+    }
+}
+
+fn nics(nics: &[NicRates]) -> Result<(), Refusal> {
+    at_most("NICs", nics.len(), NICS_MAX)?;
+    nics.iter().try_for_each(|nic| {
+        word("a NIC's name", &nic.name)?;
+        let rates = [nic.send_bits_per_s, nic.receive_bits_per_s, nic.speed_bits_per_s.unwrap_or(0)];
+        rates.into_iter().try_for_each(|rate| within("a NIC's rate", Some(rate), &BYTES_RANGE))
+    })
 }
 
 fn host_load(load: &HostLoad) -> Result<(), Refusal> {

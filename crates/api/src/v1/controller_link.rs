@@ -20,6 +20,7 @@ use super::load::{HostLoad, VmLoad};
 use super::migration::{Migration, MigrationId};
 use super::reply::{Refusal, Reply};
 use super::request::Request;
+use super::sample::{MigrationSample, NicRates};
 use super::vm::VmView;
 
 /// Counts the elections of a cluster's leader: a later leader has a greater term.
@@ -83,6 +84,15 @@ pub enum ToController {
         /// The id that the migration will have. Reports tell how it ended. `None`: it is only asked whether the guest
         /// may be moved, and nothing is kept.
         migration: Option<MigrationId>,
+    },
+    /// A migration that the controller watches ([`ToAgent::Watch`]), as it is now.
+    Sample(Box<MigrationSample>),
+    /// The reply to what the controller only wants to see ([`ToAgent::Look`]).
+    Seen {
+        /// The question's number.
+        look: u64,
+        /// The reply.
+        reply: Box<Reply>,
     },
     /// A line of a newer release.
     #[serde(other)]
@@ -156,6 +166,9 @@ pub struct HostReport {
     /// The last acknowledgement that the agent took.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard: Option<HeardEcho>,
+    /// How much passes each NIC of the host that has a link, if that changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicRates>,
     /// The host's watchdog, if that changed. A connection's first report without it is of a host that has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watchdog: Option<WatchdogState>,
@@ -274,6 +287,21 @@ pub enum ToAgent {
         /// Their names. Empty if the agent has said that it has these.
         #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
         hosts: BTreeSet<String>,
+    },
+    /// The migrations that the controller watches from now on, all of them: the agent sends a [`ToController::Sample`] of
+    /// each that is under way here, every [`SAMPLE_PERIOD_MS`](super::SAMPLE_PERIOD_MS). Any controller may watch.
+    /// Agents of older releases pass this over.
+    Watch {
+        /// The migrations.
+        migrations: BTreeSet<MigrationId>,
+    },
+    /// A request that changes nothing ([`Request::only_shows`]): any controller may ask that. Agents of older releases
+    /// pass this over.
+    Look {
+        /// The question's number. Numbers of one connection are unique.
+        look: u64,
+        /// The request.
+        request: Box<Request>,
     },
     /// A line of a newer release.
     #[serde(other)]

@@ -263,6 +263,7 @@ pub const EXCLUDED_PATH: &str = "carries no data: its network is excluded";
 /// A path between the hosts of a migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PathView {
     /// The NIC at this end.
     pub nic: String,

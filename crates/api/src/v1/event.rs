@@ -8,6 +8,7 @@ use super::phase::{FailureReason, MigrationPhase, Outcome, Report, Role};
 /// An entry of a migration's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LoggedEvent {
     /// The time: RFC 3339, milliseconds, UTC.
     pub time: String,
@@ -22,6 +23,7 @@ pub const KERNEL_KILLED: &str = "the kernel killed guest ";
 /// An entry of a migration's log, by kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", tag = "entry")]
 pub enum LogEntry {
     /// The migration was asked for.
@@ -60,6 +62,7 @@ pub enum LogEntry {
 /// An event of the handover, for a migration's event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum MigrationEvent {
     /// The migration waits for a place.

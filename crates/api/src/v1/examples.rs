@@ -61,6 +61,8 @@ pub(crate) fn requests() -> Vec<Request> {
         migrate(MigrateOptions::default(), true),
         Request::MigrationList,
         Request::MigrationShow { id: "0123".into() },
+        Request::MigrationRecord { id: "0123".into() },
+        Request::HostSample,
         Request::MigrationWatch { id: name() },
         Request::MigrationCancel { id: name() },
         Request::MigrationWithdraw { id: "1795687159798-000028.0.1".into() },
@@ -585,6 +587,13 @@ pub(crate) fn replies() -> Vec<Reply> {
         Reply::Probes { probes: vec![Probe::example()] },
         Reply::Hosts { hosts: vec![host(None)] },
         Reply::Migrations { migrations: migrations() },
+        Reply::MigrationRecord(Box::new(MigrationRecord { migration: migration(), samples: vec![sample()] })),
+        Reply::HostSample(Box::new(SampledHost {
+            at: 1_795_687_159_798,
+            host: host_sample(),
+            migrations: vec![sample()],
+        })),
+        Reply::HostSample(Box::default()),
     ];
     replies.extend(checks().into_iter().map(Reply::Check));
     replies.extend(migrations().into_iter().map(|migration| Reply::Progress(Box::new(migration))));
@@ -731,6 +740,7 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         sequence: 1,
         facts: Some(Box::new(facts())),
         load: Some(host_load()),
+        nics: host_sample().nics,
         vms: vec![vm(VmState::Running), bare_vm()],
         vms_gone: vec!["web2".into()],
         vms_forgotten: vec!["web2".into()],
@@ -759,10 +769,37 @@ pub(crate) fn to_controller() -> Vec<ToController> {
         ToController::Reply { command: 5, reply: Box::new(Reply::Done) },
         ToController::Deposed { command: 6, highest: Term(4) },
         ToController::Renew,
+        ToController::Sample(Box::new(MigrationSample { migration: seen_migration(), ..sample() })),
+        ToController::Sample(Box::new(MigrationSample { migration: seen_migration(), forecast: None, ..sample() })),
+        ToController::Seen { look: 9, reply: Box::new(Reply::Done) },
         ToController::AskStart { ask: 7, vm: "web1".into(), is_here: true },
         ToController::AskMove { ask: 8, vm: "web1".into(), to: "hostb".into(), migration: Some(MigrationId(7)) },
         ToController::Other,
     ]
+}
+
+fn host_sample() -> HostSample {
+    let nic = |name: &str, speed_bits_per_s| NicRates {
+        name: name.into(),
+        speed_bits_per_s,
+        send_bits_per_s: 900_000_000,
+        receive_bits_per_s: 1_000_000,
+    };
+    HostSample {
+        nics: vec![nic("eth0", Some(1_000_000_000)), nic("eth1", None)],
+        cores_permille: vec![1000, 250],
+        mover_millicores: 700,
+    }
+}
+
+fn sample() -> MigrationSample {
+    let forecast = TimeLeft { done_permille: 250, left_ms: 30_000, left_low_ms: 27_000, left_high_ms: 34_000 };
+    MigrationSample { at: 1_795_687_159_798, migration: migration(), host: host_sample(), forecast: Some(forecast) }
+}
+
+/// Returns a migration without its events.
+fn seen_migration() -> Migration {
+    Migration { events: Vec::new(), ..migration() }
 }
 
 /// Returns the lines that a controller sends.
@@ -791,6 +828,8 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         ToAgent::Renewed { certificate: "-----BEGIN CERTIFICATE-----".into() },
         ToAgent::NotRenewed(Refusal { message: "no key".into(), cure: "let another lead".into() }),
         ToAgent::May { ask: 7 },
+        ToAgent::Watch { migrations: [MigrationId(7), MigrationId(8)].into() },
+        ToAgent::Look { look: 9, request: Box::new(Request::VmList) },
         ToAgent::MayNot {
             ask: 7,
             again: false,

@@ -54,8 +54,10 @@ impl TryFrom<String> for MigrationId {
 /// A migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Migration {
     /// The migration's id.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub id: MigrationId,
     /// The VM.
     pub vm: String,
@@ -171,6 +173,7 @@ impl fmt::Display for RateLimit {
 /// as [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more if direct placement failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Attempt {
     /// The number, from 1 on.
     pub number: u32,

@@ -13,6 +13,7 @@
 //! | `load`, `controller_link` | how busy hosts and guests are; what an agent and a controller say to each other |
 //! | `controller_bounds` | what an agent and a controller may say to each other |
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
+//! | `sample` | a migration as it runs, several times a second, and what its host is busy with |
 //! | `probe` | what the paths between two hosts were measured to carry |
 //! | `hold` | how a migration is held, and how a held migration is |
 
@@ -33,6 +34,7 @@ mod phase;
 mod probe;
 mod reply;
 mod request;
+mod sample;
 #[cfg(test)]
 mod schema;
 mod vm;
@@ -43,7 +45,7 @@ pub use bounds::{
     check_version, is_vm_name,
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
-pub use controller_bounds::REPORT_PERIOD_RANGE_MS;
+pub use controller_bounds::{REPORT_PERIOD_RANGE_MS, WATCHED_MAX};
 pub use controller_link::{
     ArmedWatchdog, HeardEcho, Hello, HostReport, Term, ToAgent, ToController, WatchdogState, Welcome,
 };
@@ -64,4 +66,7 @@ pub use probe::{
 };
 pub use reply::{HostUpdateView, Refusal, Reply, UpdateRunState, VersionView};
 pub use request::{API_VERSION, MigrateOptions, Request, RequestLine, StartOptions, Transport, UpdateHow, VmOrigin};
+pub use sample::{
+    HostSample, MigrationRecord, MigrationSample, NicRates, SAMPLE_PERIOD_MS, SAMPLES_MAX, SampledHost, TimeLeft,
+};
 pub use vm::{Drive, VmState, VmView};

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// An end of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = MigrationRole))]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// The guest was at this host.
@@ -16,6 +17,7 @@ pub enum Role {
 /// The phase of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SourcePhase {
     /// The beginning of the migration is being written to disk.
@@ -41,6 +43,7 @@ pub enum SourcePhase {
 /// The phase of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetPhase {
     /// The beginning of the migration is being written to disk.
@@ -64,6 +67,7 @@ pub enum TargetPhase {
 /// The phase of either end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum MigrationPhase {
     /// The migration waits for a place here.
@@ -104,6 +108,7 @@ impl MigrationPhase {
 /// ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Report {
     /// The target has no free place yet.
     Queued,
@@ -128,6 +133,7 @@ pub enum Report {
 /// The outcome of a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
     /// The guest runs on the target.
@@ -153,6 +159,7 @@ impl Outcome {
 /// The reason why a migration did not go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureReason {
     /// A person called the migration off.

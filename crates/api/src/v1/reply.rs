@@ -7,6 +7,7 @@ use super::check::CheckResult;
 use super::host::HostView;
 use super::migration::Migration;
 use super::probe::Probe;
+use super::sample::{MigrationRecord, SampledHost};
 use super::vm::VmView;
 
 /// A reply of the agent.
@@ -66,6 +67,10 @@ pub enum Reply {
     Check(CheckResult),
     /// A migration.
     Migration(Box<Migration>),
+    /// A host as it is now.
+    HostSample(Box<SampledHost>),
+    /// A migration with what was seen of it as it ran.
+    MigrationRecord(Box<MigrationRecord>),
     /// The migrations, the newest first.
     Migrations {
         /// The migrations that this host remembers.

@@ -76,6 +76,8 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Check(_) => "a check",
         Reply::Migration(_) => "a migration",
         Reply::Migrations { .. } => "migrations",
+        Reply::MigrationRecord(_) => "what was seen of a migration",
+        Reply::HostSample(_) => "how busy a host is",
         Reply::HostUpdate(_) => "an update",
         Reply::Version(_) => "its version",
         Reply::Network { .. } => "the network of a host",

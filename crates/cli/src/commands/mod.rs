@@ -20,6 +20,7 @@ mod networks;
 pub mod placement;
 pub mod session_options;
 pub mod text;
+pub mod top;
 pub mod tunnel;
 pub mod vm;
 

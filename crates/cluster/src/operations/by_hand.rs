@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use skein_api::cluster::{Move, MoveState, Operation, OperationKind, VmMigration};
+use skein_api::cluster::{MigrationView, Move, MoveState, Operation, OperationKind, VmMigration};
 use skein_api::{Migration, MigrationId, Request, Role};
 
 use crate::state::{CommandPurpose, Controller};
@@ -89,6 +89,35 @@ impl Controller {
     pub(super) fn shown_migration(&self, migration: &Migration) -> VmMigration {
         let operation = self.operation_of(&migration.vm).filter(|_| self.by_hand(&migration.vm).is_none());
         shown(migration, operation)
+    }
+
+    /// Shows the migrations under way and those that ended of late, by id: at most so many after an id.
+    pub fn migrations(&self, after: Option<MigrationId>, most: usize) -> Vec<MigrationView> {
+        let mut found: BTreeMap<MigrationId, &Migration> = BTreeMap::new();
+        for migration in self.observed.values().flat_map(|observed| observed.migrations.values()) {
+            if after.is_none_or(|after| migration.id > after) {
+                let known = found.entry(migration.id).or_insert(migration);
+                // The source knows how far the copy is.
+                if migration.role == Role::Source {
+                    *known = migration;
+                }
+            }
+        }
+        found.into_values().take(most).map(|migration| self.migration_view(migration)).collect()
+    }
+
+    /// Shows a migration. `None`: no host tells of it any more.
+    pub fn migration(&self, id: MigrationId) -> Option<MigrationView> {
+        let told = || self.observed.values().filter_map(|observed| observed.migrations.get(&id));
+        let migration = told().find(|migration| migration.role == Role::Source).or_else(|| told().next())?;
+        Some(self.migration_view(migration))
+    }
+
+    fn migration_view(&self, migration: &Migration) -> MigrationView {
+        let is_under_way = self.migration_of(&migration.vm).is_some_and(|of| of.id == migration.id);
+        let operation =
+            self.operation_of(&migration.vm).filter(|_| is_under_way && self.by_hand(&migration.vm).is_none());
+        MigrationView::new(migration, operation.map(str::to_owned))
     }
 
     /// Shows the migrations from and to a host that no operation began.

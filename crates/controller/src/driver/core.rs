@@ -8,7 +8,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use skein_api::cluster::{ChangedObject, FencingDevice};
+use skein_api::cluster::{ChangedObject, FencingDevice, UnixMs};
 use skein_api::{Hello, Term, ToAgent};
 use skein_cluster::{
     Answer, Asked, Change, Controller, Input, Output, PlanError, PowerAction, PowerResult, Refused, RefusedKind,
@@ -22,8 +22,10 @@ use tracing::{info, warn};
 use super::agents::{AgentLink, Agents};
 use super::clock::{self, BootClock};
 use super::events::Events;
+use super::load_history::LoadHistory;
 use super::members::Members;
 use super::patient_lock::PatientLock;
+use super::watched::WatchedMigrations;
 
 /// A transaction that is to be written.
 pub(crate) struct WriteJob {
@@ -47,6 +49,8 @@ pub(crate) struct Shared {
     state: PatientLock<State>,
     pub boot: BootClock,
     pub events: Events,
+    pub watched: Arc<WatchedMigrations>,
+    pub load_history: Mutex<LoadHistory>,
     pub members: Mutex<Members>,
     /// How the store's parts are that may fail by themselves.
     pub store_members: Mutex<Vec<StoreMember>>,
@@ -83,6 +87,8 @@ impl Shared {
             state: PatientLock::new(state),
             boot,
             events: Events::default(),
+            watched: Arc::default(),
+            load_history: Mutex::default(),
             members: Mutex::default(),
             store_members: Mutex::default(),
             lease: Mutex::new(None),
@@ -192,6 +198,19 @@ impl Shared {
         agents.send_controllers(controllers);
         if controller.term().is_some() {
             agents.send_hosts(Instant::now());
+        }
+    }
+
+    /// Notes how busy hosts and VMs are, if that is due.
+    pub fn note_loads(&self, now: UnixMs) {
+        let (hosts, vms) = self.load_history.lock().are_due(now);
+        if hosts {
+            let loads = self.read(|core| core.host_loads());
+            self.load_history.lock().note_hosts(now, loads);
+        }
+        if vms {
+            let loads = self.read(|core| core.vm_loads());
+            self.load_history.lock().note_vms(now, loads);
         }
     }
 

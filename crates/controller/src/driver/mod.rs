@@ -10,6 +10,8 @@
 //! | `fencers` | fencing devices |
 //! | `agents`, `host_list`, `line` | lines for agents |
 //! | `events` | what subscribers are sent |
+//! | `load_history` | how busy hosts and VMs were |
+//! | `watched` | migrations that somebody watches, and what agents only show |
 //! | `clock` | the clocks |
 //! | `patient_lock` | the lock of the core: reads do not wait for one another |
 
@@ -22,10 +24,12 @@ mod fencers;
 mod history;
 mod host_list;
 mod line;
+mod load_history;
 mod members;
 mod needed;
 mod patient_lock;
 mod planners;
+mod watched;
 mod writer;
 
 use std::sync::Arc;
@@ -50,6 +54,7 @@ pub(crate) use self::agents::{AgentLink, HangUp};
 pub(crate) use self::core::Shared;
 use self::core::{Queues, Waiting, too_slow};
 pub(crate) use self::line::bytes;
+pub(crate) use self::watched::{MigrationWatch, NotShown};
 use crate::fencing::FencingDevices;
 use candidate::Candidate;
 
@@ -143,6 +148,7 @@ impl Driver {
         driver.spawn("ticks", move || {
             while !ticked.wait_for_stop(TICK) {
                 ticked.tick();
+                ticked.note_loads(wall());
             }
         })?;
         let (looking, at, own) = (shared.clone(), store.clone(), member.clone());

@@ -9,7 +9,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{Stream, unfold};
 
 use super::app::Shared;
-use super::guard::Viewer;
+use super::guard::{Valid, Viewer};
 use super::problem::{Problem, ReadProblems};
 use crate::driver::{EventId, NoEventId, Subscription, wall};
 
@@ -27,6 +27,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
         content_type = "text/event-stream"), ReadProblems))]
 pub(crate) async fn get_events(
     _: Viewer,
+    valid: Valid,
     State(app): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
@@ -39,5 +40,5 @@ pub(crate) async fn get_events(
         let event = Event::default().id(published.id.to_string()).event(published.kind).data(&*published.data);
         Some((Ok(event), subscription))
     });
-    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+    Ok(Sse::new(valid.until_invalid(app, stream)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }

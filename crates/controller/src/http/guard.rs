@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use futures_util::stream::{Stream, StreamExt};
 use http_body_util::{BodyExt, Limited};
 use skein_api::Refusal;
-use skein_api::cluster::Role;
+use skein_api::cluster::{Role, Token, UnixMs};
 use skein_cluster::{Ask, Asked};
 use skein_identity::ClusterPeer;
 
 use super::app::{App, Peer, Shared};
 use super::problem::{Mark, PROBLEM_JSON, Problem};
 use super::secret::sha256_hex;
+use super::session::cookie_token;
 use super::unread::Unread;
 use crate::driver::wall;
 
@@ -24,6 +26,10 @@ use crate::driver::wall;
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// How much of a plain refusal's text is kept.
 const TEXT_BYTES_MAX: usize = 2048;
+/// How often is looked whether the token of a stream's subscriber is valid still.
+const TOKEN_PERIOD: Duration = Duration::from_secs(2);
+/// What the page sends with each change.
+const PAGE_HEADER: &str = "x-skein-page";
 
 /// Who calls.
 #[derive(Clone, Debug)]
@@ -31,6 +37,10 @@ pub(crate) struct Caller {
     /// The name of a token; a certificate's is `host:NAME` or `controller:NAME`, which no token's can be.
     pub name: String,
     pub role: Role,
+    /// When the token ends. `None`: never.
+    pub expires: Option<UnixMs>,
+    /// The SHA-256 of the token's secret. `None`: a certificate was shown.
+    secret_sha256: Option<String>,
 }
 
 /// Why it is not known who calls.
@@ -42,6 +52,8 @@ enum Unknown {
     WrongToken,
     /// Too many wrong tokens came from the address.
     TooMany,
+    /// A browser's cookie came with a change that may be another page's.
+    OtherPage,
     /// The host of the certificate was removed.
     Removed(Refusal),
 }
@@ -60,7 +72,7 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
         let status = StatusCode::INTERNAL_SERVER_ERROR;
         return Problem::new(status, "the connection is not known", "connect anew").into_response();
     };
-    let caller = caller(&app, &peer, request.headers().get(header::AUTHORIZATION));
+    let caller = caller(&app, &peer, request.method(), request.headers());
     let by = caller.as_ref().map_or_else(|_| "-".to_owned(), |caller| caller.name.clone());
     let is_known = caller.is_ok();
     let (is_change, what) = (is_change(request.method()), format!("{} {}", request.method(), request.uri().path()));
@@ -107,17 +119,18 @@ fn shortened(what: &str) -> String {
     what.chars().filter(|c| !c.is_control()).take(256).collect()
 }
 
-fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result<Caller, Unknown> {
-    if let Some(authorization) = authorization {
+fn caller(app: &App, peer: &Peer, method: &Method, headers: &HeaderMap) -> Result<Caller, Unknown> {
+    if let Some(authorization) = headers.get(header::AUTHORIZATION) {
         let text = authorization.to_str().unwrap_or_default();
         let secret = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let digest = secret.map(|(_, secret)| sha256_hex(secret.trim().as_bytes()));
-        let token = digest.and_then(|digest| app.driver.read(|of| of.token(wall(), &digest).cloned()));
-        return match token {
-            Some(token) => Ok(Caller { name: token.name, role: token.role }),
-            None if app.wrong.note(peer.address, Instant::now()) => Err(Unknown::WrongToken),
-            None => Err(Unknown::TooMany),
-        };
+        return by_token(app, peer, secret.map(|(_, secret)| secret.trim()).unwrap_or_default());
+    }
+    if let Some(secret) = cookie_token(headers) {
+        // Another page can have a browser send its cookie, but no header of ours.
+        if is_change(method) && !headers.contains_key(PAGE_HEADER) {
+            return Err(Unknown::OtherPage);
+        }
+        return by_token(app, peer, secret);
     }
     if let ClusterPeer::Host(name) = &peer.certificate
         && let Some(refusal) = app.driver.read(|of| of.host_refusal(name, &peer.certificate_sha256.clone().into()))
@@ -125,22 +138,69 @@ fn caller(app: &App, peer: &Peer, authorization: Option<&HeaderValue>) -> Result
         return Err(Unknown::Removed(refusal));
     }
     match &peer.certificate {
-        ClusterPeer::Controller(name) => Ok(Caller { name: format!("controller:{name}"), role: Role::Admin }),
+        ClusterPeer::Controller(name) => Ok(certified(format!("controller:{name}"), Role::Admin)),
         ClusterPeer::Host(name) if app.driver.read(|of| of.tables().hosts.contains_key(name)) => {
-            Ok(Caller { name: format!("host:{name}"), role: Role::Viewer })
+            Ok(certified(format!("host:{name}"), Role::Viewer))
         }
         ClusterPeer::Host(_) | ClusterPeer::Nobody => Err(Unknown::Nothing),
     }
 }
 
+fn certified(name: String, role: Role) -> Caller {
+    Caller { name, role, expires: None, secret_sha256: None }
+}
+
+fn by_token(app: &App, peer: &Peer, secret: &str) -> Result<Caller, Unknown> {
+    let digest = sha256_hex(secret.as_bytes());
+    match app.driver.read(|of| of.token(wall(), &digest).cloned()) {
+        Some(Token { name, role, expires, .. }) => Ok(Caller { name, role, expires, secret_sha256: Some(digest) }),
+        None if app.wrong.note(peer.address, Instant::now()) => Err(Unknown::WrongToken),
+        None => Err(Unknown::TooMany),
+    }
+}
+
+/// Returns the refusal of a wrong token; too many of them came from the address, if it `may_try` no more.
+pub(crate) fn wrong_token(may_try: bool) -> Problem {
+    if may_try {
+        return unauthorized("the token is not valid, or not any more").marked(Mark::WrongToken);
+    }
+    let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", "wait a minute");
+    problem.with(header::RETRY_AFTER, HeaderValue::from_static("60"))
+}
+
+fn unauthorized(detail: &str) -> Problem {
+    let cure = "skein login URL --token-file FILE; a request of your own has the header 'Authorization: Bearer TOKEN', \
+                or a certificate of the cluster's CA";
+    let challenge = HeaderValue::from_static("Bearer realm=\"skein\"");
+    Problem::new(StatusCode::UNAUTHORIZED, detail, cure).with(header::WWW_AUTHENTICATE, challenge)
+}
+
+/// A caller whose stream goes on for as long as the caller's token is valid.
+pub(crate) struct Valid(Option<String>);
+
+impl FromRequestParts<Shared> for Valid {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Valid, Problem> {
+        Ok(Valid(parts.extensions.get::<Caller>().and_then(|caller| caller.secret_sha256.clone())))
+    }
+}
+
+impl Valid {
+    /// Ends a stream when the token is valid no more.
+    pub(crate) fn until_invalid<T>(self, app: Shared, stream: impl Stream<Item = T>) -> impl Stream<Item = T> {
+        let is_invalid = async move {
+            let Valid(Some(digest)) = self else { return std::future::pending().await };
+            while app.driver.read(|of| of.token(wall(), &digest).is_some()) {
+                tokio::time::sleep(TOKEN_PERIOD).await;
+            }
+        };
+        stream.take_until(is_invalid)
+    }
+}
+
 /// Returns who calls, if the caller may do what the role may.
 fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
-    let unauthorized = |detail: &str| {
-        let cure = "skein login URL --token-file FILE; a request of your own has the header 'Authorization: Bearer \
-                    TOKEN', or a certificate of the cluster's CA";
-        let challenge = HeaderValue::from_static("Bearer realm=\"skein\"");
-        Problem::new(StatusCode::UNAUTHORIZED, detail, cure).with(header::WWW_AUTHENTICATE, challenge)
-    };
     match parts.extensions.get::<Result<Caller, Unknown>>() {
         Some(Ok(caller)) if caller.role >= role => Ok(caller.clone()),
         Some(Ok(caller)) => {
@@ -152,12 +212,11 @@ fn allowed(parts: &Parts, role: Role) -> Result<Caller, Problem> {
             );
             Err(Problem::new(StatusCode::FORBIDDEN, words, cure))
         }
-        Some(Err(Unknown::WrongToken)) => {
-            Err(unauthorized("the token is not valid, or not any more").marked(Mark::WrongToken))
-        }
-        Some(Err(Unknown::TooMany)) => {
-            let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens", "wait a minute");
-            Err(problem.with(header::RETRY_AFTER, HeaderValue::from_static("60")))
+        Some(Err(Unknown::WrongToken)) => Err(wrong_token(true)),
+        Some(Err(Unknown::TooMany)) => Err(wrong_token(false)),
+        Some(Err(Unknown::OtherPage)) => {
+            let detail = "a browser's session changes nothing without the header 'X-Skein-Page'";
+            Err(Problem::new(StatusCode::FORBIDDEN, detail, "use the controller's own page, or send a token"))
         }
         Some(Err(Unknown::Removed(refusal))) => {
             Err(Problem::new(StatusCode::FORBIDDEN, refusal.message.clone(), refusal.cure.clone()))

@@ -6,8 +6,9 @@
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
 //! | `unread` | bodies that nobody has read when the answer is there |
 //! | `problem` | RFC 9457, and which refusals a route documents |
+//! | `files` | the page that people look at |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `rules`, `events`, `access`, `join`, `backup` | the routes |
+//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events`, `session`, `access`, `join`, `backup` | the routes |
 
 mod access;
 mod answer;
@@ -16,7 +17,9 @@ mod backup;
 mod body;
 mod cluster;
 mod events;
+mod files;
 mod guard;
+mod history;
 mod hosts;
 mod join;
 mod life;
@@ -27,6 +30,7 @@ mod page;
 mod problem;
 mod rules;
 mod secret;
+mod session;
 mod unread;
 mod vms;
 
@@ -64,6 +68,7 @@ is done with it. Times are milliseconds since 1970. A list comes in pages by nam
         (name = "cluster", description = "The cluster as a whole"),
         (name = "hosts", description = "Hosts"),
         (name = "vms", description = "VMs"),
+        (name = "migrations", description = "Migrations as they go on, and afterwards"),
         (name = "rules", description = "Where guests may and should be"),
         (name = "operations", description = "What takes a while"),
         (name = "access", description = "Who may do what, and who did what"),
@@ -93,6 +98,7 @@ pub fn router(driver: Arc<Driver>, signer: Arc<Signer>, identity: ControllerIden
     let (router, mut document) = routes().split_for_parts();
     plain_parameters(&mut document);
     router
+        .merge(files::router())
         .route("/openapi.json", axum::routing::get(|| async move { Json(document) }))
         .fallback(guard::no_route)
         .method_not_allowed_fallback(guard::no_method)
@@ -137,6 +143,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(hosts::list_hosts))
         .routes(routes!(hosts::get_host, hosts::remove_host))
         .routes(routes!(hosts::set_host))
+        .routes(routes!(history::host_history))
         .routes(routes!(hosts::drain_host))
         .routes(routes!(hosts::fence_host))
         .routes(routes!(hosts::test_fencing))
@@ -148,7 +155,12 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(life::start_vm))
         .routes(routes!(life::stop_vm))
         .routes(routes!(vms::set_vm))
+        .routes(routes!(vms::get_definition))
+        .routes(routes!(history::vm_history))
         .routes(routes!(vms::migrate_vm))
+        .routes(routes!(migrations::list_migrations))
+        .routes(routes!(migrations::get_migration))
+        .routes(routes!(migrations::watch_migration))
         .routes(routes!(migrations::switch_migration))
         .routes(routes!(migrations::limit_migration))
         .routes(routes!(migrations::cancel_migration))
@@ -162,6 +174,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(rules::explain_vm))
         .routes(routes!(rules::optimize))
         .routes(routes!(events::get_events))
+        .routes(routes!(session::get_session, session::begin_session, session::end_session))
         .routes(routes!(access::list_tokens, access::new_token))
         .routes(routes!(access::remove_token))
         .routes(routes!(access::new_ticket))

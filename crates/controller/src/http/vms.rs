@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use skein_api::PRIORITY_RANGE;
-use skein_api::cluster::{MigrateRequest, Operation, Page, Vm, VmSettings};
+use skein_api::cluster::{MigrateRequest, Operation, Page, Vm, VmDefinition, VmSettings};
 use skein_cluster::{Ask, broken_by};
 use utoipa::IntoParams;
 
@@ -85,6 +85,26 @@ pub(crate) async fn set_vm(
     }
     let ask = Ask::SetVm { vm, settings: settings.clone(), version };
     response(origin.with(&settings).ask(&app, ask).await?)
+}
+
+/// A VM's definition, as its host last told
+///
+/// A definition names files of hosts.
+#[utoipa::path(get, path = "/api/v1/vms/{vm}/definition", tag = "vms",
+    params(("vm" = String, Path, description = "The name")),
+    responses((status = 200, description = "The definition", body = VmDefinition), ReadProblems))]
+pub(crate) async fn get_definition(
+    _: Operator,
+    State(app): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Json<VmDefinition>, Problem> {
+    let found = app.driver.read(|core| core.tables().vms.get(&name).map(|vm| vm.value.definition.clone()));
+    let found = found.ok_or_else(|| Problem::not_found("VM", &name))?;
+    let none = || {
+        let cure = "a VM that was adopted has none, and one of an agent that has not told yet";
+        Problem::new(StatusCode::NOT_FOUND, format!("no definition of '{name}' is known"), cure)
+    };
+    Ok(Json(VmDefinition { toml: found.ok_or_else(none)? }))
 }
 
 /// Moves a VM to another host

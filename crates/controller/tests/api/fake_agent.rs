@@ -8,8 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::json;
 use skein_api::{
-    HostFacts, HostLoad, HostReport, HostUpdateView, Migration, MigrationId, Outcome, Refusal, Reply, Request, Role,
-    Term, ToAgent, ToController, UpdateRunState, VmOrigin, VmState, VmView,
+    HostFacts, HostLoad, HostReport, HostSample, HostUpdateView, Migration, MigrationId, MigrationRecord,
+    MigrationSample, NicRates, Outcome, Refusal, Reply, Request, Role, Term, ToAgent, ToController, UpdateRunState,
+    VmOrigin, VmState, VmView,
 };
 use skein_identity::{ClusterCa, Identity, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -44,10 +45,12 @@ struct HostState {
     /// What the agent is to ask of what a person wants, and what it was answered, by number.
     asks_by_hand: Vec<ToController>,
     by_hand: BTreeMap<u64, Result<(), (bool, Refusal)>>,
+    /// The migrations that controllers watch.
+    watched: BTreeSet<MigrationId>,
 }
 
 /// How long a migration takes.
-const MIGRATION: Duration = Duration::from_millis(300);
+const MIGRATION: Duration = Duration::from_millis(700);
 const GIB: u64 = 1 << 30;
 
 impl World {
@@ -101,6 +104,36 @@ impl World {
         self.hosts.lock().get_mut(host)?.by_hand.remove(&ask)
     }
 
+    /// Returns the migrations that controllers watch at a host.
+    pub fn watched(&self, host: &str) -> BTreeSet<MigrationId> {
+        self.hosts.lock().get(host).map(|host| host.watched.clone()).unwrap_or_default()
+    }
+
+    /// Returns a sample of each migration that is watched at a host.
+    fn samples(&self, host: &str) -> Vec<MigrationSample> {
+        let hosts = self.hosts.lock();
+        let Some(state) = hosts.get(host) else { return Vec::new() };
+        let watched = state.watched.iter().filter_map(|id| state.migrations.get(id));
+        watched.map(|migration| sample(migration.clone())).collect()
+    }
+
+    /// Answers what somebody only wants to see of a host.
+    fn look(&self, host: &str, request: &Request) -> Reply {
+        let hosts = self.hosts.lock();
+        let state = &hosts[host];
+        let found = match request {
+            Request::MigrationRecord { id } => state.migrations.values().find(|of| of.id.to_string() == *id),
+            _ => None,
+        };
+        match found {
+            Some(migration) => Reply::MigrationRecord(Box::new(MigrationRecord {
+                migration: migration.clone(),
+                samples: vec![sample(migration.clone())],
+            })),
+            None => Reply::Error(Refusal { message: "there is none here".into(), cure: String::new() }),
+        }
+    }
+
     pub fn highest(&self, host: &str) -> Term {
         self.hosts.lock().get(host).map(|host| host.highest).unwrap_or_default()
     }
@@ -122,6 +155,7 @@ impl World {
             sequence,
             facts: (sequence == 1).then(|| Box::new(facts(host))),
             load: Some(HostLoad { cpu_millicores: 100, ram_bytes: 64 * GIB, ..HostLoad::default() }),
+            nics: vec![NicRates { name: "eth0".into(), send_bits_per_s: 7, ..NicRates::default() }],
             vms: state.vms.values().cloned().collect(),
             vms_gone: gone,
             migrations: state.migrations.values().cloned().collect(),
@@ -287,6 +321,9 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                         send(&mut writer, &ToController::Renew).await?;
                     }
                 }
+                for sample in world.samples(host) {
+                    send(&mut writer, &ToController::Sample(Box::new(sample))).await?;
+                }
                 continue;
             }
             line = lines.next_line() => line?,
@@ -326,6 +363,13 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             ToAgent::MayNot { ask, again, refusal } => {
                 world.hosts.lock().entry(host.into()).or_default().by_hand.insert(ask, Err((again, refusal)));
             }
+            ToAgent::Watch { migrations } => {
+                world.hosts.lock().entry(host.into()).or_default().watched = migrations;
+            }
+            ToAgent::Look { look, request } => {
+                let reply = Box::new(world.look(host, &request));
+                send(&mut writer, &ToController::Seen { look, reply }).await?;
+            }
             ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
         }
     }
@@ -345,6 +389,10 @@ fn vm_view(name: &str, state: VmState) -> VmView {
 fn migration(id: MigrationId, vm: &str, source: &str, target: &str, role: Role) -> Migration {
     let begun = "2026-11-26T10:00:00Z".into();
     Migration { begun, ..Migration::new(id, vm, role, source, target) }
+}
+
+fn sample(migration: Migration) -> MigrationSample {
+    MigrationSample { at: 1, migration, host: HostSample::default(), forecast: None }
 }
 
 fn facts(host: &str) -> HostFacts {

@@ -16,7 +16,7 @@ impl Dialer {
     pub(super) fn may_have_rail(&self, pair: &Pair, state: &PathState) -> bool {
         let Some(rails) = &self.host.rails else { return false };
         let nic = &pair.local.nic;
-        state.no_rail_at.is_none_or(|at| at.elapsed() >= FAILED_TIME)
+        !state.rail_pause.lasts(Instant::now())
             && self.live.rail_use.is_due(self.live.carried_bytes())
             && !rails.bars(nic, &|| self.host.nics.has_rdma(nic))
     }
@@ -43,7 +43,10 @@ impl Dialer {
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
         if let Err(why) = opened {
-            state.no_rail_at = Some(Instant::now());
+            match why {
+                NoRail::Here | NoRail::There => state.rail_pause.begin_without_rail(Instant::now()),
+                NoRail::Failed(_) => state.rail_pause.begin_after_failure(Instant::now()),
+            }
             drop(paths);
             why.tell(&format!("path {}", shown(pair)));
         }
