@@ -1,0 +1,1 @@
+export function Explain(_: { query?: URLSearchParams; id?: string; name?: string }) { return null; }

@@ -1,0 +1,1 @@
+export function OperationPage(_: { query?: URLSearchParams; id?: string; name?: string }) { return null; }

@@ -1,0 +1,1 @@
+export function Settings(_: { query?: URLSearchParams; id?: string; name?: string }) { return null; }

@@ -1,0 +1,1 @@
+export function Update(_: { query?: URLSearchParams; id?: string; name?: string }) { return null; }
