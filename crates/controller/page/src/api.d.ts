@@ -792,25 +792,25 @@ export interface components {
              *       "restart": true
              *     }
              */
-            failover: components["schemas"]["FailoverSettings"];
+            failover?: components["schemas"]["FailoverSettings"];
             /**
              * Format: int32
              * @description The seconds for which a host's agent may be silent before the host counts as lost.
              * @default 10
              */
-            host_lease_s: number;
+            host_lease_s?: number;
             /**
              * @description How fast all migrations of the cluster together may send, and when: `4 Gbit/s; mon-fri 08:00-18:00 1 Gbit/s`, by
              *     the clock of the controller that leads. `None` or empty: as fast as links carry.
              * @default null
              */
-            migration_rate: string | null;
+            migration_rate?: string | null;
             /**
              * Format: int32
              * @description The most migrations at once in the cluster.
              * @default 64
              */
-            migrations_max: number;
+            migrations_max?: number;
             /**
              * @description How the cluster is optimised.
              * @default {
@@ -822,7 +822,7 @@ export interface components {
              *       "vm_moves_max": 3
              *     }
              */
-            optimize: components["schemas"]["OptimizeSettings"];
+            optimize?: components["schemas"]["OptimizeSettings"];
             /**
              * @description When hosts that are not needed sleep.
              * @default {
@@ -835,7 +835,7 @@ export interface components {
              *       "wake_within_s": 600
              *     }
              */
-            power: components["schemas"]["PowerSettings"];
+            power?: components["schemas"]["PowerSettings"];
         };
         /** @description The cluster as a whole. */
         ClusterStatus: {
@@ -998,17 +998,17 @@ export interface components {
              * @description The seconds until the host has to be empty. Guests that are not away by then stay.
              * @default null
              */
-            deadline_s: number | null;
+            deadline_s?: number | null;
             /**
              * @description Whether to say only what would be done.
              * @default false
              */
-            dry_run: boolean;
+            dry_run?: boolean;
             /**
              * @description Whether the host is about to fail: what is most important goes first.
              * @default false
              */
-            evacuate: boolean;
+            evacuate?: boolean;
         };
         /** @description Something that changed. */
         Event: components["schemas"]["ChangedObject"] & {
@@ -1033,23 +1033,23 @@ export interface components {
              * @description The seconds for which a host is lost before it is switched off.
              * @default 10
              */
-            grace_s: number;
+            grace_s?: number;
             /**
              * @description Whether a lost host that has a fencing device is switched off by itself, which proves that it is off.
              * @default true
              */
-            power_off: boolean;
+            power_off?: boolean;
             /**
              * Format: int32
              * @description The most hosts that are being switched off by themselves at once.
              * @default 2
              */
-            power_offs_max: number;
+            power_offs_max?: number;
             /**
              * @description Whether VMs of a host that is proven to be off are started elsewhere.
              * @default true
              */
-            restart: boolean;
+            restart?: boolean;
         };
         /** @description Asks for a lost host to be switched off, or says that it is off. */
         FenceRequest: {
@@ -1059,7 +1059,7 @@ export interface components {
              *     running, it would run twice.
              * @default false
              */
-            is_off: boolean;
+            is_off?: boolean;
         };
         /** @description How far a fencing is. The record is written before the device is told anything. */
         Fencing: {
@@ -1068,14 +1068,14 @@ export interface components {
              * @description How often a power-off was ordered, or was about to be.
              * @default 0
              */
-            attempts: number;
+            attempts?: number;
             /**
              * @description The operation that starts the host's guests elsewhere, once the host is off.
              * @default null
              */
-            failover: string | null;
+            failover?: string | null;
             /** @default null */
-            not_before: components["schemas"]["UnixMs"] | null;
+            not_before?: components["schemas"]["UnixMs"] | null;
         };
         /**
          * @description What switches a host off from outside. There is no secret in it: a secret is named, and each controller has it in a
@@ -1133,9 +1133,9 @@ export interface components {
              *     window if there is a window.
              * @default null
              */
-            longest_s: number | null;
+            longest_s?: number | null;
             /** @default null */
-            window: components["schemas"]["SwitchWindow"] | null;
+            window?: components["schemas"]["SwitchWindow"] | null;
         };
         /**
          * @description How a caller of a controller asks for a hold: a field that is not known is a slip, and is refused. Agents pass over
@@ -1147,9 +1147,9 @@ export interface components {
              * @description As in `HoldOptions`.
              * @default null
              */
-            longest_s: number | null;
+            longest_s?: number | null;
             /** @default null */
-            window: components["schemas"]["WindowRequest"] | null;
+            window?: components["schemas"]["WindowRequest"] | null;
         };
         /** @description How a migration is held that is held, or is to be. */
         HoldView: {
@@ -1158,29 +1158,29 @@ export interface components {
              *     guest is held.
              * @default null
              */
-            called_off_at: string | null;
+            called_off_at?: string | null;
             /**
              * Format: int64
              * @description The bytes of pages that the guest has written, and that the target does not have yet.
              * @default null
              */
-            dirty_bytes: number | null;
+            dirty_bytes?: number | null;
             /**
              * Format: int64
              * @description The milliseconds that the guest would stand still if it switched now.
              * @default null
              */
-            downtime_ms: number | null;
+            downtime_ms?: number | null;
             /**
              * @description Since when the guest is held: RFC 3339. `None`: the guest is not held yet, or not any more.
              * @default null
              */
-            since: string | null;
+            since?: string | null;
             /**
              * @description When the guest switches by itself: RFC 3339.
              * @default null
              */
-            switches_from: string | null;
+            switches_from?: string | null;
         };
         /** @description A host of the cluster. */
         Host: {
@@ -1280,43 +1280,43 @@ export interface components {
              * @description The CPU time that anything on the host used, in thousandths of a CPU.
              * @default 0
              */
-            cpu_millicores: number;
+            cpu_millicores?: number;
             /**
              * Format: int64
              * @description What block devices read, in bytes per second.
              * @default 0
              */
-            disk_read_bytes_per_s: number;
+            disk_read_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What block devices wrote, in bytes per second.
              * @default 0
              */
-            disk_write_bytes_per_s: number;
+            disk_write_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What NICs with a link received, in bytes per second.
              * @default 0
              */
-            net_receive_bytes_per_s: number;
+            net_receive_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What NICs with a link sent, in bytes per second.
              * @default 0
              */
-            net_send_bytes_per_s: number;
+            net_send_bytes_per_s?: number;
             /**
              * Format: int64
              * @description MemAvailable: what can be used without swapping.
              * @default 0
              */
-            ram_available_bytes: number;
+            ram_available_bytes?: number;
             /**
              * Format: int64
              * @description MemTotal.
              * @default 0
              */
-            ram_bytes: number;
+            ram_bytes?: number;
         };
         /**
          * @description Whether guests may be put on a host.
@@ -1338,26 +1338,26 @@ export interface components {
              * @description Who put the host to sleep.
              * @default null
              */
-            asleep_by: string | null;
+            asleep_by?: string | null;
             /** @default null */
-            asleep_since: components["schemas"]["UnixMs"] | null;
+            asleep_since?: components["schemas"]["UnixMs"] | null;
             /**
              * @description Why the host is not put to sleep, by the last decision.
              * @default null
              */
-            awake_because: string | null;
+            awake_because?: string | null;
             /**
              * Format: int64
              * @description For how long the host has slept in all, in milliseconds.
              * @default 0
              */
-            slept_ms: number;
+            slept_ms?: number;
             /**
              * @description What went wrong when the host was last to sleep or to wake. It is not put to sleep again until somebody has it
              *     wake and it does, or says that all is well (`skein host wake`).
              * @default null
              */
-            trouble: string | null;
+            trouble?: string | null;
         };
         /** @description What people set of a host. */
         HostSettings: {
@@ -1365,110 +1365,110 @@ export interface components {
              * @description The host's area at each level of fault domains: `rack: r1`.
              * @default {}
              */
-            areas: {
+            areas?: {
                 [key: string]: string;
             };
             /** @default null */
-            fencing: components["schemas"]["FencingDevice"] | null;
+            fencing?: components["schemas"]["FencingDevice"] | null;
             /**
              * @description The host group that the host is in.
              * @default null
              */
-            group: string | null;
+            group?: string | null;
             /**
              * Format: int32
              * @description The most migrations to the host at once. `None`: as many as the controller's rule says.
              * @default null
              */
-            incoming_max: number | null;
+            incoming_max?: number | null;
             /**
              * Format: int32
              * @description The most migrations from the host at once. `None`: as many as the controller's rule says.
              * @default null
              */
-            outgoing_max: number | null;
+            outgoing_max?: number | null;
             /**
              * @description The properties that rules compare.
              * @default {}
              */
-            properties: {
+            properties?: {
                 [key: string]: string;
             };
             /**
              * @description How the host is shut down when it goes to sleep, or that it never does.
              * @default device
              */
-            sleep: components["schemas"]["SleepBy"];
+            sleep?: components["schemas"]["SleepBy"];
             /**
              * @description Whether others need the host's disks, so that it must not be powered off.
              * @default false
              */
-            storage: boolean;
+            storage?: boolean;
         };
         /** @description How far the update of one host is. */
         HostUpdate: {
             /** @default null */
-            begun: components["schemas"]["UnixMs"] | null;
+            begun?: components["schemas"]["UnixMs"] | null;
             /**
              * @description Whether the host keeps the whole update from being begun: it cannot be emptied or does not report, and such
              *     hosts are not to be left out.
              * @default false
              */
-            blocks: boolean;
+            blocks?: boolean;
             /**
              * @description The kernel's id of the boot before.
              * @default null
              */
-            boot_before: string | null;
+            boot_before?: string | null;
             /**
              * @description What remains to be said, as why it failed, or was left out. May be empty.
              * @default
              */
-            detail: string;
+            detail?: string;
             /**
              * @description The operation that empties the host.
              * @default null
              */
-            drain: string | null;
+            drain?: string | null;
             /** @default null */
-            ended: components["schemas"]["UnixMs"] | null;
+            ended?: components["schemas"]["UnixMs"] | null;
             /**
              * @description The host.
              * @default
              */
-            host: string;
+            host?: string;
             /**
              * @description The release of the host's agent afterwards.
              * @default null
              */
-            release_after: string | null;
+            release_after?: string | null;
             /**
              * @description The release of the host's agent before.
              * @default null
              */
-            release_before: string | null;
+            release_before?: string | null;
             /**
              * @description The operation that brings the host's guests home.
              * @default null
              */
-            resume: string | null;
+            resume?: string | null;
             /**
              * @description How far it is.
              * @default unchecked
              */
-            state: components["schemas"]["HostUpdateState"];
+            state?: components["schemas"]["HostUpdateState"];
             /**
              * @description Whether the host's agent has taken the order: then it has no guest, and takes none.
              * @default false
              */
-            taken: boolean;
+            taken?: boolean;
             /** @default null */
-            until: components["schemas"]["UnixMs"] | null;
+            until?: components["schemas"]["UnixMs"] | null;
             /**
              * @description Whether the host took no guests before, and is to take none afterwards.
              * @default false
              */
-            was_in_maintenance: boolean;
+            was_in_maintenance?: boolean;
         };
         /**
          * @description How far the update of one host is.
@@ -1494,9 +1494,9 @@ export interface components {
              * @description The hosts, in their order.
              * @default []
              */
-            hosts: components["schemas"]["HostUpdate"][];
+            hosts?: components["schemas"]["HostUpdate"][];
             /** @default null */
-            waits_until: components["schemas"]["UnixMs"] | null;
+            waits_until?: components["schemas"]["UnixMs"] | null;
         };
         /** @description Asks to join. */
         JoinRequest: {
@@ -1538,7 +1538,7 @@ export interface components {
              * @description The bits a second, 8 Mbit/s or more. `None`: it has no limit of its own any more.
              * @default null
              */
-            rate_bits_per_s: number | null;
+            rate_bits_per_s?: number | null;
         };
         /** @description Asks for a VM's migration. */
         MigrateRequest: {
@@ -1546,20 +1546,20 @@ export interface components {
              * @description Whether to say only what would be done.
              * @default false
              */
-            dry_run: boolean;
+            dry_run?: boolean;
             /** @default null */
-            hold: components["schemas"]["HoldRequest"] | null;
+            hold?: components["schemas"]["HoldRequest"] | null;
             /**
              * Format: int64
              * @description The bits that it may send a second, 8 Mbit/s or more. `None`: it has no limit of its own.
              * @default null
              */
-            rate_bits_per_s: number | null;
+            rate_bits_per_s?: number | null;
             /**
              * @description The target. `None`: the controller picks the target.
              * @default null
              */
-            to: string | null;
+            to?: string | null;
         };
         /** @description The move of a VM from one host to another, or its start. */
         Move: {
@@ -1614,12 +1614,12 @@ export interface components {
              * @description The seconds until the ticket ends. `None`: an hour.
              * @default null
              */
-            expires_s: number | null;
+            expires_s?: number | null;
             /**
              * @description The only host that may join by the ticket. `None`: any host whose name is free.
              * @default null
              */
-            host: string | null;
+            host?: string | null;
         };
         /** @description Asks for a token. */
         NewToken: {
@@ -1795,12 +1795,12 @@ export interface components {
              * @description How much is done, from 1 to 5. `None`: as is set.
              * @default null
              */
-            aggressiveness: number | null;
+            aggressiveness?: number | null;
             /**
              * @description Whether the moves are made. `false`: they are only said.
              * @default false
              */
-            apply: boolean;
+            apply?: boolean;
         };
         /** @description How the cluster is optimised. */
         OptimizeSettings: {
@@ -1809,36 +1809,36 @@ export interface components {
              * @description How much is done, from 1 (only what is broken is repaired) to 5.
              * @default 3
              */
-            aggressiveness: number;
+            aggressiveness?: number;
             /**
              * @description Whether the controller optimises by itself.
              * @default false
              */
-            automatic: boolean;
+            automatic?: boolean;
             /**
              * Format: int32
              * @description The seconds for which a VM stays after a move.
              * @default 3600
              */
-            cooldown_s: number;
+            cooldown_s?: number;
             /**
              * Format: int32
              * @description The seconds from one round to the next.
              * @default 600
              */
-            interval_s: number;
+            interval_s?: number;
             /**
              * Format: int32
              * @description The most moves of a round.
              * @default 20
              */
-            round_moves_max: number;
+            round_moves_max?: number;
             /**
              * Format: int32
              * @description The most moves of a VM within a day.
              * @default 3
              */
-            vm_moves_max: number;
+            vm_moves_max?: number;
         };
         /** @description The counts of what became of a guest's pages at the source, so far. */
         PageCounts: {
@@ -1848,117 +1848,117 @@ export interface components {
              *     still meanwhile, and the last pages' way to the target is included. `None`: nothing was compared, or not yet.
              * @default null
              */
-            compared_us: number | null;
+            compared_us?: number | null;
             /**
              * Format: int64
              * @description The bytes that the source's threads have copied from QEMU and between buffers, without those to the network.
              * @default 0
              */
-            copied_bytes: number;
+            copied_bytes?: number;
             /**
              * Format: int64
              * @description … the bytes of these parts that went uncompressed, with what says where they belong …
              * @default 0
              */
-            delta_bytes: number;
+            delta_bytes?: number;
             /**
              * Format: int64
              * @description The pages of which only the changed parts went …
              * @default 0
              */
-            delta_pages: number;
+            delta_pages?: number;
             /**
              * Format: int64
              * @description The pages among the uncompressed for which there was no CPU in time.
              * @default 0
              */
-            late_pages: number;
+            late_pages?: number;
             /**
              * Format: int64
              * @description The pages that the guest had written to last and that QEMU missed. They were sent from the guest's RAM. (Without
              *     KVM only.)
              * @default 0
              */
-            missed_pages: number;
+            missed_pages?: number;
             /**
              * Format: int64
              * @description The bytes that are no pages: headers, devices' state.
              * @default 0
              */
-            other_bytes: number;
+            other_bytes?: number;
             /**
              * Format: int64
              * @description … and their bytes after compression, with those of the compressed deltas.
              * @default 0
              */
-            packed_bytes: number;
+            packed_bytes?: number;
             /**
              * Format: int64
              * @description … and the bytes of these parts that were compressed, before compression.
              * @default 0
              */
-            packed_delta_bytes: number;
+            packed_delta_bytes?: number;
             /**
              * Format: int64
              * @description The pages that were compressed …
              * @default 0
              */
-            packed_pages: number;
+            packed_pages?: number;
             /**
              * Format: int64
              * @description The microseconds of CPU that compressing took, of all threads.
              * @default 0
              */
-            packing_us: number;
+            packing_us?: number;
             /**
              * Format: int64
              * @description The pages that were sent, over all rounds: zero, packed, stored, unchanged or as deltas.
              * @default 0
              */
-            pages: number;
+            pages?: number;
             /**
              * Format: int64
              * @description The pages that were sent again because the target's copy differed.
              * @default 0
              */
-            repaired_pages: number;
+            repaired_pages?: number;
             /**
              * Format: int64
              * @description The pages that went uncompressed.
              * @default 0
              */
-            stored_pages: number;
+            stored_pages?: number;
             /**
              * Format: int64
              * @description The bytes that the target's threads have copied to and from the guest's RAM; left out where nothing goes over
              *     RDMA, as the target is not asked then.
              * @default 0
              */
-            target_copied_bytes: number;
+            target_copied_bytes?: number;
             /**
              * Format: int64
              * @description The pages that the guest had written to and that hold what the target has: next to nothing on the wire.
              * @default 0
              */
-            unchanged_pages: number;
+            unchanged_pages?: number;
             /**
              * Format: int64
              * @description The pages that NICs wrote straight into the target guest's RAM, over RDMA.
              * @default 0
              */
-            written_pages: number;
+            written_pages?: number;
             /**
              * Format: int64
              * @description The pages of zeros among those: next to nothing on the wire.
              * @default 0
              */
-            zero_pages: number;
+            zero_pages?: number;
             /**
              * Format: int32
              * @description The level of zstd that most batches were compressed with; `None`: LZ4.
              * @default null
              */
-            zstd_level: number | null;
+            zstd_level?: number | null;
         };
         /** @description What became of a guest's pages on their way. */
         PageFigures: components["schemas"]["PageCounts"] & {
@@ -2220,43 +2220,43 @@ export interface components {
              * @description How often the host was told to shut down, or its device to switch it on; or was about to be told.
              * @default 0
              */
-            attempts: number;
+            attempts?: number;
             /**
              * Format: int32
              * @description The CPUs that a host has that is shut down.
              * @default 0
              */
-            cpus: number;
+            cpus?: number;
             /**
              * @description The drain that empties the host.
              * @default null
              */
-            drain: string | null;
+            drain?: string | null;
             /** @default null */
-            not_before: components["schemas"]["UnixMs"] | null;
+            not_before?: components["schemas"]["UnixMs"] | null;
             /**
              * Format: int64
              * @description The memory that it has for guests, in bytes.
              * @default 0
              */
-            ram_bytes: number;
+            ram_bytes?: number;
             /**
              * @description What it was decided by, one sentence each: why this host, and why no other.
              * @default []
              */
-            reasons: string[];
+            reasons?: string[];
             /**
              * @description What is done now.
              * @default emptying
              */
-            stage: components["schemas"]["PowerStage"];
+            stage?: components["schemas"]["PowerStage"];
             /** @default null */
-            until: components["schemas"]["UnixMs"] | null;
+            until?: components["schemas"]["UnixMs"] | null;
             /**
              * @description Whether the host took no guests before, and is to take none when it is awake again.
              * @default false
              */
-            was_in_maintenance: boolean;
+            was_in_maintenance?: boolean;
         };
         /** @description What a fencing device says. */
         PowerReading: {
@@ -2274,42 +2274,42 @@ export interface components {
              * @description The seconds for which a host that woke stays awake at least.
              * @default 1800
              */
-            awake_min_s: number;
+            awake_min_s?: number;
             /**
              * Format: int32
              * @description The least number of hosts that stay awake and take guests.
              * @default 2
              */
-            hosts_min: number;
+            hosts_min?: number;
             /**
              * @description When hosts may sleep: `mon-fri 19:00-06:30; sat,sun`, by the clock of the controller that leads. At other times
              *     all wake that were put to sleep by the controller. `None` or empty: always.
              * @default null
              */
-            hours: string | null;
+            hours?: string | null;
             /**
              * @description Whether the controller puts hosts to sleep by itself, and wakes them when they are needed.
              * @default false
              */
-            saving: boolean;
+            saving?: boolean;
             /**
              * Format: int32
              * @description The seconds for which a host must have been able to sleep, and none woke, before one is put to sleep.
              * @default 1800
              */
-            settle_s: number;
+            settle_s?: number;
             /**
              * Format: int32
              * @description How many of the hosts that stay awake may fail so that all guests still find a place.
              * @default 1
              */
-            spare_hosts: number;
+            spare_hosts?: number;
             /**
              * Format: int32
              * @description The seconds within which a host that is switched on has to report.
              * @default 600
              */
-            wake_within_s: number;
+            wake_within_s?: number;
         };
         /**
          * @description What is done on the way to sleep, or awake.
@@ -2328,25 +2328,25 @@ export interface components {
              * @description How many hosts sleep.
              * @default 0
              */
-            asleep: number;
+            asleep?: number;
             /** @default null */
-            decided: components["schemas"]["UnixMs"] | null;
+            decided?: components["schemas"]["UnixMs"] | null;
             /**
              * @description What was decided last, in a sentence. May be empty.
              * @default
              */
-            decision: string;
+            decision?: string;
             /**
              * @description Whether the controller puts hosts to sleep by itself.
              * @default false
              */
-            saving: boolean;
+            saving?: boolean;
             /**
              * Format: int64
              * @description For how long hosts have slept in all, in milliseconds.
              * @default 0
              */
-            slept_ms: number;
+            slept_ms?: number;
         };
         /** @description Why a request was refused: RFC 9457, as `application/problem+json`. */
         ProblemDetails: {
@@ -2371,31 +2371,31 @@ export interface components {
              * @description How long it was forecast to take when it was planned, in milliseconds.
              * @default null
              */
-            forecast_ms: number | null;
+            forecast_ms?: number | null;
             /**
              * Format: int64
              * @description The milliseconds until its end, as far as can be told.
              * @default null
              */
-            left_ms: number | null;
+            left_ms?: number | null;
             /**
              * Format: int32
              * @description The moves that are part of it, without those that cannot be made.
              * @default 0
              */
-            moves: number;
+            moves?: number;
             /**
              * Format: int32
              * @description The moves that are done.
              * @default 0
              */
-            moves_done: number;
+            moves_done?: number;
             /**
              * Format: int32
              * @description The moves that are under way.
              * @default 0
              */
-            moves_running: number;
+            moves_running?: number;
         };
         /** @description What limits how fast a migration sends. */
         RateLimit: {
@@ -2418,7 +2418,7 @@ export interface components {
              * @description Whether the guests come home that the last drain moved away.
              * @default false
              */
-            bring_home: boolean;
+            bring_home?: boolean;
         };
         /**
          * @description What somebody may do. A later role may do all that an earlier role may.
@@ -2453,12 +2453,12 @@ export interface components {
              * @description Whether to say only what would be done.
              * @default false
              */
-            dry_run: boolean;
+            dry_run?: boolean;
             /**
              * @description The host. `None`: the controller picks the host, the VM's own if it can.
              * @default null
              */
-            on: string | null;
+            on?: string | null;
         };
         /** @description Asks for a VM to be stopped. */
         StopVmRequest: {
@@ -2466,13 +2466,13 @@ export interface components {
              * @description Whether to kill the VM's QEMU after that, instead of giving up: what the guest did not write is lost.
              * @default false
              */
-            force: boolean;
+            force?: boolean;
             /**
              * Format: int64
              * @description The seconds until the VM has to be off, after its power button was pressed.
              * @default 60
              */
-            timeout_s: number;
+            timeout_s?: number;
         };
         /**
          * @description What keeps a cluster's state.
@@ -2494,7 +2494,7 @@ export interface components {
              *     the copy, once more.
              * @default null
              */
-            deadline_s: number | null;
+            deadline_s?: number | null;
         };
         /** @description The window in which a held guest switches by itself, by the clock of the source's host. */
         SwitchWindow: {
@@ -2543,34 +2543,34 @@ export interface components {
              * @description Whether guests come home to a host that is updated.
              * @default true
              */
-            bring_home: boolean;
+            bring_home?: boolean;
             /**
              * @description Whether to say only what would be done.
              * @default false
              */
-            dry_run: boolean;
+            dry_run?: boolean;
             /**
              * @description The hosts, in their order; those on which a controller runs come last. Empty: all hosts.
              * @default []
              */
-            hosts: string[];
+            hosts?: string[];
             /**
              * @description How each host is brought up to date.
              * @default update-reboot
              */
-            how: components["schemas"]["UpdateHow"];
+            how?: components["schemas"]["UpdateHow"];
             /**
              * @description Whether hosts that cannot be emptied or do not report are left out. `false`: then nothing is begun.
              * @default false
              */
-            skip_blocked: boolean;
+            skip_blocked?: boolean;
             /**
              * Format: int64
              * @description The seconds within which a host has to be updated and back; and for which at most it is waited that no other
              *     host is lost or busy.
              * @default 1800
              */
-            wait_s: number;
+            wait_s?: number;
         };
         /** @description A VM of the cluster. */
         Vm: {
@@ -2638,37 +2638,37 @@ export interface components {
              * @description The CPU time of the guest's QEMU, in thousandths of a CPU.
              * @default 0
              */
-            cpu_millicores: number;
+            cpu_millicores?: number;
             /**
              * Format: int64
              * @description What the guest's QEMU read from block devices, in bytes per second.
              * @default 0
              */
-            disk_read_bytes_per_s: number;
+            disk_read_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What the guest's QEMU wrote to block devices, in bytes per second.
              * @default 0
              */
-            disk_write_bytes_per_s: number;
+            disk_write_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What the guest received by its tap devices, in bytes per second.
              * @default 0
              */
-            net_receive_bytes_per_s: number;
+            net_receive_bytes_per_s?: number;
             /**
              * Format: int64
              * @description What the guest sent by its tap devices, in bytes per second.
              * @default 0
              */
-            net_send_bytes_per_s: number;
+            net_send_bytes_per_s?: number;
             /**
              * Format: int64
              * @description The memory of the guest's QEMU that is in RAM (`VmRSS`).
              * @default 0
              */
-            ram_bytes: number;
+            ram_bytes?: number;
         };
         /** @description A migration that is under way. */
         VmMigration: {
@@ -2699,51 +2699,51 @@ export interface components {
              * @description Whether the VM is started again when its host was booted and the guest ended with that.
              * @default false
              */
-            autostart: boolean;
+            autostart?: boolean;
             /**
              * @description The availability set: the VM is kept apart from the others of the set, softly unless a rule says otherwise.
              * @default null
              */
-            availability_set: string | null;
+            availability_set?: string | null;
             /**
              * @description The only hosts where the VM may ever be. `None`: all hosts.
              * @default null
              */
-            owners: string[] | null;
+            owners?: string[] | null;
             /**
              * @description Whether the optimisation and drains leave the VM where it is.
              * @default false
              */
-            pinned: boolean;
+            pinned?: boolean;
             /**
              * @description The hosts where the VM should be, best first.
              * @default []
              */
-            preferred: string[];
+            preferred?: string[];
             /**
              * Format: int32
              * @description The priority; a greater priority is moved and started first. `None`: the controller takes it as 0, and
              *     the agent as the definition has it.
              * @default null
              */
-            priority: number | null;
+            priority?: number | null;
             /**
              * @description The properties that rules compare.
              * @default {}
              */
-            properties: {
+            properties?: {
                 [key: string]: string;
             };
             /**
              * @description The tags by which rules name the VM.
              * @default []
              */
-            tags: string[];
+            tags?: string[];
             /**
              * @description The tenant that the VM belongs to.
              * @default null
              */
-            tenant: string | null;
+            tenant?: string | null;
         };
         /** @description How a caller of a controller asks for a window. */
         WindowRequest: {

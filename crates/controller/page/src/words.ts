@@ -100,7 +100,7 @@ export const moveStateNames: Record<Move["state"], [string, Tone]> = {
   left: ["stays", "warn"],
 };
 
-export const updateStateNames: Record<HostUpdate["state"], [string, Tone]> = {
+export const updateStateNames: Record<NonNullable<HostUpdate["state"]>, [string, Tone]> = {
   unchecked: ["to be checked", "plain"],
   waiting: ["waits", "plain"],
   emptying: ["being emptied", "busy"],

@@ -1,5 +1,6 @@
 // The whole cluster at a glance: what needs somebody, what goes on, how full it is, what changed last.
 import { Empty, GuestLink, Panel, State, Title } from "../components/basics";
+import { Asked } from "../components/asked";
 import { HostTable } from "../components/host_table";
 import { OperationRow } from "../components/operation_row";
 import { ProblemBox, sentence } from "../components/problem";
@@ -24,6 +25,7 @@ export function Overview() {
   return (
     <>
       <Title>Overview</Title>
+      <Asked />
       <Attention />
       <Totals />
       <div class="columns">
@@ -133,7 +135,7 @@ function Broken() {
 
 function Changes() {
   const now = useNow(10_000);
-  const changes = useComputed(["hosts", "vms", "operations"], () => store.tables.changes.slice(0, 14), []);
+  const changes = useComputed(["hosts", "vms", "operations"], () => store.tables.changes.slice(0, 12), []);
   return (
     <Panel title="Changed last" note="since this page was opened">
       {changes.length === 0 ? <Empty>Nothing has changed yet.</Empty> : <ol class="changes">

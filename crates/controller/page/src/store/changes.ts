@@ -25,7 +25,7 @@ export function guestChange(before: Vm | undefined, after: Vm, at: number): Chan
   const of = (words: string, tone: Change["tone"]): Change => ({ at, kind: "guest", name: after.name, words, tone });
   if (!before) return of("is new", "plain");
   if (before.host !== after.host && after.host) {
-    return of(before.host ? `moved from ${before.host} to ${after.host}` : `is on ${after.host}`, "good");
+    return of(before.host ? `moved, ${before.host} → ${after.host}` : `is on ${after.host}`, "plain");
   }
   if (before.state !== after.state) {
     const is_bad = ["lost", "failed", "in-doubt", "unresponsive"].includes(after.state);

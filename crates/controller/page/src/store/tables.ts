@@ -105,7 +105,7 @@ export class Tables {
 
   private forgetOperations(): void {
     if (this.operations.size <= OPERATIONS_MAX) return;
-    const [oldest] = [...this.operations.values()].filter((of) => of.ended).sort((a, b) => a.created - b.created);
+    const [oldest] = [...this.operations.values()].filter((of) => of.ended != null).sort((a, b) => a.created - b.created);
     if (oldest) this.operations.delete(oldest.id);
   }
 }
