@@ -205,6 +205,12 @@ function json(response, value) {
   return true;
 }
 
+function begunNow(id) {
+  const of = { id, vm: "v00002", source: "h0001", target: "h0002", begun: Date.now(), lasts: 12_000 };
+  ends.push(of);
+  return of;
+}
+
 /** Answers what a controller does not have yet. Returns whether it did. */
 export function invented(incoming, body, response) {
   const url = new URL(incoming.url, "http://page");
@@ -216,7 +222,9 @@ export function invented(incoming, body, response) {
     return json(response, { toml: `name = "${name}"\nmemory = "4 GiB"\ncpus = 2\n\n[[disk]]\npath = "/srv/${name}.qcow2"\n` });
   }
   if (path === "/migrations") return json(response, { items: ends.map(view), next: null });
-  const of = ends.find((end) => path.startsWith(`/migrations/${end.id}`));
+  const id = /^\/migrations\/([0-9a-f]{16})/.exec(path)?.[1];
+  // A migration of a simulated host has no figures: it is as if it had begun when it is first looked at.
+  const of = id && (ends.find((end) => end.id === id) ?? begunNow(id));
   if (of && path.endsWith("/live")) return live(of, response) ?? true;
   if (of) return json(response, record(of));
   if (/^\/vms\/v00001\/migration\//.test(path)) return json(response, { ...view(ends[0]), operation: null });

@@ -104,7 +104,8 @@ function lines() {
 }
 
 async function api(incoming, response) {
-  const known = sessionOf(incoming);
+  const bearer = /^Bearer (.+)$/.exec(incoming.headers.authorization ?? "")?.[1];
+  const known = bearer ? { token: bearer } : sessionOf(incoming);
   if (!known) return problem(response, 401, "nobody is signed in here, or the token has expired");
   if (incoming.method !== "GET" && incoming.headers["x-skein-page"] !== "1") {
     return problem(response, 403, "the header X-Skein-Page is missing");

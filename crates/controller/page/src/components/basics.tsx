@@ -48,14 +48,14 @@ export function RamMeter({ used, all }: { used: number | undefined; all: number 
   return <Meter label="Memory in use" value={used} of={all} text={text} />;
 }
 
-export function Panel({ title, note, actions, children, wide, id }: {
-  title: string; note?: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren; wide?: boolean;
-  id?: string;
+export function Panel({ title, note, actions, children, isPart }: {
+  title: string; note?: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren;
+  /** It is a part of a section that is a landmark itself: there may be others of its title. */
+  isPart?: boolean;
 }) {
-  const own = useId();
-  const heading = id ?? own;
+  const heading = useId();
   return (
-    <section class={classes("panel", wide && "wide")} aria-labelledby={heading}>
+    <section class="panel" role={isPart ? "group" : undefined} aria-labelledby={heading}>
       <header>
         <h2 id={heading}>{title}</h2>
         {note !== undefined && <span class="note">{note}</span>}

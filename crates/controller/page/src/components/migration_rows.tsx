@@ -37,7 +37,7 @@ export function MigrationTable({ of, picked, pick }: {
   of: readonly MigrationView[]; picked: readonly string[]; pick: (id: string) => void;
 }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Migrations">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Migrations">
       <table class="table">
         <thead><tr>
           <th scope="col"><span class="visually-hidden">Pick for a comparison</span></th>

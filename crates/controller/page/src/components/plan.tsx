@@ -38,7 +38,7 @@ function MoveTable({ moves, all, isShown, picking }: {
   moves: readonly Move[]; all: readonly Move[]; isShown: boolean; picking: Picking | undefined;
 }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Moves, in their order">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Moves, in their order">
       <table class="plan">
         <thead><tr>
           {picking && <th scope="col"><span class="visually-hidden">Take</span></th>}

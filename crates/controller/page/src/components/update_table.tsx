@@ -13,7 +13,7 @@ export function UpdateTable({ of }: { of: NonNullable<Operation["update"]> }) {
     <>
       {of.waits_until != null && of.waits_until > now &&
         <p class="dim">The next host waits until another is well, {until(of.waits_until, now)} at most.</p>}
-      <div class="scroll" tabIndex={0} role="region" aria-label="Hosts, in their order">
+      <div class="scroll" tabIndex={0} role="group" aria-label="Hosts, in their order">
         <table class="table">
           <thead><tr><th scope="col" class="number">No.</th><th scope="col">Host</th><th scope="col">State</th>
             <th scope="col">Begun</th><th scope="col">Ended</th><th scope="col">Agent</th><th scope="col">What is to be said</th>

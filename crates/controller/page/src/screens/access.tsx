@@ -35,7 +35,7 @@ function Tokens() {
       actions={<RoleButton needs="admin" small onClick={() => setAdding(true)}>Make one …</RoleButton>}>
       <ProblemBox of={problem} again={again} />
       {value && items.length === 0 && <Empty>There is none.</Empty>}
-      {items.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Tokens"><table class="table">
+      {items.length > 0 && <div class="scroll" tabIndex={0} role="group" aria-label="Tokens"><table class="table">
         <thead><tr><th scope="col">Name</th><th scope="col">Role</th><th scope="col">Made</th><th scope="col">Ends</th>
           <th scope="col"><span class="visually-hidden">What to do</span></th></tr></thead>
         <tbody>{items.map((token) => <tr key={token.name}>

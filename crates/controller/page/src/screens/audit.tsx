@@ -87,7 +87,7 @@ function useAudit(may: boolean, hours: string) {
 
 function AuditTable({ of }: { of: readonly AuditRecord[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Audit log">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Audit log">
       <table class="table tight">
         <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">From</th><th scope="col">What</th>
           <th scope="col">Answer</th></tr></thead>

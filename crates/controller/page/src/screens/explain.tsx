@@ -54,7 +54,7 @@ export function Explain({ name }: { name: string }) {
 
 function MatrixTable({ kinds, rows }: { kinds: string[]; rows: ReturnType<typeof matrixOf>["rows"] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Hosts and reasons">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Hosts and reasons">
       <table class="table matrix">
         <thead><tr><th scope="col">Host</th><th scope="col">May have it</th>
           {kinds.map((kind) => <th key={kind} scope="col" class="reason">{sentence(kind)}</th>)}

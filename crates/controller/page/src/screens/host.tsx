@@ -112,11 +112,11 @@ function HostNics({ of }: { of: Host }) {
     <Panel title="NICs" note={nics.length > 0 ? several(nics.length, "NIC") : undefined}>
       {nics.length === 0
         ? <Facts of={[["All together", <Nics of={of} />], ["Each", "not told by this host's agent"]]} />
-        : <table class="table">
+        : <div class="scroll" tabIndex={0} role="group" aria-label="NICs"><table class="table">
           <thead><tr><th scope="col">NIC</th><th scope="col" class="number">Speed</th>
             <th scope="col">Receives</th><th scope="col">Sends</th></tr></thead>
           <tbody>{nics.map((nic) => <NicRow key={nic.name} of={nic} />)}</tbody>
-        </table>}
+        </table></div>}
     </Panel>
   );
 }

@@ -45,18 +45,18 @@ function Side({ of, followed, axis, id }: { of: Summary | undefined; followed: F
       </div>
       <MigrationBar of={of} link={followed.link} />
       <MigrationFigures of={of} samples={samples.source} />
-      <Panel title="Phases">
+      <Panel isPart title="Phases">
         <PhaseAxis record={record} nowMs={of.elapsedMs} uptoMs={axis.to / 1.05}
           hosts={{ source: of.source, target: of.target }} />
       </Panel>
-      <Panel title="NICs" note={<>as <HostLink name={of.source} /> sends</>}>
+      <Panel isPart title="NICs" note={<>as <HostLink name={of.source} /> sends</>}>
         <div class="charts one">
           <NicCharts end="source" samples={samples.source} paths={of.ends.source?.paths ?? []} axis={axis} />
           <CoreChart samples={samples.source} axis={axis} />
         </div>
       </Panel>
-      <Panel title="Memory"><div class="charts one"><RateCharts samples={samples.source} axis={axis} /></div></Panel>
-      <Panel title="Bytes by kind"><Kinds of={of.ends.source?.copy} /></Panel>
+      <Panel isPart title="Memory"><div class="charts one"><RateCharts samples={samples.source} axis={axis} /></div></Panel>
+      <Panel isPart title="Bytes by kind"><Kinds of={of.ends.source?.copy} /></Panel>
     </section>
   );
 }

@@ -71,7 +71,7 @@ export function Operations({ query }: { query: URLSearchParams }) {
 
 export function OperationTable({ of }: { of: readonly Operation[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Operations">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Operations">
       <table class="table">
         <thead><tr><th scope="col">Asked for</th><th scope="col">What</th><th scope="col">State</th>
           <th scope="col" class="number">Moves</th><th scope="col" class="number">Left or took</th><th scope="col">By</th>

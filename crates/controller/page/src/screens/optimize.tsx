@@ -94,7 +94,7 @@ function Proposal({ plan, picked, setPicked, body, done }: {
   });
   return (
     <>
-      <div class="scroll" tabIndex={0} role="region" aria-label="Moves that would be made">
+      <div class="scroll" tabIndex={0} role="group" aria-label="Moves that would be made">
         <table class="table">
           <thead><tr>
             <th scope="col"><input type="checkbox" aria-label="All moves" checked={is_all}

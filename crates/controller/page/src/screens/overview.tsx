@@ -29,7 +29,7 @@ export function Overview() {
       <Attention />
       <Totals />
       <div class="columns">
-        <Panel title="Hosts" wide note={<a href={link("hosts")}>all hosts</a>}><HostTable /></Panel>
+        <Panel title="Hosts" note={<a href={link("hosts")}>all hosts</a>}><HostTable /></Panel>
         <div class="stack">
           <Running />
           <Broken />

@@ -40,7 +40,7 @@ export function Rules() {
       <Panel title="Rules" note={rules.value ? several(items.length, "rule") : undefined}>
         <ProblemBox of={rules.problem} again={rules.again} />
         {rules.value && items.length === 0 && <Empty>There is no rule: guests may run anywhere where there is room.</Empty>}
-        {items.length > 0 && <div class="scroll" tabIndex={0} role="region" aria-label="Rules">
+        {items.length > 0 && <div class="scroll" tabIndex={0} role="group" aria-label="Rules">
           <table class="table">
             <thead><tr><th scope="col">Name</th><th scope="col">Kind</th><th scope="col">What it says</th>
               <th scope="col"><span class="visually-hidden">What to do</span></th></tr></thead>

@@ -6,7 +6,7 @@ import { Empty, State } from "../basics";
 export function Paths({ of }: { of: readonly PathView[] }) {
   if (of.length === 0) return <Empty>No path is known.</Empty>;
   return (
-    <table class="table tight">
+    <div class="scroll" tabIndex={0} role="group" aria-label="Paths"><table class="table tight">
       <thead><tr><th scope="col">NIC</th><th scope="col">To</th><th scope="col" class="number">Rate</th>
         <th scope="col" class="number">Sent</th><th scope="col">State</th></tr></thead>
       <tbody>{of.map((path) => <tr key={`${path.nic}${path.remote}`}>
@@ -18,6 +18,6 @@ export function Paths({ of }: { of: readonly PathView[] }) {
           <div class="dim">{[path.note, path.connections, path.rdma_connections ? `${path.rdma_connections} by RDMA` : ""]
             .filter(Boolean).join("; ")}</div></td>
       </tr>)}</tbody>
-    </table>
+    </table></div>
   );
 }
