@@ -24,7 +24,7 @@ export function contactWords(contact: Contact): string {
 export const modeNames: Record<HostMode, [string, Tone]> = {
   active: ["takes guests", "good"],
   draining: ["draining", "busy"],
-  maintenance: ["in maintenance", "warn"],
+  maintenance: ["maintenance", "warn"],
 };
 
 export function modeWords(mode: HostMode): string {

@@ -60,7 +60,7 @@ test("what a move costs and saves is read, and another sentence is kept", () => 
 });
 
 test("the same reason of several hosts is one column", () => {
-  assert.equal(kindOfReason("needs 8 GiB, 3.5 GiB are free on 'h1'"), "needs …, … are free on '…'");
+  assert.equal(kindOfReason("'h1' is full; rule 'x' needs 8 GiB of 3.5 GiB", "h1"), "it is full; rule '…' needs … of …");
   const { kinds, rows } = matrixOf({ vm: "v", on: "b", remedies: [], hosts: [
     { host: "a", accepts: false, objections: ["needs 8 GiB, 2 GiB are free"] },
     { host: "b", accepts: true, objections: [] },

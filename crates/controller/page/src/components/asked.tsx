@@ -3,11 +3,12 @@ import { useState } from "preact/hooks";
 import { duration, several } from "../format";
 import { link } from "../router";
 import { store } from "../store/store";
-import { useComputed, useNow } from "../store/use";
+import { useComputed, useNow, useStore } from "../store/use";
 import type { Host } from "../types";
 import { RoleButton } from "./access";
 import { GuestLink, HostLink, Panel, State } from "./basics";
 import { IsOffDialog } from "./host_actions";
+import { sentence } from "./problem";
 
 /** How many guests are named; of more their number is told. */
 const NAMED_MAX = 12;
@@ -15,9 +16,13 @@ const NAMED_MAX = 12;
 export function Asked() {
   const lost = useComputed(["hosts"], () => [...store.tables.hosts.values()].filter((of) => of.contact === "lost"), []);
   const doubt = useComputed(["vms"], () => [...store.tables.vms.values()].filter((of) => of.state === "in-doubt"), [], 500);
-  if (lost.length === 0 && doubt.length === 0) return null;
+  const attention = useStore(() => store.cluster?.attention);
+  // The controllers say of each lost host what this page says with its buttons.
+  const others = (attention ?? []).filter((words) => !lost.some((of) => isOf(words, of.name)));
+  const all = lost.length + (doubt.length > 0 ? 1 : 0) + others.length;
+  if (all === 0) return null;
   return (
-    <Panel title="A person is asked">
+    <Panel title="Needs attention" note={several(all, "matter")}>
       <ul class="rows-list">
         {lost.map((host) => <LostHost key={host.name} of={host} />)}
         {doubt.length > 0 && <li>
@@ -28,9 +33,14 @@ export function Asked() {
             {of.host && <span class="dim">on <HostLink name={of.host} />; </span>}</span>)}
             {doubt.length > NAMED_MAX && <a href="#/guests?state=in-doubt">all of them</a>}</div>
         </li>}
+        {others.map((words) => <li key={words}><State name="see to it" tone="warn" /> {sentence(words)}</li>)}
       </ul>
     </Panel>
   );
+}
+
+function isOf(words: string, host: string): boolean {
+  return words.startsWith(`host '${host}' does not report`);
 }
 
 function LostHost({ of }: { of: Host }) {

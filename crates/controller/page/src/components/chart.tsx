@@ -29,6 +29,8 @@ export interface ChartOf {
   from?: number | undefined;
   to?: number | undefined;
   height?: number;
+  /** What is told beside a name while nobody points at a moment: the last value, or the greatest of what is over. */
+  atRest?: "last" | "most";
   /** Charts of one name show the same moment. */
   together?: string;
   base?: 1000 | 1024;
@@ -67,7 +69,9 @@ export function Chart(of: ChartOf) {
   const last = of.times.length - 1;
   const at = index !== null && index <= last ? index : last;
   const lines = of.series.filter((series) => !series.isMark);
-  const value = (series: Series): string => of.format(series.values[at]);
+  const is_most = of.atRest === "most" && index === null;
+  const value = (series: Series): string =>
+    is_most ? of.format(greatest(series.values)) : of.format(series.values[at]);
   const words = `${of.title}. ${lines.map((series) => `${series.name}: ${value(series)}`).join(", ")}`;
   return (
     <figure class="chart">
@@ -80,7 +84,7 @@ export function Chart(of: ChartOf) {
               <svg width="18" height="8" aria-hidden="true">
                 <line x1="0" y1="4" x2="18" y2="4" stroke-dasharray={DASHES[series.colour]?.join(" ") ?? ""} />
               </svg>
-              {series.name} <b class="num">{value(series)}</b>
+              {series.name}{is_most ? " at most" : ""} <b class="num">{value(series)}</b>
             </span>
           ))}
           {index !== null && last >= 0 && <span class="dim num">{moment(of, of.times[at])}</span>}
@@ -89,6 +93,10 @@ export function Chart(of: ChartOf) {
       <div class="plot" ref={box} role="img" aria-label={words} />
     </figure>
   );
+}
+
+function greatest(values: readonly (number | null)[]): number | null {
+  return values.reduce((most, value) => (value !== null && (most === null || value > most) ? value : most), null);
 }
 
 function moment(of: ChartOf, at: number | undefined): string {

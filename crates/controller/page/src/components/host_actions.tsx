@@ -94,8 +94,10 @@ export function DrainDialog({ name, evacuate, close }: { name: string; evacuate:
       <p>{evacuate
         ? "The host is about to fail: what is most important goes first, and nothing that is held is waited for."
         : "The host takes no guests from now on, and its guests move to other hosts. This is where they would go:"}</p>
-      <NumberField label="Deadline" unit="minutes" value={minutes} set={setMinutes} min={1}
-        hint="Guests that are not away by then stay. Empty: none." />
+      <div class="fields">
+        <NumberField label="Deadline" unit="minutes" value={minutes} set={setMinutes} min={1}
+          hint="Guests that are not away by then stay. Empty: none" />
+      </div>
     </PreviewDialog>
   );
 }

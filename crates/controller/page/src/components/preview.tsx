@@ -11,10 +11,13 @@ import { operationTitle } from "../words";
 import { Button } from "./basics";
 import { Dialog, useWork } from "./dialog";
 import { Plan } from "./plan";
-import { ProblemBox } from "./problem";
+import { ProblemBox, sentence } from "./problem";
 
 /** How long somebody may type before what they ask for is looked at. */
 const TYPED_MS = 350;
+
+/** That nothing was begun is what a preview is; all else that is said is shown. */
+const SAYS_NOTHING = /^(nothing was begun: this is what would be done)?$/;
 
 export interface Preview {
   operation: Operation | undefined;
@@ -72,7 +75,7 @@ export function PreviewDialog({ title, path, body, verb, close, children, danger
           {!operation && !preview.problem && <p class="dim">Asking what would be done …</p>}
           {operation && <>
             <PlanSummary of={operation} />
-            {operation.message && <p>{operation.message}</p>}
+            {!SAYS_NOTHING.test(operation.message) && <p>{sentence(operation.message)}</p>}
             <Plan of={operation} />
           </>}
         </div>

@@ -54,7 +54,8 @@ export function MigrationStates({ of }: { of: Summary }) {
 
 /** The axis of all charts of a migration: from its beginning, so that nothing moves but what is new. */
 export function axisOf(of: Summary, nowMs: number): Axis {
-  return { from: 0, to: Math.max(10_000, of.outcome ? of.elapsedMs * 1.02 : nowMs * 1.05), together: of.id };
+  return { from: 0, to: Math.max(10_000, of.outcome ? of.elapsedMs * 1.02 : nowMs * 1.05), together: of.id,
+    atRest: of.outcome ? "most" : "last" };
 }
 
 function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {

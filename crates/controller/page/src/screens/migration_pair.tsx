@@ -17,14 +17,15 @@ export function MigrationPair({ first, second }: { first: string; second: string
   const of_b = useMemo(() => summaryOf(b.record, b.samples), [b.record, b.samples]);
   // One axis for both: what took twice as long is twice as long.
   const to = Math.max(...[of_a, of_b].map((of) => (of ? axisOf(of, of.elapsedMs).to : 0)), 10_000);
-  const axis: Axis = { from: 0, to, together: "pair" };
+  const axis = (of: Summary | undefined): Axis =>
+    ({ from: 0, to, together: "pair", atRest: of?.outcome ? "most" : "last" });
   return (
     <>
       <Title crumbs={[["Migrations", link("migrations")]]}
         actions={<a class="button" href={link("migrations", second, first)}>Change sides</a>}>Two migrations</Title>
       <div class="columns even pair">
-        <Side of={of_a} followed={a} axis={axis} id={first} />
-        <Side of={of_b} followed={b} axis={axis} id={second} />
+        <Side of={of_a} followed={a} axis={axis(of_a)} id={first} />
+        <Side of={of_b} followed={b} axis={axis(of_b)} id={second} />
       </div>
     </>
   );

@@ -26,7 +26,6 @@ export function Overview() {
     <>
       <Title>Overview</Title>
       <Asked />
-      <Attention />
       <Totals />
       <div class="columns">
         <Panel title="Hosts" note={<a href={link("hosts")}>all hosts</a>}><HostTable /></Panel>
@@ -37,16 +36,6 @@ export function Overview() {
         </div>
       </div>
     </>
-  );
-}
-
-function Attention() {
-  const cluster = useStore(() => store.cluster);
-  if (!cluster || cluster.attention.length === 0) return null;
-  return (
-    <Panel title="Needs attention" note={several(cluster.attention.length, "matter")}>
-      <ul class="attention">{cluster.attention.map((words) => <li key={words}>{sentence(words)}</li>)}</ul>
-    </Panel>
   );
 }
 

@@ -14,6 +14,7 @@ export interface Axis {
   from: number;
   to: number;
   together: string;
+  atRest: "last" | "most";
 }
 
 export function NicCharts({ end, samples, paths, axis }: {
@@ -34,8 +35,8 @@ function NicChart({ end, nic, times, axis, most, isUsed }: {
 }) {
   const [main, other] = end === "source" ? [nic.send, nic.receive] : [nic.receive, nic.send];
   const names = end === "source" ? ["sends", "receives"] : ["receives", "sends"];
-  const last = main.at(-1);
-  const share = nic.speed && last != null ? `, ${percent(last / nic.speed)}` : "";
+  const shown = axis.atRest === "most" ? Math.max(0, ...main.map((value) => value ?? 0)) : main.at(-1);
+  const share = nic.speed && shown != null ? `, ${percent(shown / nic.speed)}` : "";
   const note = nic.speed ? `of ${speed(nic.speed)}${share}` : "its speed is not known";
   const mark = nic.speed ? [{ name: "speed", colour: 1 as const, isMark: true, values: times.map(() => nic.speed ?? null) }]
     : [];

@@ -17,7 +17,7 @@ export function Kinds({ of }: { of: CopyProgress | null | undefined }) {
           <span key={kind.key} class={kind.key} title={`${kind.name}: ${bytes(kind.bytes)}`}
             style={{ flexGrow: kind.bytes }} />)}
       </div>
-      <table class="table tight">
+      <div class="scroll" tabIndex={0} role="group" aria-label="Bytes by kind"><table class="table tight">
         <thead><tr><th scope="col">Kind</th><th scope="col" class="number">Of the guest</th>
           <th scope="col" class="number">Share</th><th scope="col" class="number">On the wire</th></tr></thead>
         <tbody>
@@ -37,7 +37,7 @@ export function Kinds({ of }: { of: CopyProgress | null | undefined }) {
             <td class="number num">{bytes(again)}</td>
             <td class="number num">{guest > 0 ? percent(again / guest) : UNKNOWN}</td><td /></tr>
         </tfoot>
-      </table>
+      </table></div>
       <p class="dim">{guest > 0 ? `${percent(wire / guest)} of the guest's bytes were on the wire, without framing and `
         + "encryption. " : ""}
       {pages.direct === true ? "The target's agent writes the guest's memory itself, and both ends compare it. "
