@@ -93,6 +93,7 @@ mod tests {
             cpus: None,
             ram_bytes: None,
             load: None,
+            nics: Vec::new(),
             last_load: None,
             vms_running: 0,
             incoming: 0,

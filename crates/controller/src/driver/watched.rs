@@ -111,6 +111,10 @@ impl WatchedMigrations {
 
     /// Has a host's agent show something.
     pub(crate) async fn show(&self, host: &str, request: Request) -> Result<Reply, NotShown> {
+        self.show_within(SHOW_WITHIN, host, request).await
+    }
+
+    async fn show_within(&self, within: Duration, host: &str, request: Request) -> Result<Reply, NotShown> {
         let (answer, answered) = oneshot::channel();
         {
             let mut state = self.state.lock();
@@ -126,7 +130,7 @@ impl WatchedMigrations {
             connected.questions.insert(connected.last, Question { request, is_asked: false, answer });
             state.tell(host);
         }
-        match tokio::time::timeout(SHOW_WITHIN, answered).await {
+        match tokio::time::timeout(within, answered).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_)) => Err(NotShown::NoContact),
             Err(_) => Err(NotShown::NoAnswer),
@@ -320,7 +324,7 @@ mod tests {
         assert!(all.watch(id(WATCHED_MAX), ["c", "b"]).is_some());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_agent_shows_something_or_it_is_said_why_not() {
         let all = Arc::<WatchedMigrations>::default();
         assert_eq!(all.show("a", Request::Version).await, Err(NotShown::NoContact));
@@ -336,7 +340,8 @@ mod tests {
         let (reply, ()) = tokio::join!(all.show("a", Request::Version), agent);
         assert_eq!(reply, Ok(Reply::Done));
         // An agent that does not answer, and one that goes.
-        assert_eq!(all.show("a", Request::VmList).await, Err(NotShown::NoAnswer));
+        let soon = Duration::from_millis(50);
+        assert_eq!(all.show_within(soon, "a", Request::VmList).await, Err(NotShown::NoAnswer));
         let going = async {
             a.next().await;
             drop(a);

@@ -12,7 +12,7 @@ use skein_api::cluster::{NewSession, Session};
 use super::app::{Peer, Shared};
 use super::body::Body;
 use super::guard::{Caller, Viewer, wrong_token};
-use super::problem::{Problem, ReadProblems};
+use super::problem::{Problem, ReadProblems, WriteProblems};
 use super::secret::sha256_hex;
 use crate::driver::wall;
 
@@ -36,8 +36,9 @@ fn cookie(token: &str, seconds: Option<u64>) -> [(header::HeaderName, String); 1
 ///
 /// The token goes into a cookie. With the cookie a request that changes something needs the header `X-Skein-Page`, which
 /// no page of another origin can send.
-#[utoipa::path(post, path = "/api/v1/session", tag = "access", request_body = NewSession,
-    responses((status = 200, description = "Who the session stands for", body = Session), ReadProblems))]
+#[utoipa::path(post, path = "/api/v1/session", tag = "access", security(()), request_body = NewSession,
+    responses((status = 200, description = "Who the session stands for", body = Session), ReadProblems,
+        WriteProblems))]
 pub(crate) async fn begin_session(
     State(app): State<Shared>,
     Extension(peer): Extension<Arc<Peer>>,
@@ -62,8 +63,8 @@ pub(crate) async fn get_session(_: Viewer, Extension(caller): Extension<Caller>)
 }
 
 /// Ends a browser's session
-#[utoipa::path(delete, path = "/api/v1/session", tag = "access",
-    responses((status = 204, description = "The cookie is gone"), ReadProblems))]
+#[utoipa::path(delete, path = "/api/v1/session", tag = "access", security(()),
+    responses((status = 204, description = "The cookie is gone"), ReadProblems, WriteProblems))]
 pub(crate) async fn end_session() -> Response {
     (StatusCode::NO_CONTENT, cookie("", Some(0))).into_response()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -23,6 +24,8 @@ use tokio_rustls::client::TlsStream;
 #[derive(Default)]
 pub struct World {
     hosts: Mutex<BTreeMap<String, HostState>>,
+    /// Whether no migration ends.
+    pub holds: AtomicBool,
 }
 
 #[derive(Default)]
@@ -50,7 +53,7 @@ struct HostState {
 }
 
 /// How long a migration takes.
-const MIGRATION: Duration = Duration::from_millis(700);
+const MIGRATION: Duration = Duration::from_millis(300);
 const GIB: u64 = 1 << 30;
 
 impl World {
@@ -227,6 +230,9 @@ impl World {
         let (world, source) = (self.clone(), host.to_owned());
         tokio::spawn(async move {
             tokio::time::sleep(MIGRATION).await;
+            while world.holds.load(Ordering::SeqCst) {
+                tokio::time::sleep(MIGRATION / 10).await;
+            }
             world.moved(id, &vm, &source, &to);
         });
         Ok(Reply::Migration(Box::new(migration)))

@@ -1,5 +1,7 @@
 //! What the page needs: its files, a browser's session, migrations as they go on, what was.
 
+use std::sync::atomic::Ordering;
+
 use http_body_util::BodyExt;
 use hyper::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ETAG, SET_COOKIE};
 use skein_api::cluster::{History, Host, MigrationEnds, MigrationView, Page, Session, TokenSecret, VmDefinition};
@@ -99,16 +101,20 @@ async fn a_migration_is_watched_and_looked_at_afterwards() {
     assert_eq!(send(&viewer, Method::GET, "/api/v1/vms/web/definition", "").await.status, 403);
     let migrations = || get::<Page<MigrationView>>(&viewer, "/api/v1/migrations");
     assert!(migrations().await.items.is_empty());
+    cluster.world.holds.store(true, Ordering::SeqCst);
 
     assert_eq!(send(&operator, Method::POST, "/api/v1/vms/web/migrate", "{\"to\":\"beta\"}").await.status, 202);
     let id = until("the migration is told", async || migrations().await.items.first().map(|of| of.id)).await;
     let live = viewer.open(Method::GET, &format!("/api/v1/migrations/{id}/live"), &[], None).await.unwrap();
     assert_eq!(live.status(), 200);
-    let all = tokio::time::timeout(LONG, live.into_body().collect()).await.expect("it ends").unwrap().to_bytes();
-    let all = String::from_utf8_lossy(&all);
-    for part in ["event: source\n", "event: target\n", "event: end\ndata: {}"] {
-        assert!(all.contains(part), "{part:?} in {all}");
+    let (mut told, mut body) = (String::new(), live.into_body());
+    while let Some(frame) = tokio::time::timeout(LONG, body.frame()).await.expect("something is told") {
+        told += &String::from_utf8_lossy(&frame.unwrap().into_data().unwrap_or_default());
+        if ["event: source\n", "event: target\n"].iter().all(|part| told.contains(part)) {
+            cluster.world.holds.store(false, Ordering::SeqCst);
+        }
     }
+    assert!(told.ends_with("event: end\ndata: {}\n\n"), "{told}");
     until("nobody watches any more", async || cluster.world.watched("alpha").is_empty().then_some(())).await;
 
     let ends: MigrationEnds = get(&viewer, &format!("/api/v1/migrations/{id}")).await;
