@@ -69,7 +69,8 @@ class Stage:
         wanted = posixpath.normpath(posixpath.join(posixpath.dirname(path), file))
         if wanted == "docs":
             wanted = "docs/README.md"
-        there = place(wanted)
+        # mdBook makes no page of its list of pages: that is shown as sources are.
+        there = None if wanted == "docs/SUMMARY.md" else place(wanted)
         if there is None:
             if self.base:
                 return f"]({self.base}/{wanted}{sign}{anchor})"
@@ -79,7 +80,8 @@ class Stage:
 
     def show(self, path):
         """Makes the page of a source file or a folder, and returns its place."""
-        there = f"files/{path}.html"
+        # mdBook takes `.md` within a name for a page's end, too.
+        there = f"files/{path.replace('.md', '-md')}.html"
         if path in self.shown:
             return there
         self.shown.add(path)
