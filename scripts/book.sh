@@ -18,5 +18,7 @@ if grep -E '^ *(WARN|ERROR)' <<<"$log"; then
   echo "book: mend what mdBook warns of; the pages are in target/book-src" >&2
   exit 1
 fi
+# It is for a server at whose root the site is, and loads nothing from a disk.
+rm target/book/404.html
 python3 scripts/book/check.py target/book
 echo "book: target/book/index.html"

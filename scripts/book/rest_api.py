@@ -36,7 +36,7 @@ def reference(controller):
                 for method, path, request in mine]
         out.append("")
         for method, path, request in mine:
-            out += one(method, path, request, roles, common)
+            out += one(method, path, request, roles, common, document)
     left = [of[2]["operationId"] for of in requests
             if not {tag["name"] for tag in document["tags"]} & set(of[2].get("tags", []))]
     if left:
@@ -59,18 +59,26 @@ def roles_of(controller):
     return found
 
 
-def role(request, roles):
+def role(request, roles, document):
     name = request["operationId"]
     if request.get("security") == [{}]:
         return "none; no token is asked for"
     if name not in roles:
         raise SystemExit(f"rest_api.py: no source below src/http says which role {name} takes")
     always, partly = roles[name]
-    least = (always or partly)[0].lower()
-    more = [role.lower() for role in partly if role.lower() != least]
-    if not more:
-        return f"`{least}`"
-    return f"`{least}`, to look only; {' or '.join(f'`{role}`' for role in more)} for all else, as described"
+    if not partly:
+        return f"`{always[-1].lower()}`"
+    more = " or ".join(f"`{role.lower()}`" for role in partly) + (", as described" if len(partly) > 1 else "")
+    # Who may only look may have it said what would be done, where a request can ask for that.
+    return f"{more}; `{always[-1].lower()}` to have it said only" if looks(request, document) else more
+
+
+def looks(request, document):
+    """Whether a request can ask for what would be done, without doing it."""
+    content = request.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    names = re.findall(r"#/components/schemas/(\w+)", json.dumps(content))
+    return any({"dry_run", "apply"} & set(document["components"]["schemas"][name].get("properties", {}))
+               for name in names)
 
 
 def common_refusals(requests):
@@ -86,11 +94,11 @@ def common_refusals(requests):
     return found
 
 
-def one(method, path, request, roles, common):
+def one(method, path, request, roles, common, document):
     out = [f"### {request['summary']} {{#{anchor(request)}}}\n", f"`{method.upper()} {path}`\n"]
     if request.get("description"):
         out.append(f"{request['description']}\n")
-    out.append(f"Role: {role(request, roles)}.\n")
+    out.append(f"Role: {role(request, roles, document)}.\n")
     if request.get("parameters"):
         out += ["| parameter | in | what |", "|---|---|---|"]
         for of in request["parameters"]:
