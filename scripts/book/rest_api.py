@@ -215,6 +215,6 @@ def sentence(text):
 
 
 def cell(text):
-    """Text for a cell of a table, with rustdoc's links to items as code."""
-    text = re.sub(r"\[`(\w+)`\](?!\()", r"`\1`", text.strip())
+    """Text for a cell of a table, in words of JSON and not of Rust."""
+    text = re.sub(r"\[`(\w+)`\](?!\()", r"`\1`", text.strip()).replace("`None`", "`null`")
     return re.sub(r"\s*\n\s*", " ", text).replace("|", "\\|")
