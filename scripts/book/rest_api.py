@@ -21,7 +21,8 @@ def reference(controller):
     requests = [(method, path, request) for path, of in document["paths"].items()
                 for method, request in of.items() if method in METHODS]
     common = common_refusals(requests)
-    out = [f"\nVersion {document['info']['version']}. {document['info']['description']}\n", "## Answers that many have\n"]
+    out = [f"\nVersion {document['info']['version']}. {document['info']['description']}\n",
+           "## Answers that many have\n"]
     out += ["What is not listed at a request: each may be answered with these. The body is "
             f"{link('ProblemDetails')}.\n", "| status | what it means | of requests that |", "|---|---|---|"]
     out += [f"| {status} | {cell(what)} | {'change' if only_writes else 'read or change'} |"
