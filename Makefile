@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help build controller lab install install-controller uninstall uninstall-controller demo test check mutants \
-  soak soak-real bench fmt lint clean
+  soak soak-real bench book fmt lint clean
 
 # The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics
 # --quick'
@@ -98,6 +98,10 @@ bench: ## Measure Skein and its peers side by side; BENCH='bench run NAME…' fo
 	@scripts/software.sh || [ $$? = 3 ]
 	@scripts/qemu.sh 10 || [ $$? = 3 ]
 	@$(SUDO) target/release/skein-lab $(BENCH)
+
+book: ## Build docs/ into one static site (target/book/index.html), with mdBook, which takes minutes once
+	@scripts/bootstrap.sh build
+	@scripts/book.sh || [ $$? = 3 ]
 
 fmt: ## Format the sources
 	@$(ENV) cargo fmt --all

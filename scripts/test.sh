@@ -239,9 +239,11 @@ compile() {
 }
 
 if wants tidy && [ ${#select[@]} != 0 ]; then
-  # Spelling is checked where the program for it is available.
+  # Spelling is checked where the program for it is available. The book's sources are made: that fails if a request of
+  # the API has no role, or a page links to a file that is not there.
   # shellcheck disable=SC2016 # expanded by the inner shell
   start tidy 300 0 bash -c '{ scripts/typos.sh || [ $? = 3 ]; } &&
+    { ! command -v python3 >/dev/null || python3 scripts/book/stage.py target/book-src; } &&
     read -r dir program < <(program_of tidy) && cd "$dir" && RUST_BACKTRACE=0 "$program"'
 fi
 if wants unit && [ ${#select[@]} != 0 ]; then start unit 1800 100 bash -c units; fi

@@ -6,6 +6,7 @@
 //! | module | rule |
 //! |---|---|
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md lists it |
+//! | [`book`] | documents in `docs/` are pages of the book |
 //! | [`circles`] | no files import each other in a circle |
 //! | [`dependencies`] | licences, bans, versions and sources of all dependencies |
 //! | [`docs`] | no field is documented as "Who." |
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrows;
+pub mod book;
 pub mod circles;
 pub mod crates;
 pub mod dependencies;

@@ -30,6 +30,11 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Lists the targets of a document's links, each with its line, counted from 1.
+pub(crate) fn targets(text: &str) -> Vec<(usize, String)> {
+    Document::read(text).links
+}
+
 /// Returns what is wrong with a link.
 fn wrong(tree: &Tree, documents: &BTreeMap<&str, Document>, from: &str, target: &str) -> Option<String> {
     if target.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(|sign| sign.is_ascii_alphanumeric())) {

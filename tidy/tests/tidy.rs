@@ -10,7 +10,7 @@ use skein_tidy::exceptions::Exceptions;
 use skein_tidy::modules::Sources;
 use skein_tidy::source::Source;
 use skein_tidy::spelling::{self, SpellingError};
-use skein_tidy::{Finding, Tree, circles, docs, links, purity, sizes, width};
+use skein_tidy::{Finding, Tree, book, circles, docs, links, purity, sizes, width};
 
 /// All that the rules read.
 struct House {
@@ -99,6 +99,11 @@ fn dependencies_are_allowed() {
     let packages = dependencies::packages(root()).unwrap_or_else(|error| panic!("{error}"));
     assert!(packages.len() > 100, "{} packages", packages.len());
     nothing(dependencies::check(&HOUSE.tree, &packages));
+}
+
+#[test]
+fn documents_are_pages_of_the_book() {
+    nothing(book::check(&HOUSE.tree));
 }
 
 #[test]
