@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { whoAmI } from "./api/session";
 import { problemOf, type Problem } from "./api/problem";
+import { Boundary } from "./components/boundary";
 import { Frame } from "./components/frame";
 import { KeyHelp } from "./components/key_help";
 import { Notices } from "./components/notices";
@@ -58,7 +59,7 @@ function Inside() {
   return (
     <>
       <Frame route={route} help={() => setHelp(true)}>
-        <main id="main" tabIndex={-1} key={key}>{screen}</main>
+        <main id="main" tabIndex={-1} key={key}><Boundary>{screen}</Boundary></main>
       </Frame>
       <Notices />
       {isHelp && <KeyHelp close={() => setHelp(false)} />}

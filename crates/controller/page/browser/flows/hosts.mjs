@@ -76,6 +76,32 @@ export const flows = {
       await drain.waitFor();
     },
   },
+  "lost-host": {
+    about: "that a lost host is off is only said after a second question, by typing its name; it is not said here",
+    async run(lab) {
+      const page = await lab.open("#/");
+      const host = await lab.first(page, "/hosts?limit=500", (of) => of.contact === "lost");
+      if (!host) throw new Skipped("no host is lost");
+      await page.getByText("Needs attention").waitFor();
+      await lab.shot(page, "lost-overview");
+      await lab.go(page, `#/hosts/${host.name}`);
+      await page.getByRole("button", { name: "It is off …" }).click();
+      const dialog = page.getByRole("dialog");
+      const say = dialog.getByRole("button", { name: `I say that ${host.name} is off` });
+      assert.ok(await say.isDisabled());
+      await dialog.getByRole("checkbox").check();
+      assert.ok(await say.isDisabled());
+      await dialog.getByLabel(/^Type/).fill(`${host.name}x`);
+      assert.ok(await say.isDisabled());
+      await dialog.getByLabel(/^Type/).fill(host.name);
+      assert.ok(await say.isEnabled());
+      await lab.axe(page, "the question whether a host is off");
+      await lab.shot(page, "lost-question");
+      await page.keyboard.press("Escape");
+      await dialog.waitFor({ state: "detached" });
+      assert.equal((await lab.api(page, "GET", `/hosts/${host.name}`)).value.contact, "lost");
+    },
+  },
   optimize: {
     about: "what would be moved is shown, with its cost, and moves nothing",
     async run(lab) {

@@ -3,6 +3,7 @@ import { useState } from "preact/hooks";
 import { duration, several } from "../format";
 import { link } from "../router";
 import { store } from "../store/store";
+import { healthOf } from "../store/summary";
 import { useComputed, useNow, useStore } from "../store/use";
 import type { Host } from "../types";
 import { RoleButton } from "./access";
@@ -16,10 +17,12 @@ const NAMED_MAX = 12;
 export function Asked() {
   const lost = useComputed(["hosts"], () => [...store.tables.hosts.values()].filter((of) => of.contact === "lost"), []);
   const doubt = useComputed(["vms"], () => [...store.tables.vms.values()].filter((of) => of.state === "in-doubt"), [], 500);
+  const ill = useComputed(["hosts"], () => [...store.tables.hosts.values()]
+    .filter((of) => of.contact !== "lost" && ["warn", "bad"].includes(healthOf(of).tone)), [], 1000);
   const attention = useStore(() => store.cluster?.attention);
   // The controllers say of each lost host what this page says with its buttons.
   const others = (attention ?? []).filter((words) => !lost.some((of) => isOf(words, of.name)));
-  const all = lost.length + (doubt.length > 0 ? 1 : 0) + others.length;
+  const all = lost.length + (doubt.length > 0 ? 1 : 0) + others.length + ill.length;
   if (all === 0) return null;
   return (
     <Panel title="Needs attention" note={several(all, "matter")}>
@@ -33,6 +36,10 @@ export function Asked() {
             {of.host && <span class="dim">on <HostLink name={of.host} />; </span>}</span>)}
             {doubt.length > NAMED_MAX && <a href="#/guests?state=in-doubt">all of them</a>}</div>
         </li>}
+        {ill.slice(0, NAMED_MAX).map((of) => <li key={of.name}>
+          <State name="see to it" tone={healthOf(of).tone} /> <HostLink name={of.name} />:{" "}
+          {healthOf(of).reasons.join("; ")}.</li>)}
+        {ill.length > NAMED_MAX && <li><a href="#/hosts?state=attention">all {ill.length} hosts to be looked at</a></li>}
         {others.map((words) => <li key={words}><State name="see to it" tone="warn" /> {sentence(words)}</li>)}
       </ul>
     </Panel>

@@ -47,6 +47,12 @@ export function usedRam(of: Host): number | undefined {
   return of.load ? of.load.ram_bytes - of.load.ram_available_bytes : undefined;
 }
 
+function Why({ of }: { of: Host }) {
+  const { tone, reasons } = healthOf(of);
+  return <span class={tone === "good" || tone === "plain" ? "dim" : `tone ${tone}`} title={reasons.join("; ")}>
+    {reasons.join("; ")}</span>;
+}
+
 export const hostColumns: Column<Host>[] = [
   {
     name: "Host", width: "minmax(96px, 1.4fr)", sort: byText((of) => of.name),
@@ -77,4 +83,5 @@ export const hostColumns: Column<Host>[] = [
     cell: (of) => of.incoming + of.outgoing === 0 ? <span class="dim">0</span>
       : <span class="num" title={`${of.incoming} to it, ${of.outgoing} from it`}>↓{of.incoming} ↑{of.outgoing}</span>,
   },
+  { name: "What is to be said", width: "minmax(120px, 1.4fr)", from: "wide", cell: (of) => <Why of={of} /> },
 ];

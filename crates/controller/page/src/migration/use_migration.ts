@@ -42,6 +42,7 @@ function follow(id: string, change: Change): () => void {
   const stages: Record<End, string | undefined> = { source: undefined, target: undefined };
   let stream: Stream | undefined;
   let isOver = false;
+  let wasLost = false;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   const show = (): void => {
@@ -68,7 +69,12 @@ function follow(id: string, change: Change): () => void {
   };
   const listen = (): Stream => new Stream({
     path: `${path}/live`,
-    opened: () => change(() => ({ link: "live" })),
+    opened() {
+      change(() => ({ link: "live" }));
+      // What came while the connection was lost is in the record.
+      if (wasLost) void read().catch(failed);
+      wasLost = false;
+    },
     take(sent) {
       if (sent.event === "end") {
         isOver = true;
@@ -88,19 +94,35 @@ function follow(id: string, change: Change): () => void {
         stages[end] = stage;
       }
     },
-    lost: () => change(() => ({ link: "lost" })),
+    lost() {
+      wasLost = true;
+      change(() => ({ link: "lost" }));
+      // It may be over by now, and its end was what was missed.
+      read().then((record) => {
+        if (stop.signal.aborted || !isOverNow(record)) return;
+        isOver = true;
+        stream?.close();
+        change(() => ({ link: "over" }));
+      }, failed);
+    },
     isOver: () => isOver,
   });
   read().then((record) => {
     if (stop.signal.aborted) return;
-    if (isUnderWay(record?.source?.migration) || isUnderWay(record?.target?.migration)) stream = listen();
-    else change(() => ({ link: "over" }));
+    if (isOverNow(record)) change(() => ({ link: "over" }));
+    else stream = listen();
   }, failed);
   return () => {
     stop.abort();
     stream?.close();
     clearTimeout(timer);
   };
+}
+
+/** An end that does not answer says nothing about the other. */
+function isOverNow(record: MigrationRecord | undefined): boolean {
+  const ends = [record?.source?.migration, record?.target?.migration].filter((end) => end !== undefined);
+  return ends.length > 0 && !ends.some(isUnderWay);
 }
 
 function isUnderWay(of: Migration | undefined): boolean {

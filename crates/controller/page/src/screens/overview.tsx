@@ -44,19 +44,19 @@ function Totals() {
   const load = useComputed(["hosts"], () => clusterLoad(store.tables.hosts.values()), [], 500);
   const { hosts, vms } = cluster ?? {};
   const parts = (of: [number | undefined, string][]): string =>
-    of.filter(([number]) => number).map(([number, word]) => `${count(number)} ${word}`).join(", ");
+    of.filter(([number]) => number).map(([number, word]) => `, ${count(number)} ${word}`).join("");
   return (
     <dl class="totals">
       <div>
         <dt>Hosts</dt>
-        <dd><a href={link("hosts")}>{count(hosts?.online)}</a> <small>of {count(hosts?.all)} online</small></dd>
-        <dd class="sub">{hosts && parts([[hosts.lost, "lost"], [hosts.off, "off"], [hosts.asleep, "asleep"],
-          [hosts.in_maintenance, "take no guests"]]) || "all take guests"}</dd>
+        <dd><a href={link("hosts")}>{count(hosts?.online)}</a> <small>online</small></dd>
+        <dd class="sub">of {count(hosts?.all)}{hosts && parts([[hosts.lost, "lost"], [hosts.off, "off"],
+          [hosts.asleep, "asleep"], [hosts.in_maintenance, "take none"]])}</dd>
       </div>
       <div>
         <dt>Guests</dt>
-        <dd><a href={link("guests")}>{count(vms?.running)}</a> <small>of {count(vms?.all)} run</small></dd>
-        <dd class="sub">{vms && parts([[vms.lost, "lost"], [vms.stopped, "off"]]) || "none lost"}</dd>
+        <dd><a href={link("guests")}>{count(vms?.running)}</a> <small>run</small></dd>
+        <dd class="sub">of {count(vms?.all)}{vms && parts([[vms.lost, "lost"], [vms.stopped, "off"]])}</dd>
       </div>
       <div>
         <dt>CPU</dt>

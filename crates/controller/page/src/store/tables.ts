@@ -39,8 +39,7 @@ export class Tables {
     switch (event.event) {
       case "host":
         this.note(hostChange(this.hosts.get(event.host.name), event.host, event.at));
-        // An event has no NICs' rates where a controller does not say them: those that were read last stay.
-        return this.set("hosts", event.host.name, event.host);
+        return this.set("hosts", event.host.name, withNics(event.host, this.hosts.get(event.host.name)));
       case "vm":
         this.note(guestChange(this.vms.get(event.vm.name), event.vm, event.at));
         return this.set("vms", event.vm.name, event.vm);
@@ -108,4 +107,9 @@ export class Tables {
     const [oldest] = [...this.operations.values()].filter((of) => of.ended != null).sort((a, b) => a.created - b.created);
     if (oldest) this.operations.delete(oldest.id);
   }
+}
+
+/** An event may not have the NICs' rates: then those that were read last stay, of a host that still reports. */
+function withNics(host: Host, before: Host | undefined): Host {
+  return host.nics || !before?.nics || !host.load ? host : { ...host, nics: before.nics };
 }
