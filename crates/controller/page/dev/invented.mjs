@@ -8,12 +8,12 @@ const started = Date.now();
 function nicsOf(load) {
   const speed_bits_per_s = 10 * GBIT;
   const part = (bytes, share) => Math.round(bytes * share);
-  const nic = (name, share, is_migration) => ({
-    name, speed_bits_per_s, has_link: true, is_migration,
-    receive_bytes_per_s: part(load.net_receive_bytes_per_s, share),
-    send_bytes_per_s: part(load.net_send_bytes_per_s, share),
+  const nic = (name, share) => ({
+    name, speed_bits_per_s,
+    receive_bits_per_s: part(load.net_receive_bytes_per_s * 8, share),
+    send_bits_per_s: part(load.net_send_bytes_per_s * 8, share),
   });
-  return [nic("nic0", 0.7, true), nic("nic1", 0.3, true)];
+  return [nic("nic0", 0.7), nic("nic1", 0.3)];
 }
 
 /** Adds NICs to hosts in a text of JSON that has some. */
@@ -169,7 +169,8 @@ function record(of) {
     for (let at = 0; at <= upto; at += step) samples.push(sampleAt(of, role, at));
     return { migration: { ...migrationAt(of, role, ms), events: eventsOf(of, role, ms) }, samples };
   };
-  return of.fails ? { source: end("source") } : { source: end("source"), target: end("target") };
+  return of.fails ? { source: end("source"), target: null, note: `${of.target} has no contact with this controller` }
+    : { source: end("source"), target: end("target"), note: "" };
 }
 
 function view(of) {
@@ -177,7 +178,7 @@ function view(of) {
   const m = migrationAt(of, "source", ms);
   return {
     id: of.id, vm: of.vm, source: of.source, target: of.target, begun: m.begun,
-    ...(m.outcome ? { ended: beginOf(of) + of.lasts, outcome: m.outcome } : { stage: Object.values(m.stage)[0] }),
+    elapsed_ms: m.elapsed_ms, stage: m.stage, outcome: m.outcome,
     ...(m.why ? { why: m.why } : {}), detail: m.detail, ...(m.downtime_ms ? { downtime_ms: m.downtime_ms } : {}),
     ...(m.copy ? { copy: m.copy } : {}),
   };
@@ -212,7 +213,7 @@ function begunNow(id) {
 }
 
 /** Answers what a controller does not have yet. Returns whether it did. */
-export function invented(incoming, body, response) {
+export function invented(incoming, response) {
   const url = new URL(incoming.url, "http://page");
   const path = url.pathname.slice("/api/v1".length);
   const past = /^\/(hosts|vms)\/([^/]+)\/history$/.exec(path);

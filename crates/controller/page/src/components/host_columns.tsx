@@ -29,16 +29,17 @@ export function Nics({ of }: { of: Host }) {
 }
 
 function Nic({ of }: { of: NicLoad }) {
-  const rate = Math.max(of.receive_bytes_per_s, of.send_bytes_per_s) * 8;
+  const rate = Math.max(of.receive_bits_per_s, of.send_bits_per_s);
   const share = of.speed_bits_per_s ? Math.min(1, rate / of.speed_bits_per_s) : undefined;
   const of_speed = of.speed_bits_per_s ? ` of ${speed(of.speed_bits_per_s)}` : "";
-  const words = of.has_link ? `${of.name}: ${bitsPerS(rate)}${of_speed}` : `${of.name}: no link`;
-  const level = !of.has_link ? "bad" : (share ?? 0) >= 0.9 ? "warn" : "plain";
+  const has_link = of.has_link !== false;
+  const words = has_link ? `${of.name}: ${bitsPerS(rate)}${of_speed}` : `${of.name}: no link`;
+  const level = !has_link ? "bad" : (share ?? 0) >= 0.9 ? "warn" : "plain";
   return (
     <span class={classes("nic", level)} title={words}>
       <span class="visually-hidden">{words}</span>
       <span class="track" aria-hidden="true"><i style={{ transform: `scaleX(${(share ?? 0).toFixed(3)})` }} /></span>
-      <span class="num" aria-hidden="true">{of.has_link ? digits(rate / 1e9) : "no link"}</span>
+      <span class="num" aria-hidden="true">{has_link ? digits(rate / 1e9) : "no link"}</span>
     </span>
   );
 }

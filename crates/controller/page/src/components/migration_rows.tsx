@@ -2,7 +2,7 @@
 import { bitsPerS, duration, instant, time, UNKNOWN } from "../format";
 import { ofCopy } from "../migration/progress";
 import { outcomeName, whyWords } from "../migration/words";
-import { stageName, stageWords } from "../migration/phases";
+import { stageKey, stageName, stageWords } from "../migration/phases";
 import { link } from "../router";
 import type { MigrationView } from "../types";
 import { GuestLink, HostLink, Meter, State } from "./basics";
@@ -12,22 +12,26 @@ export function MigrationState({ of }: { of: MigrationView }) {
     const [name, tone] = outcomeName(of.outcome);
     return <State name={name} tone={tone} title={of.detail || whyWords(of.why) || undefined} />;
   }
-  const key = of.stage ?? undefined;
+  const key = stageKey(of.stage);
   return <State name={key ? stageName(key) : "under way"} tone={key === "held" ? "warn" : "busy"} title={stageWords(key)} />;
 }
 
 export function migrationTook(of: MigrationView): number | undefined {
-  const begun = instant(of.begun);
-  return of.ended == null || begun === undefined ? undefined : of.ended - begun;
+  return of.outcome && instant(of.begun) !== undefined ? of.elapsed_ms : undefined;
+}
+
+/** When it was begun; where that is not known its id, as a link needs a name. */
+function beginWords(of: MigrationView): string {
+  return instant(of.begun) === undefined ? of.id : time(of.begun);
 }
 
 export function MigrationRows({ of }: { of: readonly MigrationView[] }) {
   return (
     <ul class="rows-list">
       {of.map((one) => <li key={one.id}>
-        <a class="num" href={link("migrations", one.id)}>{time(one.begun)}</a> <MigrationState of={one} />{" "}
+        <a class="num" href={link("migrations", one.id)}>{beginWords(one)}</a> <MigrationState of={one} />{" "}
         <HostLink name={one.source} /> <span class="dim">→</span> <HostLink name={one.target} />{" "}
-        <span class="dim num">{one.ended ? `in ${duration(migrationTook(one))}` : ""}</span>
+        <span class="dim num">{one.outcome && migrationTook(one) !== undefined ? `in ${duration(migrationTook(one))}` : ""}</span>
       </li>)}
     </ul>
   );
@@ -57,7 +61,7 @@ function Row({ of, isPicked, pick }: { of: MigrationView; isPicked: boolean; pic
     <tr>
       <td><input type="checkbox" checked={isPicked} aria-label={`Compare the migration of ${of.vm}`}
         onChange={() => pick(of.id)} /></td>
-      <td class="num no-wrap"><a href={link("migrations", of.id)}>{time(of.begun)}</a></td>
+      <td class="num no-wrap"><a href={link("migrations", of.id)}>{beginWords(of)}</a></td>
       <td><GuestLink name={of.vm} /></td>
       <td><HostLink name={of.source} /></td>
       <td><HostLink name={of.target} /></td>

@@ -55,7 +55,10 @@ function follow(id: string, change: Change): () => void {
   const read = async (): Promise<MigrationRecord | undefined> => {
     const record = await get<MigrationRecord>(path, stop.signal);
     change(({ samples, record: before }) => ({
-      record: { source: record.source ?? before?.source ?? null, target: record.target ?? before?.target ?? null },
+      record: {
+        source: record.source ?? before?.source ?? null, target: record.target ?? before?.target ?? null,
+        note: record.note ?? "",
+      },
       problem: undefined,
       samples: {
         source: merged(record.source?.samples ?? [], samples.source),

@@ -122,14 +122,14 @@ function HostNics({ of }: { of: Host }) {
 }
 
 function NicRow({ of }: { of: NicLoad }) {
-  const rate = (bytes_per_s: number) => <Meter label="Rate" value={bytes_per_s * 8} of={of.speed_bits_per_s}
-    text={bitsPerS(bytes_per_s * 8)} />;
+  const rate = (bits_per_s: number) => <Meter label="Rate" value={bits_per_s} of={of.speed_bits_per_s}
+    text={bitsPerS(bits_per_s)} />;
   return (
     <tr>
       <th scope="row" class="name">{of.name} {of.is_migration && <Tag title="Migrations may use it">migration</Tag>}</th>
-      <td class="number num">{of.has_link ? speed(of.speed_bits_per_s) : <State name="no link" tone="bad" />}</td>
-      <td>{rate(of.receive_bytes_per_s)}</td>
-      <td>{rate(of.send_bytes_per_s)}</td>
+      <td class="number num">{of.has_link !== false ? speed(of.speed_bits_per_s) : <State name="no link" tone="bad" />}</td>
+      <td>{rate(of.receive_bits_per_s)}</td>
+      <td>{rate(of.send_bits_per_s)}</td>
     </tr>
   );
 }

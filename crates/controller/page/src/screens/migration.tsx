@@ -8,8 +8,9 @@ import { MigrationBar, MigrationFigures } from "../components/migration/head";
 import { Kinds } from "../components/migration/kinds";
 import { Paths } from "../components/migration/paths";
 import { PhaseAxis } from "../components/migration/phase_axis";
+import { UntoldMigration } from "../components/migration/untold";
 import { RoleNote } from "../components/access";
-import { ProblemBox } from "../components/problem";
+import { ProblemBox, sentence } from "../components/problem";
 import { time } from "../format";
 import { stageKey, stageName } from "../migration/phases";
 import { summaryOf, type Summary } from "../migration/summary";
@@ -25,7 +26,8 @@ export function MigrationPage({ id }: { id: string }) {
   if (!of) {
     return <>
       <Title crumbs={crumbs}>Migration {id}</Title>
-      {problem ? <ProblemBox of={problem} again={again} /> : <Empty>Reading …</Empty>}
+      {problem ? <ProblemBox of={problem} again={again} />
+        : record ? <UntoldMigration id={id} record={record} /> : <Empty>Reading …</Empty>}
     </>;
   }
   return (
@@ -67,6 +69,7 @@ function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
   return (
     <>
       <MigrationBar of={of} link={followed.link} />
+      {record?.note && <div class="callout plain">{sentence(record.note)}</div>}
       {waits.length > 0 && <div class="callout warn" role="status"><ul>{waits.map((words) => <li key={words}>{words}</li>)}
       </ul></div>}
       <MigrationFigures of={of} samples={samples.source} />
@@ -75,7 +78,7 @@ function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
         {(["source", "target"] as const).map((end) => (
           <Panel key={end} title={end === "source" ? "Source" : "Target"} note={<HostLink name={hosts[end]} />}>
             {samples[end].length === 0
-              ? <Empty>{record && !record[end] ? "This host does not answer." : record?.[end]?.note || "No samples yet."}</Empty>
+              ? <Empty>{record && !record[end] ? sentence(record.note || "this host does not tell") : "No samples yet."}</Empty>
               : <div class="charts one">
                 <NicCharts end={end} samples={samples[end]} paths={of.ends[end]?.paths ?? []} axis={axis} />
                 <CoreChart samples={samples[end]} axis={axis} />

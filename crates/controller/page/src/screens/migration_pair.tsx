@@ -5,6 +5,7 @@ import { CoreChart, NicCharts, RateCharts, type Axis } from "../components/migra
 import { MigrationBar, MigrationFigures } from "../components/migration/head";
 import { Kinds } from "../components/migration/kinds";
 import { PhaseAxis } from "../components/migration/phase_axis";
+import { UntoldMigration } from "../components/migration/untold";
 import { ProblemBox } from "../components/problem";
 import { link } from "../router";
 import { summaryOf, type Summary } from "../migration/summary";
@@ -35,7 +36,8 @@ function Side({ of, followed, axis, id }: { of: Summary | undefined; followed: F
   const { record, samples } = followed;
   if (!of) {
     return <section class="stack" aria-label={`Migration ${id}`}>
-      {followed.problem ? <ProblemBox of={followed.problem} again={followed.again} /> : <Empty>Reading …</Empty>}
+      {followed.problem ? <ProblemBox of={followed.problem} again={followed.again} />
+        : record ? <UntoldMigration id={id} record={record} /> : <Empty>Reading …</Empty>}
     </section>;
   }
   return (

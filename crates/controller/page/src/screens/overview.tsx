@@ -60,18 +60,18 @@ function Totals() {
       </div>
       <div>
         <dt>CPU</dt>
-        <dd>{percent(load.cpu)} <small>of {count(load.cpus)} cores</small></dd>
-        <dd class="sub">{cores(load.cpuMillicores)} cores busy</dd>
+        <dd>{percent(load.cpu)} <small>of {count(load.cpus || undefined)} cores</small></dd>
+        <dd class="sub">{cores(load.cpus ? load.cpuMillicores : undefined)} cores busy</dd>
       </div>
       <div>
         <dt>Memory</dt>
-        <dd>{percent(load.ram)} <small>of {bytes(load.ramBytes)}</small></dd>
-        <dd class="sub">{bytes(load.ramFreeBytes)} free</dd>
+        <dd>{percent(load.ram)} <small>of {bytes(load.ramBytes || undefined)}</small></dd>
+        <dd class="sub">{bytes(load.ramBytes ? load.ramFreeBytes : undefined)} free</dd>
       </div>
       <div>
         <dt>Network</dt>
-        <dd>{bitsPerS(load.sendBitsPerS)} <small>sent</small></dd>
-        <dd class="sub">{bitsPerS(load.receiveBitsPerS)} received</dd>
+        <dd>{bitsPerS(load.cpus ? load.sendBitsPerS : undefined)} <small>sent</small></dd>
+        <dd class="sub">{bitsPerS(load.cpus ? load.receiveBitsPerS : undefined)} received</dd>
       </div>
       <div>
         <dt>Controller</dt>

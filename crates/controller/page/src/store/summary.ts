@@ -39,13 +39,13 @@ export function healthOf(host: Host): { tone: "good" | "warn" | "bad" | "plain";
     const order = { good: 0, plain: 1, warn: 2, bad: 3 };
     if (order[of] > order[tone]) tone = of;
   };
-  if (host.contact === "lost") add("its agent does not report", "bad");
+  if (host.contact === "lost" && !host.note) add("its agent does not report", "bad");
   if (host.contact === "off") add("it is off", "plain");
   if (host.contact === "asleep") add("it sleeps", "plain");
   if (host.contact === "joined") add("its agent has not reported yet", "warn");
   if (host.note) add(host.note, host.contact === "lost" ? "bad" : "warn");
   for (const nic of host.nics ?? []) {
-    if (!nic.has_link && nic.is_migration) add(`${nic.name} has no link`, "warn");
+    if (nic.has_link === false && nic.is_migration) add(`${nic.name} has no link`, "warn");
   }
   if (host.power?.trouble) add(host.power.trouble, "warn");
   if (host.watchdog?.why_not) add(`no watchdog: ${host.watchdog.why_not}`, "warn");
