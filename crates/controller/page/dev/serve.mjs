@@ -82,7 +82,9 @@ createServer(async (incoming, response) => {
     const file = files[path];
     if (file) {
       response.writeHead(200, {
-        "content-type": file[1], "content-security-policy": policy, "cache-control": "no-cache",
+        "content-type": file[1],
+        "content-security-policy": policy,
+        "cache-control": "no-cache",
       });
       createReadStream(join(import.meta.dirname, "../dist", file[0])).pipe(response);
     } else if (path.startsWith("/api/")) await api(incoming, response);

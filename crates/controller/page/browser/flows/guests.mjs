@@ -3,7 +3,11 @@ import assert from "node:assert/strict";
 import { Skipped } from "../lab.mjs";
 
 async function movable(lab, page) {
-  const guest = await lab.first(page, "/vms?limit=500", (of) => of.state === "running" && !of.migration && !of.operation);
+  const guest = await lab.first(
+    page,
+    "/vms?limit=500",
+    (of) => of.state === "running" && !of.migration && !of.operation,
+  );
   if (!guest) throw new Skipped("no guest runs");
   return guest.name;
 }
@@ -72,7 +76,10 @@ export const flows = {
       await dialog.getByRole("button", { name: "Migrate", exact: true }).click();
       await page.getByRole("heading", { level: 1, name: `Move ${name}` }).waitFor();
       const link = page.locator(".plan tbody a[href^='#/migrations/']");
-      await link.or(page.locator(".states").getByText(/done|failed/)).first().waitFor();
+      await link
+        .or(page.locator(".states").getByText(/done|failed/))
+        .first()
+        .waitFor();
       if ((await link.count()) === 0) throw new Skipped("it was over at once, and has no migration");
       await link.first().click();
       await page.getByRole("heading", { level: 1, name: /Migration/ }).waitFor();
@@ -85,7 +92,10 @@ export const flows = {
       }
       await lab.axe(page, "a migration under way");
       await lab.shot(page, "migration-live");
-      await page.locator(".how-far .left").getByText(/The guest (runs|stays|ended)/).waitFor({ timeout: 180_000 });
+      await page
+        .locator(".how-far .left")
+        .getByText(/The guest (runs|stays|ended)/)
+        .waitFor({ timeout: 180_000 });
       await page.waitForTimeout(1000);
       await lab.axe(page, "a migration's record");
       await lab.shot(page, "migration-over");

@@ -3,8 +3,11 @@ import assert from "node:assert/strict";
 import { Skipped } from "../lab.mjs";
 
 async function drainable(lab, page) {
-  const host = await lab.first(page, "/hosts?limit=500",
-    (of) => of.contact === "online" && of.mode === "active" && of.vms_running > 0);
+  const host = await lab.first(
+    page,
+    "/hosts?limit=500",
+    (of) => of.contact === "online" && of.mode === "active" && of.vms_running > 0,
+  );
   if (!host) throw new Skipped("no host is online and has guests");
   return host.name;
 }
@@ -57,10 +60,20 @@ export const flows = {
       try {
         await page.getByRole("button", { name: "Call off …" }).click({ timeout: 5000 });
         await page.getByRole("dialog").getByRole("button", { name: "Call it off" }).click();
-        await page.locator(".states").getByText(/called off|done|failed/).first().waitFor();
+        await page
+          .locator(".states")
+          .getByText(/called off|done|failed/)
+          .first()
+          .waitFor();
       } catch (error) {
         // A small drain may be done before.
-        if ((await page.locator(".states").getByText(/done|failed/).count()) === 0) throw error;
+        if (
+          (await page
+            .locator(".states")
+            .getByText(/done|failed/)
+            .count()) === 0
+        )
+          throw error;
       }
       await lab.shot(page, "drain-over");
       await lab.go(page, `#/hosts/${name}`);
@@ -107,7 +120,10 @@ export const flows = {
     async run(lab) {
       const page = await lab.open("#/optimize");
       await page.getByRole("button", { name: "Look", exact: true }).click();
-      await page.getByText(/Nothing would be moved|Make all moves/).first().waitFor();
+      await page
+        .getByText(/Nothing would be moved|Make all moves/)
+        .first()
+        .waitFor();
       await lab.axe(page, "a proposal");
       await lab.shot(page, "optimize-proposal");
     },

@@ -29,13 +29,21 @@ export function newest(of: Migration | undefined, sample: MigrationSample | unde
   if (!is_newer) return of;
   const is_whole = migration.vm !== "" && migration.vm !== undefined;
   const { stage, copy, paths, elapsed_ms, downtime_ms, outcome } = migration;
-  const smaller = { stage: stage ?? null, copy: copy ?? null, paths, elapsed_ms, downtime_ms: downtime_ms ?? null,
-    outcome: outcome ?? null };
+  const smaller = {
+    stage: stage ?? null,
+    copy: copy ?? null,
+    paths,
+    elapsed_ms,
+    downtime_ms: downtime_ms ?? null,
+    outcome: outcome ?? null,
+  };
   return is_whole ? { ...of, ...migration, events: of.events ?? [] } : { ...of, ...smaller };
 }
 
-export function summaryOf(record: MigrationRecord | undefined, samples: Record<End, MigrationSample[]>):
-  Summary | undefined {
+export function summaryOf(
+  record: MigrationRecord | undefined,
+  samples: Record<End, MigrationSample[]>,
+): Summary | undefined {
   const [last_source, last_target] = [samples.source.at(-1), samples.target.at(-1)];
   const source = newest(record?.source?.migration, last_source);
   const target = newest(record?.target?.migration, last_target);
@@ -45,9 +53,17 @@ export function summaryOf(record: MigrationRecord | undefined, samples: Record<E
   const outcome = source?.outcome ?? target?.outcome;
   const copy = source?.copy ?? target?.copy;
   return {
-    id: of.id, vm: of.vm, source: of.source, target: of.target, begun: of.begun, elapsedMs: of.elapsed_ms, outcome,
-    why: source?.why ?? target?.why, detail: source?.detail || target?.detail || "",
-    downtimeMs: source?.downtime_ms ?? target?.downtime_ms, far: howFar(last_source, copy, outcome),
+    id: of.id,
+    vm: of.vm,
+    source: of.source,
+    target: of.target,
+    begun: of.begun,
+    elapsedMs: of.elapsed_ms,
+    outcome,
+    why: source?.why ?? target?.why,
+    detail: source?.detail || target?.detail || "",
+    downtimeMs: source?.downtime_ms ?? target?.downtime_ms,
+    far: howFar(last_source, copy, outcome),
     ends: { source, target },
   };
 }

@@ -25,7 +25,8 @@ export function clusterLoad(hosts: Iterable<Host>): ClusterLoad {
     sum.receiveBitsPerS += load.net_receive_bytes_per_s * 8;
   }
   return {
-    ...sum, cpu: sum.cpus > 0 ? sum.cpuMillicores / (sum.cpus * 1000) : undefined,
+    ...sum,
+    cpu: sum.cpus > 0 ? sum.cpuMillicores / (sum.cpus * 1000) : undefined,
     ram: sum.ramBytes > 0 ? 1 - sum.ramFreeBytes / sum.ramBytes : undefined,
   };
 }
@@ -50,7 +51,8 @@ export function healthOf(host: Host): { tone: "good" | "warn" | "bad" | "plain";
   if (host.power?.trouble) add(host.power.trouble, "warn");
   if (host.watchdog?.why_not) add(`no watchdog: ${host.watchdog.why_not}`, "warn");
   const load = host.load;
-  if (load && load.ram_bytes > 0 && load.ram_available_bytes / load.ram_bytes < 0.05) add("memory is nearly used up", "warn");
+  if (load && load.ram_bytes > 0 && load.ram_available_bytes / load.ram_bytes < 0.05)
+    add("memory is nearly used up", "warn");
   if (host.contact === "online" && host.mode !== "active") {
     add(host.mode === "draining" ? "it is being emptied" : "it takes no guests", "plain");
   }

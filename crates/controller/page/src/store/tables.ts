@@ -25,8 +25,11 @@ export class Tables {
   readonly revision = { hosts: 0, vms: 0, operations: 0 };
 
   /** The number of the newest event of each thing: what a list says that was asked for before is older. */
-  private readonly told = { hosts: new Map<string, number>(), vms: new Map<string, number>(),
-    operations: new Map<string, number>() };
+  private readonly told = {
+    hosts: new Map<string, number>(),
+    vms: new Map<string, number>(),
+    operations: new Map<string, number>(),
+  };
   private events = 0;
 
   /** Names this moment, for `merge` of what is asked for now. */
@@ -47,8 +50,10 @@ export class Tables {
         this.note(operationChange(this.operations.get(event.operation.id), event.operation, event.at));
         this.set("operations", event.operation.id, event.operation);
         return this.forgetOperations();
-      case "gone": return this.gone(event);
-      case "reset": return;
+      case "gone":
+        return this.gone(event);
+      case "reset":
+        return;
     }
   }
 
@@ -104,7 +109,9 @@ export class Tables {
 
   private forgetOperations(): void {
     if (this.operations.size <= OPERATIONS_MAX) return;
-    const [oldest] = [...this.operations.values()].filter((of) => of.ended != null).sort((a, b) => a.created - b.created);
+    const [oldest] = [...this.operations.values()]
+      .filter((of) => of.ended != null)
+      .sort((a, b) => a.created - b.created);
     if (oldest) this.operations.delete(oldest.id);
   }
 }

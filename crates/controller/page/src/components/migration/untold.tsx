@@ -26,19 +26,33 @@ export function UntoldMigration({ id, record }: { id: string; record: MigrationR
         <p>{sentence(record.note || "neither host tells of this migration")} There are no rates and no events.</p>
       </div>
       <ProblemBox of={problem} />
-      {!of ? <Empty>{value ? "The controller does not know it any more." : "Reading …"}</Empty>
-        : <Panel title="What the controller knows"><Facts of={[
-          ["Guest", <GuestLink name={of.vm} />], ["From", <HostLink name={of.source} />],
-          ["To", <HostLink name={of.target} />], ["State", <MigrationState of={of} />],
-          ["Why", of.outcome === "moved" ? undefined : of.detail || whyWords(of.why) || undefined],
-          ["Begun", time(of.begun)], ["Took", of.outcome ? duration(migrationTook(of)) : undefined],
-          ["Downtime", duration(of.downtime_ms)],
-          ["This pass", far.share !== undefined && !of.outcome
-            ? <Meter label="Of this pass" value={far.share} of={1} tone="busy" /> : undefined],
-          ["Rate", of.copy && !of.outcome ? bitsPerS(of.copy.bits_per_s) : undefined],
-          ["Memory", of.copy ? bytes(of.copy.total_bytes) : undefined],
-          ["Operation", of.operation ? <a href={link("operations", of.operation)}>{of.operation}</a> : undefined],
-        ]} /></Panel>}
+      {!of ? (
+        <Empty>{value ? "The controller does not know it any more." : "Reading …"}</Empty>
+      ) : (
+        <Panel isPart title="What the controller knows">
+          <Facts
+            of={[
+              ["Guest", <GuestLink name={of.vm} />],
+              ["From", <HostLink name={of.source} />],
+              ["To", <HostLink name={of.target} />],
+              ["State", <MigrationState of={of} />],
+              ["Why", of.outcome === "moved" ? undefined : of.detail || whyWords(of.why) || undefined],
+              ["Begun", time(of.begun)],
+              ["Took", of.outcome ? duration(migrationTook(of)) : undefined],
+              ["Downtime", duration(of.downtime_ms)],
+              [
+                "This pass",
+                far.share !== undefined && !of.outcome ? (
+                  <Meter label="Of this pass" value={far.share} of={1} tone="busy" />
+                ) : undefined,
+              ],
+              ["Rate", of.copy && !of.outcome ? bitsPerS(of.copy.bits_per_s) : undefined],
+              ["Memory", of.copy ? bytes(of.copy.total_bytes) : undefined],
+              ["Operation", of.operation ? <a href={link("operations", of.operation)}>{of.operation}</a> : undefined],
+            ]}
+          />
+        </Panel>
+      )}
     </div>
   );
 }
