@@ -121,7 +121,7 @@ function options(now: { current: ChartOf }, box: HTMLElement, pointed: (index: n
   return {
     width: Math.max(100, Math.floor(box.clientWidth)),
     height: of.height ?? 130,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: {
       drag: { x: false, y: false },

@@ -135,7 +135,11 @@ function Row({ of, isPicked, pick }: { of: MigrationView; isPicked: boolean; pic
       <td class="number num">{duration(migrationTook(of))}</td>
       <td class="number num">{duration(of.downtime_ms)}</td>
       <td>
-        {of.operation ? <a href={link("operations", of.operation)}>operation</a> : <span class="dim">by hand</span>}
+        {of.operation ? (
+          <a href={link("operations", of.operation)}>operation</a>
+        ) : (
+          <span class="dim no-wrap">{of.outcome ? UNKNOWN : "by hand"}</span>
+        )}
       </td>
     </tr>
   );

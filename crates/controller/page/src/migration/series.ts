@@ -55,13 +55,10 @@ export function nicSeries(samples: readonly MigrationSample[]): NicSeries[] {
   });
 }
 
-/** The NICs that a migration uses come first: those of its paths, then by what they carry. */
+/** The NICs that a migration uses come first, each part by name: a chart keeps its place while rates change. */
 export function usedFirst(nics: readonly NicSeries[], paths: readonly string[]): NicSeries[] {
   const used = new Set(paths);
-  const most = (nic: NicSeries): number => Math.max(0, ...nic.send.map(Number), ...nic.receive.map(Number));
-  return [...nics].sort(
-    (a, b) => Number(used.has(b.name)) - Number(used.has(a.name)) || most(b) - most(a) || (a.name < b.name ? -1 : 1),
-  );
+  return [...nics].sort((a, b) => Number(used.has(b.name)) - Number(used.has(a.name)) || (a.name < b.name ? -1 : 1));
 }
 
 export interface CoreSeries {

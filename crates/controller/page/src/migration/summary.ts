@@ -1,5 +1,5 @@
 // Both ends of a migration as one. Pure.
-import type { Migration, MigrationRecord, MigrationSample } from "../types";
+import type { Migration, MigrationRecord, MigrationSample, PathView } from "../types";
 import { howFar, type HowFar } from "./progress";
 import type { End } from "./phases";
 
@@ -15,6 +15,8 @@ export interface Summary {
   detail: string;
   downtimeMs: number | null | undefined;
   far: HowFar;
+  /** The paths that carry it, or did. */
+  paths: Record<End, PathView[]>;
   /** Each end as it was last told, also while the record is older than the samples. */
   ends: Record<End, Migration | undefined>;
 }
@@ -65,5 +67,14 @@ export function summaryOf(
     downtimeMs: source?.downtime_ms ?? target?.downtime_ms,
     far: howFar(last_source, copy, outcome),
     ends: { source, target },
+    paths: { source: pathsOf(source, samples.source), target: pathsOf(target, samples.target) },
   };
+}
+
+/** Once it is over it has no paths any more: then those are told that it had last. */
+function pathsOf(of: Migration | undefined, samples: readonly MigrationSample[]): PathView[] {
+  const now = of?.paths ?? [];
+  return now.length > 0
+    ? now
+    : (samples.findLast((sample) => sample.migration.paths.length > 0)?.migration.paths ?? []);
 }

@@ -78,7 +78,7 @@ export function eventWords(of: LogEntry, end: End): EventWords {
           return { words: `Phase ${stageName(key)}: ${stageWords(key, end)}`, tone: "busy" };
         }
         case "reported":
-          return plain(`The other end says: ${event.report}${detail}`);
+          return plain(`The other end says: ${event.report.toLowerCase()}${detail}`);
         case "called-off":
           return { words: `Called off: ${whyWords(event.why)}${detail}`, tone: "bad" };
         case "in-doubt":

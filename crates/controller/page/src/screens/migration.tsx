@@ -110,7 +110,7 @@ function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
               </Empty>
             ) : (
               <div class="charts one">
-                <NicCharts end={end} samples={samples[end]} paths={of.ends[end]?.paths ?? []} axis={axis} />
+                <NicCharts end={end} samples={samples[end]} paths={of.paths[end]} axis={axis} />
                 <CoreChart samples={samples[end]} axis={axis} />
               </div>
             )}
@@ -136,7 +136,7 @@ function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
           <Events record={record} hosts={hosts} />
         </Panel>
         <Panel title="Paths">
-          <Paths of={of.ends.source?.paths ?? []} />
+          <Paths of={of.paths.source} isOver={of.outcome != null} />
         </Panel>
       </div>
     </>

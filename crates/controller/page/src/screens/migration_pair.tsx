@@ -92,7 +92,7 @@ function Side({ of, followed, axis, id }: { of: Summary | undefined; followed: F
         }
       >
         <div class="charts one">
-          <NicCharts end="source" samples={samples.source} paths={of.ends.source?.paths ?? []} axis={axis} />
+          <NicCharts end="source" samples={samples.source} paths={of.paths.source} axis={axis} />
           <CoreChart samples={samples.source} axis={axis} />
         </div>
       </Panel>

@@ -77,7 +77,7 @@ function NicChart({
   return (
     <Chart
       title={nic.name}
-      note={isUsed ? note : `${note}; carries none of it`}
+      note={isUsed ? note : `${note}; it has no part in this`}
       times={times}
       format={bitsPerS}
       isSince
@@ -154,6 +154,7 @@ export function RateCharts({ samples, axis }: { samples: readonly MigrationSampl
         format={bytes}
         base={1024}
         {...axis}
+        atRest="last"
         series={[{ name: "left", colour: 1, values: of.left, isFilled: true }]}
       />
     </>

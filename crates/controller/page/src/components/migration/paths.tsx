@@ -1,9 +1,9 @@
 // The paths between the two hosts, as the source sees them.
-import { bitsPerS, bytes } from "../../format";
+import { bitsPerS, bytes, UNKNOWN } from "../../format";
 import type { PathView } from "../../types";
 import { Empty, State } from "../basics";
 
-export function Paths({ of }: { of: readonly PathView[] }) {
+export function Paths({ of, isOver }: { of: readonly PathView[]; isOver: boolean }) {
   if (of.length === 0) return <Empty>No path is known.</Empty>;
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Paths">
@@ -28,10 +28,13 @@ export function Paths({ of }: { of: readonly PathView[] }) {
                 {path.nic}
               </th>
               <td class="mono">{path.remote}</td>
-              <td class="number num">{bitsPerS(path.bits_per_s)}</td>
+              <td class="number num">{isOver ? UNKNOWN : bitsPerS(path.bits_per_s)}</td>
               <td class="number num">{bytes(path.sent_bytes)}</td>
               <td>
-                {path.usable ? <State name="carries data" tone="good" /> : <State name="carries none" tone="plain" />}
+                <State
+                  name={path.usable ? (isOver ? "carried data" : "carries data") : "carries none"}
+                  tone={path.usable && !isOver ? "good" : "plain"}
+                />
                 <div class="dim">
                   {[path.note, path.connections, path.rdma_connections ? `${path.rdma_connections} by RDMA` : ""]
                     .filter(Boolean)
