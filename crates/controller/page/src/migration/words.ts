@@ -1,5 +1,5 @@
 // What happened in a migration, and how it ended, in words. Pure.
-import { bytes, duration, bitsPerS, bytesPerS } from "../format";
+import { bitsPerS, bytes, bytesPerS, duration, time } from "../format";
 import type { CopyProgress, LogEntry, Migration, RateLimit } from "../types";
 import type { Tone } from "../words";
 import { stageKey, stageName, stageWords, type End } from "./phases";
@@ -109,8 +109,8 @@ export function waitsFor(of: Migration): string[] {
   if (key === "queued") why.push("It waits for a place among the host's migrations.");
   if (key === "held") {
     const hold = of.hold;
-    const from = hold?.switches_from ? `, or by itself from ${new Date(hold.switches_from).toLocaleString()}` : "";
-    const end = hold?.called_off_at ? ` It is called off at ${new Date(hold.called_off_at).toLocaleString()}.` : "";
+    const from = hold?.switches_from ? `, or by itself from ${time(hold.switches_from)}` : "";
+    const end = hold?.called_off_at ? ` It is called off at ${time(hold.called_off_at)}.` : "";
     why.push(`It is held: it switches when somebody says so${from}.${end}`);
   } else if (of.hold && !of.outcome) why.push("It will be held before the switch.");
   const converges = of.copy?.converges;

@@ -17,6 +17,7 @@ import { summaryOf, type Summary } from "../migration/summary";
 import { useMigration, type Followed } from "../migration/use_migration";
 import { outcomeName, waitsFor } from "../migration/words";
 import { link } from "../router";
+import type { Tone } from "../words";
 
 export function MigrationPage({ id }: { id: string }) {
   const followed = useMigration(id);
@@ -56,7 +57,9 @@ export function MigrationPage({ id }: { id: string }) {
 
 export function MigrationStates({ of }: { of: Summary }) {
   const key = stageKey(of.ends.source?.stage) ?? stageKey(of.ends.target?.stage);
-  const [name, tone] = of.outcome ? outcomeName(of.outcome) : ([key ? stageName(key) : "under way", "busy"] as const);
+  const [name, tone]: readonly [string, Tone] = of.outcome
+    ? outcomeName(of.outcome)
+    : ([key ? stageName(key) : "under way", key === "held" ? "warn" : "busy"] as const);
   return (
     <>
       <State name={name} tone={tone} />

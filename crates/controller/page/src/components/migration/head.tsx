@@ -46,7 +46,8 @@ export function MigrationBar({ of, link }: { of: Summary; link: string }) {
 }
 
 function OutcomeWords({ of }: { of: Summary }) {
-  const why = of.outcome === "moved" ? "" : [whyWords(of.why), of.detail].filter(Boolean).join(": ");
+  const told = [...new Set([whyWords(of.why), of.detail])].filter(Boolean);
+  const why = of.outcome === "moved" ? "" : told.join(": ");
   return (
     <>
       {outcomeWords(of.outcome ?? "")} {why && sentence(why)}
@@ -58,7 +59,7 @@ function LeftWords({ of }: { of: Summary }) {
   const { leftMs, lowMs, highMs } = of.far;
   const key = stageKey(of.ends.source?.stage) ?? stageKey(of.ends.target?.stage);
   const words = sentence(stageWords(key));
-  if (leftMs === undefined) return <>{words} How long still is not known.</>;
+  if (leftMs === undefined) return <>{key === "held" ? words : `${words} How long still is not known.`}</>;
   const sure = lowMs !== undefined && highMs !== undefined ? <span class="dim"> ({range(lowMs, highMs)})</span> : null;
   const upto = of.far.of === "pass" && of.ends.source?.copy?.round === 1 ? " to the end of its first pass" : " left";
   return (

@@ -34,12 +34,12 @@ export function PhaseAxis({
             <>
               <div class="axis" aria-hidden="true">
                 {phases.map((phase) => (
-                  <Bar key={phase.key} of={phase} most={most} />
+                  <Bar key={`${phase.key} ${phase.from}`} of={phase} most={most} />
                 ))}
               </div>
               <ol>
                 {phases.map((phase) => (
-                  <Item key={phase.key} of={phase} />
+                  <Item key={`${phase.key} ${phase.from}`} of={phase} />
                 ))}
               </ol>
             </>
