@@ -80,7 +80,12 @@ export const flows = {
         .or(page.locator(".states").getByText(/done|failed/))
         .first()
         .waitFor();
-      if ((await link.count()) === 0) throw new Skipped("it was over at once, and has no migration");
+      if ((await link.count()) === 0) {
+        const id = new URL(page.url()).hash.split("/").at(-1);
+        const { value } = await lab.api(page, "GET", `/operations/${id}`);
+        const why = [value.message, ...value.moves.map((move) => move.detail)].filter(Boolean).join("; ");
+        throw new Skipped(`it is ${value.state} and has no migration: ${why}`);
+      }
       await link.first().click();
       await page.getByRole("heading", { level: 1, name: /Migration/ }).waitFor();
       await page.locator(".how-far, .untold").or(page.getByRole("alert")).first().waitFor();

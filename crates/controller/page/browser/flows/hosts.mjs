@@ -77,12 +77,12 @@ export const flows = {
       }
       await lab.shot(page, "drain-over");
       await lab.go(page, `#/hosts/${name}`);
-      // A drain that was called off lets the host take guests again by itself.
-      const resume = page.getByRole("button", { name: "Resume …" });
+      // A drain that was called off lets the host take guests again by itself, in a moment.
+      const mode = async () => (await lab.api(page, "GET", `/hosts/${name}`)).value.mode;
+      for (let tries = 0; tries < 20 && (await mode()) !== "active"; tries += 1) await page.waitForTimeout(500);
       const drain = page.getByRole("button", { name: "Drain …" });
-      await resume.or(drain).first().waitFor();
-      if ((await resume.count()) > 0) {
-        await resume.click();
+      if ((await mode()) !== "active") {
+        await page.getByRole("button", { name: "Resume …" }).click();
         await page.getByRole("dialog").getByRole("button", { name: "Resume" }).click();
         await page.getByRole("dialog").waitFor({ state: "detached" });
       }

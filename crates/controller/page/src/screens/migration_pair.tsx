@@ -37,18 +37,30 @@ export function MigrationPair({ first, second }: { first: string; second: string
         Two migrations
       </Title>
       <div class="columns even pair">
-        <Side of={of_a} followed={a} axis={axis(of_a)} id={first} />
-        <Side of={of_b} followed={b} axis={axis(of_b)} id={second} />
+        <Side which="First" of={of_a} followed={a} axis={axis(of_a)} id={first} />
+        <Side which="Second" of={of_b} followed={b} axis={axis(of_b)} id={second} />
       </div>
     </>
   );
 }
 
-function Side({ of, followed, axis, id }: { of: Summary | undefined; followed: Followed; axis: Axis; id: string }) {
+function Side({
+  which,
+  of,
+  followed,
+  axis,
+  id,
+}: {
+  which: "First" | "Second";
+  of: Summary | undefined;
+  followed: Followed;
+  axis: Axis;
+  id: string;
+}) {
   const { record, samples } = followed;
   if (!of) {
     return (
-      <section class="stack" aria-label={`Migration ${id}`}>
+      <section class="stack" aria-label={`${which} migration, ${id}`}>
         {followed.problem ? (
           <ProblemBox of={followed.problem} again={followed.again} />
         ) : record ? (
@@ -60,7 +72,7 @@ function Side({ of, followed, axis, id }: { of: Summary | undefined; followed: F
     );
   }
   return (
-    <section class="stack" aria-label={`Migration of ${of.vm}`}>
+    <section class="stack" aria-label={`${which} migration, of ${of.vm}`}>
       <div>
         <h2 class="pair-title">
           <GuestLink name={of.vm} />{" "}
