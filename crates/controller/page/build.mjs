@@ -16,6 +16,15 @@ const { values: options } = parseArgs({
 });
 const out = options.out;
 
+/** A copy that a browser has names whose work it holds, too. */
+function banner() {
+  const of = (name) => {
+    const text = readFileSync(join(here, "node_modules", name, "LICENSE"), "utf8");
+    return `${name}: ${/^Copyright.*$/m.exec(text)[0].trim()}, MIT`;
+  };
+  return `/*! Skein's page, Apache-2.0. It holds ${of("preact")}; ${of("uplot")}. Whole texts: LICENSES.txt */`;
+}
+
 const settings = {
   absWorkingDir: here,
   entryPoints: { page: "src/main.tsx" },
@@ -28,6 +37,7 @@ const settings = {
   charset: "utf8",
   legalComments: "none",
   outdir: out,
+  banner: { js: banner(), css: banner() },
 };
 
 function licences() {

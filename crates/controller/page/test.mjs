@@ -9,8 +9,15 @@ const here = import.meta.dirname;
 const out = mkdtempSync(join(tmpdir(), "skein-page-test-"));
 const files = readdirSync(join(here, "test")).filter((name) => name.endsWith(".test.ts"));
 await esbuild.build({
-  absWorkingDir: here, entryPoints: files.map((name) => join("test", name)), bundle: true, platform: "node",
-  format: "esm", outdir: out, outExtension: { ".js": ".mjs" }, sourcemap: "inline", logLevel: "warning",
+  absWorkingDir: here,
+  entryPoints: files.map((name) => join("test", name)),
+  bundle: true,
+  platform: "node",
+  format: "esm",
+  outdir: out,
+  outExtension: { ".js": ".mjs" },
+  sourcemap: "inline",
+  logLevel: "warning",
 });
 const ran = spawnSync(process.execPath, ["--test", "--enable-source-maps", out], { stdio: "inherit" });
 rmSync(out, { recursive: true, force: true });

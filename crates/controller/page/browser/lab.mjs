@@ -31,7 +31,10 @@ class Wire {
     if (this.isCut) return near.destroy();
     const port = this.target.port || (this.target.protocol === "https:" ? 443 : 80);
     const far = connect({ host: this.target.hostname.replace(/^\[|\]$/g, ""), port: Number(port) });
-    for (const [one, other] of [[near, far], [far, near]]) {
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ]) {
       this.sockets.add(one);
       one.on("error", () => other.destroy());
       one.on("close", () => {
@@ -68,7 +71,10 @@ export class Lab {
   /** Opens a page at an address, signed in unless the token is null. */
   async open(route = "#/", { token = this.token, width = 1280, height = 800, scheme = "dark", motion } = {}) {
     const context = await this.browser.newContext({
-      ignoreHTTPSErrors: true, viewport: { width, height }, colorScheme: scheme, locale: "en-GB",
+      ignoreHTTPSErrors: true,
+      viewport: { width, height },
+      colorScheme: scheme,
+      locale: "en-GB",
       ...(motion ? { reducedMotion: motion } : {}),
     });
     context.setDefaultTimeout(WITHIN_MS);
@@ -106,14 +112,18 @@ export class Lab {
 
   /** Asks the API as the page does, with its cookie. */
   async api(page, method, path, body) {
-    const answer = await page.evaluate(async ([method, path, body]) => {
-      const response = await fetch(`/api/v1${path}`, {
-        method, headers: { "x-skein-page": "1", ...(body ? { "content-type": "application/json" } : {}) },
-        ...(body ? { body: JSON.stringify(body) } : {}),
-      });
-      const text = await response.text();
-      return { status: response.status, value: text === "" ? undefined : JSON.parse(text) };
-    }, [method, path, body]);
+    const answer = await page.evaluate(
+      async ([method, path, body]) => {
+        const response = await fetch(`/api/v1${path}`, {
+          method,
+          headers: { "x-skein-page": "1", ...(body ? { "content-type": "application/json" } : {}) },
+          ...(body ? { body: JSON.stringify(body) } : {}),
+        });
+        const text = await response.text();
+        return { status: response.status, value: text === "" ? undefined : JSON.parse(text) };
+      },
+      [method, path, body],
+    );
     return answer;
   }
 
@@ -134,8 +144,14 @@ export class Lab {
   /** Finds what is not usable for all; there may be nothing. */
   async axe(page, what) {
     const { violations } = await new AxeBuilder({ page }).analyze();
-    const told = violations.map((found) => `${found.id} (${found.impact}): ${found.help}\n` +
-      found.nodes.slice(0, 3).map((node) => `    ${node.html.slice(0, 160)}\n    ${node.failureSummary}`).join("\n"));
+    const told = violations.map(
+      (found) =>
+        `${found.id} (${found.impact}): ${found.help}\n` +
+        found.nodes
+          .slice(0, 3)
+          .map((node) => `    ${node.html.slice(0, 160)}\n    ${node.failureSummary}`)
+          .join("\n"),
+    );
     assert.equal(violations.length, 0, `axe at ${what}:\n${told.join("\n")}`);
   }
 

@@ -4,8 +4,8 @@
 //     [--list] [flow ...]
 //
 // Without names all flows are run, one after the other. They move a guest, drain a host and call that off, add rules
-// and tokens and take them away again: the cluster is to be a lab's. Each says `ok`, `skipped: why` or `FAILED`, and the
-// exit code is 1 if one failed. Screenshots of all screens are in the directory of --out.
+// and tokens and take them away again: the cluster is to be a lab's. Each says `ok`, `skipped: why` or `FAILED`, and
+// the exit code is 1 if one failed. Screenshots of all screens are in the directory of --out.
 import { mkdirSync, readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";

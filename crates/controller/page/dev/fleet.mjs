@@ -35,9 +35,23 @@ async function freePort() {
 const dir = mkdtempSync(join(tmpdir(), "skein-page-"));
 const port = await freePort();
 const init = spawnSync(options.controller, [
-  "init", "--name", "fleet", "--controller", "ctl", "--address", "127.0.0.1", "--listen", `127.0.0.1:${port}`,
-  "--store", `sqlite:${dir}/store/c.db`, "--ca", `${dir}/ca`, "--identity", `${dir}/identity`,
-  "--config", `${dir}/controller.toml`,
+  "init",
+  "--name",
+  "fleet",
+  "--controller",
+  "ctl",
+  "--address",
+  "127.0.0.1",
+  "--listen",
+  `127.0.0.1:${port}`,
+  "--store",
+  `sqlite:${dir}/store/c.db`,
+  "--ca",
+  `${dir}/ca`,
+  "--identity",
+  `${dir}/identity`,
+  "--config",
+  `${dir}/controller.toml`,
 ]);
 if (init.status !== 0) {
   console.error(String(init.stderr));
@@ -48,8 +62,13 @@ const controller = spawn(options.controller, ["run", "--config", `${dir}/control
 });
 const agents = spawn(options.fleet, ["agents"], { stdio: ["pipe", "pipe", "inherit"] });
 const begin = {
-  ca: `${dir}/ca`, controller: `127.0.0.1:${port}`, seed: 1, first: 1, end: Number(options.hosts) + 1,
-  guests_per_host: Number(options.guests), planetlab: null,
+  ca: `${dir}/ca`,
+  controller: `127.0.0.1:${port}`,
+  seed: 1,
+  first: 1,
+  end: Number(options.hosts) + 1,
+  guests_per_host: Number(options.guests),
+  planetlab: null,
 };
 setTimeout(() => agents.stdin.write(JSON.stringify({ Begin: begin }) + "\n"), 1500);
 createInterface({ input: agents.stdout }).on("line", (line) => {

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { whoAmI } from "./api/session";
 import { problemOf, type Problem } from "./api/problem";
+import { Boundary } from "./components/boundary";
 import { Frame } from "./components/frame";
 import { KeyHelp } from "./components/key_help";
 import { Notices } from "./components/notices";
@@ -19,24 +20,35 @@ export function App() {
   const [problem, setProblem] = useState<Problem>();
   const [tries, setTries] = useState(0);
   useEffect(() => {
-    whoAmI().then((found) => {
-      store.session = found;
-      setProblem(undefined);
-      store.changed();
-    }, (error: unknown) => {
-      const of = problemOf(error);
-      if (of.status === 401) store.session = null;
-      else setProblem(of);
-      store.changed();
-    });
+    whoAmI().then(
+      (found) => {
+        store.session = found;
+        setProblem(undefined);
+        store.changed();
+      },
+      (error: unknown) => {
+        const of = problemOf(error);
+        if (of.status === 401) store.session = null;
+        else setProblem(of);
+        store.changed();
+      },
+    );
   }, [tries]);
   useEffect(() => {
     if (session) begin();
   }, [session?.name, session?.role]);
   if (session === undefined) {
-    return <main class="alone">{problem
-      ? <ProblemBox of={problem} again={() => setTries(tries + 1)} />
-      : <p class="dim" role="status">Asking the controller …</p>}</main>;
+    return (
+      <main class="alone">
+        {problem ? (
+          <ProblemBox of={problem} again={() => setTries(tries + 1)} />
+        ) : (
+          <p class="dim" role="status">
+            Asking the controller …
+          </p>
+        )}
+      </main>
+    );
   }
   return session === null ? <SignIn /> : <Inside />;
 }
@@ -58,7 +70,9 @@ function Inside() {
   return (
     <>
       <Frame route={route} help={() => setHelp(true)}>
-        <main id="main" tabIndex={-1} key={key}>{screen}</main>
+        <main id="main" tabIndex={-1} key={key}>
+          <Boundary>{screen}</Boundary>
+        </main>
       </Frame>
       <Notices />
       {isHelp && <KeyHelp close={() => setHelp(false)} />}

@@ -8,13 +8,15 @@ export interface Session {
   expires?: number | null;
 }
 
+/** A NIC of a host. Only NICs that have a link are told, unless `has_link` says otherwise. */
 export interface NicLoad {
   name: string;
   speed_bits_per_s?: number | null;
-  receive_bytes_per_s: number;
-  send_bytes_per_s: number;
-  has_link: boolean;
-  is_migration: boolean;
+  receive_bits_per_s: number;
+  send_bits_per_s: number;
+  has_link?: boolean;
+  /** Whether migrations may use it; where that is not told it is not shown. */
+  is_migration?: boolean;
 }
 
 export interface MigrationView {
@@ -24,8 +26,9 @@ export interface MigrationView {
   target: string;
   /** RFC 3339. */
   begun: string;
-  ended?: number | null;
-  stage?: string | null;
+  /** The milliseconds from then until its outcome, or until it was last told of. */
+  elapsed_ms: number;
+  stage?: Stage | null;
   outcome?: string | null;
   why?: string | null;
   detail: string;
@@ -95,12 +98,7 @@ export interface Migration {
   events?: LoggedEvent[];
 }
 
-export interface NicSample {
-  name: string;
-  speed_bits_per_s?: number | null;
-  send_bits_per_s: number;
-  receive_bits_per_s: number;
-}
+export type NicSample = Pick<NicLoad, "name" | "speed_bits_per_s" | "send_bits_per_s" | "receive_bits_per_s">;
 
 export interface Forecast {
   done_permille: number;
@@ -122,12 +120,13 @@ export interface MigrationSample {
 export interface MigrationEnd {
   migration: Migration;
   samples: MigrationSample[];
-  note?: string | null;
 }
 
 export interface MigrationRecord {
   source?: MigrationEnd | null;
   target?: MigrationEnd | null;
+  /** Why an end did not tell. Empty: both did. */
+  note?: string;
 }
 
 export interface History {

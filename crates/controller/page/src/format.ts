@@ -53,7 +53,9 @@ export function bitsPerS(value: Maybe): string {
 /** A link's speed: 10 Gbit/s, 2.5 Gbit/s. */
 export function speed(value: Maybe): string {
   if (!isKnown(value)) return UNKNOWN;
-  return bitsPerS(value).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ");
+  return bitsPerS(value)
+    .replace(/(\.\d*?)0+ /, "$1 ")
+    .replace(". ", " ");
 }
 
 export function percent(share: Maybe): string {

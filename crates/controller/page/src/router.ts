@@ -9,7 +9,10 @@ export interface Route {
 
 export function parseRoute(hash: string): Route {
   const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter((part) => part !== "").map(decode);
+  const parts = path
+    .split("/")
+    .filter((part) => part !== "")
+    .map(decode);
   return { path: parts, query: new URLSearchParams(query) };
 }
 

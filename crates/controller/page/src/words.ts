@@ -59,19 +59,32 @@ export function runStateWords(state: VmRunState): string {
 
 export function operationTitle(kind: OperationKind): string {
   switch (kind.kind) {
-    case "migrate": return `Move ${kind.vm}${kind.to ? ` to ${kind.to}` : ""}`;
-    case "drain": return `${kind.evacuate ? "Evacuate" : "Drain"} ${kind.host}`;
-    case "optimize": return kind.automatic ? "Optimise, by itself" : "Optimise";
-    case "failover": return `Start the guests of ${kind.host} elsewhere`;
-    case "start": return `Start ${kind.vm}${kind.on ? ` on ${kind.on}` : ""}`;
-    case "stop": return `Stop ${kind.vm}`;
-    case "delete": return `Delete ${kind.vm}`;
-    case "autostart": return `Start guests again on ${kind.host}`;
-    case "fence": return `Switch ${kind.host} off`;
-    case "sleep": return `Put ${kind.host} to sleep`;
-    case "wake": return `Wake ${kind.host}`;
-    case "update": return "Update hosts";
-    case "resume": return `Bring the guests of ${kind.host} home`;
+    case "migrate":
+      return `Move ${kind.vm}${kind.to ? ` to ${kind.to}` : ""}`;
+    case "drain":
+      return `${kind.evacuate ? "Evacuate" : "Drain"} ${kind.host}`;
+    case "optimize":
+      return kind.automatic ? "Optimise, by itself" : "Optimise";
+    case "failover":
+      return `Start the guests of ${kind.host} elsewhere`;
+    case "start":
+      return `Start ${kind.vm}${kind.on ? ` on ${kind.on}` : ""}`;
+    case "stop":
+      return `Stop ${kind.vm}`;
+    case "delete":
+      return `Delete ${kind.vm}`;
+    case "autostart":
+      return `Start guests again on ${kind.host}`;
+    case "fence":
+      return `Switch ${kind.host} off`;
+    case "sleep":
+      return `Put ${kind.host} to sleep`;
+    case "wake":
+      return `Wake ${kind.host}`;
+    case "update":
+      return "Update hosts";
+    case "resume":
+      return `Bring the guests of ${kind.host} home`;
   }
 }
 

@@ -1,7 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { about, ago, bitsPerS, bytes, bytesPerS, duration, percent, range, readRate, several, speed, UNKNOWN, wholeBytes }
-  from "../src/format";
+import {
+  about,
+  ago,
+  bitsPerS,
+  bytes,
+  bytesPerS,
+  duration,
+  percent,
+  range,
+  readRate,
+  several,
+  speed,
+  UNKNOWN,
+  wholeBytes,
+} from "../src/format";
 
 test("what is not known is no number", () => {
   for (const of of [bytes, bitsPerS, bytesPerS, duration, percent, about, speed]) {

@@ -33,8 +33,10 @@ test("each word of a search has to be somewhere", () => {
 });
 
 test("properties and names are read as they are written", () => {
-  assert.deepEqual(readProperties("disk=ssd, rack = r1\n\na=b=c"),
-    { properties: { disk: "ssd", rack: "r1", a: "b=c" }, wrong: undefined });
+  assert.deepEqual(readProperties("disk=ssd, rack = r1\n\na=b=c"), {
+    properties: { disk: "ssd", rack: "r1", a: "b=c" },
+    wrong: undefined,
+  });
   assert.match(readProperties("disk").wrong ?? "", /“disk”/);
   assert.equal(writeProperties({ a: "1", b: "2" }), "a=1\nb=2");
   assert.deepEqual(readNames("a, b  c,a"), ["a", "b", "c"]);
@@ -42,10 +44,14 @@ test("properties and names are read as they are written", () => {
 
 test("rules are told in a line, and a slip in one is told", () => {
   assert.equal(ruleWords({ apart: { of: { tag: "web" }, force: "hard" } }), "tag web; hard");
-  assert.equal(ruleWords({ owners: { of: { guests: ["a", "b"] }, within: { group: "gold" } } }),
-    "a, b; within group gold");
-  assert.equal(ruleWords({ among: { of: { tenant: "t" }, within: [{ group: "g" }, { hosts: ["h"] }] } }),
-    "tenant t; within group g or h");
+  assert.equal(
+    ruleWords({ owners: { of: { guests: ["a", "b"] }, within: { group: "gold" } } }),
+    "a, b; within group gold",
+  );
+  assert.equal(
+    ruleWords({ among: { of: { tenant: "t" }, within: [{ group: "g" }, { hosts: ["h"] }] } }),
+    "tenant t; within group g or h",
+  );
   for (const kind of RULE_KINDS) assert.equal(readRule(JSON.stringify(templateOf(kind))).wrong, undefined);
   assert.match(readRule("{").wrong ?? "", /no JSON/);
   assert.match(readRule("{}").wrong ?? "", /only key/);
@@ -53,26 +59,51 @@ test("rules are told in a line, and a slip in one is told", () => {
 });
 
 test("what a move costs and saves is read, and another sentence is kept", () => {
-  assert.deepEqual(readReason("less is broken than on h1; costs 0.3 s of traffic, saves 0 s of an overloaded host"),
-    { why: "less is broken than on h1", costs: "0.3 s of traffic", saves: "0 s of an overloaded host" });
+  assert.deepEqual(readReason("less is broken than on h1; costs 0.3 s of traffic, saves 0 s of an overloaded host"), {
+    why: "less is broken than on h1",
+    costs: "0.3 s of traffic",
+    saves: "0 s of an overloaded host",
+  });
   assert.deepEqual(readReason("h1 is drained").why, "h1 is drained");
   assert.equal(readReason("h1 is drained").costs, undefined);
 });
 
 test("the same reason of several hosts is one column", () => {
-  assert.equal(kindOfReason("'h1' is full; rule 'x' needs 8 GiB of 3.5 GiB", "h1"), "it is full; rule '…' needs … of …");
-  const { kinds, rows } = matrixOf({ vm: "v", on: "b", remedies: [], hosts: [
-    { host: "a", accepts: false, objections: ["needs 8 GiB, 2 GiB are free"] },
-    { host: "b", accepts: true, objections: [] },
-    { host: "c", accepts: false, objections: ["needs 8 GiB, 1 GiB are free", "rule 'x' keeps it away"] }] });
+  assert.equal(
+    kindOfReason("'h1' is full; rule 'x' needs 8 GiB of 3.5 GiB", "h1"),
+    "it is full; rule '…' needs … of …",
+  );
+  const { kinds, rows } = matrixOf({
+    vm: "v",
+    on: "b",
+    remedies: [],
+    hosts: [
+      { host: "a", accepts: false, objections: ["needs 8 GiB, 2 GiB are free"] },
+      { host: "b", accepts: true, objections: [] },
+      { host: "c", accepts: false, objections: ["needs 8 GiB, 1 GiB are free", "rule 'x' keeps it away"] },
+    ],
+  });
   assert.deepEqual(kinds, ["needs …, … are free", "rule '…' keeps it away"]);
-  assert.deepEqual(rows.map((row) => row.host.host), ["b", "a", "c"]);
+  assert.deepEqual(
+    rows.map((row) => row.host.host),
+    ["b", "a", "c"],
+  );
   assert.deepEqual(rows[2]?.reasons[1], ["rule 'x' keeps it away"]);
 });
 
 const host = (more: Partial<Host>): Host => ({
-  name: "a", contact: "online", contact_since: 0, mode: "active", settings: {}, addresses: [], vms_running: 0,
-  incoming: 0, outgoing: 0, note: "", version: 1, ...more,
+  name: "a",
+  contact: "online",
+  contact_since: 0,
+  mode: "active",
+  settings: {},
+  addresses: [],
+  vms_running: 0,
+  incoming: 0,
+  outgoing: 0,
+  note: "",
+  version: 1,
+  ...more,
 });
 
 test("health is the worst of its reasons", () => {
@@ -84,8 +115,13 @@ test("health is the worst of its reasons", () => {
 
 test("hosts that do not report are in no sum", () => {
   const load = {
-    cpu_millicores: 1000, ram_bytes: 100, ram_available_bytes: 25, disk_read_bytes_per_s: 0, disk_write_bytes_per_s: 0,
-    net_receive_bytes_per_s: 1, net_send_bytes_per_s: 2,
+    cpu_millicores: 1000,
+    ram_bytes: 100,
+    ram_available_bytes: 25,
+    disk_read_bytes_per_s: 0,
+    disk_write_bytes_per_s: 0,
+    net_receive_bytes_per_s: 1,
+    net_send_bytes_per_s: 2,
   };
   const sum = clusterLoad([host({ load, cpus: 4 }), host({ cpus: 99 })]);
   assert.deepEqual([sum.cpu, sum.ram, sum.sendBitsPerS], [0.25, 0.75, 16]);

@@ -4,11 +4,30 @@ import { Tables } from "../src/store/tables";
 import type { Host, Operation, Vm } from "../src/types";
 
 const host = (name: string, more: Partial<Host> = {}): Host => ({
-  name, contact: "online", contact_since: 0, mode: "active", settings: {}, addresses: [], vms_running: 0, incoming: 0,
-  outgoing: 0, note: "", version: 1, ...more,
+  name,
+  contact: "online",
+  contact_since: 0,
+  mode: "active",
+  settings: {},
+  addresses: [],
+  vms_running: 0,
+  incoming: 0,
+  outgoing: 0,
+  note: "",
+  version: 1,
+  ...more,
 });
 const vm = (name: string, more: Partial<Vm> = {}): Vm => ({
-  name, state: "running", host: "a", since: 0, ram_bytes: 1, cpus: 1, settings: {}, adopted: false, note: "", version: 1,
+  name,
+  state: "running",
+  host: "a",
+  since: 0,
+  ram_bytes: 1,
+  cpus: 1,
+  settings: {},
+  adopted: false,
+  note: "",
+  version: 1,
   ...more,
 });
 
@@ -52,24 +71,45 @@ test("changes are told in words, the newest first; what is the same is none", ()
   tables.take({ at: 3, event: "vm", vm: vm("v", { host: "b" }) });
   tables.take({ at: 4, event: "vm", vm: vm("v", { host: "b", state: "in-doubt" }) });
   const operation: Operation = {
-    id: "1", kind: { kind: "drain", host: "a", evacuate: false }, state: "running", by: "anna", created: 1,
-    cancelled: false, message: "", moves: [], progress: {}, version: 1,
+    id: "1",
+    kind: { kind: "drain", host: "a", evacuate: false },
+    state: "running",
+    by: "anna",
+    created: 1,
+    cancelled: false,
+    message: "",
+    moves: [],
+    progress: {},
+    version: 1,
   };
   tables.take({ at: 5, event: "operation", operation });
   tables.take({ at: 6, event: "operation", operation: { ...operation, version: 2 } });
   tables.take({ at: 7, event: "gone", kind: "host", name: "a" });
   const told = tables.changes.map((change) => `${change.name} ${change.words} ${change.tone}`);
   assert.deepEqual(told, [
-    "a is gone plain", "1 Drain a: running plain", "v is in doubt: no host alone can decide where it runs bad",
-    "v moved, a → b plain", "a is lost: its agent does not report bad"]);
+    "a is gone plain",
+    "1 Drain a: running plain",
+    "v is in doubt: no host alone can decide where it runs bad",
+    "v moved, a → b plain",
+    "a is lost: its agent does not report bad",
+  ]);
 });
 
 test("changes and operations are bounded", () => {
   const tables = new Tables();
   for (let n = 0; n < 700; n += 1) {
     const operation: Operation = {
-      id: String(n).padStart(5, "0"), kind: { kind: "delete", vm: "v" }, state: "done", by: "anna", created: n, ended: n,
-      cancelled: false, message: "", moves: [], progress: {}, version: 1,
+      id: String(n).padStart(5, "0"),
+      kind: { kind: "delete", vm: "v" },
+      state: "done",
+      by: "anna",
+      created: n,
+      ended: n,
+      cancelled: false,
+      message: "",
+      moves: [],
+      progress: {},
+      version: 1,
     };
     tables.take({ at: n, event: "operation", operation });
   }

@@ -7,5 +7,12 @@ import * as looks from "./looks.mjs";
 import * as rules from "./rules.mjs";
 import * as session from "./session.mjs";
 
-export const flows = { ...session.flows, ...hosts.flows, ...guests.flows, ...rules.flows, ...access.flows, ...link.flows,
-  ...looks.flows };
+export const flows = {
+  ...session.flows,
+  ...hosts.flows,
+  ...guests.flows,
+  ...rules.flows,
+  ...access.flows,
+  ...link.flows,
+  ...looks.flows,
+};

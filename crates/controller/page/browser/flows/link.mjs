@@ -27,7 +27,10 @@ export const flows = {
       lab.wire.mend();
       await page.getByRole("button", { name: "Try now" }).click();
       await page.getByText("No connection to the controller").waitFor({ state: "detached" });
-      assert.ok(ids.some((id) => id !== undefined && /^\d+\.\d+$/.test(id)), `no Last-Event-ID was sent: ${ids}`);
+      assert.ok(
+        ids.some((id) => id !== undefined && /^\d+\.\d+$/.test(id)),
+        `no Last-Event-ID was sent: ${ids}`,
+      );
       await lab.go(page, `#/hosts/${host.name}`);
       await page.locator(".states").getByText("page-test-2").waitFor();
       await lab.outside("PUT", `/hosts/${host.name}/settings`, before);
@@ -44,7 +47,10 @@ export const flows = {
       await page.getByText("The controller does not answer.").waitFor();
       lab.wire.mend();
       await page.getByRole("button", { name: "Look", exact: true }).click();
-      await page.getByText(/Nothing would be moved|Make all moves/).first().waitFor();
+      await page
+        .getByText(/Nothing would be moved|Make all moves/)
+        .first()
+        .waitFor();
     },
   },
 };

@@ -8,11 +8,25 @@ async function screens(lab, page) {
   const operation = await lab.first(page, "/operations?limit=1");
   const migration = await lab.first(page, "/migrations?limit=1");
   return [
-    ["overview", "#/"], ["hosts", "#/hosts"], ["guests", "#/guests"], ["migrations", "#/migrations"],
-    ["operations", "#/operations"], ["optimize", "#/optimize"], ["update", "#/update"], ["rules", "#/rules"],
-    ["settings", "#/settings"], ["access", "#/access"], ["audit", "#/audit"], ["nothing-here", "#/nowhere"],
+    ["overview", "#/"],
+    ["hosts", "#/hosts"],
+    ["guests", "#/guests"],
+    ["migrations", "#/migrations"],
+    ["operations", "#/operations"],
+    ["optimize", "#/optimize"],
+    ["update", "#/update"],
+    ["rules", "#/rules"],
+    ["settings", "#/settings"],
+    ["access", "#/access"],
+    ["audit", "#/audit"],
+    ["nothing-here", "#/nowhere"],
     ...(host ? [["host", `#/hosts/${host.name}`]] : []),
-    ...(guest ? [["guest", `#/guests/${guest.name}`], ["explain-guest", `#/guests/${guest.name}/explain`]] : []),
+    ...(guest
+      ? [
+          ["guest", `#/guests/${guest.name}`],
+          ["explain-guest", `#/guests/${guest.name}/explain`],
+        ]
+      : []),
     ...(operation ? [["operation", `#/operations/${operation.id}`]] : []),
     ...(migration ? [["migration", `#/migrations/${migration.id}`]] : []),
   ];
@@ -77,8 +91,14 @@ export const flows = {
       await lab.shot(page, "keys");
       await page.keyboard.press("Escape");
       await page.getByRole("dialog").waitFor({ state: "detached" });
-      for (const [key, title] of [["h", "Hosts"], ["m", "Migrations"], ["p", "Operations"], ["r", "Rules"],
-        ["s", "Settings"], ["v", "Guests"]]) {
+      for (const [key, title] of [
+        ["h", "Hosts"],
+        ["m", "Migrations"],
+        ["p", "Operations"],
+        ["r", "Rules"],
+        ["s", "Settings"],
+        ["v", "Guests"],
+      ]) {
         await page.keyboard.press("g");
         await page.keyboard.press(key);
         await page.getByRole("heading", { level: 1, name: title }).waitFor();

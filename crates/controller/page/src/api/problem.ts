@@ -24,7 +24,7 @@ export const noAnswer = (): Problem =>
   new Problem(0, "the controller does not answer", "see that it runs and that this machine reaches it");
 
 export async function refusal(response: Response): Promise<Problem> {
-  const said = await response.json().catch(() => undefined) as Partial<ProblemDetails> | undefined;
+  const said = (await response.json().catch(() => undefined)) as Partial<ProblemDetails> | undefined;
   const words = said?.detail ?? `the controller answers ${response.status} ${response.statusText}`.trim();
   return new Problem(response.status, words, said?.cure ?? "");
 }

@@ -50,7 +50,11 @@ export async function ask<T>(method: string, path: string, asked: Asked = {}): P
   let response: Response;
   try {
     response = await fetch(`/api/v1${path}`, {
-      method, headers, redirect: "manual", credentials: "same-origin", cache: "no-store",
+      method,
+      headers,
+      redirect: "manual",
+      credentials: "same-origin",
+      cache: "no-store",
       signal: deadline(asked.signal),
       ...(asked.body === undefined ? {} : { body: JSON.stringify(asked.body) }),
     });

@@ -88,7 +88,10 @@ export class Stream {
       const headers: Record<string, string> = { accept: "text/event-stream" };
       if (this.lastId !== undefined) headers["last-event-id"] = this.lastId;
       const response = await fetch(`/api/v1${this.use.path}`, {
-        headers, signal, cache: "no-store", credentials: "same-origin",
+        headers,
+        signal,
+        cache: "no-store",
+        credentials: "same-origin",
       });
       if (!response.ok || !response.body) throw await refusal(response);
       this.failures = 0;

@@ -11,24 +11,53 @@ export function classes(...names: (string | false | undefined)[]): string {
 
 /** A word for a state, with a sign of its own, so that it is read without colour. */
 export function State({ name, tone, title }: { name: string; tone: Tone; title?: string | undefined }) {
-  return <span class={`state ${tone}`} title={title}><i aria-hidden="true" />{name}</span>;
+  return (
+    <span class={`state ${tone}`} title={title}>
+      <i aria-hidden="true" />
+      {name}
+    </span>
+  );
 }
 
 export function Tag({ children, title }: { children: ComponentChildren; title?: string }) {
-  return <span class="tag" title={title}>{children}</span>;
+  return (
+    <span class="tag" title={title}>
+      {children}
+    </span>
+  );
 }
 
 export function HostLink({ name }: { name: string | null | undefined }) {
-  return name ? <a href={link("hosts", name)} class="name">{name}</a> : <span class="dim">{UNKNOWN}</span>;
+  return name ? (
+    <a href={link("hosts", name)} class="name">
+      {name}
+    </a>
+  ) : (
+    <span class="dim">{UNKNOWN}</span>
+  );
 }
 
 export function GuestLink({ name }: { name: string }) {
-  return <a href={link("guests", name)} class="name">{name}</a>;
+  return (
+    <a href={link("guests", name)} class="name">
+      {name}
+    </a>
+  );
 }
 
 /** A part of a whole as a bar with its figures. Without a whole there is no bar. */
-export function Meter({ label, value, of, text, tone }: {
-  label: string; value: number | null | undefined; of: number | null | undefined; text?: string; tone?: Tone;
+export function Meter({
+  label,
+  value,
+  of,
+  text,
+  tone,
+}: {
+  label: string;
+  value: number | null | undefined;
+  of: number | null | undefined;
+  text?: string;
+  tone?: Tone;
 }) {
   const share = value != null && of ? Math.max(0, Math.min(1, value / of)) : undefined;
   const words = text ?? (share === undefined ? UNKNOWN : `${digits(share * 100)} %`);
@@ -48,8 +77,17 @@ export function RamMeter({ used, all }: { used: number | undefined; all: number 
   return <Meter label="Memory in use" value={used} of={all} text={text} />;
 }
 
-export function Panel({ title, note, actions, children, isPart }: {
-  title: string; note?: ComponentChildren; actions?: ComponentChildren; children: ComponentChildren;
+export function Panel({
+  title,
+  note,
+  actions,
+  children,
+  isPart,
+}: {
+  title: string;
+  note?: ComponentChildren;
+  actions?: ComponentChildren;
+  children: ComponentChildren;
   /** It is a part of a section that is a landmark itself: there may be others of its title. */
   isPart?: boolean;
 }) {
@@ -71,7 +109,12 @@ export function Facts({ of }: { of: [string, ComponentChildren][] }) {
   const shown = of.filter(([, value]) => value !== undefined && value !== null && value !== false);
   return (
     <dl class="facts">
-      {shown.map(([name, value]) => <div key={name}><dt>{name}</dt><dd>{value}</dd></div>)}
+      {shown.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
     </dl>
   );
 }
@@ -80,17 +123,35 @@ export function Empty({ children }: { children: ComponentChildren }) {
   return <p class="empty">{children}</p>;
 }
 
-export function Title({ children, kind, state, actions, crumbs }: {
-  children: ComponentChildren; kind?: string; state?: ComponentChildren; actions?: ComponentChildren;
+export function Title({
+  children,
+  kind,
+  state,
+  actions,
+  crumbs,
+}: {
+  children: ComponentChildren;
+  kind?: string;
+  state?: ComponentChildren;
+  actions?: ComponentChildren;
   crumbs?: [string, string][];
 }) {
   return (
     <div class="title">
       <div>
-        {crumbs && <nav class="crumbs" aria-label="Where this is">
-          {crumbs.map(([name, href]) => <a key={href} href={href}>{name}</a>)}
-        </nav>}
-        <h1>{kind && <span class="kind">{kind} </span>}{children}</h1>
+        {crumbs && (
+          <nav class="crumbs" aria-label="Where this is">
+            {crumbs.map(([name, href]) => (
+              <a key={href} href={href}>
+                {name}
+              </a>
+            ))}
+          </nav>
+        )}
+        <h1>
+          {kind && <span class="kind">{kind} </span>}
+          {children}
+        </h1>
         {state && <div class="states">{state}</div>}
       </div>
       {actions && <div class="actions">{actions}</div>}
@@ -99,7 +160,9 @@ export function Title({ children, kind, state, actions, crumbs }: {
 }
 
 type ButtonProps = Omit<JSX.IntrinsicElements["button"], "ref" | "class"> & {
-  look?: "main" | "danger" | "quiet"; small?: boolean; class?: string;
+  look?: "main" | "danger" | "quiet";
+  small?: boolean;
+  class?: string;
 };
 
 export function Button({ look, small, class: more, ...rest }: ButtonProps) {

@@ -84,7 +84,8 @@ export function Chart(of: ChartOf) {
               <svg width="18" height="8" aria-hidden="true">
                 <line x1="0" y1="4" x2="18" y2="4" stroke-dasharray={DASHES[series.colour]?.join(" ") ?? ""} />
               </svg>
-              {series.name}{is_most ? " at most" : ""} <b class="num">{value(series)}</b>
+              {series.name}
+              {is_most ? " at most" : ""} <b class="num">{value(series)}</b>
             </span>
           ))}
           {index !== null && last >= 0 && <span class="dim num">{moment(of, of.times[at])}</span>}
@@ -120,10 +121,12 @@ function options(now: { current: ChartOf }, box: HTMLElement, pointed: (index: n
   return {
     width: Math.max(100, Math.floor(box.clientWidth)),
     height: of.height ?? 130,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0],
     legend: { show: false },
     cursor: {
-      drag: { x: false, y: false }, points: { size: 6 }, y: false,
+      drag: { x: false, y: false },
+      points: { size: 6 },
+      y: false,
       ...(of.together ? { sync: { key: of.together } } : {}),
     },
     hooks: { setCursor: [(plot) => pointed(plot.cursor.idx ?? null)] },
@@ -140,22 +143,34 @@ function options(now: { current: ChartOf }, box: HTMLElement, pointed: (index: n
     axes: [
       { ...axis, grid: { show: false }, size: 24, ...(of.isSince ? { values: (_, at) => at.map(seconds) } : clock()) },
       {
-        ...axis, grid, size: 74, space: 36, incrs: steps(of.base ?? 1000),
+        ...axis,
+        grid,
+        size: 74,
+        space: 36,
+        incrs: steps(of.base ?? 1000),
         values: (_, at) => at.map((value) => plain(now.current.format(value))),
       },
     ],
-    series: [{}, ...of.series.map((series) => ({
-      stroke: series.isMark ? colour("--dim") : colour(`--chart-${series.colour}`),
-      dash: series.isMark ? [3, 4] : DASHES[series.colour] ?? [],
-      width: series.isMark ? 1 : 1.6, points: { show: false }, spanGaps: false,
-      ...(series.isFilled ? { fill: `${colour(`--chart-${series.colour}`)}22` } : {}),
-    }))],
+    series: [
+      {},
+      ...of.series.map((series) => ({
+        stroke: series.isMark ? colour("--dim") : colour(`--chart-${series.colour}`),
+        dash: series.isMark ? [3, 4] : (DASHES[series.colour] ?? []),
+        width: series.isMark ? 1 : 1.6,
+        points: { show: false },
+        spanGaps: false,
+        ...(series.isFilled ? { fill: `${colour(`--chart-${series.colour}`)}22` } : {}),
+      })),
+    ],
   };
 }
 
 /** An axis has round numbers: 10 Gbit/s, and not 10.0 Gbit/s. */
 function plain(text: string): string {
-  return text.replace(/^0 .*/, "0").replace(/(\.\d*?)0+(?= |$)/, "$1").replace(/\.(?= |$)/, "");
+  return text
+    .replace(/^0 .*/, "0")
+    .replace(/(\.\d*?)0+(?= |$)/, "$1")
+    .replace(/\.(?= |$)/, "");
 }
 
 /** Hours of the day as they are read here, and not in the American way. */

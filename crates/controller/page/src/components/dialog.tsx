@@ -6,8 +6,16 @@ import { newKey } from "../api/request";
 import { Button } from "./basics";
 import { ProblemBox } from "./problem";
 
-export function Dialog({ title, children, close, wide }: {
-  title: string; children: ComponentChildren; close: () => void; wide?: boolean;
+export function Dialog({
+  title,
+  children,
+  close,
+  wide,
+}: {
+  title: string;
+  children: ComponentChildren;
+  close: () => void;
+  wide?: boolean;
 }) {
   const box = useRef<HTMLDialogElement>(null);
   const heading = useId();
@@ -26,7 +34,9 @@ export function Dialog({ title, children, close, wide }: {
       <div class="dialog">
         <header>
           <h2 id={heading}>{title}</h2>
-          <Button look="quiet" small aria-label="Close" onClick={close}>✕</Button>
+          <Button look="quiet" small aria-label="Close" onClick={close}>
+            ✕
+          </Button>
         </header>
         {children}
       </div>
@@ -47,11 +57,15 @@ export function useWork(): Work {
   const [problem, setProblem] = useState<Problem>();
   const key = useRef(newKey());
   const isThere = useRef(true);
-  useEffect(() => () => {
-    isThere.current = false;
-  }, []);
+  useEffect(
+    () => () => {
+      isThere.current = false;
+    },
+    [],
+  );
   return {
-    isBusy, problem,
+    isBusy,
+    problem,
     clear: () => setProblem(undefined),
     async run(work) {
       setBusy(true);
@@ -72,9 +86,26 @@ export function useWork(): Work {
 }
 
 /** Asks before something is done, and shows why it was not. */
-export function AskDialog({ title, children, verb, danger, close, work, typed, ready = true, wide, stays }: {
-  title: string; children: ComponentChildren; verb: string; danger?: boolean; close: () => void;
-  work: (once: string) => Promise<void>; ready?: boolean; wide?: boolean;
+export function AskDialog({
+  title,
+  children,
+  verb,
+  danger,
+  close,
+  work,
+  typed,
+  ready = true,
+  wide,
+  stays,
+}: {
+  title: string;
+  children: ComponentChildren;
+  verb: string;
+  danger?: boolean;
+  close: () => void;
+  work: (once: string) => Promise<void>;
+  ready?: boolean;
+  wide?: boolean;
   /** What has to be typed before it is done. */
   typed?: string;
   /** The answer is to be read: the dialog stays open. */
@@ -86,24 +117,36 @@ export function AskDialog({ title, children, verb, danger, close, work, typed, r
   const may = ready && !isBusy && (typed === undefined || text === typed);
   const submit = (event: Event): void => {
     event.preventDefault();
-    if (may) void run(async (once) => {
-      await work(once);
-      if (!stays) close();
-    });
+    if (may)
+      void run(async (once) => {
+        await work(once);
+        if (!stays) close();
+      });
   };
   return (
     <Dialog title={title} close={close} wide={wide ?? false}>
       <form onSubmit={submit}>
         {children}
-        {typed !== undefined && <div class="field">
-          <label for={field}>Type <b class="name">{typed}</b> to go on</label>
-          <input id={field} value={text} autocomplete="off" spellcheck={false}
-            onInput={(event) => setText(event.currentTarget.value)} />
-        </div>}
+        {typed !== undefined && (
+          <div class="field">
+            <label for={field}>
+              Type <b class="name">{typed}</b> to go on
+            </label>
+            <input
+              id={field}
+              value={text}
+              autocomplete="off"
+              spellcheck={false}
+              onInput={(event) => setText(event.currentTarget.value)}
+            />
+          </div>
+        )}
         <ProblemBox of={problem} />
         <div class="buttons">
           <Button onClick={close}>Leave it</Button>
-          <Button type="submit" look={danger ? "danger" : "main"} disabled={!may}>{isBusy ? "Asking …" : verb}</Button>
+          <Button type="submit" look={danger ? "danger" : "main"} disabled={!may}>
+            {isBusy ? "Asking …" : verb}
+          </Button>
         </div>
       </form>
     </Dialog>

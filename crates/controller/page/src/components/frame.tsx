@@ -22,10 +22,16 @@ export function Frame({ route, help, children }: { route: Route; help: () => voi
   useRepeated(readCluster, CLUSTER_MS, []);
   return (
     <div class="frame">
-      <a class="skip" href="#main" onClick={(event) => {
-        event.preventDefault();
-        document.getElementById("main")?.focus();
-      }}>To the content</a>
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          event.preventDefault();
+          document.getElementById("main")?.focus();
+        }}
+      >
+        To the content
+      </a>
       <header class="side">
         <Brand />
         <Button look="quiet" class="menu" aria-expanded={isOpen} aria-controls="nav" onClick={() => setOpen(!isOpen)}>
@@ -49,7 +55,10 @@ function Brand() {
   return (
     <a class="brand" href="#/">
       <img src="/icon.svg" width="22" height="22" alt="" />
-      <span><b>Skein</b><span class="cluster">{name ?? " "}</span></span>
+      <span>
+        <b>Skein</b>
+        <span class="cluster">{name ?? " "}</span>
+      </span>
     </a>
   );
 }
@@ -59,7 +68,7 @@ function Places({ route }: { route: Route }) {
   const attention = useStore(() => store.cluster?.attention.length ?? 0);
   const running = useStore(() => store.cluster?.operations_running ?? 0);
   const here = route.path[0] ?? "";
-  const seen = PLACES.filter((place) => place.key !== "a" && place.key !== "t" || allows(role, "admin"));
+  const seen = PLACES.filter((place) => (place.key !== "a" && place.key !== "t") || allows(role, "admin"));
   return (
     <nav aria-label="Places">
       <ul>
@@ -67,9 +76,16 @@ function Places({ route }: { route: Route }) {
           <li key={place.key}>
             <a href={link(...place.path)} aria-current={here === (place.path[0] ?? "") ? "page" : undefined}>
               {place.name}
-              {place.key === "o" && attention > 0 &&
-                <span class="badge warn" title={`${attention} to attend to`}>{attention}</span>}
-              {place.key === "p" && running > 0 && <span class="badge" title={`${running} under way`}>{running}</span>}
+              {place.key === "o" && attention > 0 && (
+                <span class="badge warn" title={`${attention} to attend to`}>
+                  {attention}
+                </span>
+              )}
+              {place.key === "p" && running > 0 && (
+                <span class="badge" title={`${running} under way`}>
+                  {running}
+                </span>
+              )}
               <kbd aria-hidden="true">g {place.key}</kbd>
             </a>
           </li>
@@ -83,36 +99,51 @@ function Foot({ help }: { help: () => void }) {
   const session = useStore(() => store.session);
   const [theme, setTheme] = useState(chosen());
   const out = (): void => {
-    void signOut().catch(() => undefined).then(() => {
-      end();
-      store.tables.clear();
-      store.isLoaded = false;
-      store.session = null;
-      store.hasExpired = false;
-      store.changed();
-    });
+    void signOut()
+      .catch(() => undefined)
+      .then(() => {
+        end();
+        store.tables.clear();
+        store.isLoaded = false;
+        store.session = null;
+        store.hasExpired = false;
+        store.changed();
+      });
   };
   return (
     <div class="foot">
       <label class="theme">
         <span class="dim">Colours</span>
-        <select value={theme} onChange={(event) => {
-          const next = event.currentTarget.value as Theme;
-          choose(next);
-          setTheme(next);
-        }}>
+        <select
+          value={theme}
+          onChange={(event) => {
+            const next = event.currentTarget.value as Theme;
+            choose(next);
+            setTheme(next);
+          }}
+        >
           <option value="system">system</option>
           <option value="dark">dark</option>
           <option value="light">light</option>
         </select>
       </label>
-      <Button look="quiet" small onClick={help}>Keys <kbd>?</kbd></Button>
-      {session && <p class="who">
-        <b class="name" title={session.name}>{session.name}</b>
-        <span class="dim" title={`${session.role}: ${roleWords[session.role]}`}>{session.role}</span>
-        <Expires at={session.expires} />
-        <Button look="quiet" small onClick={out}>Sign out</Button>
-      </p>}
+      <Button look="quiet" small onClick={help}>
+        Keys <kbd>?</kbd>
+      </Button>
+      {session && (
+        <p class="who">
+          <b class="name" title={session.name}>
+            {session.name}
+          </b>
+          <span class="dim" title={`${session.role}: ${roleWords[session.role]}`}>
+            {session.role}
+          </span>
+          <Expires at={session.expires} />
+          <Button look="quiet" small onClick={out}>
+            Sign out
+          </Button>
+        </p>
+      )}
     </div>
   );
 }
@@ -120,7 +151,9 @@ function Foot({ help }: { help: () => void }) {
 function Expires({ at }: { at: number | null | undefined }) {
   const now = useNow(30_000);
   if (!at || at - now > 86_400_000) return null;
-  return <span class="dim">until {new Date(at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}</span>;
+  return (
+    <span class="dim">until {new Date(at).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })}</span>
+  );
 }
 
 /** How long a connection may be lost before that is said: a controller that restarts is back by then. */
@@ -133,9 +166,13 @@ function LinkBanner() {
   return (
     <div class="banner-place" role="status">
       <p class="banner">
-        <span>No connection to the controller: what is shown is as it was. Guests and migrations go on without it.</span>
+        <span>
+          No connection to the controller: what is shown is as it was. Guests and migrations go on without it.
+        </span>
         <span class="dim num">Trying again {state.next > now ? `in ${about(state.next - now)}` : "now"}.</span>
-        <Button small onClick={hurry}>Try now</Button>
+        <Button small onClick={hurry}>
+          Try now
+        </Button>
       </p>
     </div>
   );

@@ -11,8 +11,15 @@ import { List, sorted, type Sort } from "./list";
 import { hostColumns } from "./host_columns";
 
 export const HOST_STATES: readonly [string, string][] = [
-  ["", "any state"], ["online", "online"], ["attention", "to be looked at"], ["draining", "draining"],
-  ["maintenance", "in maintenance"], ["lost", "lost"], ["off", "off"], ["asleep", "asleep"], ["joined", "joined"],
+  ["", "any state"],
+  ["online", "online"],
+  ["attention", "to be looked at"],
+  ["draining", "draining"],
+  ["maintenance", "in maintenance"],
+  ["lost", "lost"],
+  ["off", "off"],
+  ["asleep", "asleep"],
+  ["joined", "joined"],
 ];
 
 function hasState(of: Host, state: string): boolean {
@@ -21,18 +28,32 @@ function hasState(of: Host, state: string): boolean {
   return of.contact === state || of.mode === state;
 }
 
-export function HostTable({ tall, search: first = "", state: firstState = "", changed }: {
-  tall?: boolean; search?: string; state?: string; changed?: (search: string, state: string) => void;
+export function HostTable({
+  tall,
+  search: first = "",
+  state: firstState = "",
+  changed,
+}: {
+  tall?: boolean;
+  search?: string;
+  state?: string;
+  changed?: (search: string, state: string) => void;
 }) {
   const [search, setSearch] = useState(first);
   const [state, setState] = useState(firstState);
   const [sort, setSort] = useState<Sort>({ column: "Host", isDown: false });
   const isLoaded = useStore(() => store.isLoaded);
   const all = useStore(() => store.tables.hosts.size);
-  const items = useComputed(["hosts"], () => {
-    const found = [...store.tables.hosts.values()].filter((of) => hasState(of, state) && matches(search, hostWords(of)));
-    return sorted(sorted(found, hostColumns, { column: "Host", isDown: false }), hostColumns, sort);
-  }, [search, state, sort]);
+  const items = useComputed(
+    ["hosts"],
+    () => {
+      const found = [...store.tables.hosts.values()].filter(
+        (of) => hasState(of, state) && matches(search, hostWords(of)),
+      );
+      return sorted(sorted(found, hostColumns, { column: "Host", isDown: false }), hostColumns, sort);
+    },
+    [search, state, sort],
+  );
   const set = (nextSearch: string, nextState: string): void => {
     setSearch(nextSearch);
     setState(nextState);
@@ -41,17 +62,42 @@ export function HostTable({ tall, search: first = "", state: firstState = "", ch
   return (
     <>
       <div class="filters" role="search">
-        <input type="search" data-search placeholder="Search  /" aria-label="Search hosts by name, group, note, address"
-          value={search} onInput={(event) => set(event.currentTarget.value, state)} />
+        <input
+          type="search"
+          data-search
+          placeholder="Search  /"
+          aria-label="Search hosts by name, group, note, address"
+          value={search}
+          onInput={(event) => set(event.currentTarget.value, state)}
+        />
         <select aria-label="State of hosts" value={state} onChange={(event) => set(search, event.currentTarget.value)}>
-          {HOST_STATES.map(([key, name]) => <option key={key} value={key}>{name}</option>)}
+          {HOST_STATES.map(([key, name]) => (
+            <option key={key} value={key}>
+              {name}
+            </option>
+          ))}
         </select>
-        <span class="dim num" role="status">{count(items.length)} of {count(all)}</span>
+        <span class="dim num" role="status">
+          {count(items.length)} of {count(all)}
+        </span>
       </div>
-      <List label="Hosts" items={items} columns={hostColumns} keyOf={(of) => of.name} tall={tall ?? false}
-        href={(of) => link("hosts", of.name)} sort={sort} setSort={setSort}
-        empty={all > 0 ? "No host is like that." : isLoaded ? "No host has joined yet: see Access for a ticket."
-          : "Reading hosts …"} />
+      <List
+        label="Hosts"
+        items={items}
+        columns={hostColumns}
+        keyOf={(of) => of.name}
+        tall={tall ?? false}
+        href={(of) => link("hosts", of.name)}
+        sort={sort}
+        setSort={setSort}
+        empty={
+          all > 0
+            ? "No host is like that."
+            : isLoaded
+              ? "No host has joined yet: see Access for a ticket."
+              : "Reading hosts …"
+        }
+      />
     </>
   );
 }

@@ -23,11 +23,29 @@ export interface Sort {
   isDown: boolean;
 }
 
-export function List<T>({ label, items, columns, keyOf, href, sort, setSort, seen, empty, tall }: {
-  label: string; items: readonly T[]; columns: readonly Column<T>[]; keyOf: (item: T) => string;
-  href: (item: T) => string; sort?: Sort; setSort?: (sort: Sort) => void;
+export function List<T>({
+  label,
+  items,
+  columns,
+  keyOf,
+  href,
+  sort,
+  setSort,
+  seen,
+  empty,
+  tall,
+}: {
+  label: string;
+  items: readonly T[];
+  columns: readonly Column<T>[];
+  keyOf: (item: T) => string;
+  href: (item: T) => string;
+  sort?: Sort;
+  setSort?: (sort: Sort) => void;
   /** Is told which items are seen. */
-  seen?: (items: readonly T[]) => void; empty: ComponentChildren; tall?: boolean;
+  seen?: (items: readonly T[]) => void;
+  empty: ComponentChildren;
+  tall?: boolean;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600 });
@@ -66,37 +84,64 @@ export function List<T>({ label, items, columns, keyOf, href, sort, setSort, see
     }
   };
   const widths = (least: ("medium" | "wide" | undefined)[]): string =>
-    columns.filter((column) => least.includes(column.from)).map((column) => column.width).join(" ");
+    columns
+      .filter((column) => least.includes(column.from))
+      .map((column) => column.width)
+      .join(" ");
   const style = {
-    "--columns": widths([undefined, "medium", "wide"]), "--columns-medium": widths([undefined, "medium"]),
+    "--columns": widths([undefined, "medium", "wide"]),
+    "--columns-medium": widths([undefined, "medium"]),
     "--columns-narrow": widths([undefined]),
   };
   const is_at = at >= shown.first && at < shown.end;
   return (
-    <div class={classes("list", tall && "tall")} ref={box} role="grid" aria-label={label} tabIndex={0} style={style}
-      aria-rowcount={items.length + 1} onKeyDown={keyed}
+    <div
+      class={classes("list", tall && "tall")}
+      ref={box}
+      role="grid"
+      aria-label={label}
+      tabIndex={0}
+      style={style}
+      aria-rowcount={items.length + 1}
+      onKeyDown={keyed}
       aria-activedescendant={is_at ? `${id}-${at}` : undefined}
-      onFocus={(event) => event.target === box.current && at < 0 && setAt(0)}>
+      onFocus={(event) => event.target === box.current && at < 0 && setAt(0)}
+    >
       <div class="row head" role="row" aria-rowindex={1}>
-        {columns.map((column) => <HeadCell key={column.name} column={column} sort={sort} setSort={setSort} />)}
+        {columns.map((column) => (
+          <HeadCell key={column.name} column={column} sort={sort} setSort={setSort} />
+        ))}
       </div>
-      {items.length === 0
-        ? <div role="row" class="none"><div role="gridcell">{empty}</div></div>
-        : <div role="rowgroup" class="rows" style={{ height: `${items.length * ROW_PX}px` }}>
+      {items.length === 0 ? (
+        <div role="row" class="none">
+          <div role="gridcell">{empty}</div>
+        </div>
+      ) : (
+        <div role="rowgroup" class="rows" style={{ height: `${items.length * ROW_PX}px` }}>
           <div role="presentation" style={{ transform: `translateY(${shown.first * ROW_PX}px)` }}>
             {rows.map((item, index) => {
               const place = shown.first + index;
               return (
-                <div key={keyOf(item)} id={`${id}-${place}`} role="row" aria-rowindex={place + 2}
-                  class={classes("row", place === at && "at")} aria-selected={place === at}
-                  onClick={(event) => open(event, href(item))}>
-                  {columns.map((column) =>
-                    <div key={column.name} role="gridcell" class={cellClass(column)}>{column.cell(item)}</div>)}
+                <div
+                  key={keyOf(item)}
+                  id={`${id}-${place}`}
+                  role="row"
+                  aria-rowindex={place + 2}
+                  class={classes("row", place === at && "at")}
+                  aria-selected={place === at}
+                  onClick={(event) => open(event, href(item))}
+                >
+                  {columns.map((column) => (
+                    <div key={column.name} role="gridcell" class={cellClass(column)}>
+                      {column.cell(item)}
+                    </div>
+                  ))}
                 </div>
               );
             })}
           </div>
-        </div>}
+        </div>
+      )}
     </div>
   );
 }
@@ -112,19 +157,28 @@ function open(event: MouseEvent, href: string): void {
   go(href);
 }
 
-function HeadCell<T>({ column, sort, setSort }: {
-  column: Column<T>; sort: Sort | undefined; setSort: ((sort: Sort) => void) | undefined;
+function HeadCell<T>({
+  column,
+  sort,
+  setSort,
+}: {
+  column: Column<T>;
+  sort: Sort | undefined;
+  setSort: ((sort: Sort) => void) | undefined;
 }) {
   const is_by = sort?.column === column.name;
   const way = is_by ? (sort.isDown ? "descending" : "ascending") : undefined;
   const turned = { column: column.name, isDown: is_by ? !sort.isDown : column.isNumber === true };
   return (
     <div role="columnheader" class={cellClass(column)} aria-sort={way}>
-      {column.sort && setSort
-        ? <button type="button" onClick={() => setSort(turned)}>
-          {column.name}<span aria-hidden="true">{is_by ? (sort.isDown ? " ↓" : " ↑") : ""}</span>
+      {column.sort && setSort ? (
+        <button type="button" onClick={() => setSort(turned)}>
+          {column.name}
+          <span aria-hidden="true">{is_by ? (sort.isDown ? " ↓" : " ↑") : ""}</span>
         </button>
-        : column.name}
+      ) : (
+        column.name
+      )}
     </div>
   );
 }

@@ -10,7 +10,9 @@ export function Notices() {
       {notices.map((notice) => (
         <p key={notice.id} class={`notice ${notice.tone}`}>
           {notice.href ? <a href={notice.href}>{notice.words}</a> : <span>{notice.words}</span>}
-          <Button look="quiet" small aria-label="Dismiss" onClick={() => store.dismiss(notice.id)}>✕</Button>
+          <Button look="quiet" small aria-label="Dismiss" onClick={() => store.dismiss(notice.id)}>
+            ✕
+          </Button>
         </p>
       ))}
     </div>

@@ -21,9 +21,15 @@ export function OperationRow({ of }: { of: Operation }) {
     <li class="operation-row">
       <a href={link("operations", of.id)}>{operationTitle(of.kind)}</a>
       <OperationState of={of} />
-      {(of.progress.moves ?? 0) > 0 &&
-        <Meter label="Moves done" value={of.progress.moves_done} of={of.progress.moves} text={progressWords(of)}
-          tone="busy" />}
+      {(of.progress.moves ?? 0) > 0 && (
+        <Meter
+          label="Moves done"
+          value={of.progress.moves_done}
+          of={of.progress.moves}
+          text={progressWords(of)}
+          tone="busy"
+        />
+      )}
       <span class="dim num">{left != null && !isOver(of.state) ? `about ${about(left)} left` : ""}</span>
     </li>
   );

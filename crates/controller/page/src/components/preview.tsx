@@ -37,7 +37,8 @@ export function usePreview(path: string, body: object): Preview {
         ({ value }) => set({ operation: value, problem: undefined, isReading: false }),
         (error: unknown) => {
           if (!stop.signal.aborted) set({ operation: undefined, problem: problemOf(error), isReading: false });
-        });
+        },
+      );
     }, TYPED_MS);
     return () => {
       clearTimeout(timer);
@@ -47,22 +48,36 @@ export function usePreview(path: string, body: object): Preview {
   return state;
 }
 
-export function PreviewDialog({ title, path, body, verb, close, children, danger }: {
-  title: string; path: string; body: object; verb: string; close: () => void; children?: ComponentChildren;
+export function PreviewDialog({
+  title,
+  path,
+  body,
+  verb,
+  close,
+  children,
+  danger,
+}: {
+  title: string;
+  path: string;
+  body: object;
+  verb: string;
+  close: () => void;
+  children?: ComponentChildren;
   danger?: boolean;
 }) {
   const preview = usePreview(path, body);
   const { isBusy, problem, run } = useWork();
   const submit = (event: Event): void => {
     event.preventDefault();
-    if (!isBusy) void run(async (once) => {
-      const { value } = await ask<Operation | undefined>("POST", path, { body, once });
-      close();
-      if (value) {
-        store.notify(`Begun: ${operationTitle(value.kind)}`, "good", link("operations", value.id));
-        go(link("operations", value.id));
-      } else store.notify(`Done: ${title}`);
-    });
+    if (!isBusy)
+      void run(async (once) => {
+        const { value } = await ask<Operation | undefined>("POST", path, { body, once });
+        close();
+        if (value) {
+          store.notify(`Begun: ${operationTitle(value.kind)}`, "good", link("operations", value.id));
+          go(link("operations", value.id));
+        } else store.notify(`Done: ${title}`);
+      });
   };
   const { operation } = preview;
   const stays = operation?.moves.filter((move) => move.state === "left").length ?? 0;
@@ -73,11 +88,13 @@ export function PreviewDialog({ title, path, body, verb, close, children, danger
         <div class={preview.isReading ? "preview old" : "preview"} aria-live="polite" aria-busy={preview.isReading}>
           <ProblemBox of={preview.problem} />
           {!operation && !preview.problem && <p class="dim">Asking what would be done …</p>}
-          {operation && <>
-            <PlanSummary of={operation} />
-            {!SAYS_NOTHING.test(operation.message) && <p>{sentence(operation.message)}</p>}
-            <Plan of={operation} />
-          </>}
+          {operation && (
+            <>
+              <PlanSummary of={operation} />
+              {!SAYS_NOTHING.test(operation.message) && <p>{sentence(operation.message)}</p>}
+              <Plan of={operation} />
+            </>
+          )}
         </div>
         <ProblemBox of={problem} />
         <div class="buttons">
@@ -97,7 +114,12 @@ function PlanSummary({ of }: { of: Operation }) {
   return (
     <p class="plan-summary">
       <b>{several(going, "move")}</b>
-      {forecast != null && <>, in about <b>{about(forecast)}</b></>}.
+      {forecast != null && (
+        <>
+          , in about <b>{about(forecast)}</b>
+        </>
+      )}
+      .
     </p>
   );
 }

@@ -9,10 +9,16 @@ export function ProblemBox({ of, again }: { of: Problem | undefined; again?: () 
     <div class="problem" role="alert">
       <p>{sentence(of.detail)}</p>
       {of.cure && <p class="cure">{sentence(of.cure)}</p>}
-      {of.leader && <p class="cure">
-        The controller <b>{of.leader.name}</b> leads: <a href={there}>this page there</a>. Sign in there as here.
-      </p>}
-      {again && <Button small onClick={again}>Try again</Button>}
+      {of.leader && (
+        <p class="cure">
+          The controller <b>{of.leader.name}</b> leads: <a href={there}>this page there</a>. Sign in there as here.
+        </p>
+      )}
+      {again && (
+        <Button small onClick={again}>
+          Try again
+        </Button>
+      )}
     </div>
   );
 }

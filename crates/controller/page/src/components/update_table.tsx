@@ -11,26 +11,53 @@ export function UpdateTable({ of }: { of: NonNullable<Operation["update"]> }) {
   const now = useNow(5000);
   return (
     <>
-      {of.waits_until != null && of.waits_until > now &&
-        <p class="dim">The next host waits until another is well, {until(of.waits_until, now)} at most.</p>}
+      {of.waits_until != null && of.waits_until > now && (
+        <p class="dim">The next host waits until another is well, {until(of.waits_until, now)} at most.</p>
+      )}
       <div class="scroll" tabIndex={0} role="group" aria-label="Hosts, in their order">
         <table class="table">
-          <thead><tr><th scope="col" class="number">No.</th><th scope="col">Host</th><th scope="col">State</th>
-            <th scope="col">Begun</th><th scope="col">Ended</th><th scope="col">Agent</th><th scope="col">What is to be said</th>
-          </tr></thead>
-          <tbody>{(of.hosts ?? []).map((host, index) => {
-            const [name, tone] = updateStateNames[host.state ?? "unchecked"];
-            return <tr key={host.host}>
-              <td class="number num">{index + 1}</td>
-              <td><HostLink name={host.host} /></td>
-              <td>{host.drain && host.state === "emptying" ? <a class="plain" href={link("operations", host.drain)}>
-                <State name={name} tone={tone} /></a> : <State name={name} tone={host.blocks ? "bad" : tone} />}</td>
-              <td class="num no-wrap">{time(host.begun)}</td>
-              <td class="num no-wrap">{clockTime(host.ended)}</td>
-              <td>{host.release_before ? `${host.release_before} → ${host.release_after ?? UNKNOWN}` : UNKNOWN}</td>
-              <td>{sentence(host.detail ?? "")}{host.blocks && <b> It keeps the update from being begun.</b>}</td>
-            </tr>;
-          })}</tbody>
+          <thead>
+            <tr>
+              <th scope="col" class="number">
+                No.
+              </th>
+              <th scope="col">Host</th>
+              <th scope="col">State</th>
+              <th scope="col">Begun</th>
+              <th scope="col">Ended</th>
+              <th scope="col">Agent</th>
+              <th scope="col">What is to be said</th>
+            </tr>
+          </thead>
+          <tbody>
+            {(of.hosts ?? []).map((host, index) => {
+              const [name, tone] = updateStateNames[host.state ?? "unchecked"];
+              return (
+                <tr key={host.host}>
+                  <td class="number num">{index + 1}</td>
+                  <td>
+                    <HostLink name={host.host} />
+                  </td>
+                  <td>
+                    {host.drain && host.state === "emptying" ? (
+                      <a class="plain" href={link("operations", host.drain)}>
+                        <State name={name} tone={tone} />
+                      </a>
+                    ) : (
+                      <State name={name} tone={host.blocks ? "bad" : tone} />
+                    )}
+                  </td>
+                  <td class="num no-wrap">{time(host.begun)}</td>
+                  <td class="num no-wrap">{clockTime(host.ended)}</td>
+                  <td>{host.release_before ? `${host.release_before} → ${host.release_after ?? UNKNOWN}` : UNKNOWN}</td>
+                  <td>
+                    {sentence(host.detail ?? "")}
+                    {host.blocks && <b> It keeps the update from being begun.</b>}
+                  </td>
+                </tr>
+              );
+            })}
+          </tbody>
         </table>
       </div>
     </>

@@ -15,6 +15,8 @@ export function windowOf(rows: number, rowPx: number, scrollPx: number, heightPx
 
 /** Where a key leads in a list; `undefined`: nowhere. */
 export function step(key: string, at: number, rows: number, page: number): number | undefined {
-  const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: rows - 1 }[key];
+  const to = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + page, PageUp: at - page, Home: 0, End: rows - 1 }[
+    key
+  ];
   return to === undefined || rows === 0 ? undefined : Math.max(0, Math.min(rows - 1, to));
 }

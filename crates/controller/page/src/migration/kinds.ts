@@ -18,15 +18,41 @@ export function kindsOf(pages: PageFigures): Kind[] {
   const packed_deltas = (pages.packed_delta_bytes ?? 0) > 0;
   return [
     { key: "zero", name: "zero", about: "pages of zeros", bytes: of(pages.zero_pages), wire: 0 },
-    { key: "unchanged", name: "unchanged", about: "written to, and the target has the same",
-      bytes: of(pages.unchanged_pages), wire: 0 },
-    { key: "delta", name: "delta", about: "only the changed parts went", bytes: of(pages.delta_pages),
-      wire: packed_deltas ? undefined : pages.delta_bytes ?? 0 },
-    { key: "compressed", name: "compressed", about: "", bytes: of(pages.packed_pages),
-      wire: packed_deltas ? undefined : pages.packed_bytes ?? 0 },
-    { key: "stored", name: "as is", about: "uncompressed", bytes: of(pages.stored_pages), wire: of(pages.stored_pages) },
-    { key: "written", name: "written by NICs", about: "straight into the guest's RAM at the target, by RDMA",
-      bytes: of(pages.written_pages), wire: of(pages.written_pages) },
+    {
+      key: "unchanged",
+      name: "unchanged",
+      about: "written to, and the target has the same",
+      bytes: of(pages.unchanged_pages),
+      wire: 0,
+    },
+    {
+      key: "delta",
+      name: "delta",
+      about: "only the changed parts went",
+      bytes: of(pages.delta_pages),
+      wire: packed_deltas ? undefined : (pages.delta_bytes ?? 0),
+    },
+    {
+      key: "compressed",
+      name: "compressed",
+      about: "",
+      bytes: of(pages.packed_pages),
+      wire: packed_deltas ? undefined : (pages.packed_bytes ?? 0),
+    },
+    {
+      key: "stored",
+      name: "as is",
+      about: "uncompressed",
+      bytes: of(pages.stored_pages),
+      wire: of(pages.stored_pages),
+    },
+    {
+      key: "written",
+      name: "written by NICs",
+      about: "straight into the guest's RAM at the target, by RDMA",
+      bytes: of(pages.written_pages),
+      wire: of(pages.written_pages),
+    },
   ];
 }
 

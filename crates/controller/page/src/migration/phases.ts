@@ -4,13 +4,25 @@ import type { LoggedEvent, MigrationEnd, Stage } from "../types";
 export type End = "source" | "target";
 
 const SOURCE: Record<string, string> = {
-  begin: "beginning", prepare: "preparing the target", precopy: "copying while it runs",
-  held: "held, kept fresh until it is to switch", switchover: "stopped, copying the rest", grant: "handing over",
-  release: "runs on the target, clearing up", keep: "called off, clearing up", done: "done",
+  begin: "beginning",
+  prepare: "preparing the target",
+  precopy: "copying while it runs",
+  held: "held, kept fresh until it is to switch",
+  switchover: "stopped, copying the rest",
+  grant: "handing over",
+  release: "runs on the target, clearing up",
+  keep: "called off, clearing up",
+  done: "done",
 };
 const TARGET: Record<string, string> = {
-  begin: "beginning", prepare: "starting QEMU", ready: "receiving", completed: "received, waiting for the word to run",
-  run: "taking over", running: "runs here", refuse: "called off, clearing up", done: "done",
+  begin: "beginning",
+  prepare: "starting QEMU",
+  ready: "receiving",
+  completed: "received, waiting for the word to run",
+  run: "taking over",
+  running: "runs here",
+  refuse: "called off, clearing up",
+  done: "done",
 };
 const NAMES: Record<string, string> = { precopy: "copy" };
 

@@ -10,7 +10,8 @@ const RATE_MS = 1000;
 export function merged(known: readonly MigrationSample[], more: readonly MigrationSample[]): MigrationSample[] {
   const last = known.at(-1)?.at ?? -Infinity;
   const first = more[0]?.at ?? Infinity;
-  const is_behind = first > last && more.every((sample, index) => index === 0 || sample.at > (more[index - 1]?.at ?? 0));
+  const is_behind =
+    first > last && more.every((sample, index) => index === 0 || sample.at > (more[index - 1]?.at ?? 0));
   const all = is_behind ? [...known, ...more] : byTime([...known, ...more]);
   return all.length > SAMPLES_MAX ? thinned(all) : all;
 }
@@ -46,18 +47,18 @@ export function nicSeries(samples: readonly MigrationSample[]): NicSeries[] {
   return names.map((name) => {
     const of = samples.map((sample) => sample.nics.find((nic) => nic.name === name));
     return {
-      name, speed: of.findLast((nic) => nic?.speed_bits_per_s)?.speed_bits_per_s ?? undefined,
-      send: of.map((nic) => nic?.send_bits_per_s ?? null), receive: of.map((nic) => nic?.receive_bits_per_s ?? null),
+      name,
+      speed: of.findLast((nic) => nic?.speed_bits_per_s)?.speed_bits_per_s ?? undefined,
+      send: of.map((nic) => nic?.send_bits_per_s ?? null),
+      receive: of.map((nic) => nic?.receive_bits_per_s ?? null),
     };
   });
 }
 
-/** The NICs that a migration uses come first: those of its paths, then by what they carry. */
+/** The NICs that a migration uses come first, each part by name: a chart keeps its place while rates change. */
 export function usedFirst(nics: readonly NicSeries[], paths: readonly string[]): NicSeries[] {
   const used = new Set(paths);
-  const most = (nic: NicSeries): number => Math.max(0, ...nic.send.map(Number), ...nic.receive.map(Number));
-  return [...nics].sort((a, b) =>
-    Number(used.has(b.name)) - Number(used.has(a.name)) || most(b) - most(a) || (a.name < b.name ? -1 : 1));
+  return [...nics].sort((a, b) => Number(used.has(b.name)) - Number(used.has(a.name)) || (a.name < b.name ? -1 : 1));
 }
 
 export interface CoreSeries {
@@ -72,9 +73,9 @@ export function coreSeries(samples: readonly MigrationSample[]): CoreSeries {
   const known = (sample: MigrationSample): boolean => sample.cores_permille.length > 0;
   return {
     count: Math.max(0, ...samples.map((sample) => sample.cores_permille.length)),
-    all: samples.map((sample) => known(sample) ? sample.cores_permille.reduce((sum, core) => sum + core, 0) : null),
+    all: samples.map((sample) => (known(sample) ? sample.cores_permille.reduce((sum, core) => sum + core, 0) : null)),
     mover: samples.map((sample) => sample.mover_millicores),
-    busiest: samples.map((sample) => known(sample) ? Math.max(...sample.cores_permille) : null),
+    busiest: samples.map((sample) => (known(sample) ? Math.max(...sample.cores_permille) : null)),
   };
 }
 
@@ -98,7 +99,8 @@ export function rateSeries(samples: readonly MigrationSample[]): RateSeries {
   });
   const copies = samples.map((sample) => sample.migration.copy);
   return {
-    moved, dirty: copies.map((copy) => copy?.dirty_bytes_per_s ?? null),
+    moved,
+    dirty: copies.map((copy) => copy?.dirty_bytes_per_s ?? null),
     left: copies.map((copy) => copy?.remaining_bytes ?? null),
   };
 }

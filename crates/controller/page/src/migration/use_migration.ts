@@ -23,8 +23,12 @@ const NOTHING = { source: [], target: [] };
 
 export function useMigration(id: string): Followed {
   const [times, setTimes] = useState(0);
-  const [state, set] = useState<Omit<Followed, "again">>(
-    { record: undefined, samples: NOTHING, problem: undefined, link: "reading" });
+  const [state, set] = useState<Omit<Followed, "again">>({
+    record: undefined,
+    samples: NOTHING,
+    problem: undefined,
+    link: "reading",
+  });
   useEffect(() => {
     set({ record: undefined, samples: NOTHING, problem: undefined, link: "reading" });
     return follow(id, (more) => set((before) => ({ ...before, ...more(before) })));
@@ -42,6 +46,7 @@ function follow(id: string, change: Change): () => void {
   const stages: Record<End, string | undefined> = { source: undefined, target: undefined };
   let stream: Stream | undefined;
   let isOver = false;
+  let wasLost = false;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   const show = (): void => {
@@ -54,7 +59,11 @@ function follow(id: string, change: Change): () => void {
   const read = async (): Promise<MigrationRecord | undefined> => {
     const record = await get<MigrationRecord>(path, stop.signal);
     change(({ samples, record: before }) => ({
-      record: { source: record.source ?? before?.source ?? null, target: record.target ?? before?.target ?? null },
+      record: {
+        source: record.source ?? before?.source ?? null,
+        target: record.target ?? before?.target ?? null,
+        note: record.note ?? "",
+      },
       problem: undefined,
       samples: {
         source: merged(record.source?.samples ?? [], samples.source),
@@ -66,41 +75,63 @@ function follow(id: string, change: Change): () => void {
   const failed = (error: unknown): void => {
     if (!stop.signal.aborted) change(() => ({ problem: problemOf(error) }));
   };
-  const listen = (): Stream => new Stream({
-    path: `${path}/live`,
-    opened: () => change(() => ({ link: "live" })),
-    take(sent) {
-      if (sent.event === "end") {
-        isOver = true;
-        change(() => ({ link: "over" }));
-        // The agents write down how it ended before they say so; the record has it.
-        void read().catch(failed);
-        return;
-      }
-      const end: End = sent.event === "target" ? "target" : "source";
-      const sample = JSON.parse(sent.data) as MigrationSample;
-      waiting[end].push(sample);
-      timer ??= setTimeout(show, SHOW_MS);
-      const stage = stageKey(sample.migration.stage);
-      // What happened is in the record, which is large: it is read when there is something new in it.
-      if (stage !== stages[end]) {
-        if (stages[end] !== undefined) void read().catch(failed);
-        stages[end] = stage;
-      }
-    },
-    lost: () => change(() => ({ link: "lost" })),
-    isOver: () => isOver,
-  });
+  const listen = (): Stream =>
+    new Stream({
+      path: `${path}/live`,
+      opened() {
+        change(() => ({ link: "live" }));
+        // What came while the connection was lost is in the record.
+        if (wasLost) void read().catch(failed);
+        wasLost = false;
+      },
+      take(sent) {
+        if (sent.event === "end") {
+          isOver = true;
+          change(() => ({ link: "over" }));
+          // The agents write down how it ended before they say so; the record has it.
+          void read().catch(failed);
+          return;
+        }
+        const end: End = sent.event === "target" ? "target" : "source";
+        const sample = JSON.parse(sent.data) as MigrationSample;
+        waiting[end].push(sample);
+        timer ??= setTimeout(show, SHOW_MS);
+        const stage = stageKey(sample.migration.stage);
+        // What happened is in the record, which is large: it is read when there is something new in it.
+        if (stage !== stages[end]) {
+          if (stages[end] !== undefined) void read().catch(failed);
+          stages[end] = stage;
+        }
+      },
+      lost() {
+        wasLost = true;
+        change(() => ({ link: "lost" }));
+        // It may be over by now, and its end was what was missed.
+        read().then((record) => {
+          if (stop.signal.aborted || !isOverNow(record)) return;
+          isOver = true;
+          stream?.close();
+          change(() => ({ link: "over" }));
+        }, failed);
+      },
+      isOver: () => isOver,
+    });
   read().then((record) => {
     if (stop.signal.aborted) return;
-    if (isUnderWay(record?.source?.migration) || isUnderWay(record?.target?.migration)) stream = listen();
-    else change(() => ({ link: "over" }));
+    if (isOverNow(record)) change(() => ({ link: "over" }));
+    else stream = listen();
   }, failed);
   return () => {
     stop.abort();
     stream?.close();
     clearTimeout(timer);
   };
+}
+
+/** An end that does not answer says nothing about the other. */
+function isOverNow(record: MigrationRecord | undefined): boolean {
+  const ends = [record?.source?.migration, record?.target?.migration].filter((end) => end !== undefined);
+  return ends.length > 0 && !ends.some(isUnderWay);
 }
 
 function isUnderWay(of: Migration | undefined): boolean {

@@ -10,7 +10,12 @@ import { replace, withQuery } from "../router";
 import { matches } from "../store/filter";
 import type { AuditRecord, Page } from "../types";
 
-const HOURS = [["1", "the last hour"], ["24", "the last day"], ["168", "the last week"], ["", "all of it"]] as const;
+const HOURS = [
+  ["1", "the last hour"],
+  ["24", "the last day"],
+  ["168", "the last week"],
+  ["", "all of it"],
+] as const;
 const PAGES_MAX = 40;
 const SHOWN = 200;
 
@@ -19,35 +24,77 @@ export function Audit({ query }: { query: URLSearchParams }) {
   const [search, hours, which] = [query.get("q") ?? "", query.get("hours") ?? "24", query.get("which") ?? ""];
   const { items, problem, isReading, again } = useAudit(may, hours);
   const [shown, setShown] = useState(SHOWN);
-  const found = items.filter((of) => (which === "" || (which === "refused") === of.status >= 400) &&
-    matches(search, [of.by, of.from, of.what, of.detail, String(of.status)]));
-  const set = (q: string, hours: string, which: string): void => replace(
-    `${withQuery(["audit"], { q, which })}${q || which ? "&" : "?"}hours=${hours}`);
+  const found = items.filter(
+    (of) =>
+      (which === "" || (which === "refused") === of.status >= 400) &&
+      matches(search, [of.by, of.from, of.what, of.detail, String(of.status)]),
+  );
+  const set = (q: string, hours: string, which: string): void =>
+    replace(`${withQuery(["audit"], { q, which })}${q || which ? "&" : "?"}hours=${hours}`);
   return (
     <>
-      <Title actions={<Button disabled={isReading} onClick={again}>{isReading ? "Reading …" : "Read again"}</Button>}>
-        Audit log</Title>
+      <Title
+        actions={
+          <Button disabled={isReading} onClick={again}>
+            {isReading ? "Reading …" : "Read again"}
+          </Button>
+        }
+      >
+        Audit log
+      </Title>
       <RoleNote needs="admin" to="see it" />
-      {may && <>
-        <div class="filters" role="search">
-          <input type="search" data-search placeholder="Search  /" aria-label="Search by who, address, what, answer"
-            value={search} onInput={(event) => set(event.currentTarget.value, hours, which)} />
-          <select aria-label="Since when" value={hours} onChange={(event) => set(search, event.currentTarget.value, which)}>
-            {HOURS.map(([key, name]) => <option key={key} value={key}>{name}</option>)}
-          </select>
-          <select aria-label="Which" value={which} onChange={(event) => set(search, hours, event.currentTarget.value)}>
-            <option value="">done and refused</option><option value="done">done</option>
-            <option value="refused">refused</option>
-          </select>
-          <span class="dim num" role="status">{count(found.length)}</span>
-        </div>
-        <ProblemBox of={problem} again={again} />
-        <Panel title="Changes and refused ones" note="the newest first">
-          {found.length === 0 ? <Empty>{isReading ? "Reading …" : "Nothing."}</Empty>
-            : <AuditTable of={found.slice(0, shown)} />}
-          {found.length > shown && <div><Button small onClick={() => setShown(shown + SHOWN)}>More</Button></div>}
-        </Panel>
-      </>}
+      {may && (
+        <>
+          <div class="filters" role="search">
+            <input
+              type="search"
+              data-search
+              placeholder="Search  /"
+              aria-label="Search by who, address, what, answer"
+              value={search}
+              onInput={(event) => set(event.currentTarget.value, hours, which)}
+            />
+            <select
+              aria-label="Since when"
+              value={hours}
+              onChange={(event) => set(search, event.currentTarget.value, which)}
+            >
+              {HOURS.map(([key, name]) => (
+                <option key={key} value={key}>
+                  {name}
+                </option>
+              ))}
+            </select>
+            <select
+              aria-label="Which"
+              value={which}
+              onChange={(event) => set(search, hours, event.currentTarget.value)}
+            >
+              <option value="">done and refused</option>
+              <option value="done">done</option>
+              <option value="refused">refused</option>
+            </select>
+            <span class="dim num" role="status">
+              {count(found.length)}
+            </span>
+          </div>
+          <ProblemBox of={problem} again={again} />
+          <Panel title="Changes and refused ones" note="the newest first">
+            {found.length === 0 ? (
+              <Empty>{isReading ? "Reading …" : "Nothing."}</Empty>
+            ) : (
+              <AuditTable of={found.slice(0, shown)} />
+            )}
+            {found.length > shown && (
+              <div>
+                <Button small onClick={() => setShown(shown + SHOWN)}>
+                  More
+                </Button>
+              </div>
+            )}
+          </Panel>
+        </>
+      )}
     </>
   );
 }
@@ -75,11 +122,13 @@ function useAudit(may: boolean, hours: string) {
       setItems(all.reverse());
       setProblem(undefined);
     };
-    read().catch((error: unknown) => {
-      if (!stop.signal.aborted) setProblem(problemOf(error));
-    }).finally(() => {
-      if (!stop.signal.aborted) setReading(false);
-    });
+    read()
+      .catch((error: unknown) => {
+        if (!stop.signal.aborted) setProblem(problemOf(error));
+      })
+      .finally(() => {
+        if (!stop.signal.aborted) setReading(false);
+      });
     return () => stop.abort();
   }, [may, hours, times]);
   return { items, problem, isReading, again: () => setTimes(times + 1) };
@@ -89,20 +138,35 @@ function AuditTable({ of }: { of: readonly AuditRecord[] }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Audit log">
       <table class="table tight">
-        <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">From</th><th scope="col">What</th>
-          <th scope="col">Answer</th></tr></thead>
-        <tbody>{of.map((record) => {
-          const [method = "", path = "", ...body] = record.what.split(" ");
-          return <tr key={record.id}>
-            <td class="num no-wrap">{time(record.at)}</td>
-            <td class="name">{record.by}</td>
-            <td class="mono">{record.from}</td>
-            <td class="what"><b>{method}</b> <span class="mono">{path.replace(/^\/api\/v1/, "")}</span>
-              {body.length > 0 && <code class="dim"> {body.join(" ")}</code>}</td>
-            <td><State name={String(record.status)} tone={record.status >= 400 ? "bad" : "good"} />
-              {record.detail && <div class="dim">{record.detail}</div>}</td>
-          </tr>;
-        })}</tbody>
+        <thead>
+          <tr>
+            <th scope="col">When</th>
+            <th scope="col">Who</th>
+            <th scope="col">From</th>
+            <th scope="col">What</th>
+            <th scope="col">Answer</th>
+          </tr>
+        </thead>
+        <tbody>
+          {of.map((record) => {
+            const [method = "", path = "", ...body] = record.what.split(" ");
+            return (
+              <tr key={record.id}>
+                <td class="num no-wrap">{time(record.at)}</td>
+                <td class="name">{record.by}</td>
+                <td class="mono">{record.from}</td>
+                <td class="what">
+                  <b>{method}</b> <span class="mono">{path.replace(/^\/api\/v1/, "")}</span>
+                  {body.length > 0 && <code class="dim"> {body.join(" ")}</code>}
+                </td>
+                <td>
+                  <State name={String(record.status)} tone={record.status >= 400 ? "bad" : "good"} />
+                  {record.detail && <div class="dim">{record.detail}</div>}
+                </td>
+              </tr>
+            );
+          })}
+        </tbody>
       </table>
     </div>
   );

@@ -8,8 +8,11 @@ export function Guests({ query }: { query: URLSearchParams }) {
   return (
     <>
       <Title>Guests</Title>
-      <GuestTable tall filter={{ q: of("q"), state: of("state"), host: of("host"), tag: of("tag") }}
-        changed={(filter) => replace(withQuery(["guests"], { ...filter }))} />
+      <GuestTable
+        tall
+        filter={{ q: of("q"), state: of("state"), host: of("host"), tag: of("tag") }}
+        changed={(filter) => replace(withQuery(["guests"], { ...filter }))}
+      />
     </>
   );
 }

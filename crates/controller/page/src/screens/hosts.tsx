@@ -12,9 +12,21 @@ export function Hosts({ query }: { query: URLSearchParams }) {
   useRepeated(readHosts, hostsEveryMs(hosts), [hosts > 300]);
   return (
     <>
-      <Title actions={<a class="button" href="#/update">Update hosts …</a>}>Hosts</Title>
-      <HostTable tall search={query.get("q") ?? ""} state={query.get("state") ?? ""}
-        changed={(q, state) => replace(withQuery(["hosts"], { q, state }))} />
+      <Title
+        actions={
+          <a class="button" href="#/update">
+            Update hosts …
+          </a>
+        }
+      >
+        Hosts
+      </Title>
+      <HostTable
+        tall
+        search={query.get("q") ?? ""}
+        state={query.get("state") ?? ""}
+        changed={(q, state) => replace(withQuery(["hosts"], { q, state }))}
+      />
     </>
   );
 }

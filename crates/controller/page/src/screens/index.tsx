@@ -31,8 +31,10 @@ export function screenOf({ path, query }: Route): Screen {
   const [place = "", first, second] = path;
   const of = (title: string, screen: ComponentChildren): Screen => ({ title, screen, key: path.join("/") });
   switch (place) {
-    case "": return of("Overview", <Overview />);
-    case "hosts": return first ? of(first, <HostPage name={first} />) : of("Hosts", <Hosts query={query} />);
+    case "":
+      return of("Overview", <Overview />);
+    case "hosts":
+      return first ? of(first, <HostPage name={first} />) : of("Hosts", <Hosts query={query} />);
     case "guests":
       if (first && second === "explain") return of(`Where ${first} may run`, <Explain name={first} />);
       return first ? of(first, <GuestPage name={first} />) : of("Guests", <Guests query={query} />);
@@ -41,12 +43,25 @@ export function screenOf({ path, query }: Route): Screen {
       return first ? of("Migration", <MigrationPage id={first} />) : of("Migrations", <Migrations query={query} />);
     case "operations":
       return first ? of("Operation", <OperationPage id={first} />) : of("Operations", <Operations query={query} />);
-    case "optimize": return of("Optimise", <Optimize />);
-    case "update": return of("Update hosts", <Update />);
-    case "rules": return of("Rules", <Rules />);
-    case "settings": return of("Settings", <Settings />);
-    case "access": return of("Access", <Access />);
-    case "audit": return of("Audit log", <Audit query={query} />);
-    default: return of("Nothing here", <><Title>Nothing here</Title><Empty>There is no such place.</Empty></>);
+    case "optimize":
+      return of("Optimise", <Optimize />);
+    case "update":
+      return of("Update hosts", <Update />);
+    case "rules":
+      return of("Rules", <Rules />);
+    case "settings":
+      return of("Settings", <Settings />);
+    case "access":
+      return of("Access", <Access />);
+    case "audit":
+      return of("Audit log", <Audit query={query} />);
+    default:
+      return of(
+        "Nothing here",
+        <>
+          <Title>Nothing here</Title>
+          <Empty>There is no such place.</Empty>
+        </>,
+      );
   }
 }

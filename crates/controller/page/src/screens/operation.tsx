@@ -35,35 +35,74 @@ export function OperationPage({ id }: { id: string }) {
   useRepeated((signal) => readOperation(id, signal), READ_MS, [id], of !== undefined && !isOver(of.state));
   const crumbs: [string, string][] = [["Operations", link("operations")]];
   if (!of) {
-    return <><Title crumbs={crumbs}>Operation {id}</Title>
-      {problem ? <ProblemBox of={problem} /> : <Empty>Reading …</Empty>}</>;
+    return (
+      <>
+        <Title crumbs={crumbs}>Operation {id}</Title>
+        {problem ? <ProblemBox of={problem} /> : <Empty>Reading …</Empty>}
+      </>
+    );
   }
   const over = isOver(of.state);
   return (
     <>
-      <Title crumbs={crumbs} state={<><OperationState of={of} /> <span class="dim">{states(of)}</span></>}
-        actions={!over && <RoleButton needs="operator" look="danger" onClick={() => setAsking(true)}
-          why={of.state === "cancelling" && "It is being called off."}>Call off …</RoleButton>}>
+      <Title
+        crumbs={crumbs}
+        state={
+          <>
+            <OperationState of={of} /> <span class="dim">{states(of)}</span>
+          </>
+        }
+        actions={
+          !over && (
+            <RoleButton
+              needs="operator"
+              look="danger"
+              onClick={() => setAsking(true)}
+              why={of.state === "cancelling" && "It is being called off."}
+            >
+              Call off …
+            </RoleButton>
+          )
+        }
+      >
         {operationTitle(of.kind)}
       </Title>
       {!over && <RoleNote needs="operator" to="call it off" />}
-      {of.message && <div class={`callout ${of.state === "failed" ? "bad" : "plain"}`} role="status">
-        {sentence(of.message)}</div>}
+      {of.message && (
+        <div class={`callout ${of.state === "failed" ? "bad" : "plain"}`} role="status">
+          {sentence(of.message)}
+        </div>
+      )}
       <Progress of={of} />
-      {of.update && <Panel title="Hosts"><UpdateTable of={of.update} /></Panel>}
+      {of.update && (
+        <Panel title="Hosts">
+          <UpdateTable of={of.update} />
+        </Panel>
+      )}
       <Details of={of} />
-      {!of.update && of.kind.kind !== "fence" && of.kind.kind !== "wake" &&
+      {!of.update && of.kind.kind !== "fence" && of.kind.kind !== "wake" && (
         <Panel title={of.kind.kind === "stop" || of.kind.kind === "delete" ? "Guest" : "Moves, in their order"}>
-          <Plan of={of} /></Panel>}
-      {isAsking && <AskDialog title={`Call off: ${operationTitle(of.kind)}`} verb="Call it off" danger
-        close={() => setAsking(false)} work={async (once) => {
-          const { value } = await ask<Operation>("POST", `/operations/${part(id)}/cancel`, { once });
-          store.tables.merge("operations", [value], store.tables.mark());
-          store.notify("It is being called off");
-        }}>
-        <p>What was not begun is not begun any more. What is under way is called off where it still can be; guests go on
-          where they are.</p>
-      </AskDialog>}
+          <Plan of={of} />
+        </Panel>
+      )}
+      {isAsking && (
+        <AskDialog
+          title={`Call off: ${operationTitle(of.kind)}`}
+          verb="Call it off"
+          danger
+          close={() => setAsking(false)}
+          work={async (once) => {
+            const { value } = await ask<Operation>("POST", `/operations/${part(id)}/cancel`, { once });
+            store.tables.merge("operations", [value], store.tables.mark());
+            store.notify("It is being called off");
+          }}
+        >
+          <p>
+            What was not begun is not begun any more. What is under way is called off where it still can be; guests go
+            on where they are.
+          </p>
+        </AskDialog>
+      )}
     </>
   );
 }
@@ -80,7 +119,8 @@ function Progress({ of }: { of: Operation }) {
   if (moves === 0 && of.moves.length === 0) return null;
   const over = isOver(of.state);
   const figures: [string, string, string?][] = [
-    ["Done", progressWords(of), "moves"], ["Under way", String(moves_running), "at this moment"],
+    ["Done", progressWords(of), "moves"],
+    ["Under way", String(moves_running), "at this moment"],
     ["Stay or failed", String(stays), stays > 0 ? "see below why" : undefined],
     ["Elapsed", duration((of.ended ?? now) - of.created)],
     ["Left", over ? "0 s" : left_ms == null ? UNKNOWN : `about ${about(left_ms)}`],
@@ -90,28 +130,52 @@ function Progress({ of }: { of: Operation }) {
   return (
     <>
       <div class="how-far slim">
-        <div class="track" role="progressbar" aria-label="Moves done" aria-valuemin={0} aria-valuemax={moves}
-          aria-valuenow={moves_done}>
-          <i class={over ? (of.state === "done" ? "good" : "bad") : "busy"}
-            style={{ transform: `scaleX(${(share ?? 0).toFixed(3)})` }} />
+        <div
+          class="track"
+          role="progressbar"
+          aria-label="Moves done"
+          aria-valuemin={0}
+          aria-valuemax={moves}
+          aria-valuenow={moves_done}
+        >
+          <i
+            class={over ? (of.state === "done" ? "good" : "bad") : "busy"}
+            style={{ transform: `scaleX(${(share ?? 0).toFixed(3)})` }}
+          />
         </div>
       </div>
-      <dl class="totals">{figures.map(([name, value, note]) =>
-        <div key={name}><dt>{name}</dt><dd>{value}</dd><dd class="sub">{note ?? " "}</dd></div>)}</dl>
+      <dl class="totals">
+        {figures.map(([name, value, note]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+            <dd class="sub">{note ?? " "}</dd>
+          </div>
+        ))}
+      </dl>
     </>
   );
 }
 
-const STAGES = { emptying: "its device is tried, and its guests leave", stopping: "it is shut down",
-  waking: "it is switched on, and its agent is waited for" };
+const STAGES = {
+  emptying: "its device is tried, and its guests leave",
+  stopping: "it is shut down",
+  waking: "it is switched on, and its agent is waited for",
+};
 
 function Details({ of }: { of: Operation }) {
   const now = useNow(5000);
   const { kind, fencing, power } = of;
   const facts: [string, ComponentChildren][] = [
     ["Host", "host" in kind && <HostLink name={kind.host} />],
-    ["Deadline", kind.kind === "drain" && kind.deadline != null && `${time(kind.deadline)}, ${until(kind.deadline, now)}`],
-    ["Follows", kind.kind === "drain" && kind.follows && <a href={link("operations", kind.follows)}>the drain before</a>],
+    [
+      "Deadline",
+      kind.kind === "drain" && kind.deadline != null && `${time(kind.deadline)}, ${until(kind.deadline, now)}`,
+    ],
+    [
+      "Follows",
+      kind.kind === "drain" && kind.follows && <a href={link("operations", kind.follows)}>the drain before</a>,
+    ],
     ["Drain", kind.kind === "resume" && <a href={link("operations", kind.drain)}>whose guests come home</a>],
     ["Power-offs ordered", fencing && String(fencing.attempts ?? 0)],
     ["Next attempt", fencing?.not_before != null && fencing.not_before > now && until(fencing.not_before, now)],
@@ -119,10 +183,21 @@ function Details({ of }: { of: Operation }) {
     ["Stage", power && STAGES[power.stage ?? "emptying"]],
     ["Has to be so", power?.until != null && until(power.until, now)],
     ["Its drain", power?.drain && <a href={link("operations", power.drain)}>{power.drain}</a>],
-    ["Why this host", power?.reasons && power.reasons.length > 0 && <ul>{power.reasons.map((words) =>
-      <li key={words}>{sentence(words)}</li>)}</ul>],
+    [
+      "Why this host",
+      power?.reasons && power.reasons.length > 0 && (
+        <ul>
+          {power.reasons.map((words) => (
+            <li key={words}>{sentence(words)}</li>
+          ))}
+        </ul>
+      ),
+    ],
   ];
   if (!facts.some(([name, value]) => name !== "Host" && value)) return null;
-  return <Panel title="Details"><Facts of={facts.filter(([, value]) => Boolean(value))} /></Panel>;
+  return (
+    <Panel title="Details">
+      <Facts of={facts.filter(([, value]) => Boolean(value))} />
+    </Panel>
+  );
 }
-

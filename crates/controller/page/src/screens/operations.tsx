@@ -14,9 +14,20 @@ import type { Operation, OperationKind, Page } from "../types";
 import { isOver, operationTitle } from "../words";
 
 const KINDS: readonly [OperationKind["kind"] | "", string][] = [
-  ["", "any kind"], ["migrate", "moves"], ["drain", "drains"], ["resume", "homecomings"], ["optimize", "optimisation"],
-  ["update", "updates"], ["failover", "failovers"], ["fence", "fencing"], ["start", "starts"], ["stop", "stops"],
-  ["delete", "deletions"], ["autostart", "autostarts"], ["sleep", "to sleep"], ["wake", "awake"],
+  ["", "any kind"],
+  ["migrate", "moves"],
+  ["drain", "drains"],
+  ["resume", "homecomings"],
+  ["optimize", "optimisation"],
+  ["update", "updates"],
+  ["failover", "failovers"],
+  ["fence", "fencing"],
+  ["start", "starts"],
+  ["stop", "stops"],
+  ["delete", "deletions"],
+  ["autostart", "autostarts"],
+  ["sleep", "to sleep"],
+  ["wake", "awake"],
 ];
 
 export function Operations({ query }: { query: URLSearchParams }) {
@@ -24,11 +35,18 @@ export function Operations({ query }: { query: URLSearchParams }) {
   const [problem, setProblem] = useState<Problem>();
   const [isEnd, setEnd] = useState(false);
   const isLoaded = useStore(() => store.isLoaded);
-  const items = useComputed(["operations"], () => [...store.tables.operations.values()]
-    .filter((of) => kind === "" || of.kind.kind === kind)
-    .filter((of) => state === "" || (state === "running" ? !isOver(of.state) : of.state === state))
-    .filter((of) => matches(search, [operationTitle(of.kind), of.by, of.id, of.message, ...of.moves.map((one) => one.vm)]))
-    .sort((a, b) => b.created - a.created), [search, kind, state]);
+  const items = useComputed(
+    ["operations"],
+    () =>
+      [...store.tables.operations.values()]
+        .filter((of) => kind === "" || of.kind.kind === kind)
+        .filter((of) => state === "" || (state === "running" ? !isOver(of.state) : of.state === state))
+        .filter((of) =>
+          matches(search, [operationTitle(of.kind), of.by, of.id, of.message, ...of.moves.map((one) => one.vm)]),
+        )
+        .sort((a, b) => b.created - a.created),
+    [search, kind, state],
+  );
   const set = (q: string, kind: string, state: string): void => replace(withQuery(["operations"], { q, kind, state }));
   const older = async (): Promise<void> => {
     const oldest = [...store.tables.operations.keys()].sort()[0] ?? "";
@@ -45,25 +63,58 @@ export function Operations({ query }: { query: URLSearchParams }) {
   };
   return (
     <>
-      <Title actions={<a class="button" href="#/update">Update hosts …</a>}>Operations</Title>
+      <Title
+        actions={
+          <a class="button" href="#/update">
+            Update hosts …
+          </a>
+        }
+      >
+        Operations
+      </Title>
       <div class="filters" role="search">
-        <input type="search" data-search placeholder="Search  /" aria-label="Search operations by guest, host, who asked"
-          value={search} onInput={(event) => set(event.currentTarget.value, kind, state)} />
+        <input
+          type="search"
+          data-search
+          placeholder="Search  /"
+          aria-label="Search operations by guest, host, who asked"
+          value={search}
+          onInput={(event) => set(event.currentTarget.value, kind, state)}
+        />
         <select aria-label="Kind" value={kind} onChange={(event) => set(search, event.currentTarget.value, state)}>
-          {KINDS.map(([key, name]) => <option key={key} value={key}>{name}</option>)}
+          {KINDS.map(([key, name]) => (
+            <option key={key} value={key}>
+              {name}
+            </option>
+          ))}
         </select>
         <select aria-label="State" value={state} onChange={(event) => set(search, kind, event.currentTarget.value)}>
-          <option value="">any state</option><option value="running">under way</option><option value="done">done</option>
-          <option value="failed">failed</option><option value="cancelled">called off</option>
+          <option value="">any state</option>
+          <option value="running">under way</option>
+          <option value="done">done</option>
+          <option value="failed">failed</option>
+          <option value="cancelled">called off</option>
         </select>
-        <span class="dim num" role="status">{count(items.length)}</span>
+        <span class="dim num" role="status">
+          {count(items.length)}
+        </span>
       </div>
       <Panel title="Operations" note="the newest first">
-        {items.length === 0 ? <Empty>{isLoaded ? "There is no such operation." : "Reading …"}</Empty>
-          : <OperationTable of={items.slice(0, 300)} />}
+        {items.length === 0 ? (
+          <Empty>{isLoaded ? "There is no such operation." : "Reading …"}</Empty>
+        ) : (
+          <OperationTable of={items.slice(0, 300)} />
+        )}
         <ProblemBox of={problem} />
-        <div>{isEnd ? <span class="dim">That is all.</span>
-          : <Button small onClick={() => void older()}>Older ones</Button>}</div>
+        <div>
+          {isEnd ? (
+            <span class="dim">That is all.</span>
+          ) : (
+            <Button small onClick={() => void older()}>
+              Older ones
+            </Button>
+          )}
+        </div>
       </Panel>
     </>
   );
@@ -73,19 +124,43 @@ export function OperationTable({ of }: { of: readonly Operation[] }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Operations">
       <table class="table">
-        <thead><tr><th scope="col">Asked for</th><th scope="col">What</th><th scope="col">State</th>
-          <th scope="col" class="number">Moves</th><th scope="col" class="number">Left or took</th><th scope="col">By</th>
-        </tr></thead>
-        <tbody>{of.map((one) => <tr key={one.id}>
-          <td class="num no-wrap">{time(one.created)}</td>
-          <td><a href={link("operations", one.id)}>{operationTitle(one.kind)}</a>
-            {one.message && one.state === "failed" && <div class="dim">{one.message}</div>}</td>
-          <td><OperationState of={one} /></td>
-          <td class="number num">{progressWords(one)}</td>
-          <td class="number num">{one.ended != null ? duration(one.ended - one.created)
-            : one.progress.left_ms != null ? `about ${about(one.progress.left_ms)} left` : UNKNOWN}</td>
-          <td class="name">{one.by}</td>
-        </tr>)}</tbody>
+        <thead>
+          <tr>
+            <th scope="col">Asked for</th>
+            <th scope="col">What</th>
+            <th scope="col">State</th>
+            <th scope="col" class="number">
+              Moves
+            </th>
+            <th scope="col" class="number">
+              Left or took
+            </th>
+            <th scope="col">By</th>
+          </tr>
+        </thead>
+        <tbody>
+          {of.map((one) => (
+            <tr key={one.id}>
+              <td class="num no-wrap">{time(one.created)}</td>
+              <td>
+                <a href={link("operations", one.id)}>{operationTitle(one.kind)}</a>
+                {one.message && one.state === "failed" && <div class="dim">{one.message}</div>}
+              </td>
+              <td>
+                <OperationState of={one} />
+              </td>
+              <td class="number num">{progressWords(one)}</td>
+              <td class="number num">
+                {one.ended != null
+                  ? duration(one.ended - one.created)
+                  : one.progress.left_ms != null
+                    ? `about ${about(one.progress.left_ms)} left`
+                    : UNKNOWN}
+              </td>
+              <td class="name">{one.by}</td>
+            </tr>
+          ))}
+        </tbody>
       </table>
     </div>
   );

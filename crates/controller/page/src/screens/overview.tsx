@@ -28,7 +28,9 @@ export function Overview() {
       <Asked />
       <Totals />
       <div class="columns">
-        <Panel title="Hosts" note={<a href={link("hosts")}>all hosts</a>}><HostTable /></Panel>
+        <Panel title="Hosts" note={<a href={link("hosts")}>all hosts</a>}>
+          <HostTable />
+        </Panel>
         <div class="stack">
           <Running />
           <Broken />
@@ -44,38 +46,68 @@ function Totals() {
   const load = useComputed(["hosts"], () => clusterLoad(store.tables.hosts.values()), [], 500);
   const { hosts, vms } = cluster ?? {};
   const parts = (of: [number | undefined, string][]): string =>
-    of.filter(([number]) => number).map(([number, word]) => `${count(number)} ${word}`).join(", ");
+    of
+      .filter(([number]) => number)
+      .map(([number, word]) => `, ${count(number)} ${word}`)
+      .join("");
   return (
     <dl class="totals">
       <div>
         <dt>Hosts</dt>
-        <dd><a href={link("hosts")}>{count(hosts?.online)}</a> <small>of {count(hosts?.all)} online</small></dd>
-        <dd class="sub">{hosts && parts([[hosts.lost, "lost"], [hosts.off, "off"], [hosts.asleep, "asleep"],
-          [hosts.in_maintenance, "take no guests"]]) || "all take guests"}</dd>
+        <dd>
+          <a href={link("hosts")}>{count(hosts?.online)}</a> <small>online</small>
+        </dd>
+        <dd class="sub">
+          of {count(hosts?.all)}
+          {hosts &&
+            parts([
+              [hosts.lost, "lost"],
+              [hosts.off, "off"],
+              [hosts.asleep, "asleep"],
+              [hosts.in_maintenance, "take none"],
+            ])}
+        </dd>
       </div>
       <div>
         <dt>Guests</dt>
-        <dd><a href={link("guests")}>{count(vms?.running)}</a> <small>of {count(vms?.all)} run</small></dd>
-        <dd class="sub">{vms && parts([[vms.lost, "lost"], [vms.stopped, "off"]]) || "none lost"}</dd>
+        <dd>
+          <a href={link("guests")}>{count(vms?.running)}</a> <small>run</small>
+        </dd>
+        <dd class="sub">
+          of {count(vms?.all)}
+          {vms &&
+            parts([
+              [vms.lost, "lost"],
+              [vms.stopped, "off"],
+            ])}
+        </dd>
       </div>
       <div>
         <dt>CPU</dt>
-        <dd>{percent(load.cpu)} <small>of {count(load.cpus)} cores</small></dd>
-        <dd class="sub">{cores(load.cpuMillicores)} cores busy</dd>
+        <dd>
+          {percent(load.cpu)} <small>of {count(load.cpus || undefined)} cores</small>
+        </dd>
+        <dd class="sub">{cores(load.cpus ? load.cpuMillicores : undefined)} cores busy</dd>
       </div>
       <div>
         <dt>Memory</dt>
-        <dd>{percent(load.ram)} <small>of {bytes(load.ramBytes)}</small></dd>
-        <dd class="sub">{bytes(load.ramFreeBytes)} free</dd>
+        <dd>
+          {percent(load.ram)} <small>of {bytes(load.ramBytes || undefined)}</small>
+        </dd>
+        <dd class="sub">{bytes(load.ramBytes ? load.ramFreeBytes : undefined)} free</dd>
       </div>
       <div>
         <dt>Network</dt>
-        <dd>{bitsPerS(load.sendBitsPerS)} <small>sent</small></dd>
-        <dd class="sub">{bitsPerS(load.receiveBitsPerS)} received</dd>
+        <dd>
+          {bitsPerS(load.cpus ? load.sendBitsPerS : undefined)} <small>sent</small>
+        </dd>
+        <dd class="sub">{bitsPerS(load.cpus ? load.receiveBitsPerS : undefined)} received</dd>
       </div>
       <div>
         <dt>Controller</dt>
-        <dd class="name">{cluster?.controllers.find((of) => of.leads)?.name ?? UNKNOWN} <small>leads</small></dd>
+        <dd class="name">
+          {cluster?.controllers.find((of) => of.leads)?.name ?? UNKNOWN} <small>leads</small>
+        </dd>
         <dd class="sub">{cluster ? controllerWords(cluster.controllers.length, cluster) : UNKNOWN}</dd>
       </div>
     </dl>
@@ -90,14 +122,23 @@ function controllerWords(all: number, cluster: NonNullable<typeof store.cluster>
 }
 
 function Running() {
-  const running = useComputed(["operations"], () =>
-    [...store.tables.operations.values()].filter((of) => !isOver(of.state)).sort((a, b) => b.created - a.created), []);
+  const running = useComputed(
+    ["operations"],
+    () => [...store.tables.operations.values()].filter((of) => !isOver(of.state)).sort((a, b) => b.created - a.created),
+    [],
+  );
   return (
     <Panel title="Under way" note={<a href={link("operations")}>all operations</a>}>
-      {running.length === 0 ? <Empty>No operation is under way.</Empty> : <ul class="rows-list">
-        {running.slice(0, 8).map((of) => <OperationRow key={of.id} of={of} />)}
-        {running.length > 8 && <li class="dim">and {running.length - 8} more</li>}
-      </ul>}
+      {running.length === 0 ? (
+        <Empty>No operation is under way.</Empty>
+      ) : (
+        <ul class="rows-list">
+          {running.slice(0, 8).map((of) => (
+            <OperationRow key={of.id} of={of} />
+          ))}
+          {running.length > 8 && <li class="dim">and {running.length - 8} more</li>}
+        </ul>
+      )}
     </Panel>
   );
 }
@@ -113,10 +154,15 @@ function Broken() {
       <ul class="rows-list">
         {items.slice(0, 6).map((of) => (
           <li key={of.what}>
-            <State name={of.hard ? "must not be" : "should not be"} tone={of.hard ? "bad" : "warn"} /> {sentence(of.what)}
+            <State name={of.hard ? "must not be" : "should not be"} tone={of.hard ? "bad" : "warn"} />{" "}
+            {sentence(of.what)}
           </li>
         ))}
-        {items.length > 6 && <li><a href={link("rules")}>and {items.length - 6} more</a></li>}
+        {items.length > 6 && (
+          <li>
+            <a href={link("rules")}>and {items.length - 6} more</a>
+          </li>
+        )}
       </ul>
     </Panel>
   );
@@ -127,21 +173,40 @@ function Changes() {
   const changes = useComputed(["hosts", "vms", "operations"], () => store.tables.changes.slice(0, 12), []);
   return (
     <Panel title="Changed last" note="since this page was opened">
-      {changes.length === 0 ? <Empty>Nothing has changed yet.</Empty> : <ol class="changes">
-        {changes.map((of, index) => (
-          <li key={`${of.at}${of.name}${index}`}>
-            <time title={ago(of.at, now)} class="num dim">{clockTime(of.at)}</time>
-            <span class={`tone ${of.tone}`}><ChangeWords of={of} /></span>
-          </li>
-        ))}
-      </ol>}
+      {changes.length === 0 ? (
+        <Empty>Nothing has changed yet.</Empty>
+      ) : (
+        <ol class="changes">
+          {changes.map((of, index) => (
+            <li key={`${of.at}${of.name}${index}`}>
+              <time title={ago(of.at, now)} class="num dim">
+                {clockTime(of.at)}
+              </time>
+              <span class={`tone ${of.tone}`}>
+                <ChangeWords of={of} />
+              </span>
+            </li>
+          ))}
+        </ol>
+      )}
     </Panel>
   );
 }
 
 function ChangeWords({ of }: { of: Change }) {
   if (of.kind === "operation") return <a href={link("operations", of.name)}>{of.words}</a>;
-  if (of.kind === "guest") return <><GuestLink name={of.name} /> {of.words}</>;
-  return <><a class="name" href={withQuery(["hosts", of.name], {})}>{of.name}</a> {of.words}</>;
+  if (of.kind === "guest")
+    return (
+      <>
+        <GuestLink name={of.name} /> {of.words}
+      </>
+    );
+  return (
+    <>
+      <a class="name" href={withQuery(["hosts", of.name], {})}>
+        {of.name}
+      </a>{" "}
+      {of.words}
+    </>
+  );
 }
-

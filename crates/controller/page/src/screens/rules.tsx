@@ -29,42 +29,95 @@ export function Rules() {
   const items = rules.value?.items ?? [];
   return (
     <>
-      <Title actions={<RoleButton needs="admin" look="main" onClick={() => setAsked({ is: "add" })}>Add a rule …</RoleButton>}>
-        Rules</Title>
+      <Title
+        actions={
+          <RoleButton needs="admin" look="main" onClick={() => setAsked({ is: "add" })}>
+            Add a rule …
+          </RoleButton>
+        }
+      >
+        Rules
+      </Title>
       <RoleNote needs="admin" to="change rules" />
-      <Panel title="Broken" note={complaints.value ? several(complaints.value.items.length, "complaint") : undefined}
-        actions={<a class="button small" href={link("optimize")}>What would repair it</a>}>
+      <Panel
+        title="Broken"
+        note={complaints.value ? several(complaints.value.items.length, "complaint") : undefined}
+        actions={
+          <a class="button small" href={link("optimize")}>
+            What would repair it
+          </a>
+        }
+      >
         <ProblemBox of={complaints.problem} again={complaints.again} />
         <Complaints of={complaints.value?.items} />
       </Panel>
       <Panel title="Rules" note={rules.value ? several(items.length, "rule") : undefined}>
         <ProblemBox of={rules.problem} again={rules.again} />
-        {rules.value && items.length === 0 && <Empty>There is no rule: guests may run anywhere where there is room.</Empty>}
-        {items.length > 0 && <div class="scroll" tabIndex={0} role="group" aria-label="Rules">
-          <table class="table">
-            <thead><tr><th scope="col">Name</th><th scope="col">Kind</th><th scope="col">What it says</th>
-              <th scope="col"><span class="visually-hidden">What to do</span></th></tr></thead>
-            <tbody>{items.map((rule) => <tr key={rule.name}>
-              <th scope="row" class="name">{rule.name}</th>
-              <td title={KIND_ABOUT[kindOf(rule.rule) as RuleKind]}>{kindOf(rule.rule)}</td>
-              <td>{ruleWords(rule.rule)}
-                {(rule.warnings ?? []).map((words) => <div key={words}><State name={sentence(words)} tone="warn" /></div>)}</td>
-              <td><div class="actions end">
-                <RoleButton needs="admin" small onClick={() => setAsked({ is: "edit", name: rule.name })}>Edit …</RoleButton>
-                <RoleButton needs="admin" small onClick={() => setAsked({ is: "remove", name: rule.name })}>Remove …
-                </RoleButton></div></td>
-            </tr>)}</tbody>
-          </table>
-        </div>}
+        {rules.value && items.length === 0 && (
+          <Empty>There is no rule: guests may run anywhere where there is room.</Empty>
+        )}
+        {items.length > 0 && (
+          <div class="scroll" tabIndex={0} role="group" aria-label="Rules">
+            <table class="table">
+              <thead>
+                <tr>
+                  <th scope="col">Name</th>
+                  <th scope="col">Kind</th>
+                  <th scope="col">What it says</th>
+                  <th scope="col">
+                    <span class="visually-hidden">What to do</span>
+                  </th>
+                </tr>
+              </thead>
+              <tbody>
+                {items.map((rule) => (
+                  <tr key={rule.name}>
+                    <th scope="row" class="name">
+                      {rule.name}
+                    </th>
+                    <td title={KIND_ABOUT[kindOf(rule.rule) as RuleKind]}>{kindOf(rule.rule)}</td>
+                    <td>
+                      {ruleWords(rule.rule)}
+                      {(rule.warnings ?? []).map((words) => (
+                        <div key={words}>
+                          <State name={sentence(words)} tone="warn" />
+                        </div>
+                      ))}
+                    </td>
+                    <td>
+                      <div class="actions end">
+                        <RoleButton needs="admin" small onClick={() => setAsked({ is: "edit", name: rule.name })}>
+                          Edit …
+                        </RoleButton>
+                        <RoleButton needs="admin" small onClick={() => setAsked({ is: "remove", name: rule.name })}>
+                          Remove …
+                        </RoleButton>
+                      </div>
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
       </Panel>
       <ExplainPanel />
       {asked?.is === "add" && <AddDialog close={close} done={done} names={items.map((rule) => rule.name)} />}
       {asked?.is === "edit" && <EditDialog name={asked.name} close={close} done={done} />}
-      {asked?.is === "remove" && <AskDialog title={`Remove the rule ${asked.name}`} verb="Remove" danger close={close}
-        work={async () => {
-          await ask("DELETE", `/rules/${part(asked.name)}`);
-          done(`The rule ${asked.name} is removed`);
-        }}><p>It holds nothing back any more. No guest is moved by that.</p></AskDialog>}
+      {asked?.is === "remove" && (
+        <AskDialog
+          title={`Remove the rule ${asked.name}`}
+          verb="Remove"
+          danger
+          close={close}
+          work={async () => {
+            await ask("DELETE", `/rules/${part(asked.name)}`);
+            done(`The rule ${asked.name} is removed`);
+          }}
+        >
+          <p>It holds nothing back any more. No guest is moved by that.</p>
+        </AskDialog>
+      )}
     </>
   );
 }
@@ -74,17 +127,29 @@ function Complaints({ of }: { of: readonly Complaint[] | undefined }) {
   if (of.length === 0) return <Empty>Nothing is broken.</Empty>;
   return (
     <ul class="rows-list">
-      {of.map((complaint) => <li key={complaint.what}>
-        <State name={complaint.hard ? "must not be" : "should not be"} tone={complaint.hard ? "bad" : "warn"} />{" "}
-        {sentence(complaint.what)} {complaint.rule && <span class="dim">[{complaint.rule}]</span>}
-        <div class="dim">
-          {complaint.vms.slice(0, 12).map((vm) => <span key={vm}><GuestLink name={vm} /> </span>)}
-          {complaint.vms.length > 12 && `and ${complaint.vms.length - 12} more `}
-          {complaint.hosts.length > 0 && "on "}
-          {complaint.hosts.slice(0, 12).map((host) => <span key={host}><HostLink name={host} /> </span>)}
-        </div>
-        {(complaint.clashes ?? []).map((words) => <p key={words}>{sentence(words)}</p>)}
-      </li>)}
+      {of.map((complaint) => (
+        <li key={complaint.what}>
+          <State name={complaint.hard ? "must not be" : "should not be"} tone={complaint.hard ? "bad" : "warn"} />{" "}
+          {sentence(complaint.what)} {complaint.rule && <span class="dim">[{complaint.rule}]</span>}
+          <div class="dim">
+            {complaint.vms.slice(0, 12).map((vm) => (
+              <span key={vm}>
+                <GuestLink name={vm} />{" "}
+              </span>
+            ))}
+            {complaint.vms.length > 12 && `and ${complaint.vms.length - 12} more `}
+            {complaint.hosts.length > 0 && "on "}
+            {complaint.hosts.slice(0, 12).map((host) => (
+              <span key={host}>
+                <HostLink name={host} />{" "}
+              </span>
+            ))}
+          </div>
+          {(complaint.clashes ?? []).map((words) => (
+            <p key={words}>{sentence(words)}</p>
+          ))}
+        </li>
+      ))}
     </ul>
   );
 }
@@ -100,7 +165,9 @@ function ExplainPanel() {
     <Panel title="Where may a guest run, and why not elsewhere?">
       <form class="ask-line" onSubmit={submit}>
         <TextField label="Guest" value={vm} set={setVm} list={names.slice(0, 500)} />
-        <Button type="submit" disabled={vm.trim() === ""}>Explain</Button>
+        <Button type="submit" disabled={vm.trim() === ""}>
+          Explain
+        </Button>
       </form>
     </Panel>
   );
@@ -117,30 +184,67 @@ function AddDialog({ close, done, names }: { close: () => void; done: (words: st
   const [kind, setKind] = useState<RuleKind>("apart");
   const [text, setText] = useState(pretty(templateOf("apart")));
   const read = readRule(text);
-  const wrong = name === "" ? undefined : !NAME.test(name) ? "Letters, digits and . _ -, a letter or digit first"
-    : names.includes(name) ? "There is such a rule already: edit it" : undefined;
+  const wrong =
+    name === ""
+      ? undefined
+      : !NAME.test(name)
+        ? "Letters, digits and . _ -, a letter or digit first"
+        : names.includes(name)
+          ? "There is such a rule already: edit it"
+          : undefined;
   return (
-    <AskDialog title="Add a rule" verb="Add" close={close} ready={name !== "" && !wrong && !read.wrong} work={async () => {
-      await ask("PUT", `/rules/${part(name)}`, { body: read.rule });
-      done(`The rule ${name} holds from now on`);
-    }}>
+    <AskDialog
+      title="Add a rule"
+      verb="Add"
+      close={close}
+      ready={name !== "" && !wrong && !read.wrong}
+      work={async () => {
+        await ask("PUT", `/rules/${part(name)}`, { body: read.rule });
+        done(`The rule ${name} holds from now on`);
+      }}
+    >
       <div class="fields">
         <TextField label="Name" value={name} set={setName} wrong={wrong} autofocus />
-        <SelectField label="Kind" value={kind} options={RULE_KINDS.map((key) => [key, key] as const)}
-          hint={KIND_ABOUT[kind]} set={(next) => {
+        <SelectField
+          label="Kind"
+          value={kind}
+          options={RULE_KINDS.map((key) => [key, key] as const)}
+          hint={KIND_ABOUT[kind]}
+          set={(next) => {
             setKind(next);
             setText(pretty(templateOf(next)));
-          }} />
+          }}
+        />
       </div>
       <RuleField text={text} setText={setText} wrong={read.wrong} />
     </AskDialog>
   );
 }
 
-function RuleField({ text, setText, wrong }: { text: string; setText: (text: string) => void; wrong: string | undefined }) {
-  return <AreaField label="Rule, as JSON" value={text} set={setText} rows={10} wrong={wrong}
-    hint={<>Who: <code>{"{\"guests\": [..]}"}</code>, <code>{"{\"tag\": T}"}</code>, <code>{"{\"set\": S}"}</code> or{" "}
-      <code>{"{\"tenant\": T}"}</code>; hosts: <code>{"{\"hosts\": [..]}"}</code> or <code>{"{\"group\": G}"}</code></>} />;
+function RuleField({
+  text,
+  setText,
+  wrong,
+}: {
+  text: string;
+  setText: (text: string) => void;
+  wrong: string | undefined;
+}) {
+  return (
+    <AreaField
+      label="Rule, as JSON"
+      value={text}
+      set={setText}
+      rows={10}
+      wrong={wrong}
+      hint={
+        <>
+          Who: <code>{'{"guests": [..]}'}</code>, <code>{'{"tag": T}'}</code>, <code>{'{"set": S}'}</code> or{" "}
+          <code>{'{"tenant": T}'}</code>; hosts: <code>{'{"hosts": [..]}'}</code> or <code>{'{"group": G}'}</code>
+        </>
+      }
+    />
+  );
 }
 
 function EditDialog({ name, close, done }: { name: string; close: () => void; done: (words: string) => void }) {
@@ -160,14 +264,21 @@ function EditDialog({ name, close, done }: { name: string; close: () => void; do
   });
   const read = readRule(text);
   return (
-    <AskDialog title={`Edit the rule ${name}`} verb="Save" close={close} ready={base !== undefined && !read.wrong}
+    <AskDialog
+      title={`Edit the rule ${name}`}
+      verb="Save"
+      close={close}
+      ready={base !== undefined && !read.wrong}
       work={async () => {
         await ask("PUT", `/rules/${part(name)}`, { body: read.rule, ifMatch: base?.etag });
         done(`The rule ${name} is changed`);
-      }}>
+      }}
+    >
       <ProblemBox of={problem} />
       {base && <RuleField text={text} setText={setText} wrong={read.wrong} />}
-      {warnings.map((words) => <State key={words} name={sentence(words)} tone="warn" />)}
+      {warnings.map((words) => (
+        <State key={words} name={sentence(words)} tone="warn" />
+      ))}
     </AskDialog>
   );
 }
@@ -175,4 +286,3 @@ function EditDialog({ name, close, done }: { name: string; close: () => void; do
 function useOnce(work: () => Promise<void>): void {
   useState(() => void work());
 }
-

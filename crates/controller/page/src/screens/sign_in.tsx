@@ -27,12 +27,25 @@ export function SignIn() {
   return (
     <main class="alone">
       <form class="sign-in" onSubmit={submit} ref={box}>
-        <h1><img src="/icon.svg" width="32" height="32" alt="" /> Skein</h1>
-        {store.hasExpired && <p class="role-note" role="status">
-          The token has ended, or was taken away. Sign in again to go on where you were.
-        </p>}
-        <TextField label="Token" type="password" value={token} set={setToken}
-          hint={<>An admin makes one: <code>skein token create NAME --role operator</code></>} />
+        <h1>
+          <img src="/icon.svg" width="32" height="32" alt="" /> Skein
+        </h1>
+        {store.hasExpired && (
+          <p class="role-note" role="status">
+            The token has ended, or was taken away. Sign in again to go on where you were.
+          </p>
+        )}
+        <TextField
+          label="Token"
+          type="password"
+          value={token}
+          set={setToken}
+          hint={
+            <>
+              An admin makes one: <code>skein token create NAME --role operator</code>
+            </>
+          }
+        />
         <ProblemBox of={problem} />
         <Button type="submit" look="main" disabled={isBusy || token.trim() === ""}>
           {isBusy ? "Asking …" : "Sign in"}

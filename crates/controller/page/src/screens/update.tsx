@@ -13,7 +13,9 @@ import { go, link } from "../router";
 import type { Operation, UpdateRequest } from "../types";
 
 const HOWS = [
-  ["update-reboot", "update, then reboot"], ["update", "update, without a reboot"], ["reboot", "reboot only"],
+  ["update-reboot", "update, then reboot"],
+  ["update", "update, without a reboot"],
+  ["reboot", "reboot only"],
   ["manual", "a person does it"],
 ] as const;
 
@@ -26,17 +28,23 @@ export function Update() {
   const [shown, setShown] = useState<{ asked: string; plan: Operation }>();
   const { isBusy, problem, run } = useWork();
   const body: Partial<UpdateRequest> = {
-    hosts, how, bring_home: isHome, skip_blocked: isSkipping, wait_s: Math.max(60, Math.round((minutes ?? 30) * 60)),
+    hosts,
+    how,
+    bring_home: isHome,
+    skip_blocked: isSkipping,
+    wait_s: Math.max(60, Math.round((minutes ?? 30) * 60)),
   };
   const asked = JSON.stringify(body);
-  const look = (): void => void run(async () => {
-    const { value } = await ask<Operation>("POST", "/cluster/update", { body: { ...body, dry_run: true } });
-    setShown({ asked, plan: value });
-  });
-  const begin = (): void => void run(async (once) => {
-    const { value } = await ask<Operation>("POST", "/cluster/update", { body, once });
-    go(link("operations", value.id));
-  });
+  const look = (): void =>
+    void run(async () => {
+      const { value } = await ask<Operation>("POST", "/cluster/update", { body: { ...body, dry_run: true } });
+      setShown({ asked, plan: value });
+    });
+  const begin = (): void =>
+    void run(async (once) => {
+      const { value } = await ask<Operation>("POST", "/cluster/update", { body, once });
+      go(link("operations", value.id));
+    });
   const plan = shown?.asked === asked ? shown.plan : undefined;
   const blocked = plan?.update?.hosts?.filter((host) => host.blocks).length ?? 0;
   return (
@@ -45,30 +53,67 @@ export function Update() {
       <RoleNote needs="operator" to="update hosts" />
       <Panel title="What to do" note="each host is emptied, updated, booted, and takes guests again">
         <div class="fields">
-          <NamesField label="Hosts" of={hosts} set={setHosts} disabled={isBusy}
-            hint="In their order. Empty: all, those with a controller last" />
-          <SelectField label="How" value={how} options={HOWS} set={setHow} disabled={isBusy}
-            hint={how === "manual" ? "Each host is emptied, and waits for a person"
-              : "What is run is the host's own: its administrator sets it"} />
-          <NumberField label="Each host has" unit="minutes" value={minutes} set={setMinutes} min={1} max={1440}
-            disabled={isBusy} hint="To be updated and back" />
+          <NamesField
+            label="Hosts"
+            of={hosts}
+            set={setHosts}
+            disabled={isBusy}
+            hint="In their order. Empty: all, those with a controller last"
+          />
+          <SelectField
+            label="How"
+            value={how}
+            options={HOWS}
+            set={setHow}
+            disabled={isBusy}
+            hint={
+              how === "manual"
+                ? "Each host is emptied, and waits for a person"
+                : "What is run is the host's own: its administrator sets it"
+            }
+          />
+          <NumberField
+            label="Each host has"
+            unit="minutes"
+            value={minutes}
+            set={setMinutes}
+            min={1}
+            max={1440}
+            disabled={isBusy}
+            hint="To be updated and back"
+          />
           <CheckField label="Guests come home" value={isHome} set={setHome} disabled={isBusy} />
-          <CheckField label="Leave out hosts that cannot be emptied" value={isSkipping} set={setSkipping}
-            disabled={isBusy} hint="Otherwise nothing is begun if there is one" />
+          <CheckField
+            label="Leave out hosts that cannot be emptied"
+            value={isSkipping}
+            set={setSkipping}
+            disabled={isBusy}
+            hint="Otherwise nothing is begun if there is one"
+          />
         </div>
         <ProblemBox of={problem} />
         <div class="buttons">
           <Button look={plan ? undefined : "main"} disabled={isBusy} onClick={look}>
-            {isBusy ? "Asking …" : "Look what would be done"}</Button>
-          {plan && <RoleButton needs="operator" look="main" onClick={begin}
-            why={blocked > 0 ? `${several(blocked, "host")} cannot be emptied.` : isBusy && "It is being asked for."}>
-            Begin</RoleButton>}
+            {isBusy ? "Asking …" : "Look what would be done"}
+          </Button>
+          {plan && (
+            <RoleButton
+              needs="operator"
+              look="main"
+              onClick={begin}
+              why={blocked > 0 ? `${several(blocked, "host")} cannot be emptied.` : isBusy && "It is being asked for."}
+            >
+              Begin
+            </RoleButton>
+          )}
         </div>
       </Panel>
-      {plan && <Panel title="What would be done">
-        {plan.message && <p>{sentence(plan.message)}</p>}
-        {plan.update && <UpdateTable of={plan.update} />}
-      </Panel>}
+      {plan && (
+        <Panel title="What would be done">
+          {plan.message && <p>{sentence(plan.message)}</p>}
+          {plan.update && <UpdateTable of={plan.update} />}
+        </Panel>
+      )}
     </>
   );
 }

@@ -10,5 +10,7 @@ export interface Reason {
 /** A sentence that is made otherwise is shown as it is. */
 export function readReason(text: string): Reason {
   const found = /^(.*?); costs ([^,;]+), saves ([^,;]+)$/s.exec(text);
-  return found ? { why: found[1] ?? "", costs: found[2], saves: found[3] } : { why: text, costs: undefined, saves: undefined };
+  return found
+    ? { why: found[1] ?? "", costs: found[2], saves: found[3] }
+    : { why: text, costs: undefined, saves: undefined };
 }

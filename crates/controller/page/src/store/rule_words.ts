@@ -19,29 +19,39 @@ export const KIND_ABOUT: Record<RuleKind, string> = {
 export function templateOf(kind: RuleKind): RuleBody {
   const of = { tag: "web" };
   switch (kind) {
-    case "apart": return { apart: { of, force: "hard" } };
-    case "together": return { together: { of, force: "soft" } };
-    case "spread": return { spread: { of, level: "rack", areas_min: 2 } };
-    case "owners": return { owners: { of, within: { group: "gold" } } };
-    case "preferred": return { preferred: { of, within: { hosts: [] } } };
-    case "among": return { among: { of, within: [{ group: "gold" }] } };
-    case "needs": return { needs: { of, near: { tag: "db" }, level: "rack" } };
-    case "match": return { match: { property: "disk", relation: "must" } };
+    case "apart":
+      return { apart: { of, force: "hard" } };
+    case "together":
+      return { together: { of, force: "soft" } };
+    case "spread":
+      return { spread: { of, level: "rack", areas_min: 2 } };
+    case "owners":
+      return { owners: { of, within: { group: "gold" } } };
+    case "preferred":
+      return { preferred: { of, within: { hosts: [] } } };
+    case "among":
+      return { among: { of, within: [{ group: "gold" }] } };
+    case "needs":
+      return { needs: { of, near: { tag: "db" }, level: "rack" } };
+    case "match":
+      return { match: { property: "disk", relation: "must" } };
   }
 }
 
 export function kindOf(rule: unknown): string {
-  return typeof rule === "object" && rule !== null ? Object.keys(rule)[0] ?? "" : "";
+  return typeof rule === "object" && rule !== null ? (Object.keys(rule)[0] ?? "") : "";
 }
 
 /** Who a rule is about: `tag web`, `v1, v2`. */
 export function whoWords(of: unknown): string {
   if (Array.isArray(of)) return of.map(whoWords).join(" or ");
   if (typeof of !== "object" || of === null) return String(of ?? "");
-  return Object.entries(of).map(([key, value]) => {
-    const words = Array.isArray(value) ? value.join(", ") : String(value);
-    return key === "guests" || key === "hosts" ? words || "nobody" : `${key} ${words}`;
-  }).join(", ");
+  return Object.entries(of)
+    .map(([key, value]) => {
+      const words = Array.isArray(value) ? value.join(", ") : String(value);
+      return key === "guests" || key === "hosts" ? words || "nobody" : `${key} ${words}`;
+    })
+    .join(", ");
 }
 
 /** A rule in a line. What is not known here is shown as it is written. */
@@ -76,6 +86,6 @@ export function readRule(text: string): { rule?: RuleBody; wrong?: string } {
     return { wrong: `This is no JSON: ${error instanceof Error ? error.message : ""}` };
   }
   const keys = typeof value === "object" && value !== null && !Array.isArray(value) ? Object.keys(value) : [];
-  if (keys.length !== 1) return { wrong: "A rule is an object with its kind as the only key: {\"apart\": {…}}" };
+  if (keys.length !== 1) return { wrong: 'A rule is an object with its kind as the only key: {"apart": {…}}' };
   return { rule: value as RuleBody };
 }

@@ -2,10 +2,7 @@
 import type { ClusterStatus, Session } from "../types";
 import { Tables } from "./tables";
 
-export type Link =
-  | { is: "connecting" }
-  | { is: "live" }
-  | { is: "lost"; since: number; detail: string; next: number };
+export type Link = { is: "connecting" } | { is: "live" } | { is: "lost"; since: number; detail: string; next: number };
 
 export interface Notice {
   id: number;

@@ -25,7 +25,8 @@ export function clusterLoad(hosts: Iterable<Host>): ClusterLoad {
     sum.receiveBitsPerS += load.net_receive_bytes_per_s * 8;
   }
   return {
-    ...sum, cpu: sum.cpus > 0 ? sum.cpuMillicores / (sum.cpus * 1000) : undefined,
+    ...sum,
+    cpu: sum.cpus > 0 ? sum.cpuMillicores / (sum.cpus * 1000) : undefined,
     ram: sum.ramBytes > 0 ? 1 - sum.ramFreeBytes / sum.ramBytes : undefined,
   };
 }
@@ -39,18 +40,19 @@ export function healthOf(host: Host): { tone: "good" | "warn" | "bad" | "plain";
     const order = { good: 0, plain: 1, warn: 2, bad: 3 };
     if (order[of] > order[tone]) tone = of;
   };
-  if (host.contact === "lost") add("its agent does not report", "bad");
+  if (host.contact === "lost" && !host.note) add("its agent does not report", "bad");
   if (host.contact === "off") add("it is off", "plain");
   if (host.contact === "asleep") add("it sleeps", "plain");
   if (host.contact === "joined") add("its agent has not reported yet", "warn");
   if (host.note) add(host.note, host.contact === "lost" ? "bad" : "warn");
   for (const nic of host.nics ?? []) {
-    if (!nic.has_link && nic.is_migration) add(`${nic.name} has no link`, "warn");
+    if (nic.has_link === false && nic.is_migration) add(`${nic.name} has no link`, "warn");
   }
   if (host.power?.trouble) add(host.power.trouble, "warn");
   if (host.watchdog?.why_not) add(`no watchdog: ${host.watchdog.why_not}`, "warn");
   const load = host.load;
-  if (load && load.ram_bytes > 0 && load.ram_available_bytes / load.ram_bytes < 0.05) add("memory is nearly used up", "warn");
+  if (load && load.ram_bytes > 0 && load.ram_available_bytes / load.ram_bytes < 0.05)
+    add("memory is nearly used up", "warn");
   if (host.contact === "online" && host.mode !== "active") {
     add(host.mode === "draining" ? "it is being emptied" : "it takes no guests", "plain");
   }

@@ -25,8 +25,11 @@ export class Tables {
   readonly revision = { hosts: 0, vms: 0, operations: 0 };
 
   /** The number of the newest event of each thing: what a list says that was asked for before is older. */
-  private readonly told = { hosts: new Map<string, number>(), vms: new Map<string, number>(),
-    operations: new Map<string, number>() };
+  private readonly told = {
+    hosts: new Map<string, number>(),
+    vms: new Map<string, number>(),
+    operations: new Map<string, number>(),
+  };
   private events = 0;
 
   /** Names this moment, for `merge` of what is asked for now. */
@@ -39,8 +42,7 @@ export class Tables {
     switch (event.event) {
       case "host":
         this.note(hostChange(this.hosts.get(event.host.name), event.host, event.at));
-        // An event has no NICs' rates where a controller does not say them: those that were read last stay.
-        return this.set("hosts", event.host.name, event.host);
+        return this.set("hosts", event.host.name, withNics(event.host, this.hosts.get(event.host.name)));
       case "vm":
         this.note(guestChange(this.vms.get(event.vm.name), event.vm, event.at));
         return this.set("vms", event.vm.name, event.vm);
@@ -48,8 +50,10 @@ export class Tables {
         this.note(operationChange(this.operations.get(event.operation.id), event.operation, event.at));
         this.set("operations", event.operation.id, event.operation);
         return this.forgetOperations();
-      case "gone": return this.gone(event);
-      case "reset": return;
+      case "gone":
+        return this.gone(event);
+      case "reset":
+        return;
     }
   }
 
@@ -105,7 +109,14 @@ export class Tables {
 
   private forgetOperations(): void {
     if (this.operations.size <= OPERATIONS_MAX) return;
-    const [oldest] = [...this.operations.values()].filter((of) => of.ended != null).sort((a, b) => a.created - b.created);
+    const [oldest] = [...this.operations.values()]
+      .filter((of) => of.ended != null)
+      .sort((a, b) => a.created - b.created);
     if (oldest) this.operations.delete(oldest.id);
   }
+}
+
+/** An event may not have the NICs' rates: then those that were read last stay, of a host that still reports. */
+function withNics(host: Host, before: Host | undefined): Host {
+  return host.nics || !before?.nics || !host.load ? host : { ...host, nics: before.nics };
 }

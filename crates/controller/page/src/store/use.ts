@@ -13,9 +13,13 @@ export function useStore<T>(pick: () => T): T {
   now.current = picked;
   const picks = useRef(pick);
   picks.current = pick;
-  useEffect(() => store.listen(() => {
-    if (!Object.is(picks.current(), now.current)) render(0);
-  }), []);
+  useEffect(
+    () =>
+      store.listen(() => {
+        if (!Object.is(picks.current(), now.current)) render(0);
+      }),
+    [],
+  );
   return picked;
 }
 
@@ -25,8 +29,12 @@ export function useRevision(table: TableName): number {
 }
 
 /** What is computed from a whole table, at most so often: thousands of rows are not sorted at each event. */
-export function useComputed<T>(tables: readonly TableName[], compute: () => T, keys: readonly unknown[],
-  everyMs = 300): T {
+export function useComputed<T>(
+  tables: readonly TableName[],
+  compute: () => T,
+  keys: readonly unknown[],
+  everyMs = 300,
+): T {
   const [tick, setTick] = useState(0);
   useEffect(() => {
     const sum = (): number => tables.reduce((all, table) => all + store.tables.revision[table], 0);
@@ -50,8 +58,12 @@ export function useComputed<T>(tables: readonly TableName[], compute: () => T, k
 }
 
 /** Does something now and then while the page is seen, one after the other. A failure is left to what shows it. */
-export function useRepeated(work: (signal: AbortSignal) => Promise<void>, everyMs: number,
-  keys: readonly unknown[], isOn = true): void {
+export function useRepeated(
+  work: (signal: AbortSignal) => Promise<void>,
+  everyMs: number,
+  keys: readonly unknown[],
+  isOn = true,
+): void {
   useEffect(() => {
     if (!isOn) return;
     const stop = new AbortController();
@@ -75,8 +87,9 @@ export interface Read<T> {
 
 /** Reads something once, again when it is asked to, and every so often. What was read stays until there is newer. */
 export function useRead<T>(path: string | undefined, everyMs?: number): Read<T> {
-  const [state, set] = useState<{ path?: string | undefined; value?: T; problem?: Problem; isReading: boolean }>(
-    { isReading: true });
+  const [state, set] = useState<{ path?: string | undefined; value?: T; problem?: Problem; isReading: boolean }>({
+    isReading: true,
+  });
   const [times, again] = useReducer((count: number) => count + 1, 0);
   useEffect(() => {
     if (path === undefined) return;
@@ -101,8 +114,10 @@ export function useRead<T>(path: string | undefined, everyMs?: number): Read<T> 
   }, [path, times, everyMs]);
   const is_same = state.path === path;
   return {
-    value: is_same ? state.value : undefined, problem: is_same ? state.problem : undefined,
-    isReading: !is_same || state.isReading, again: () => again(0),
+    value: is_same ? state.value : undefined,
+    problem: is_same ? state.problem : undefined,
+    isReading: !is_same || state.isReading,
+    again: () => again(0),
   };
 }
 

@@ -23,43 +23,80 @@ export function MigrationActions({ of }: { of: Summary }) {
   const is_held = key === "held";
   return (
     <>
-      {(is_held || of.ends.source?.hold) &&
-        <RoleButton needs="operator" look="main" onClick={open("switch")} why={decided}>Switch …</RoleButton>}
-      {!of.ends.source?.hold && <RoleButton needs="operator" onClick={open("hold")} why={decided}>Hold …</RoleButton>}
-      <RoleButton needs="operator" onClick={open("limit")} why={decided}>Limit the rate …</RoleButton>
-      <RoleButton needs="operator" onClick={open("throttle")} why={decided}>Throttling …</RoleButton>
-      <RoleButton needs="operator" look="danger" onClick={open("cancel")} why={decided}>Call off …</RoleButton>
+      {(is_held || of.ends.source?.hold) && (
+        <RoleButton needs="operator" look="main" onClick={open("switch")} why={decided}>
+          Switch …
+        </RoleButton>
+      )}
+      {!of.ends.source?.hold && (
+        <RoleButton needs="operator" onClick={open("hold")} why={decided}>
+          Hold …
+        </RoleButton>
+      )}
+      <RoleButton needs="operator" onClick={open("limit")} why={decided}>
+        Limit the rate …
+      </RoleButton>
+      <RoleButton needs="operator" onClick={open("throttle")} why={decided}>
+        Throttling …
+      </RoleButton>
+      <RoleButton needs="operator" look="danger" onClick={open("cancel")} why={decided}>
+        Call off …
+      </RoleButton>
       {asked && <MigrationDialog of={of} asked={asked} close={() => setAsked(undefined)} />}
     </>
   );
 }
 
 function MigrationDialog({ of, asked, close }: { of: Summary; asked: Asked; close: () => void }) {
-  const send = (what: string, body: unknown, said: string) => async (once: string): Promise<void> => {
-    await ask("POST", `/vms/${part(of.vm)}/migration/${what}`, { body, once });
-    store.notify(said);
-  };
+  const send =
+    (what: string, body: unknown, said: string) =>
+    async (once: string): Promise<void> => {
+      await ask("POST", `/vms/${part(of.vm)}/migration/${what}`, { body, once });
+      store.notify(said);
+    };
   switch (asked) {
-    case "cancel": return (
-      <AskDialog title={`Call the migration of ${of.vm} off`} verb="Call it off" danger close={close}
-        work={send("cancel", undefined, `The migration of ${of.vm} is being called off`)}>
-        <p>The guest goes on at <b class="name">{of.source}</b>. What was copied is thrown away.</p>
-      </AskDialog>
-    );
-    case "hold": return (
-      <AskDialog title={`Hold ${of.vm} before it switches`} verb="Hold" close={close}
-        work={send("hold", undefined, `${of.vm} will be held`)}>
-        <p>It is copied, and kept fresh at {of.target}. It switches when somebody says so.</p>
-      </AskDialog>
-    );
-    case "switch": return (
-      <AskDialog title={`Have ${of.vm} switch`} verb="Switch now" close={close}
-        work={send("switch", {}, `${of.vm} switches`)}>
-        <p>The guest stops here, and goes on at <b class="name">{of.target}</b>.</p>
-      </AskDialog>
-    );
-    case "limit": return <LimitDialog of={of} close={close} send={send} />;
-    case "throttle": return <ThrottleDialog of={of} close={close} send={send} />;
+    case "cancel":
+      return (
+        <AskDialog
+          title={`Call the migration of ${of.vm} off`}
+          verb="Call it off"
+          danger
+          close={close}
+          work={send("cancel", undefined, `The migration of ${of.vm} is being called off`)}
+        >
+          <p>
+            The guest goes on at <b class="name">{of.source}</b>. What was copied is thrown away.
+          </p>
+        </AskDialog>
+      );
+    case "hold":
+      return (
+        <AskDialog
+          title={`Hold ${of.vm} before it switches`}
+          verb="Hold"
+          close={close}
+          work={send("hold", undefined, `${of.vm} will be held`)}
+        >
+          <p>It is copied, and kept fresh at {of.target}. It switches when somebody says so.</p>
+        </AskDialog>
+      );
+    case "switch":
+      return (
+        <AskDialog
+          title={`Have ${of.vm} switch`}
+          verb="Switch now"
+          close={close}
+          work={send("switch", {}, `${of.vm} switches`)}
+        >
+          <p>
+            The guest stops here, and goes on at <b class="name">{of.target}</b>.
+          </p>
+        </AskDialog>
+      );
+    case "limit":
+      return <LimitDialog of={of} close={close} send={send} />;
+    case "throttle":
+      return <ThrottleDialog of={of} close={close} send={send} />;
   }
 }
 
@@ -73,10 +110,21 @@ function LimitDialog({ of, close, send }: { of: Summary; close: () => void; send
   const wrong = !is_none && (bits === undefined || bits < 8e6) ? "At least 8 Mbit/s, as 2 Gbit/s" : undefined;
   const said = is_none ? "It has no limit of its own any more" : `It sends ${bitsPerS(bits)} at most`;
   return (
-    <AskDialog title={`Limit how fast ${of.vm} is sent`} verb={is_none ? "Take the limit away" : "Limit"} close={close}
-      ready={wrong === undefined} work={send("limit", { rate_bits_per_s: is_none ? null : bits }, said)}>
-      <TextField label="Rate at most" value={text} set={setText} placeholder="2.5 Gbit/s" wrong={wrong}
-        hint="Empty: no limit of its own. Limits of its host and the cluster hold all the same." />
+    <AskDialog
+      title={`Limit how fast ${of.vm} is sent`}
+      verb={is_none ? "Take the limit away" : "Limit"}
+      close={close}
+      ready={wrong === undefined}
+      work={send("limit", { rate_bits_per_s: is_none ? null : bits }, said)}
+    >
+      <TextField
+        label="Rate at most"
+        value={text}
+        set={setText}
+        placeholder="2.5 Gbit/s"
+        wrong={wrong}
+        hint="Empty: no limit of its own. Limits of its host and the cluster hold all the same."
+      />
     </AskDialog>
   );
 }
@@ -85,12 +133,27 @@ function ThrottleDialog({ of, close, send }: { of: Summary; close: () => void; s
   const [percent, setPercent] = useState<number | null>(30);
   const is_ok = percent !== null && percent >= 0 && percent <= 99;
   return (
-    <AskDialog title={`How much ${of.vm} may be slowed down`} verb={percent === 0 ? "Not at all" : "Allow"} close={close}
-      ready={is_ok} work={send("throttle", { max_percent: percent }, percent === 0 ? "It is not throttled"
-        : `It may be throttled by up to ${percent} %`)}>
+    <AskDialog
+      title={`How much ${of.vm} may be slowed down`}
+      verb={percent === 0 ? "Not at all" : "Allow"}
+      close={close}
+      ready={is_ok}
+      work={send(
+        "throttle",
+        { max_percent: percent },
+        percent === 0 ? "It is not throttled" : `It may be throttled by up to ${percent} %`,
+      )}
+    >
       <p>A guest that writes faster than it is moved gets there if its CPUs are slowed down. It feels that.</p>
-      <NumberField label="At most" unit="per cent" value={percent} set={setPercent} min={0} max={99}
-        hint="0: not at all" />
+      <NumberField
+        label="At most"
+        unit="per cent"
+        value={percent}
+        set={setPercent}
+        min={0}
+        max={99}
+        hint="0: not at all"
+      />
     </AskDialog>
   );
 }

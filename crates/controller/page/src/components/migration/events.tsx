@@ -31,15 +31,20 @@ export function Events({ record, hosts }: { record: MigrationRecord | undefined;
       <ol class="events">
         {shown.map(({ end, of }, index) => {
           const { words, tone } = eventWords(of, end);
-          return <li key={`${of.time}${end}${index}`}>
-            <time class="num dim">{preciseTime(of.time)}</time>
-            <Tag title={`The ${end}, by its own clock`}>{hosts[end]}</Tag>
-            <span class={`tone ${tone}`}>{sentence(words)}</span>
-          </li>;
+          return (
+            <li key={`${of.time}${end}${index}`}>
+              <time class="num dim">{preciseTime(of.time)}</time>
+              <Tag title={`The ${end}, by its own clock`}>{hosts[end]}</Tag>
+              <span class={`tone ${tone}`}>{sentence(words)}</span>
+            </li>
+          );
         })}
       </ol>
-      {events.length > shown.length &&
-        <Button small onClick={() => setAll(true)}>All {several(events.length, "event")}</Button>}
+      {events.length > shown.length && (
+        <Button small onClick={() => setAll(true)}>
+          All {several(events.length, "event")}
+        </Button>
+      )}
     </>
   );
 }

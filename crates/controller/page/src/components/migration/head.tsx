@@ -19,29 +19,56 @@ export function MigrationBar({ of, link }: { of: Summary; link: string }) {
       <p class="percent">
         <b class="num">{kept ? outcomeName(of.outcome ?? "")[0] : percent}</b> <span class="dim">{what}</span>
       </p>
-      <div class="track" role="progressbar" aria-label="How far the migration is" aria-valuemin={0} aria-valuemax={100}
-        aria-valuenow={share === undefined ? undefined : Math.round(share * 100)}>
-        <i class={kept ? "bad" : of.outcome ? "good" : "busy"} style={{ transform: `scaleX(${(share ?? 0).toFixed(4)})` }} />
+      <div
+        class="track"
+        role="progressbar"
+        aria-label="How far the migration is"
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={share === undefined ? undefined : Math.round(share * 100)}
+      >
+        <i
+          class={kept ? "bad" : of.outcome ? "good" : "busy"}
+          style={{ transform: `scaleX(${(share ?? 0).toFixed(4)})` }}
+        />
       </div>
-      <p class="left" role="status" aria-live="off">{of.outcome ? <OutcomeWords of={of} /> : <LeftWords of={of} />}
-        {link === "lost" && <> <State name="no connection, trying again" tone="warn" /></>}</p>
+      <p class="left" role="status" aria-live="off">
+        {of.outcome ? <OutcomeWords of={of} /> : <LeftWords of={of} />}
+        {link === "lost" && (
+          <>
+            {" "}
+            <State name="no connection, trying again" tone="warn" />
+          </>
+        )}
+      </p>
     </div>
   );
 }
 
 function OutcomeWords({ of }: { of: Summary }) {
-  const why = of.outcome === "moved" ? "" : [whyWords(of.why), of.detail].filter(Boolean).join(": ");
-  return <>{outcomeWords(of.outcome ?? "")} {why && sentence(why)}</>;
+  const told = [...new Set([whyWords(of.why), of.detail])].filter(Boolean);
+  const why = of.outcome === "moved" ? "" : told.join(": ");
+  return (
+    <>
+      {outcomeWords(of.outcome ?? "")} {why && sentence(why)}
+    </>
+  );
 }
 
 function LeftWords({ of }: { of: Summary }) {
   const { leftMs, lowMs, highMs } = of.far;
   const key = stageKey(of.ends.source?.stage) ?? stageKey(of.ends.target?.stage);
   const words = sentence(stageWords(key));
-  if (leftMs === undefined) return <>{words} How long still is not known.</>;
+  if (leftMs === undefined) return <>{key === "held" ? words : `${words} How long still is not known.`}</>;
   const sure = lowMs !== undefined && highMs !== undefined ? <span class="dim"> ({range(lowMs, highMs)})</span> : null;
   const upto = of.far.of === "pass" && of.ends.source?.copy?.round === 1 ? " to the end of its first pass" : " left";
-  return <>{words} About <b class="num">{about(leftMs)}</b>{upto}{sure}.</>;
+  return (
+    <>
+      {words} About <b class="num">{about(leftMs)}</b>
+      {upto}
+      {sure}.
+    </>
+  );
 }
 
 /** The figures of now, in places that do not move while they change. */
@@ -55,17 +82,31 @@ export function MigrationFigures({ of, samples }: { of: Summary; samples: readon
     ["On the wire", bitsPerS(of.outcome ? undefined : copy?.bits_per_s), of.outcome ? "over" : "now, all NICs"],
     ["Moved", bytesPerS(of.outcome ? undefined : moved), "of the guest"],
     ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), "by the guest"],
-    ["Left", bytes(of.outcome === "moved" ? 0 : copy?.remaining_bytes), copy ? `of ${bytes(copy.total_bytes)}` : undefined],
-    ["Pass", copy ? String(copy.round) : UNKNOWN, copy?.throttle_percent ? `throttled by ${copy.throttle_percent} %`
-      : "not throttled"],
-    ["Downtime", duration(of.downtimeMs), of.downtimeMs != null ? "in all" : expected != null
-      ? `expected ${duration(expected)}` : `expected ${UNKNOWN}`],
+    [
+      "Left",
+      bytes(of.outcome === "moved" ? 0 : copy?.remaining_bytes),
+      copy ? `of ${bytes(copy.total_bytes)}` : undefined,
+    ],
+    [
+      "Pass",
+      copy ? String(copy.round) : UNKNOWN,
+      copy?.throttle_percent ? `throttled by ${copy.throttle_percent} %` : "not throttled",
+    ],
+    [
+      "Downtime",
+      duration(of.downtimeMs),
+      of.downtimeMs != null ? "in all" : expected != null ? `expected ${duration(expected)}` : `expected ${UNKNOWN}`,
+    ],
   ];
   return (
     <dl class="totals figures">
-      {figures.map(([name, value, note]) => <div key={name}>
-        <dt>{name}</dt><dd>{value}</dd><dd class="sub">{note ?? " "}</dd>
-      </div>)}
+      {figures.map(([name, value, note]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+          <dd class="sub">{note ?? " "}</dd>
+        </div>
+      ))}
     </dl>
   );
 }

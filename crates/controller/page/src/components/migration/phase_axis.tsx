@@ -4,8 +4,15 @@ import { phasesOf, standsStill, stageName, stageWords, type End, type Phase } fr
 import type { MigrationRecord } from "../../types";
 import { classes, Empty } from "../basics";
 
-export function PhaseAxis({ record, nowMs, hosts, uptoMs }: {
-  record: MigrationRecord | undefined; nowMs: number; hosts: Record<End, string>;
+export function PhaseAxis({
+  record,
+  nowMs,
+  hosts,
+  uptoMs,
+}: {
+  record: MigrationRecord | undefined;
+  nowMs: number;
+  hosts: Record<End, string>;
   /** To where the axis goes, if that is further than what happened so far. */
   uptoMs?: number;
 }) {
@@ -18,15 +25,32 @@ export function PhaseAxis({ record, nowMs, hosts, uptoMs }: {
     <div class="phases">
       {lanes.map(({ end, phases }) => (
         <div key={end} class="lane">
-          <h3>{end === "source" ? "Source" : "Target"} <span class="name">{hosts[end]}</span></h3>
-          {phases.length === 0 ? <Empty>{record ? "It does not say." : "Reading …"}</Empty> : <>
-            <div class="axis" aria-hidden="true">{phases.map((phase) => <Bar key={phase.key} of={phase} most={most} />)}</div>
-            <ol>{phases.map((phase) => <Item key={phase.key} of={phase} />)}</ol>
-          </>}
+          <h3>
+            {end === "source" ? "Source" : "Target"} <span class="name">{hosts[end]}</span>
+          </h3>
+          {phases.length === 0 ? (
+            <Empty>{record ? "It does not say." : "Reading …"}</Empty>
+          ) : (
+            <>
+              <div class="axis" aria-hidden="true">
+                {phases.map((phase) => (
+                  <Bar key={`${phase.key} ${phase.from}`} of={phase} most={most} />
+                ))}
+              </div>
+              <ol>
+                {phases.map((phase) => (
+                  <Item key={`${phase.key} ${phase.from}`} of={phase} />
+                ))}
+              </ol>
+            </>
+          )}
         </div>
       ))}
-      <div class="scale num dim" aria-hidden="true"><span>0</span><span>{duration(most / 2)}</span>
-        <span>{duration(most)}</span></div>
+      <div class="scale num dim" aria-hidden="true">
+        <span>0</span>
+        <span>{duration(most / 2)}</span>
+        <span>{duration(most)}</span>
+      </div>
     </div>
   );
 }
@@ -38,8 +62,11 @@ function look(of: Phase): string {
 
 function Bar({ of, most }: { of: Phase; most: number }) {
   return (
-    <span class={classes("bar", look(of), of.isNow && "now")} title={`${stageName(of.key)}: ${duration(of.to - of.from)}`}
-      style={{ left: `${(100 * of.from) / most}%`, width: `${(100 * (of.to - of.from)) / most}%` }}>
+    <span
+      class={classes("bar", look(of), of.isNow && "now")}
+      title={`${stageName(of.key)}: ${duration(of.to - of.from)}`}
+      style={{ left: `${(100 * of.from) / most}%`, width: `${(100 * (of.to - of.from)) / most}%` }}
+    >
       {(of.to - of.from) / most > 0.12 ? stageName(of.key) : ""}
     </span>
   );
@@ -48,7 +75,8 @@ function Bar({ of, most }: { of: Phase; most: number }) {
 function Item({ of }: { of: Phase }) {
   return (
     <li class={classes(look(of), of.isNow && "now")} title={stageWords(of.key, of.end)}>
-      <i aria-hidden="true" /><span>{stageName(of.key)}</span> <b class="num">{duration(of.to - of.from)}</b>
+      <i aria-hidden="true" />
+      <span>{stageName(of.key)}</span> <b class="num">{duration(of.to - of.from)}</b>
     </li>
   );
 }
