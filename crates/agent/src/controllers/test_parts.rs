@@ -67,6 +67,7 @@ pub(super) fn snapshot() -> HostSnapshot {
     HostSnapshot {
         facts: Some(Arc::new(facts())),
         load: HostLoad { cpu_millicores: 1500, ..HostLoad::default() },
+        nics: Vec::new(),
         vms: vms.into_iter().map(|vm| (vm.name.clone(), Arc::new(vm))).collect(),
         vm_loads: [("web1".to_owned(), VmLoad { cpu_millicores: 700, ..VmLoad::default() })].into(),
         migrations: [(MigrationId(1), Arc::new(migration(1)))].into(),

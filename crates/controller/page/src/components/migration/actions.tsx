@@ -7,9 +7,9 @@ import type { Summary } from "../../migration/summary";
 import { store } from "../../store/store";
 import { RoleButton } from "../access";
 import { AskDialog } from "../dialog";
-import { NumberField, TextField } from "../field";
+import { TextField } from "../field";
 
-type Asked = "cancel" | "limit" | "throttle" | "hold" | "switch";
+type Asked = "cancel" | "limit" | "switch";
 
 /** From here on the target may run the guest: nothing is called off any more. */
 const DECIDED = new Set(["grant", "release", "keep", "done"]);
@@ -28,16 +28,8 @@ export function MigrationActions({ of }: { of: Summary }) {
           Switch …
         </RoleButton>
       )}
-      {!of.ends.source?.hold && (
-        <RoleButton needs="operator" onClick={open("hold")} why={decided}>
-          Hold …
-        </RoleButton>
-      )}
       <RoleButton needs="operator" onClick={open("limit")} why={decided}>
         Limit the rate …
-      </RoleButton>
-      <RoleButton needs="operator" onClick={open("throttle")} why={decided}>
-        Throttling …
       </RoleButton>
       <RoleButton needs="operator" look="danger" onClick={open("cancel")} why={decided}>
         Call off …
@@ -69,17 +61,6 @@ function MigrationDialog({ of, asked, close }: { of: Summary; asked: Asked; clos
           </p>
         </AskDialog>
       );
-    case "hold":
-      return (
-        <AskDialog
-          title={`Hold ${of.vm} before it switches`}
-          verb="Hold"
-          close={close}
-          work={send("hold", undefined, `${of.vm} will be held`)}
-        >
-          <p>It is copied, and kept fresh at {of.target}. It switches when somebody says so.</p>
-        </AskDialog>
-      );
     case "switch":
       return (
         <AskDialog
@@ -95,8 +76,6 @@ function MigrationDialog({ of, asked, close }: { of: Summary; asked: Asked; clos
       );
     case "limit":
       return <LimitDialog of={of} close={close} send={send} />;
-    case "throttle":
-      return <ThrottleDialog of={of} close={close} send={send} />;
   }
 }
 
@@ -124,35 +103,6 @@ function LimitDialog({ of, close, send }: { of: Summary; close: () => void; send
         placeholder="2.5 Gbit/s"
         wrong={wrong}
         hint="Empty: no limit of its own. Limits of its host and the cluster hold all the same."
-      />
-    </AskDialog>
-  );
-}
-
-function ThrottleDialog({ of, close, send }: { of: Summary; close: () => void; send: Send }) {
-  const [percent, setPercent] = useState<number | null>(30);
-  const is_ok = percent !== null && percent >= 0 && percent <= 99;
-  return (
-    <AskDialog
-      title={`How much ${of.vm} may be slowed down`}
-      verb={percent === 0 ? "Not at all" : "Allow"}
-      close={close}
-      ready={is_ok}
-      work={send(
-        "throttle",
-        { max_percent: percent },
-        percent === 0 ? "It is not throttled" : `It may be throttled by up to ${percent} %`,
-      )}
-    >
-      <p>A guest that writes faster than it is moved gets there if its CPUs are slowed down. It feels that.</p>
-      <NumberField
-        label="At most"
-        unit="per cent"
-        value={percent}
-        set={setPercent}
-        min={0}
-        max={99}
-        hint="0: not at all"
       />
     </AskDialog>
   );
