@@ -226,6 +226,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/hosts/{host}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How busy a host was in the last hours */
+        get: operations["host_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/hosts/{host}/resume": {
         parameters: {
             query?: never;
@@ -318,6 +335,64 @@ export interface paths {
          * @description By the token of a ticket, which is used up. The host's key stays on the host.
          */
         post: operations["join"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/migrations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The migrations under way and those that ended of late, by id
+         * @description Agents tell of a migration for some minutes after its end.
+         */
+        get: operations["list_migrations"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/migrations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What both hosts of a migration know of it, with what they saw as it ran */
+        get: operations["get_migration"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/migrations/{id}/live": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A migration as it goes on
+         * @description Server-sent events: `source` and `target` five times a second, each with a `MigrationSample` of that end; `end` when
+         *     it is over, and then the stream ends. Whoever reads slowly gets fewer of them.
+         */
+        get: operations["watch_migration"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -432,6 +507,29 @@ export interface paths {
         post?: never;
         /** Takes a rule away */
         delete: operations["remove_rule"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Who the session stands for */
+        get: operations["get_session"];
+        put?: never;
+        /**
+         * Begins a browser's session
+         * @description The token goes into a cookie. With the cookie a request that changes something needs the header `X-Skein-Page`, which
+         *     no page of another origin can send.
+         */
+        post: operations["begin_session"];
+        /** Ends a browser's session */
+        delete: operations["end_session"];
         options?: never;
         head?: never;
         patch?: never;
@@ -557,6 +655,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/vms/{vm}/definition": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * A VM's definition, as its host last told
+         * @description A definition names files of hosts.
+         */
+        get: operations["get_definition"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/vms/{vm}/explanation": {
         parameters: {
             query?: never;
@@ -566,6 +684,23 @@ export interface paths {
         };
         /** Why a VM is where it is, and what speaks against each host */
         get: operations["explain_vm"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/vms/{vm}/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How busy a VM was in the last hours, on whichever hosts */
+        get: operations["vm_history"];
         put?: never;
         post?: never;
         delete?: never;
@@ -734,6 +869,34 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * @description The place of a migration among the attempts of a request. A request is begun again, as another migration, as often
+         *     as [`MigrateOptions::retries`](super::MigrateOptions::retries) says, and once more if direct placement failed.
+         */
+        Attempt: {
+            /**
+             * Format: int64
+             * @description The milliseconds until the next attempt is checked and begun, 0 while it is; `None`: no attempt is to come, or
+             *     this attempt is under way.
+             */
+            next_in_ms?: number | null;
+            /**
+             * Format: int32
+             * @description The newest attempt after this, if that attempt was not begun; `None`: none was tried, or the newest is another
+             *     migration. The reason is in the events.
+             */
+            not_begun?: number | null;
+            /**
+             * Format: int32
+             * @description The number, from 1 on.
+             */
+            number: number;
+            /**
+             * Format: int32
+             * @description How many attempts are allowed.
+             */
+            of: number;
+        };
         /** @description Something that somebody asked for. */
         AuditRecord: {
             /** @description When it was asked for. */
@@ -1051,6 +1214,11 @@ export interface components {
              */
             restart?: boolean;
         };
+        /**
+         * @description The reason why a migration did not go on.
+         * @enum {string}
+         */
+        FailureReason: "cancelled" | "deadline" | "contact-lost" | "migration-failed" | "guest-changed" | "target-refused" | "qemu-ended" | "cannot-run" | "journal" | "agent-restarted" | "proof" | "aborted" | "not-understood" | "not-held" | "hold-over" | "other";
         /** @description Asks for a lost host to be switched off, or says that it is off. */
         FenceRequest: {
             /**
@@ -1121,6 +1289,24 @@ export interface components {
             leads: boolean;
             /** @description This controller's name. */
             name: string;
+        };
+        /** @description How busy a host or a VM was over some hours, as the controller that answers has seen since its start. */
+        History: {
+            /**
+             * @description The values of each series, oldest first; each ends at `until`. `None`: nothing is known of that time. The series:
+             *     `cpu_millicores`, `ram_used_bytes`, `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
+             *     `net_receive_bytes_per_s`, `net_send_bytes_per_s`.
+             */
+            series: {
+                [key: string]: (number | null)[];
+            };
+            /**
+             * Format: int64
+             * @description The milliseconds from one value to the next.
+             */
+            step_ms: number;
+            /** @description The time of the last values. */
+            until: components["schemas"]["UnixMs"];
         };
         /**
          * @description How a migration is held: copied until the guest would switch within its downtime limit, and kept fresh until
@@ -1211,6 +1397,8 @@ export interface components {
             mode: components["schemas"]["HostMode"];
             /** @description The host's name, as in its identity. */
             name: string;
+            /** @description How much passes each NIC that has a link; empty: the host does not report, or its agent is of an older release. */
+            nics?: components["schemas"]["NicRates"][];
             /** @description A fact for people, as why the host is lost. May be empty. */
             note: string;
             /**
@@ -1358,6 +1546,25 @@ export interface components {
              * @default null
              */
             trouble?: string | null;
+        };
+        /** @description How busy a host is: means over the time since the sample before. */
+        HostSample: {
+            /**
+             * @description How busy each core is, in thousandths.
+             * @default []
+             */
+            cores_permille?: number[];
+            /**
+             * Format: int64
+             * @description The CPU time of the agent and the processes that work for it, in thousandths of a core.
+             * @default 0
+             */
+            mover_millicores?: number;
+            /**
+             * @description The host's own NICs that have a link, each once, by name.
+             * @default []
+             */
+            nics?: components["schemas"]["NicRates"][];
         };
         /** @description What people set of a host. */
         HostSettings: {
@@ -1540,6 +1747,47 @@ export interface components {
              */
             rate_bits_per_s?: number | null;
         };
+        /** @description An entry of a migration's log, by kind. */
+        LogEntry: {
+            /** @enum {string} */
+            entry: "begun";
+            /** @description The end of the migration that this host is. */
+            role: components["schemas"]["MigrationRole"];
+            /** @description The source host. */
+            source: string;
+            /** @description The target host. */
+            target: string;
+            /** @description The VM. */
+            vm: string;
+        } | {
+            /** @enum {string} */
+            entry: "handover";
+            /** @description The step. */
+            event: components["schemas"]["MigrationEvent"];
+        } | {
+            /** @enum {string} */
+            entry: "note";
+            /** @description The words. */
+            text: string;
+        } | {
+            /** @description The figures. */
+            copy: components["schemas"]["CopyProgress"];
+            /** @enum {string} */
+            entry: "copied";
+        } | {
+            /** @enum {string} */
+            entry: "downtime";
+            /**
+             * Format: int64
+             * @description The milliseconds from QEMU's STOP until the target said that the guest runs.
+             */
+            ms: number;
+        };
+        /** @description An entry of a migration's log. */
+        LoggedEvent: components["schemas"]["LogEntry"] & {
+            /** @description The time: RFC 3339, milliseconds, UTC. */
+            time: string;
+        };
         /** @description Asks for a VM's migration. */
         MigrateRequest: {
             /**
@@ -1560,6 +1808,158 @@ export interface components {
              * @default null
              */
             to?: string | null;
+        };
+        /** @description A migration. */
+        Migration: {
+            attempt?: components["schemas"]["Attempt"] | null;
+            /** @description When the migration was asked for: RFC 3339. */
+            begun: string;
+            copy?: components["schemas"]["CopyProgress"] | null;
+            /** @description The same reason in words. */
+            detail: string;
+            /**
+             * Format: int64
+             * @description The milliseconds that the guest was stopped, as the source's QEMU and agent saw it.
+             */
+            downtime_ms?: number | null;
+            /**
+             * Format: int64
+             * @description The milliseconds from then until the outcome, or until now.
+             */
+            elapsed_ms: number;
+            /** @description What happened, oldest first; with [`Request::MigrationShow`](super::Request::MigrationShow) only. */
+            events?: components["schemas"]["LoggedEvent"][];
+            hold?: components["schemas"]["HoldView"] | null;
+            /** @description The migration's id. */
+            id: string;
+            /** @description Whether the guest is in doubt: paused, and this end can do nothing about it. */
+            in_doubt: boolean;
+            outcome?: components["schemas"]["Outcome"] | null;
+            /** @description The paths that carry the migration. */
+            paths: components["schemas"]["PathView"][];
+            rate_limit?: components["schemas"]["RateLimit"] | null;
+            /** @description The end of the migration that this host is. */
+            role: components["schemas"]["MigrationRole"];
+            /** @description The source host. */
+            source: string;
+            stage?: components["schemas"]["MigrationPhase"] | null;
+            /** @description The target host. */
+            target: string;
+            /** @description The VM. */
+            vm: string;
+            why?: components["schemas"]["FailureReason"] | null;
+        };
+        /** @description What both hosts of a migration know of it. */
+        MigrationEnds: {
+            /** @description Why one of them did not tell. Empty: both have told. */
+            note: string;
+            source?: components["schemas"]["MigrationRecord"] | null;
+            target?: components["schemas"]["MigrationRecord"] | null;
+        };
+        /** @description An event of the handover, for a migration's event log. */
+        MigrationEvent: {
+            /** @enum {string} */
+            kind: "queued";
+        } | {
+            /** @enum {string} */
+            kind: "phase";
+            /** @description The new phase. */
+            stage: components["schemas"]["MigrationPhase"];
+        } | {
+            /** @description The reason, if the other end called the migration off. */
+            detail?: string;
+            /** @enum {string} */
+            kind: "reported";
+            /** @description Where the other end stands. */
+            report: components["schemas"]["Report"];
+        } | {
+            /** @description The reason, in words. */
+            detail?: string;
+            /** @enum {string} */
+            kind: "called-off";
+            /** @description The reason, by its kind. */
+            why: components["schemas"]["FailureReason"];
+        } | {
+            /** @enum {string} */
+            kind: "in-doubt";
+        } | {
+            /** @enum {string} */
+            kind: "recovered";
+        } | {
+            /** @enum {string} */
+            kind: "write-failed";
+        } | {
+            /** @enum {string} */
+            kind: "over";
+            /** @description How it ended. */
+            outcome: components["schemas"]["Outcome"];
+        };
+        /** @description The phase of either end. */
+        MigrationPhase: "queued" | {
+            /** @description The phase of a source. */
+            source: components["schemas"]["SourcePhase"];
+        } | {
+            /** @description The phase of a target. */
+            target: components["schemas"]["TargetPhase"];
+        };
+        /** @description A migration with what was seen of it at one of its hosts. */
+        MigrationRecord: {
+            /** @description The migration, with its events. */
+            migration: components["schemas"]["Migration"];
+            /**
+             * @description What was seen of it, oldest first: at most [`SAMPLES_MAX`], the same time apart. The migration in each has only
+             *     what changes: phase, copy, paths, times, outcome.
+             */
+            samples: components["schemas"]["MigrationSample"][];
+        };
+        /**
+         * @description An end of a migration.
+         * @enum {string}
+         */
+        MigrationRole: "source" | "target";
+        /** @description A migration that is under way as one of its hosts sees it, with what that host is busy with. */
+        MigrationSample: components["schemas"]["HostSample"] & {
+            /**
+             * Format: int64
+             * @description The time by the host's clock, in milliseconds since 1970.
+             */
+            at: number;
+            forecast?: components["schemas"]["TimeLeft"] | null;
+            /** @description The migration, without its events. */
+            migration: components["schemas"]["Migration"];
+        };
+        /** @description A migration that is under way, or ended of late, as one of its hosts tells: the source's word goes first. */
+        MigrationView: {
+            /** @description When it was begun: RFC 3339, by the host's clock. */
+            begun: string;
+            copy?: components["schemas"]["CopyProgress"] | null;
+            /** @description The same in words. May be empty. */
+            detail: string;
+            /**
+             * Format: int64
+             * @description The milliseconds that the guest was stopped.
+             */
+            downtime_ms?: number | null;
+            /**
+             * Format: int64
+             * @description The milliseconds from then until its outcome, or until the host last told of it.
+             */
+            elapsed_ms: number;
+            hold?: components["schemas"]["HoldView"] | null;
+            /** @description The migration's id. */
+            id: string;
+            /** @description The operation that moves the VM. `None`: somebody began the migration on a host, or it is over. */
+            operation?: string | null;
+            outcome?: components["schemas"]["Outcome"] | null;
+            rate_limit?: components["schemas"]["RateLimit"] | null;
+            /** @description The source host. */
+            source: string;
+            stage?: components["schemas"]["MigrationPhase"] | null;
+            /** @description The target host. */
+            target: string;
+            /** @description The VM. */
+            vm: string;
+            why?: components["schemas"]["FailureReason"] | null;
         };
         /** @description The move of a VM from one host to another, or its start. */
         Move: {
@@ -1621,6 +2021,11 @@ export interface components {
              */
             host?: string | null;
         };
+        /** @description Begins a browser's session. */
+        NewSession: {
+            /** @description The secret of a token. */
+            token: string;
+        };
         /** @description Asks for a token. */
         NewToken: {
             /**
@@ -1632,6 +2037,32 @@ export interface components {
             name: string;
             /** @description What its holder may do. */
             role: components["schemas"]["Role"];
+        };
+        /** @description How much passes a NIC. */
+        NicRates: {
+            /**
+             * @description The NIC's name.
+             * @default
+             */
+            name?: string;
+            /**
+             * Format: int64
+             * @description The bits received a second.
+             * @default 0
+             */
+            receive_bits_per_s?: number;
+            /**
+             * Format: int64
+             * @description The bits sent a second.
+             * @default 0
+             */
+            send_bits_per_s?: number;
+            /**
+             * Format: int64
+             * @description The link's speed; left out where the driver does not say.
+             * @default null
+             */
+            speed_bits_per_s?: number | null;
         };
         /**
          * @description How far the move is of a VM that is off.
@@ -1840,6 +2271,11 @@ export interface components {
              */
             vm_moves_max?: number;
         };
+        /**
+         * @description The outcome of a migration.
+         * @enum {string}
+         */
+        Outcome: "moved" | "kept" | "ended";
         /** @description The counts of what became of a guest's pages at the source, so far. */
         PageCounts: {
             /**
@@ -2065,6 +2501,8 @@ export interface components {
                 mode: components["schemas"]["HostMode"];
                 /** @description The host's name, as in its identity. */
                 name: string;
+                /** @description How much passes each NIC that has a link; empty: the host does not report, or its agent is of an older release. */
+                nics?: components["schemas"]["NicRates"][];
                 /** @description A fact for people, as why the host is lost. May be empty. */
                 note: string;
                 /**
@@ -2093,6 +2531,44 @@ export interface components {
                  */
                 vms_running: number;
                 watchdog?: components["schemas"]["HostWatchdog"] | null;
+            }[];
+            /** @description Where the next page begins: the value of `after` for the next request. `None`: this is the last page. */
+            next?: string | null;
+        };
+        /** @description A part of a list, by name. */
+        Page_MigrationView: {
+            /** @description The items of this page. */
+            items: {
+                /** @description When it was begun: RFC 3339, by the host's clock. */
+                begun: string;
+                copy?: components["schemas"]["CopyProgress"] | null;
+                /** @description The same in words. May be empty. */
+                detail: string;
+                /**
+                 * Format: int64
+                 * @description The milliseconds that the guest was stopped.
+                 */
+                downtime_ms?: number | null;
+                /**
+                 * Format: int64
+                 * @description The milliseconds from then until its outcome, or until the host last told of it.
+                 */
+                elapsed_ms: number;
+                hold?: components["schemas"]["HoldView"] | null;
+                /** @description The migration's id. */
+                id: string;
+                /** @description The operation that moves the VM. `None`: somebody began the migration on a host, or it is over. */
+                operation?: string | null;
+                outcome?: components["schemas"]["Outcome"] | null;
+                rate_limit?: components["schemas"]["RateLimit"] | null;
+                /** @description The source host. */
+                source: string;
+                stage?: components["schemas"]["MigrationPhase"] | null;
+                /** @description The target host. */
+                target: string;
+                /** @description The VM. */
+                vm: string;
+                why?: components["schemas"]["FailureReason"] | null;
             }[];
             /** @description Where the next page begins: the value of `after` for the next request. `None`: this is the last page. */
             next?: string | null;
@@ -2209,6 +2685,35 @@ export interface components {
             }[];
             /** @description Where the next page begins: the value of `after` for the next request. `None`: this is the last page. */
             next?: string | null;
+        };
+        /** @description A path between the hosts of a migration. */
+        PathView: {
+            /**
+             * Format: int64
+             * @description The bits sent a second, of late.
+             */
+            bits_per_s: number;
+            /** @description How many connections for data the path is to have, and why, in words; empty: it carries none. */
+            connections?: string;
+            /** @description The NIC at this end. */
+            nic: string;
+            /** @description Why the path carries no data, in words; empty: it may carry data. */
+            note?: string;
+            rdma?: components["schemas"]["RdmaCounters"] | null;
+            /**
+             * Format: int32
+             * @description How many of the connections for data go over RDMA; left out where none does.
+             */
+            rdma_connections?: number;
+            /** @description The address at the other end. */
+            remote: string;
+            /**
+             * Format: int64
+             * @description The bytes sent since the session began.
+             */
+            sent_bytes: number;
+            /** @description Whether data goes over the path now. */
+            usable: boolean;
         };
         /**
          * @description How far a host is on its way to sleep, or awake. The record is written before the host or its device is told
@@ -2412,6 +2917,21 @@ export interface components {
          * @enum {string}
          */
         RateLimitedBy: "migration" | "host" | "cluster";
+        /** @description What RDMA devices have carried by their own counters. */
+        RdmaCounters: {
+            bytes?: components["schemas"]["SentAndReceived"] | null;
+            /** @description The device: `mlx5_0`. */
+            device: string;
+            packets?: components["schemas"]["SentAndReceived"] | null;
+            /** @description The bytes of each priority, 0 first, with what is no RDMA; empty where the driver does not count priorities. */
+            priorities?: components["schemas"]["SentAndReceived"][];
+        };
+        /**
+         * @description Where the target stands, as it tells the source. Later reports are greater: an older report that arrives late is
+         *     ignored.
+         * @enum {string}
+         */
+        Report: "Queued" | "Preparing" | "Ready" | "Completed" | "Run" | "Refusing" | "Running" | "Refused" | "Settled";
         /** @description Asks for a host to take guests again. */
         ResumeRequest: {
             /**
@@ -2442,11 +2962,37 @@ export interface components {
             /** @description What is wrong with the rule beside others, one sentence each: it is about nobody, or can never hold. */
             warnings?: string[];
         };
+        /** @description A counter of each direction. */
+        SentAndReceived: {
+            /**
+             * Format: int64
+             * @description What was received.
+             */
+            received: number;
+            /**
+             * Format: int64
+             * @description What was sent.
+             */
+            sent: number;
+        };
+        /** @description Who a session stands for. */
+        Session: {
+            expires?: components["schemas"]["UnixMs"] | null;
+            /** @description The token's name. */
+            name: string;
+            /** @description What the session may do. */
+            role: components["schemas"]["Role"];
+        };
         /**
          * @description How a host is shut down that goes to sleep.
          * @enum {string}
          */
         SleepBy: "device" | "agent" | "never";
+        /**
+         * @description The phase of a source.
+         * @enum {string}
+         */
+        SourcePhase: "begin" | "prepare" | "precopy" | "held" | "switchover" | "grant" | "release" | "keep" | "done";
         /** @description Asks for the start of a VM that is off. */
         StartVmRequest: {
             /**
@@ -2509,6 +3055,34 @@ export interface components {
              *     `None`: the guest may take as long as it needs.
              */
             until_unix_s?: number | null;
+        };
+        /**
+         * @description The phase of a target.
+         * @enum {string}
+         */
+        TargetPhase: "begin" | "prepare" | "ready" | "completed" | "run" | "running" | "refuse" | "done";
+        /** @description How much of a copy is done, and how long the rest takes. */
+        TimeLeft: {
+            /**
+             * Format: int32
+             * @description The part of the whole time that is over, in thousandths.
+             */
+            done_permille: number;
+            /**
+             * Format: int64
+             * @description The milliseconds that it takes at most.
+             */
+            left_high_ms: number;
+            /**
+             * Format: int64
+             * @description The milliseconds that it takes at least, in nine cases of ten together with the next.
+             */
+            left_low_ms: number;
+            /**
+             * Format: int64
+             * @description The milliseconds until the guest runs at the target, as is most likely.
+             */
+            left_ms: number;
         };
         /** @description A token, without its secret. */
         Token: {
@@ -2630,6 +3204,11 @@ export interface components {
              * @description VMs that are off.
              */
             stopped: number;
+        };
+        /** @description A VM's definition. */
+        VmDefinition: {
+            /** @description The definition, as in a VM's file. */
+            toml: string;
         };
         /** @description How much of a host a guest uses, as [`HostLoad`] counts. */
         VmLoad: {
@@ -2765,6 +3344,7 @@ export interface components {
     headers: never;
     pathItems: never;
 }
+export type Attempt = components['schemas']['Attempt'];
 export type AuditRecord = components['schemas']['AuditRecord'];
 export type ChangedObject = components['schemas']['ChangedObject'];
 export type ClusterSettings = components['schemas']['ClusterSettings'];
@@ -2780,10 +3360,12 @@ export type DrainRequest = components['schemas']['DrainRequest'];
 export type Event = components['schemas']['Event'];
 export type Explanation = components['schemas']['Explanation'];
 export type FailoverSettings = components['schemas']['FailoverSettings'];
+export type FailureReason = components['schemas']['FailureReason'];
 export type FenceRequest = components['schemas']['FenceRequest'];
 export type Fencing = components['schemas']['Fencing'];
 export type FencingDevice = components['schemas']['FencingDevice'];
 export type Health = components['schemas']['Health'];
+export type History = components['schemas']['History'];
 export type HoldOptions = components['schemas']['HoldOptions'];
 export type HoldRequest = components['schemas']['HoldRequest'];
 export type HoldView = components['schemas']['HoldView'];
@@ -2793,6 +3375,7 @@ export type HostLoad = components['schemas']['HostLoad'];
 export type HostMode = components['schemas']['HostMode'];
 export type HostObjections = components['schemas']['HostObjections'];
 export type HostPower = components['schemas']['HostPower'];
+export type HostSample = components['schemas']['HostSample'];
 export type HostSettings = components['schemas']['HostSettings'];
 export type HostUpdate = components['schemas']['HostUpdate'];
 export type HostUpdateState = components['schemas']['HostUpdateState'];
@@ -2802,26 +3385,41 @@ export type JoinRequest = components['schemas']['JoinRequest'];
 export type JoinTicket = components['schemas']['JoinTicket'];
 export type Joined = components['schemas']['Joined'];
 export type LimitRequest = components['schemas']['LimitRequest'];
+export type LogEntry = components['schemas']['LogEntry'];
+export type LoggedEvent = components['schemas']['LoggedEvent'];
 export type MigrateRequest = components['schemas']['MigrateRequest'];
+export type Migration = components['schemas']['Migration'];
+export type MigrationEnds = components['schemas']['MigrationEnds'];
+export type MigrationEvent = components['schemas']['MigrationEvent'];
+export type MigrationPhase = components['schemas']['MigrationPhase'];
+export type MigrationRecord = components['schemas']['MigrationRecord'];
+export type MigrationRole = components['schemas']['MigrationRole'];
+export type MigrationSample = components['schemas']['MigrationSample'];
+export type MigrationView = components['schemas']['MigrationView'];
 export type Move = components['schemas']['Move'];
 export type MoveState = components['schemas']['MoveState'];
 export type NewJoinTicket = components['schemas']['NewJoinTicket'];
+export type NewSession = components['schemas']['NewSession'];
 export type NewToken = components['schemas']['NewToken'];
+export type NicRates = components['schemas']['NicRates'];
 export type OffStage = components['schemas']['OffStage'];
 export type Operation = components['schemas']['Operation'];
 export type OperationKind = components['schemas']['OperationKind'];
 export type OperationState = components['schemas']['OperationState'];
 export type OptimizeRequest = components['schemas']['OptimizeRequest'];
 export type OptimizeSettings = components['schemas']['OptimizeSettings'];
+export type Outcome = components['schemas']['Outcome'];
 export type PageCounts = components['schemas']['PageCounts'];
 export type PageFigures = components['schemas']['PageFigures'];
 export type PageAuditRecord = components['schemas']['Page_AuditRecord'];
 export type PageComplaint = components['schemas']['Page_Complaint'];
 export type PageHost = components['schemas']['Page_Host'];
+export type PageMigrationView = components['schemas']['Page_MigrationView'];
 export type PageOperation = components['schemas']['Page_Operation'];
 export type PageRule = components['schemas']['Page_Rule'];
 export type PageToken = components['schemas']['Page_Token'];
 export type PageVm = components['schemas']['Page_Vm'];
+export type PathView = components['schemas']['PathView'];
 export type PowerChange = components['schemas']['PowerChange'];
 export type PowerReading = components['schemas']['PowerReading'];
 export type PowerSettings = components['schemas']['PowerSettings'];
@@ -2832,16 +3430,23 @@ export type ProblemDetails = components['schemas']['ProblemDetails'];
 export type Progress = components['schemas']['Progress'];
 export type RateLimit = components['schemas']['RateLimit'];
 export type RateLimitedBy = components['schemas']['RateLimitedBy'];
+export type RdmaCounters = components['schemas']['RdmaCounters'];
+export type Report = components['schemas']['Report'];
 export type ResumeRequest = components['schemas']['ResumeRequest'];
 export type Role = components['schemas']['Role'];
 export type Rule = components['schemas']['Rule'];
+export type SentAndReceived = components['schemas']['SentAndReceived'];
+export type Session = components['schemas']['Session'];
 export type SleepBy = components['schemas']['SleepBy'];
+export type SourcePhase = components['schemas']['SourcePhase'];
 export type StartVmRequest = components['schemas']['StartVmRequest'];
 export type StopVmRequest = components['schemas']['StopVmRequest'];
 export type StoreKind = components['schemas']['StoreKind'];
 export type StoreMemberView = components['schemas']['StoreMemberView'];
 export type SwitchRequest = components['schemas']['SwitchRequest'];
 export type SwitchWindow = components['schemas']['SwitchWindow'];
+export type TargetPhase = components['schemas']['TargetPhase'];
+export type TimeLeft = components['schemas']['TimeLeft'];
 export type Token = components['schemas']['Token'];
 export type TokenSecret = components['schemas']['TokenSecret'];
 export type UnixMs = components['schemas']['UnixMs'];
@@ -2849,6 +3454,7 @@ export type UpdateHow = components['schemas']['UpdateHow'];
 export type UpdateRequest = components['schemas']['UpdateRequest'];
 export type Vm = components['schemas']['Vm'];
 export type VmCounts = components['schemas']['VmCounts'];
+export type VmDefinition = components['schemas']['VmDefinition'];
 export type VmLoad = components['schemas']['VmLoad'];
 export type VmMigration = components['schemas']['VmMigration'];
 export type VmRunState = components['schemas']['VmRunState'];
@@ -4208,6 +4814,92 @@ export interface operations {
             };
         };
     };
+    host_history: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What this controller has seen since its start */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["History"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     resume_host: {
         parameters: {
             query?: never;
@@ -4914,6 +5606,266 @@ export interface operations {
             };
             /** @description The body makes no sense */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    list_migrations: {
+        parameters: {
+            query?: {
+                /** @description The page begins after this name: `next` of the page before */
+                after?: string;
+                /** @description The most items, 100 if not given */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A page of migrations */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_MigrationView"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    get_migration: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The migration */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MigrationEnds"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    watch_migration: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description A stream of samples */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": components["schemas"]["MigrationSample"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5747,6 +6699,365 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description The rule is gone */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Another controller leads: ask there */
+            307: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description It has changed since the caller looked */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body has more than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is no JSON by its type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body makes no sense */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Who asks */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    begin_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewSession"];
+            };
+        };
+        responses: {
+            /** @description Who the session stands for */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Session"];
+                };
+            };
+            /** @description Another controller leads: ask there */
+            307: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description It has changed since the caller looked */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body has more than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is no JSON by its type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body makes no sense */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    end_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The cookie is gone */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -7088,6 +8399,92 @@ export interface operations {
             };
         };
     };
+    get_definition: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The definition */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmDefinition"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     explain_vm: {
         parameters: {
             query?: never;
@@ -7156,6 +8553,92 @@ export interface operations {
             };
             /** @description Rules, or settings of hosts and VMs, contradict each other */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    vm_history: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What this controller has seen since its start */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["History"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
                 headers: {
                     [name: string]: unknown;
                 };
