@@ -43,7 +43,7 @@ export type {
 export type HostLoad = Required<ApiHostLoad>;
 export type VmLoad = Required<ApiVmLoad>;
 export type Vm = Omit<ApiVm, "load"> & { load?: VmLoad | null };
-export type Host = Omit<ApiHost, "load" | "last_load"> & {
+export type Host = Omit<ApiHost, "load" | "last_load" | "nics"> & {
   load?: HostLoad | null;
   last_load?: HostLoad | null;
   nics?: NicLoad[] | null;
