@@ -139,6 +139,10 @@ pack skein-lab usr/lib/skein-lab/skein-lab
 awk -v version="$version" '
   /^## / { if (text ~ /[^[:space:]]/) exit; heading = $0; text = ""; next }
   heading { text = text $0 "\n" }
-  END { sub(/^## Unreleased$/, "## " version, heading); sub(/^## /, "# Skein ", heading); printf "%s\n%s", heading, text }
+  END {
+    sub(/^## Unreleased$/, "## " version, heading)
+    sub(/^## /, "# Skein ", heading)
+    printf "%s\n%s", heading, text
+  }
 ' CHANGELOG.md >"$out/RELEASE-NOTES.md"
 (cd "$out" && sha256sum -- *.deb *.cdx.json RELEASE-NOTES.md >SHA256SUMS && cat SHA256SUMS)
