@@ -32,6 +32,12 @@ soon() {
   return 1
 }
 
+# refused TEXT NAME - whether the removal of a package is refused, with these words.
+refused() {
+  if apt-get remove -y "$2" >/root/log 2>&1; then return 1; fi
+  grep -q "$1" /root/log
+}
+
 # put VERSION NAME - installs a package of "before" or "new", without a network; its output is in /root/log.
 put() {
   apt-get install -y --no-install-recommends --allow-downgrades "/root/$1/$2"_*.deb >/root/log 2>&1
@@ -64,7 +70,17 @@ holds "starts none, either" -- no active skein-agent
 # ---- a guest under upgrade, rollback, removal and purge ----
 skein ca init --name packages >/dev/null
 skein ca issue hosta --out /etc/skein/identity >/dev/null
+# The agent keeps apart what is in one subnet, below /proc/sys/net, which its sandbox leaves open.
+for nic in nic1 nic2; do
+  ip link add $nic type veth peer name $nic-peer
+  ip address add "10.77.0.${nic#nic}/24" dev $nic
+  ip link set $nic-peer up
+  ip link set $nic up
+done
 holds "the agent starts" -- systemctl enable --now skein-agent
+holds "and keeps NICs of one subnet apart" -- soon grep -q '[12]' /proc/sys/net/ipv4/conf/nic1/arp_ignore
+closed() { systemd-analyze security --offline=true --no-pager --threshold="$2" "$1.service"; }
+holds "its unit is closed" -- closed skein-agent 46
 # The guest is 24 bytes of real mode: for each byte on its serial line it sends that byte, and how many have come so
 # far. So an answer shows that it runs, and that its memory is what it was. It sleeps until the timer's next tick.
 #   xor bx,bx; again: sti; hlt; mov dx,0x3fd; in al,dx; test al,1; jz again
@@ -131,7 +147,7 @@ before=$(main skein-agent)
 holds "with an armed watchdog an upgrade" -- put before skein
 holds "leaves the agent as it is" -- test "$(main skein-agent)" = "$before"
 holds "and says so" -- grep -q "this host's watchdog is armed" /root/log
-holds "and a removal is refused" -- no apt-get remove -y skein
+holds "and a removal is refused" -- refused "not removed: this host's watchdog is armed" skein
 holds "and leaves the agent as it is" -- test "$(main skein-agent)" = "$before"
 rm -r /run/systemd/system/skein-agent.service.d /dev/watchdog9
 systemctl daemon-reload
@@ -140,7 +156,7 @@ goes_on "the watchdog"
 holds "the package is whole again" -- put new skein
 
 printf 'controllers = ["192.0.2.1:7443"]\n' >/etc/skein/controllers.toml
-holds "in a cluster a removal with guests is refused" -- no apt-get remove -y skein
+holds "in a cluster a removal with guests is refused" -- refused "not removed: this host is in a cluster" skein
 holds "and the agent runs" -- active skein-agent
 rm /etc/skein/controllers.toml
 
@@ -177,6 +193,7 @@ rm -r /etc/skein
 holds "skein-controller is installed" -- put before skein-controller
 holds "it is not enabled" -- no systemctl --quiet is-enabled skein-controller
 holds "its units are right" -- systemd-analyze verify skein-controller.service
+holds "and closed" -- closed skein-controller 20
 skein-controller init --name packages --controller ctl --address 127.0.0.1 --listen 127.0.0.1:7443 >/dev/null
 holds "the controller starts, with what root made" -- systemctl enable --now skein-controller
 holds "as its own user" -- test "$(stat -c %U "/proc/$(main skein-controller)")" = skein-controller

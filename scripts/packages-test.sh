@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# packages-test.sh [bookworm|trixie] - tries the packages in target/packages on a bare system of that release whose pid 1
-# is systemd: install, upgrade, rollback, removal and purge under a guest that runs (QEMU without KVM), and of a
+# packages-test.sh [bookworm|trixie] - tries the packages in target/packages on a bare system of that release, whose
+# pid 1 is systemd: install, upgrade, rollback, removal and purge under a guest that runs (QEMU without KVM), and of a
 # controller with the store of the version before (packages/test.sh says what holds).
 #
 #   BEFORE   a directory with packages of the version before. Without it the packages are the same programs with other
@@ -26,7 +26,10 @@ init='' nspawn='' cgroups=()
 tidy_up() {
   # With pid 1 all ends that runs in the system.
   [ -z "$init" ] || kill -KILL "$init" 2>/dev/null || true
-  [ -z "$nspawn" ] || { [ -n "$init" ] || kill "$nspawn" 2>/dev/null || true; wait "$nspawn" 2>/dev/null || true; }
+  if [ -n "$nspawn" ]; then
+    [ -n "$init" ] || kill "$nspawn" 2>/dev/null || true
+    wait "$nspawn" 2>/dev/null || true
+  fi
   local cgroup
   for cgroup in "${cgroups[@]}"; do
     for _ in $(seq 50); do
@@ -110,7 +113,7 @@ case ${state-} in
   *) skip "no system with systemd boots here: $(tail -n 3 "$work/boot.log" | tr '\n' ' ')" ;;
 esac
 
-inside sh -c '. /etc/os-release; echo "$PRETTY_NAME, systemd $(systemctl --version | sed -n "1s/^systemd \([0-9]*\).*/\1/p"),
-$(qemu-system-x86_64 --version | sed -n "1s/QEMU emulator version/QEMU/p")"' | tr '\n' ' '
-echo
+echo "$(sed -n 's/^PRETTY_NAME="\(.*\)"$/\1/p' "$root/etc/os-release")," \
+  "$(inside systemctl --version | sed -n '1s/^\(systemd [0-9]*\).*/\1/p')," \
+  "$(inside qemu-system-x86_64 --version | sed -n '1s/^QEMU emulator version \([^ ]*\).*/QEMU \1/p')"
 inside bash /root/test.sh </dev/null
