@@ -46,7 +46,7 @@ trap 'exit 130' INT
 
 # needed FIELD PACKAGE - prints the first choice of each package that a package of ours names in a field.
 needed() {
-  dpkg-deb --field target/packages/"$2"_*.deb "$1" | tr ',' '\n' | sed -E 's/[|(].*//; s/ //g' | grep -Ev '^(skein.*)?$' || true
+  dpkg-deb --field target/packages/"$2"_*.deb "$1" | tr ',' '\n' | sed -E 's/[|(].*//; s/ //g; /^skein/d; /^$/d'
 }
 mapfile -t packages < <({
   printf '%s\n' systemd systemd-sysv dbus man-db
