@@ -12,6 +12,10 @@ root=$(mktemp -d "${TMPDIR:-/tmp}/skein-lintian.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
 bare_root lintian "$root" lintian
 cp target/packages/*.deb "$root/tmp/"
-# Packages of no distribution close no bug of one. Hints below warnings are shown, and do not fail.
-chroot "$root" /bin/sh -c 'lintian --version && lintian --allow-root --fail-on error,warning --display-info \
-  --show-overrides --tag-display-limit 0 --suppress-tags initial-upload-closes-no-bugs /tmp/*.deb'
+# Packages of no distribution close no bug of one. Hints below warnings are shown, and do not fail. Lintian of Debian 12
+# fails at overridden ones, too, so what it prints counts.
+chroot "$root" /bin/sh -c 'lintian --version && lintian --allow-root --fail-on none --display-info --show-overrides \
+  --tag-display-limit 0 --suppress-tags initial-upload-closes-no-bugs /tmp/*.deb' | tee "$root/tmp/said"
+found=$(grep -cE '^[EW]: ' "$root/tmp/said" || true)
+echo "lintian in $suite: $found errors and warnings"
+[ "$found" = 0 ]

@@ -111,8 +111,9 @@ document() {
 pack() {
   local name=$1 root=$work/$1 file
   shift
-  # What only debuggers read is five times the rest.
+  # What only debuggers read is five times the rest. Compilers' names are of no use, either.
   rm -rf "$root/usr/lib/debug"
+  for file; do objcopy --remove-section .comment "$root/$file"; done
   document "$name"
   mkdir "$root/DEBIAN"
   for file in packages/"$name"/{postinst,prerm,postrm}; do
