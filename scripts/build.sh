@@ -3,8 +3,8 @@
 # the guest's program; with "controller": only skein-controller. With EXACT=1 skein and skein-lab have HiGHS in
 # them, with ETCD=1 skein-controller has etcd's client in it, which takes protoc to build.
 #
-# The same sources and compilers give the same programs wherever the tree and cargo's own directory lie: programs and
-# debug information name sources below /usr/src/skein and /usr/src/cargo.
+# The same sources and compilers are to give the same programs wherever the tree and cargo's own directory lie: programs
+# and debug information name sources below /usr/src/skein and /usr/src/cargo.
 #
 #   target/release/skein              the program
 #   target/release/skein-controller   the program of a cluster's controller, which hosts do not need
