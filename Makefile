@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help build controller lab install install-controller uninstall uninstall-controller demo test check mutants \
-  soak soak-real bench book fmt lint clean
+  packages packages-test soak soak-real bench book fmt lint clean
 
 # The commands of skein-lab for `make demo` and `make bench`; for instance: make bench BENCH='bench run two-nics
 # --quick'
@@ -48,6 +48,16 @@ install-controller: ## Install skein-controller with its systemd unit, man pages
 
 uninstall-controller: ## Remove them again
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' BINARY='$(BINARY)' scripts/install.sh uninstall controller
+
+packages: ## Make Debian packages of all three programs (target/packages), with checksums, SBOMs and release notes
+	@scripts/bootstrap.sh packages
+	@scripts/build.sh lab
+	@scripts/build.sh controller
+	@scripts/packages.sh
+
+packages-test: ## Have lintian judge them, and install, upgrade, roll back and purge them on bare Debian 12 and 13
+	@for suite in bookworm trixie; do for script in lintian packages-test; do \
+	  $(SUDO) scripts/$$script.sh $$suite || [ $$? = 3 ]; done; done
 
 demo: ## Agents move a working guest between two hosts made on this machine; one is killed; a minute, once built
 	@scripts/bootstrap.sh demo

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bootstrap.sh build|check|demo|test|bench - installs what a target of the Makefile needs and this machine lacks.
+# bootstrap.sh build|packages|check|demo|test|bench - installs what a target of the Makefile needs and is missing here.
 #
 # Installs only from the distribution (apt; Debian 12 and 13 are tested, Ubuntu should work), and prints what it will
 # install before it does. An existing Rust that is new enough is used as it is. Run as root, or with sudo available.
@@ -9,7 +9,10 @@ cd "$(dirname "$0")/.."
 . scripts/env.sh
 
 goal=${1-}
-case $goal in build | check | demo | test | bench) ;; *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
+case $goal in
+  build | packages | check | demo | test | bench) ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
 die() { echo "bootstrap: $*" >&2; exit 1; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || die "Skein is built and tried on Linux on x86-64 only; this is $(uname -sm)"
@@ -30,7 +33,9 @@ needs make make
 # The guest's program is linked statically.
 [ -e "$(cc -print-file-name=libc.a 2>/dev/null)" ] || lacks libc6-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || lacks ca-certificates
-if [ "$goal" != build ] && [ "$goal" != check ]; then
+# lab - whether guests are run.
+lab() { case $goal in build | packages | check) false ;; esac; }
+if lab; then
   needs qemu-system-x86_64 qemu-system-x86
   needs qemu-img qemu-utils
   needs ip iproute2
@@ -39,6 +44,12 @@ if [ "$goal" != build ] && [ "$goal" != check ]; then
   # The distributions' kernels and their modules are packed with one of these.
   needs xz xz-utils
   needs zstd zstd
+fi
+if [ "$goal" = packages ]; then
+  needs dpkg-shlibdeps dpkg-dev
+  needs objcopy binutils
+  needs python3 python3
+  needs xz xz-utils
 fi
 if [ "$goal" = test ] || [ "$goal" = bench ]; then
   needs iperf3 iperf3
@@ -170,5 +181,5 @@ fi
 hash -r
 rust || die "Rust >= $rust_min is still missing, or its rustfmt and clippy are"
 echo "bootstrap: all there for 'make $goal' ($(rustc --version | cut -d' ' -f1,2), $(cc --version | head -n 1)$(
-  [ "$goal" = build ] || [ "$goal" = check ] ||
+  ! lab ||
     qemu-system-x86_64 --version | sed -n '1s/QEMU emulator version \([^ ]*\).*/, QEMU \1/p'))"

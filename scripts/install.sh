@@ -28,6 +28,8 @@ root=${destdir%/}${prefix%/}
 debug=${destdir%/}/usr/lib/debug${prefix%/}/bin/$name.debug
 program=$root/bin/$name
 units=$root/lib/systemd/system
+# The user that the controller runs as.
+users=$root/lib/sysusers.d/skein-controller.conf
 man=$root/share/man/man1
 bash=$root/share/bash-completion/completions/$name
 zsh=$root/share/zsh/vendor-completions/_$name
@@ -79,6 +81,7 @@ case ${1-} in
       sed "s#/usr/bin/skein#${prefix%/}/bin/skein#" "systemd/$unit.service" | put 644 "$units/$unit.service"
     done
     [ "$name" != skein ] || put 644 "$units/skeinidle.slice" <systemd/skeinidle.slice
+    [ "$name" != skein-controller ] || put 644 "$users" <systemd/skein-controller.sysusers
     mkdir -p "$man"
     pages "$others" | xargs -r rm -f
     "$binary" man --out "$man"
@@ -87,6 +90,7 @@ case ${1-} in
     "$binary" completions zsh | put 644 "$zsh"
     "$binary" completions fish | put 644 "$fish"
     if has_systemd; then
+      [ "$name" != skein-controller ] || systemd-sysusers "$users"
       systemctl daemon-reload
       echo "installed $program;" \
         "'systemctl enable --now $service' starts it, 'systemctl restart $service'" \
@@ -101,6 +105,8 @@ case ${1-} in
     fi
     rm -f "$program" "$debug" "$units/$service.service" "$bash" "$zsh" "$fish"
     [ "$name" != skein ] || rm -f "$units/skeinidle.slice" "$units/skein-net-qos.service"
+    # The user stays, as its files do.
+    [ "$name" != skein-controller ] || rm -f "$users"
     [ ! -d "$man" ] || pages "$others" | xargs -r rm -f
     ! has_systemd || systemctl daemon-reload
     echo "uninstalled; /etc/skein and /var/lib/skein are left"

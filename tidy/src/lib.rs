@@ -14,6 +14,7 @@
 //! | [`purity`] | pure crates have their bans |
 //! | [`sizes`] | functions and files are short |
 //! | [`spelling`] | words are spelled right |
+//! | [`units`] | systemd's units are no more open than they have to be |
 //! | [`width`] | lines have at most 120 columns |
 //!
 //! What broke a rule before the rule was there is listed in [`exceptions`], a list that may only shrink.
@@ -36,6 +37,7 @@ pub mod sizes;
 pub mod source;
 pub mod spelling;
 mod tree;
+pub mod units;
 pub mod width;
 
 pub use finding::Finding;

@@ -10,7 +10,7 @@ use skein_tidy::exceptions::Exceptions;
 use skein_tidy::modules::Sources;
 use skein_tidy::source::Source;
 use skein_tidy::spelling::{self, SpellingError};
-use skein_tidy::{Finding, Tree, book, circles, docs, links, purity, sizes, width};
+use skein_tidy::{Finding, Tree, book, circles, docs, links, purity, sizes, units, width};
 
 /// All that the rules read.
 struct House {
@@ -112,5 +112,13 @@ fn words_are_spelled_right() {
         Ok(findings) => nothing(findings),
         Err(error @ SpellingError::Missing) => println!("skipped: spelling: {error}"),
         Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn units_are_closed() {
+    match units::check(root()) {
+        Ok(findings) => nothing(findings),
+        Err(error) => println!("skipped: units: {error}"),
     }
 }

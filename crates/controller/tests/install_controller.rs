@@ -37,6 +37,7 @@ fn it_comes_and_goes_and_touches_nothing_else() {
     for file in [
         "usr/bin/skein-controller",
         "usr/lib/systemd/system/skein-controller.service",
+        "usr/lib/sysusers.d/skein-controller.conf",
         "usr/share/man/man1/skein-controller-init.1",
         "usr/share/bash-completion/completions/skein-controller",
     ] {
