@@ -73,6 +73,9 @@ if [ "$goal" = test ]; then
   # And with the kernel's RDMA in software, in emulated machines (scripts/rdma.sh).
   compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null || lacks ibverbs-providers
   needs rdma iproute2
+  # For the controller's page, in a browser. Debian 12's node is too old for that.
+  needs chromium chromium
+  [ "$(. /etc/os-release && echo "${VERSION_CODENAME-}")" = bookworm ] || { needs node nodejs; needs npm npm; }
   # For hosts with a systemd of their own, from this machine's files: a megabyte or two.
   needs systemd-nspawn systemd-container
 fi

@@ -3,8 +3,8 @@
 # its types are those of the API's document and its bundle that of its sources; or runs its flows in a real browser,
 # with the arguments of browser/run.mjs.
 #
-# Takes node 18 or newer and npm, which fetches what package-lock.json names; the browser is Debian's chromium. Ends with
-# 3 where these cannot be had.
+# Takes node 20.11 or newer and npm, which fetches what package-lock.json names; the browser is Debian's chromium. Ends
+# with 3 where these cannot be had.
 set -euo pipefail
 export LC_ALL=C
 case ${1-} in check | browser) ;; *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;; esac
@@ -13,7 +13,8 @@ skip() { echo "page: skipped: $*" >&2; exit 3; }
 
 command -v node >/dev/null || skip "no node"
 command -v npm >/dev/null || skip "no npm"
-[ "$(node -p 'process.versions.node.split(".")[0]')" -ge 18 ] || skip "node $(node --version) is older than 18"
+node --input-type=module -e 'process.exit(import.meta.dirname ? 0 : 1)' 2>/dev/null ||
+  skip "node $(node --version) is older than 20.11"
 # What is there stays, as long as it is what the lock file names.
 if [ ! -e node_modules/.package-lock.json ] || [ package-lock.json -nt node_modules/.package-lock.json ]; then
   timeout 300 npm ci --no-audit --no-fund --loglevel=error >&2 || skip "npm cannot fetch what the page is built with"
