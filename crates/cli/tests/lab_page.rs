@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use skein_lab_cluster::{Controlled, Settings, Start, filled, noise};
+use skein_lab_cluster::{Controlled, Settings, filled, noise};
 
 /// The host where the controller runs, beside an agent, and the browser.
 const CONTROLLER_HOST: &str = "a";
@@ -52,7 +52,7 @@ fn all_flows_work_in_a_browser() {
     let url = format!("https://{}", world.address_of(CONTROLLER_HOST));
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
     fs::create_dir_all(&out).expect("a directory can be made");
-    let mut browser = world.cluster.lab().command(CONTROLLER_HOST, &script()).expect("the host is there");
+    let mut browser = world.cluster.lab().command(CONTROLLER_HOST, script()).expect("the host is there");
     browser.args(["browser", "--url", &url, "--token-file"]).arg(token).arg("--out").arg(&out).stdin(Stdio::null());
     let status = browser.status().expect("the script can be run");
     world.cluster.check();
