@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -313,18 +314,17 @@ fn with_vms(
     let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
     share_ram_by(&known, &settings, identity.host().to_owned());
     try_devices(known.clone(), settings.acceptor.addresses.clone());
-    let (mut listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
+    let (listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());
     let peers = settings.of_peers(Some(vms.dirs.hosts_cache()));
     let rooms = HostRoom::new(name.clone(), known.clone());
-    let updates = Arc::new(HostUpdates::new(&vms.dirs.state, vms.update));
+    let (samples, updates) = (vms.dirs.migrations(), Arc::new(HostUpdates::new(&vms.dirs.state, vms.update)));
     close_while_booting(&rooms, updates.clone());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
     let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
     let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
-    let kept_samples = vms.dirs.migrations();
     let questions = LeaderQuestions::new(&controllers_file, QuestionTimes::default());
     let migrations = Arc::new(Migrations::start(
         vms.dirs,
@@ -348,7 +348,6 @@ fn with_vms(
         leader_questions: questions.clone(),
     });
     let attempts = AttemptTable::start(starter.clone(), store)?;
-    let samples = Recorder::new(kept_samples);
     migrations.on_end(attempts.on_end());
     let server = Arc::new(RequestServer {
         vms: known,
@@ -363,15 +362,27 @@ fn with_vms(
         followers: Arc::default(),
         attempts,
         named_starts,
-        leader_questions: questions.clone(),
-        samples: samples.clone(),
+        leader_questions: questions,
+        samples: Recorder::new(samples),
         forgotten: Mutex::default(),
     });
-    samples.start(server.clone())?;
+    server.samples.start(server.clone())?;
     let serving = serve_commands(server.clone(), socket)?;
+    let files = ControllerFiles { list: &controllers_file, learnt: &controllers_cache, term: &term_file };
+    let controllers = dial_controllers(&server, (listen, nics), files, identity, acknowledged)?;
+    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog: Mutex::new(watchdog) })
+}
+
+/// Keeps contact with controllers. Other hosts' agents dial this one at the address and the NICs.
+fn dial_controllers(
+    server: &Arc<RequestServer>,
+    (mut listen, nics): (SocketAddr, Vec<String>),
+    files: ControllerFiles<'_>,
+    identity: &Identity,
+    acknowledged: Arc<Acknowledged>,
+) -> Result<Controllers, ControllersError> {
     listen.set_port(server.migrations.peers().port());
     let host = Arc::new(ServedHost::new(server.clone(), listen, nics));
-    let files = ControllerFiles { list: &controllers_file, learnt: &controllers_cache, term: &term_file };
-    let controllers = Controllers::start(files, identity, host, acknowledged, questions, samples)?;
-    Ok(Inner::Vms { server, controllers, serving: Mutex::new(Some(serving)), watchdog: Mutex::new(watchdog) })
+    let (questions, samples) = (server.leader_questions.clone(), server.samples.clone());
+    Controllers::start(files, identity, host, acknowledged, questions, samples)
 }

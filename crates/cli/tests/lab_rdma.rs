@@ -1,6 +1,6 @@
-//! Runs `scripts/rdma.sh`: two emulated machines whose NICs do RDMA in software (soft-RoCE), over two rails. Real agents
-//! in them move a guest's RAM, rails are cut in the middle, and what arrives is compared. The tier is about what holds,
-//! and not about speed.
+//! Runs `scripts/rdma.sh`: two emulated machines whose NICs do RDMA in software (soft-RoCE), over two rails. Real
+//! agents in them move a guest's RAM, rails are cut in the middle, and what arrives is compared. The tier is about what
+//! holds, and not about speed.
 // Cores: 2
 // Timeout: 1500 s
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::driver::{AgentLink, Driver, HangUp, Shared, bytes};
+use crate::driver::{AgentLink, Driver, HangUp, Shared, WatchedAnswers, bytes};
 use crate::handshakes::validity;
 use crate::signer::Signer;
 
@@ -275,28 +275,14 @@ async fn lines(
     // One is signed at a time, while lines go on.
     let (renew, mut asked) = mpsc::channel(1);
     let (ask_hand, mut asked_by_hand) = mpsc::channel(HAND_QUESTIONS_MAX);
+    let inbox = Inbox { shared, session, host, renew, ask_hand, answers };
     let reading = async {
         loop {
             match timeout(silent, read(reader, LINE_BYTES_MAX)).await {
-                Ok(Ok(line)) => {
-                    match parse(&line) {
-                        // Whoever asks again before there is an answer gets that answer.
-                        Ok(ToController::Renew) => drop(renew.try_send(())),
-                        Ok(ToController::AskStart { ask, vm, is_here }) => {
-                            drop(ask_hand.try_send(HandQuestion::of_start(host, ask, vm, is_here)));
-                        }
-                        Ok(ToController::AskMove { ask, vm, to, migration }) => {
-                            drop(ask_hand.try_send(HandQuestion::of_move(host, ask, vm, to, migration)));
-                        }
-                        Ok(ToController::Sample(sample)) => answers.sample(*sample),
-                        Ok(ToController::Seen { look, reply }) => answers.seen(look, *reply),
-                        Ok(line) => {
-                            shared.free().await;
-                            take(shared, session, line);
-                        }
-                        Err(end) => return end,
-                    }
-                }
+                Ok(Ok(line)) => match parse(&line) {
+                    Ok(line) => inbox.take(line).await,
+                    Err(end) => return end,
+                },
                 Ok(Err(end)) => return end,
                 Err(_) => return LinkEnd::Silent,
             }
@@ -344,6 +330,37 @@ async fn lines(
             Ok(HangUp { why, last: None }) => LinkEnd::HungUp(why),
             Err(_) => LinkEnd::HungUp("the controller ends".into()),
         },
+    }
+}
+
+/// Where an agent's lines go.
+struct Inbox<'a> {
+    shared: &'a Arc<Shared>,
+    session: SessionId,
+    host: &'a str,
+    renew: mpsc::Sender<()>,
+    ask_hand: mpsc::Sender<HandQuestion>,
+    answers: WatchedAnswers,
+}
+
+impl Inbox<'_> {
+    async fn take(&self, line: ToController) {
+        match line {
+            // Whoever asks again before there is an answer gets that answer.
+            ToController::Renew => drop(self.renew.try_send(())),
+            ToController::AskStart { ask, vm, is_here } => {
+                drop(self.ask_hand.try_send(HandQuestion::of_start(self.host, ask, vm, is_here)));
+            }
+            ToController::AskMove { ask, vm, to, migration } => {
+                drop(self.ask_hand.try_send(HandQuestion::of_move(self.host, ask, vm, to, migration)));
+            }
+            ToController::Sample(sample) => self.answers.sample(*sample),
+            ToController::Seen { look, reply } => self.answers.seen(look, *reply),
+            line => {
+                self.shared.free().await;
+                take(self.shared, self.session, line);
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! How long the rest of a migration takes, with how sure that is, as its copy goes on.
 //!
-//! The best guess is what is left over what is moved a second. How sure it is shows in the guesses of before: where each
-//! of them would have the migration end. If links or what the guest writes change, these ends move apart, and the range
-//! grows.
+//! The best guess is what is left over what is moved a second. How sure it is shows in the guesses of before: where
+//! each of them would have the migration end. If links or what the guest writes change, these ends move apart, and the
+//! range grows.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Keeps the samples of migrations that are over, in a file for each beside the migration's log. They are for people who
-//! look back: what cannot be written or read is left out.
+//! Keeps the samples of migrations that are over, in a file for each beside the migration's log. They are for people
+//! who look back: what cannot be written or read is left out.
 
 use std::fs;
 use std::io::{self, BufReader};

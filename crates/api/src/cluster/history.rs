@@ -14,8 +14,8 @@ pub struct History {
     pub step_ms: u64,
     /// The time of the last values.
     pub until: UnixMs,
-    /// The values of each series, oldest first; each ends at `until`. `None`: nothing is known of that time. The series:
-    /// `cpu_millicores`, `ram_used_bytes`, `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
+    /// The values of each series, oldest first; each ends at `until`. `None`: nothing is known of that time. The
+    /// series: `cpu_millicores`, `ram_used_bytes`, `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
     /// `net_receive_bytes_per_s`, `net_send_bytes_per_s`.
     pub series: BTreeMap<String, Vec<Option<f32>>>,
 }

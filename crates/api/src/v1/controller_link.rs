@@ -288,8 +288,8 @@ pub enum ToAgent {
         #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
         hosts: BTreeSet<String>,
     },
-    /// The migrations that the controller watches from now on, all of them: the agent sends a [`ToController::Sample`] of
-    /// each that is under way here, every [`SAMPLE_PERIOD_MS`](super::SAMPLE_PERIOD_MS). Any controller may watch.
+    /// The migrations that the controller watches from now on, all of them: the agent sends a [`ToController::Sample`]
+    /// of each that is under way here, every [`SAMPLE_PERIOD_MS`](super::SAMPLE_PERIOD_MS). Any controller may watch.
     /// Agents of older releases pass this over.
     Watch {
         /// The migrations.

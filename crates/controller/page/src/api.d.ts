@@ -524,8 +524,8 @@ export interface paths {
         put?: never;
         /**
          * Begins a browser's session
-         * @description The token goes into a cookie. With the cookie a request that changes something needs the header `X-Skein-Page`, which
-         *     no page of another origin can send.
+         * @description The token goes into a cookie. With the cookie a request that changes something needs the header `X-Skein-Page`,
+         *     which no page of another origin can send.
          */
         post: operations["begin_session"];
         /** Ends a browser's session */
@@ -1293,8 +1293,8 @@ export interface components {
         /** @description How busy a host or a VM was over some hours, as the controller that answers has seen since its start. */
         History: {
             /**
-             * @description The values of each series, oldest first; each ends at `until`. `None`: nothing is known of that time. The series:
-             *     `cpu_millicores`, `ram_used_bytes`, `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
+             * @description The values of each series, oldest first; each ends at `until`. `None`: nothing is known of that time. The
+             *     series: `cpu_millicores`, `ram_used_bytes`, `disk_read_bytes_per_s`, `disk_write_bytes_per_s`,
              *     `net_receive_bytes_per_s`, `net_send_bytes_per_s`.
              */
             series: {

@@ -54,7 +54,7 @@ pub(crate) use self::agents::{AgentLink, HangUp};
 pub(crate) use self::core::Shared;
 use self::core::{Queues, Waiting, too_slow};
 pub(crate) use self::line::bytes;
-pub(crate) use self::watched::{MigrationWatch, NotShown};
+pub(crate) use self::watched::{MigrationWatch, NotShown, WatchedAnswers};
 use crate::fencing::FencingDevices;
 use candidate::Candidate;
 

@@ -16,9 +16,9 @@ use skein_cluster::{Ask, Asked};
 use skein_identity::ClusterPeer;
 
 use super::app::{App, Peer, Shared};
+use super::cookie::cookie_token;
 use super::problem::{Mark, PROBLEM_JSON, Problem};
 use super::secret::sha256_hex;
-use super::session::cookie_token;
 use super::unread::Unread;
 use crate::driver::wall;
 

@@ -6,9 +6,10 @@
 //! | `guard` | who calls; refusals in one form, and noted for the audit log |
 //! | `unread` | bodies that nobody has read when the answer is there |
 //! | `problem` | RFC 9457, and which refusals a route documents |
-//! | `files` | the page that people look at |
+//! | `cookie`, `files` | a browser's token; the page that people look at |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events`, `session`, `access`, `join`, `backup` | the routes |
+//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
+//! | `session`, `access`, `join`, `backup` | more of them |
 
 mod access;
 mod answer;
@@ -16,6 +17,7 @@ mod app;
 mod backup;
 mod body;
 mod cluster;
+mod cookie;
 mod events;
 mod files;
 mod guard;
