@@ -174,7 +174,8 @@ pub enum Request {
         id: String,
     },
     /// Show how busy this host is now, and the migrations under way. Whoever asks again within some seconds is told
-    /// means over the last [`SAMPLE_PERIOD_MS`](super::SAMPLE_PERIOD_MS). → [`Reply::HostSample`](super::Reply::HostSample)
+    /// means over the last [`SAMPLE_PERIOD_MS`](super::SAMPLE_PERIOD_MS). →
+    /// [`Reply::HostSample`](super::Reply::HostSample)
     HostSample,
     /// Show a migration with its events and what was seen of it as it ran. →
     /// [`Reply::MigrationRecord`](super::Reply::MigrationRecord)
