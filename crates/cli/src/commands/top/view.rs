@@ -313,7 +313,7 @@ mod tests {
             "1.88 Gb/s",
             "168 Mb/s",
             "round 1",
-            "12.3 s",
+            "for 12 s",
             "eth0 to 10.0.0.2: 940 Mb/s",
             "zero",
             "as it is",
